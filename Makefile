@@ -1,0 +1,60 @@
+# Every target works on a fresh clone with nothing but Python 3.10 to 3.12 on the machine.
+#   make demo     an embedded shop database, synced and built three times
+#   make test     all tests, against real PostgreSQL and MariaDB servers that the suite starts
+#   make lint     formatting, lint, types
+#   make bench    measurements, of this machine
+# PYTHON=… picks the Python of the virtual environment, VENV=… its folder,
+# TESTS="tests/unit -k cursor" what `make test` runs.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?=
+VENV ?= .venv
+TESTS ?= tests
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+DRIVERS := $(VENV)/.drivers
+
+.PHONY: help install demo test lint bench clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+install: $(INSTALLED)
+
+# A recipe prints only what it does, not the command that does it.
+.SILENT:
+
+$(INSTALLED): requirements.lock pyproject.toml hatch_build.py .ci/venv
+	bash .ci/venv "$(VENV)" $(PYTHON)
+	echo "installing into $(VENV)"
+	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check --no-deps \
+	    --no-build-isolation --editable .
+	"$(BIN)/loader" setup
+	touch $@
+
+$(DRIVERS): $(INSTALLED) .ci/services
+	bash .ci/services
+	"$(BIN)/loader" setup postgresql mariadb
+	touch $@
+
+demo: $(INSTALLED)
+	"$(BIN)/python" demo/run.py
+
+test: $(DRIVERS)
+	"$(BIN)/python" -m pytest $(TESTS)
+
+lint: $(INSTALLED)
+	"$(BIN)/ruff" format --check .
+	"$(BIN)/ruff" check .
+	"$(BIN)/mypy"
+
+bench: $(DRIVERS)
+	"$(BIN)/python" benchmarks/run.py
+
+clean:
+	rm -rf "$(VENV)" target logs dbt_packages .mypy_cache .ruff_cache .pytest_cache .hypothesis

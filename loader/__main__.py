@@ -1,0 +1,5 @@
+"""``python -m loader``."""
+
+from loader.cli import main
+
+main(prog_name="loader")

@@ -1,0 +1,272 @@
+"""The command line: thin, each command a few lines over what does the work."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loader import __version__
+from loader.errors import LoaderError, SpecError
+from loader.output import Output, Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from loader.pipeline import Pipeline
+    from loader.spec import Spec
+
+
+@dataclass
+class Settings:
+    """What the options before a command say."""
+
+    config: Path = Path("loader.yml")
+    form: str = "text"
+    quiet: bool = False
+    debug: bool = False
+    output: Output = field(default_factory=Output)
+
+    def spec(self) -> Spec:
+        """Reads the spec; from here on its secrets are removed from all output."""
+        from loader.spec import load_spec
+
+        spec = load_spec(self.config)
+        self.output.redact = spec.redactor.redact
+        return spec
+
+
+class _Commands(click.Group):
+    """A group that asks "did you mean" and shows our errors without a stack trace."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), 1)
+            if near:
+                raise click.UsageError(
+                    f"{error.message} Did you mean {near[0]!r}?", ctx
+                ) from None
+            raise
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except LoaderError as error:
+            if ctx.parent is not None:
+                raise
+            settings: Settings = ctx.obj
+            settings.output.error(error)
+            if settings.debug:
+                click.echo(settings.output.redact(traceback.format_exc()), err=True)
+            ctx.exit(error.exit_code)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="loader")
+@click.option(
+    "-c",
+    "--config",
+    type=click.Path(path_type=Path),
+    default="loader.yml",
+    show_default=True,
+    help="The spec.",
+)
+@click.option(
+    "--log-format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="Lines for people, or one JSON object a line.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Nothing but errors.")
+@click.option("--debug", is_flag=True, help="Stack traces, and Spark's own log.")
+@click.pass_context
+def main(ctx: click.Context, config: Path, form: str, quiet: bool, debug: bool) -> None:
+    """Appends what changed in databases and files to a lakehouse, and remembers where it was."""
+    ctx.obj = Settings(config, form, quiet, debug, Output(form, quiet))
+
+
+@main.command()
+@click.pass_obj
+def init(settings: Settings) -> None:
+    """Writes a starter project: loader.yml, profiles, a dbt project wired to the package."""
+    from loader import scaffold
+
+    scaffold.create(Path.cwd(), settings.output.say)
+
+
+@main.command()
+@click.argument("drivers", nargs=-1)
+@click.pass_obj
+def setup(settings: Settings, drivers: tuple[str, ...]) -> None:
+    """Prepares the embedded Spark: Iceberg, Java where there is none, JDBC DRIVERS by name."""
+    from loader.setup import prepare
+
+    prepare(drivers, Path.cwd(), settings.output.say)
+
+
+@main.command()
+@click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
+@click.pass_obj
+def check(settings: Settings, select: tuple[str, ...]) -> None:
+    """Tells what is wrong with the spec, the connections and the cursors, and how to mend it."""
+    from loader.check import findings
+
+    with opened(settings) as pipeline:
+        wrong = 0
+        rows = []
+        for part in pipeline.planned(select):
+            for error in part.errors:
+                settings.output.error(error)
+                wrong += 1
+            for plan in part.plans:
+                cursor = f"{plan.cursor.name} ({plan.cursor.type.value})" if plan.cursor else ""
+                rows.append((plan.name, plan.mode, cursor, plan.key, "; ".join(findings(plan))))
+        settings.output.table("check", ("table", "mode", "cursor", "primary_key", "notes"), rows)
+        if wrong:
+            sys.exit(1)
+        settings.output.say("All tables can be synced.")
+
+
+@main.command()
+@click.argument("sources", nargs=-1)
+@click.option("--columns", is_flag=True, help="Columns and their types too.")
+@click.pass_obj
+def discover(settings: Settings, sources: tuple[str, ...], columns: bool) -> None:
+    """Lists what SOURCES have (all by default): tables, keys, cursor candidates."""
+    from loader.check import discovered
+
+    spec = settings.spec()
+    for name in sources:
+        spec.source(name)
+    with opened(settings, spec) as pipeline:
+        found, errors = discovered(pipeline, sources)
+        for error in errors:
+            settings.output.error(error)
+        head = ("source", "table", "kind", "primary_key", "cursor_candidates")
+        if columns:
+            listed = [
+                (source, t.ref.name, c.name, c.dataType.simpleString(), c.name in t.primary_key)
+                for source, t, _ in found
+                for c in t.schema.fields
+            ]
+            settings.output.table("column", ("source", "table", "column", "type", "key"), listed)
+        else:
+            settings.output.table(
+                "table", head, [(s, t.ref.name, t.ref.kind, t.primary_key, c) for s, t, c in found]
+            )
+        if errors:
+            sys.exit(1)
+
+
+@main.command()
+@click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
+@click.option("--full-refresh", is_flag=True, help="Read everything again, in a new generation.")
+@click.option("--concurrency", type=click.IntRange(1), help="Tables synced at once.")
+@click.option("--dry-run", is_flag=True, help="Show what would be read, write nothing.")
+@click.pass_obj
+def run(
+    settings: Settings,
+    select: tuple[str, ...],
+    full_refresh: bool,
+    concurrency: int | None,
+    dry_run: bool,
+) -> None:
+    """Appends what changed since the last cursor, one batch a table, and records the cursor."""
+    from loader import report
+    from loader.spark import rows_written
+    from loader.watch import Watch
+
+    output = settings.output
+    with opened(settings) as pipeline:
+        if dry_run:
+            sys.exit(report.previewed(output, pipeline.preview(select, full_refresh)))
+        progress = Progress(output, lambda table: rows_written(pipeline.spark, table))
+        watch = Watch(progress)
+        with progress, _stopping(watch.stopped.set, pipeline.spark):
+            outcomes = []
+            for outcome in pipeline.run(watch, select, full_refresh, concurrency):
+                progress.done(outcome.table)
+                outcomes.append(outcome)
+        sys.exit(report.finished(output, outcomes))
+
+
+@main.command()
+@click.pass_obj
+def status(settings: Settings) -> None:
+    """Shows per table its cursor, last batch, rows, age and last error."""
+    from loader import report
+
+    with opened(settings) as pipeline:
+        report.status(settings.output, pipeline)
+
+
+@contextmanager
+def opened(settings: Settings, spec: Spec | None = None) -> Iterator[Pipeline]:
+    """The spec, its profile and Spark, opened in that order: cheap mistakes are told first."""
+    spec = spec or settings.spec()
+    spark = _session(settings, spec)
+    from loader.pipeline import Pipeline
+
+    yield Pipeline(spec, spark)
+
+
+def _session(settings: Settings, spec: Spec) -> SparkSession:
+    from loader.profile import load_profile
+    from loader.spark import session
+
+    lakes = [spec.destination(source.destinations[0]).lake for source in spec.sources]
+    first = lakes[0]
+    for lake in lakes:
+        if (lake.profile, lake.target) != (first.profile, first.target):
+            raise SpecError(
+                "the sources' destinations name different profiles or targets",
+                where=str(settings.config),
+                remedy="One process has one Spark: put them into two specs",
+            )
+    profile = load_profile(
+        first.profile, first.target, spec.folder, first.profiles_dir, redactor=spec.redactor
+    )
+    spark = session(profile)
+    # Spark logs the stack trace of every failed task; the error that we show says it once.
+    spark.sparkContext.setLogLevel("WARN" if settings.debug else "OFF")
+    return spark
+
+
+@contextmanager
+def _stopping(stop: Callable[[], None], spark: SparkSession) -> Iterator[None]:
+    """SIGINT and SIGTERM: running reads are cancelled, nothing further is published."""
+
+    def handle(number: int, frame: object) -> None:
+        stop()
+        spark.sparkContext.cancelAllJobs()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _register() -> None:
+    from loader.cli_state import state
+
+    main.add_command(state)
+
+
+_register()
+
+if __name__ == "__main__":
+    main(prog_name=os.path.basename(sys.argv[0]))

@@ -1,0 +1,141 @@
+"""``loader state``: cursors, by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from loader.errors import SpecError
+
+if TYPE_CHECKING:
+    from loader.cli import Settings
+    from loader.pipeline import Pipeline
+    from loader.run import Stores
+    from loader.state import TableState
+
+
+@click.group()
+def state() -> None:
+    """Shows and changes stored cursors. A change is a new version; old ones stay."""
+
+
+@state.command("list")
+@click.pass_obj
+def list_(settings: Settings) -> None:
+    """Shows the newest state of every table."""
+    from loader.cli import opened
+    from loader.state import TableState
+
+    with opened(settings) as pipeline:
+        rows = []
+        for stores in _distinct(pipeline):
+            newest: dict[str, tuple[int, str]] = {}
+            for row in stores.state.rows():
+                newest.setdefault(row.key, (row.version, row.value))
+            for key, (version, value) in newest.items():
+                known = TableState.from_json(value, key)
+                cursor = known.cursor.text if known.cursor else None
+                rows.append((key, cursor, known.cursor_field, known.batch, version))
+        settings.output.table("state", ("table", "cursor", "field", "batch", "version"), rows)
+
+
+@state.command()
+@click.argument("table")
+@click.pass_obj
+def show(settings: Settings, table: str) -> None:
+    """Shows all versions of TABLE's state (source.table), newest first."""
+    from loader.cli import opened
+
+    with opened(settings) as pipeline:
+        stores = _stores(pipeline, table)
+        rows = stores.state.rows(table)
+        if not rows:
+            raise SpecError(
+                f"there is no state of {table!r}",
+                where="loader state show",
+                remedy="`loader state list` shows what there is",
+            )
+        settings.output.table(
+            "state",
+            ("version", "value", "updated_at"),
+            [(row.version, row.value, row.updated_at) for row in rows],
+        )
+
+
+@state.command("set")
+@click.argument("table")
+@click.argument("cursor")
+@click.pass_obj
+def set_(settings: Settings, table: str, cursor: str) -> None:
+    """Makes CURSOR the place where TABLE's next sync begins (inclusive).
+
+    An older value is safe: rows read again are recognised. A newer one skips rows.
+    """
+    from loader.cli import opened
+    from loader.plan import parsed
+
+    with opened(settings) as pipeline:
+        stores = _stores(pipeline, table)
+        known = stores.state.read(table)
+        if known is None or known.cursor is None or known.cursor_field is None:
+            raise SpecError(
+                f"{table} has no cursor yet, so its type is not known",
+                where="loader state set",
+                remedy="Set `initial_cursor` in the spec, or run a first sync",
+            )
+        moved = parsed(cursor, known.cursor.type, "loader state set")
+        _store(settings, stores, table, known.moved(moved, known.cursor_field))
+
+
+@state.command()
+@click.argument("table")
+@click.pass_obj
+def reset(settings: Settings, table: str) -> None:
+    """Forgets TABLE's cursor: the next sync reads from its beginning, and appends what is new."""
+    from loader.cli import opened
+
+    with opened(settings) as pipeline:
+        stores = _stores(pipeline, table)
+        known = stores.state.read(table)
+        if known is None:
+            raise SpecError(
+                f"there is no state of {table!r}",
+                where="loader state reset",
+                remedy="`loader state list` shows what there is",
+            )
+        _store(settings, stores, table, known.moved(None, known.cursor_field))
+
+
+def _store(settings: Settings, stores: Stores, table: str, wanted: TableState) -> None:
+    with stores.lake.lock(table.split(".", 1)[1]):
+        row = stores.state.write(table, wanted)
+    shown = wanted.cursor.text if wanted.cursor else "none: the next sync reads from the beginning"
+    version = f" (version {row.version})" if row else " (as it was)"
+    settings.output.say(f"{table}: cursor {shown}{version}")
+
+
+def _distinct(pipeline: Pipeline) -> list[Stores]:
+    """The stores of all sources, those that share a state table once."""
+    found: dict[tuple[str, str], Stores] = {}
+    for source, _ in pipeline.sources:
+        found.setdefault((source.state_destination, source.state_table), pipeline.stores(source))
+    return list(found.values())
+
+
+def _stores(pipeline: Pipeline, table: str) -> Stores:
+    """The stores that hold a table's state.
+
+    Raises:
+        SpecError: where the name is not `source.table`, or the spec has no such source.
+    """
+    name, dot, rest = table.partition(".")
+    for source, _ in pipeline.sources:
+        if source.name == name and dot and rest:
+            return pipeline.stores(source)
+    names = [source.name for source, _ in pipeline.sources]
+    raise SpecError(
+        f"{table!r} is not `source.table` with a source of the spec",
+        where="loader state",
+        remedy=f"Its sources: {', '.join(names)}; `loader state list` shows the tables",
+    )

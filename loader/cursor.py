@@ -1,0 +1,209 @@
+"""Cursor values: exact text, a type, and an order.
+
+A cursor never becomes a float and is never rounded: it is text from the database to the state
+and back. Where Spark or the state holds less than the source (nanoseconds), it is floored, so
+that the next window begins at or before the row.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from loader.errors import StateError, TableError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
+
+    from loader.duration import Lookback
+
+
+class CursorType(str, Enum):
+    """How a cursor's text is read, compared and written into SQL."""
+
+    INTEGER = "integer"
+    DECIMAL = "decimal"
+    DOUBLE = "double"
+    DATE = "date"
+    TIMESTAMP = "timestamp"  # a wall clock, without zone
+    TIMESTAMPTZ = "timestamptz"  # an instant; its text is in UTC
+    STRING = "string"
+
+    @property
+    def is_time(self) -> bool:
+        """True for the types that a database's clock can be compared with."""
+        return self in (CursorType.DATE, CursorType.TIMESTAMP, CursorType.TIMESTAMPTZ)
+
+    @property
+    def is_number(self) -> bool:
+        """True for the types that a lookback in steps applies to."""
+        return self in (CursorType.INTEGER, CursorType.DECIMAL, CursorType.DOUBLE)
+
+    @classmethod
+    def of(cls, data_type: DataType) -> CursorType | None:
+        """The cursor type of a Spark column type; None where it cannot be a cursor."""
+        name = data_type.typeName()
+        if name == "decimal":
+            return cls.DECIMAL
+        return _SPARK_TYPES.get(name)
+
+
+_SPARK_TYPES = {
+    "byte": CursorType.INTEGER,
+    "tinyint": CursorType.INTEGER,
+    "short": CursorType.INTEGER,
+    "smallint": CursorType.INTEGER,
+    "integer": CursorType.INTEGER,
+    "long": CursorType.INTEGER,
+    "bigint": CursorType.INTEGER,
+    "float": CursorType.DOUBLE,
+    "double": CursorType.DOUBLE,
+    "date": CursorType.DATE,
+    "timestamp": CursorType.TIMESTAMPTZ,
+    "timestamp_ntz": CursorType.TIMESTAMP,
+    "string": CursorType.STRING,
+    "varchar": CursorType.STRING,
+    "char": CursorType.STRING,
+}
+
+_TIMESTAMP = re.compile(
+    r"(\d{4,6}-\d\d-\d\d)[ T](\d\d:\d\d(?::\d\d)?)(?:\.(\d+))?(Z|[+-]\d\d:?\d\d|[+-]\d\d)?"
+)
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """A cursor value: its exact text and its type.
+
+    Build it with :meth:`parse`, which brings timestamps into one form
+    (``2025-01-01 00:00:00`` or, with a fraction, ``2025-01-01 00:00:00.123456``).
+    """
+
+    text: str
+    type: CursorType
+
+    @classmethod
+    def parse(cls, text: str, type_: CursorType) -> Cursor:
+        """Reads a cursor from text as a database, a spec or a state row writes it.
+
+        Fractions of a second beyond the microsecond are cut off (floored), offsets of instants
+        are turned into UTC.
+
+        Raises:
+            ValueError: where the text is no value of that type.
+        """
+        text = text if type_ is CursorType.STRING else text.strip()
+        if type_ is CursorType.INTEGER:
+            if not re.fullmatch(r"[+-]?\d+", text):
+                raise ValueError(f"{text!r} is not an integer")
+            return cls(str(int(text)), type_)
+        if type_ is CursorType.DECIMAL:
+            try:
+                if not Decimal(text).is_finite():
+                    raise ValueError(f"{text!r} is not a finite number")
+            except InvalidOperation:
+                raise ValueError(f"{text!r} is not a number") from None
+            return cls(format(Decimal(text), "f"), type_)
+        if type_ is CursorType.DOUBLE:
+            return cls(repr(float(text)), type_)
+        if type_ is CursorType.DATE:
+            day = text[:10] if re.fullmatch(r"\d{4}-\d\d-\d\d([ T].*)?", text) else text
+            return cls(dt.date.fromisoformat(day).isoformat(), type_)
+        if type_ in (CursorType.TIMESTAMP, CursorType.TIMESTAMPTZ):
+            return cls(_timestamp_text(text, type_), type_)
+        return cls(text, type_)
+
+    @property
+    def order(self) -> Any:
+        """A value that compares as the source compares; strings compare as text.
+
+        String cursors follow the database's collation, which Python does not know: only the
+        database orders them.
+        """
+        if self.type is CursorType.INTEGER:
+            return int(self.text)
+        if self.type is CursorType.DECIMAL:
+            return Decimal(self.text)
+        if self.type is CursorType.DOUBLE:
+            return float(self.text)
+        if self.type is CursorType.DATE:
+            return dt.date.fromisoformat(self.text)
+        if self.type.is_time:
+            return dt.datetime.fromisoformat(self.text)
+        return self.text
+
+    def minus(self, lookback: Lookback | None) -> Cursor:
+        """This cursor moved back by a lookback; a date moves by whole days, rounded up.
+
+        Raises:
+            TableError: where a duration is given for a number, steps for a time, or a lookback
+                for a string.
+        """
+        if lookback is None:
+            return self
+        if self.type.is_time and lookback.seconds is not None:
+            span = dt.timedelta(seconds=lookback.seconds)
+            if self.type is CursorType.DATE:
+                days = -(-span // dt.timedelta(days=1))
+                return Cursor((self.order - dt.timedelta(days=days)).isoformat(), self.type)
+            return Cursor(_datetime_text(self.order - span), self.type)
+        if self.type.is_number and lookback.steps is not None:
+            return Cursor.parse(str(self.order - lookback.steps), self.type)
+        raise TableError(
+            f"the lookback {lookback.text!r} does not fit a cursor of type {self.type.value}",
+            where="lookback",
+            remedy="Use a duration such as '10 minutes' for dates and timestamps, "
+            "an integer for numbers, none for strings",
+        )
+
+
+def later(left: Cursor | None, right: Cursor | None) -> Cursor | None:
+    """The later of two cursors of one type; of strings the right one (see `Cursor.order`)."""
+    if left is None or right is None:
+        return right or left
+    if right.type is CursorType.STRING:
+        return right
+    return right if right.order >= left.order else left
+
+
+def stored(text: str, type_: str, where: str) -> Cursor:
+    """The cursor that a state row holds.
+
+    Raises:
+        StateError: where the text is no value of its own type.
+    """
+    try:
+        return Cursor.parse(text, CursorType(type_))
+    except ValueError as problem:
+        raise StateError(
+            f"the stored cursor cannot be read: {problem}",
+            where=where,
+            remedy="Look at it with `loader state show`, mend it with `loader state set`",
+        ) from None
+
+
+def _timestamp_text(text: str, type_: CursorType) -> str:
+    if re.fullmatch(r"\d{4}-\d\d-\d\d", text):
+        text += " 00:00:00"
+    match = _TIMESTAMP.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a timestamp")
+    day, time, fraction, zone = match.groups()
+    if len(time) == 5:
+        time += ":00"
+    micros = (fraction or "")[:6].ljust(6, "0")
+    moment = dt.datetime.fromisoformat(f"{day} {time}.{micros}")
+    if zone and type_ is CursorType.TIMESTAMPTZ and zone != "Z":
+        sign = -1 if zone[0] == "-" else 1
+        digits = zone[1:].replace(":", "").ljust(4, "0")
+        offset = dt.timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
+        moment -= sign * offset
+    return _datetime_text(moment)
+
+
+def _datetime_text(moment: dt.datetime) -> str:
+    return moment.isoformat(sep=" ", timespec="microseconds" if moment.microsecond else "seconds")

@@ -1,0 +1,83 @@
+"""How far back a window reaches: a time for time cursors, a number of steps for numbers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+_UNITS = {
+    "s": 1,
+    "sec": 1,
+    "second": 1,
+    "m": 60,
+    "min": 60,
+    "minute": 60,
+    "h": 3600,
+    "hr": 3600,
+    "hour": 3600,
+    "d": 86400,
+    "day": 86400,
+    "w": 604800,
+    "week": 604800,
+}
+_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE | re.ASCII)
+_CENTURY = 36525 * 86400
+_FORMS = "write a time such as '10 minutes', '2 days' or '1h', or a whole number for number cursors"
+
+
+@dataclass(frozen=True)
+class Lookback:
+    """How far below the stored cursor the next window begins.
+
+    Attributes:
+        seconds: for cursors that are times; None where `steps` is set.
+        steps: for cursors that are numbers; None where `seconds` is set.
+        text: as it was written, for messages and the ledger.
+    """
+
+    seconds: int | None
+    steps: int | None
+    text: str
+
+    @classmethod
+    def parse(cls, text: str) -> Lookback:
+        """Reads '10 minutes', '1h 30m', '2 days' or a bare whole number.
+
+        Raises:
+            ValueError: where it is negative, not whole seconds, longer than a century or neither
+                form; the text says what to write. Months and years have no fixed length and are
+                refused.
+        """
+        text = text.strip()
+        if text.startswith("-"):
+            raise ValueError(f"a lookback reaches back already and cannot be negative: {text!r}")
+        if re.fullmatch(r"\d+", text, re.ASCII):
+            return cls(None, int(text), text)
+        seconds = _seconds(text)
+        if seconds.denominator != 1:
+            raise ValueError(f"a lookback is a whole number of seconds, {text!r} is not")
+        if seconds > _CENTURY:
+            raise ValueError(f"{text!r} is more than a century: use sync_mode full_refresh")
+        return cls(int(seconds), None, text)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _seconds(text: str) -> Fraction:
+    total, position = Fraction(0), 0
+    while position < len(text):
+        part = _PART.match(text, position)
+        if part is None:
+            raise ValueError(f"{text!r} is no lookback: {_FORMS}")
+        unit = part[2].lower()
+        if unit not in _UNITS and unit.endswith("s"):
+            unit = unit[:-1]
+        if unit not in _UNITS:
+            raise ValueError(f"{part[2]!r} is no unit of a lookback: {_FORMS}")
+        total += Fraction(part[1]) * _UNITS[unit]
+        position = part.end()
+    if position == 0:
+        raise ValueError(f"a lookback cannot be empty: {_FORMS}")
+    return total

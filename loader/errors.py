@@ -1,0 +1,43 @@
+"""Errors, chosen by what the caller does next, each with what, where and what to do."""
+
+from __future__ import annotations
+
+
+class LoaderError(Exception):
+    """Something a user can act on: never shown with a stack trace unless ``--debug``.
+
+    Args:
+        what: what is wrong, one sentence without a final full stop.
+        where: the file, document, key, table or connection it is about.
+        remedy: what to do about it, an imperative sentence.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{text}. {self.remedy}" if self.remedy else f"{text}."
+
+
+class SpecError(LoaderError):
+    """Wrong usage, spec, profile or installation: nothing was started; exit code 2."""
+
+    exit_code = 2
+
+
+class TableError(LoaderError):
+    """One table cannot be synced: it fails, the others go on; exit code 1."""
+
+
+class LockedError(TableError):
+    """Another run holds this table: it is skipped; exit code 1."""
+
+
+class StateError(TableError):
+    """A stored cursor cannot be trusted or written: refused, never restarted from nothing."""

@@ -1,0 +1,311 @@
+"""The lake: create, evolve, stage, publish, and read what a commit says of itself.
+
+All of Iceberg is here, and nothing of sources. A batch is written as a staged snapshot (Iceberg's
+write-audit-publish), which no reader sees, and published by one metadata commit. The batch number
+is the snapshot's ``wap.id``: Iceberg refuses to publish the same one twice, also when another
+machine tries.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+from filelock import FileLock
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructField, StructType
+
+from loader.delta import COLUMNS
+from loader.errors import SpecError, TableError
+from loader.order import quoted
+from loader.widening import Change, changes
+
+BATCH = "strandline.batch"
+STATE = "strandline.state"
+SYNC = "strandline.sync"
+_shared = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A published batch, as its own commit tells it.
+
+    Attributes:
+        batch: the batch number; 0 where nothing was published yet.
+        snapshot_id: Iceberg's id of the snapshot that made it visible.
+        state: the state value (JSON text) that became true with it; None where the commit that
+            said it has expired.
+        sync: its ledger row, as far as it was known before the commit.
+        rows: rows appended.
+    """
+
+    batch: int = 0
+    snapshot_id: int | None = None
+    state: str | None = None
+    sync: Mapping[str, Any] | None = None
+    rows: int | None = None
+
+
+class Lake:
+    """One namespace of an Iceberg catalog, seen by one Spark session.
+
+    A session per thread: the id of a staged snapshot is a setting of the session.
+    """
+
+    def __init__(self, spark: SparkSession, schema: str) -> None:
+        self.spark = spark
+        self.schema = schema
+
+    def for_thread(self) -> Lake:
+        """The same lake with a session of its own."""
+        from loader.spark import sibling
+
+        return Lake(sibling(self.spark), self.schema)
+
+    def name(self, table: str) -> str:
+        """The qualified, quoted name of a table."""
+        return f"{quoted(self.schema)}.{quoted(table)}"
+
+    def prepare(self) -> None:
+        """Makes the namespace, where it is not there yet."""
+        self.spark.sql(f"create namespace if not exists {quoted(self.schema)}")
+
+    def exists(self, table: str) -> bool:
+        """Whether the table is there."""
+        return self.spark.catalog.tableExists(self.name(table))
+
+    def frame(self, table: str) -> DataFrame:
+        """The table's published rows."""
+        return self.spark.table(self.name(table))
+
+    def create(
+        self, table: str, schema: StructType | str, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Makes an empty table; properties that an append-only table of small batches wants."""
+        empty = self.spark.createDataFrame([], schema)
+        writer = empty.writeTo(self.name(table)).using("iceberg")
+        for key, value in {**_PROPERTIES, **(properties or {})}.items():
+            writer = writer.tableProperty(key, value)
+        writer.create()
+
+    def create_raw(self, table: str, schema: StructType, cursor_field: str | None) -> None:
+        """Makes a raw table: the source's columns, then ours, with statistics that prune.
+
+        Raises:
+            TableError: where the source has a column that only we may write.
+        """
+        taken = [name for name in schema.names if name.lower() in COLUMNS]
+        if taken:
+            raise TableError(
+                f"the source has a column {taken[0]!r}, which the loader writes itself",
+                where=f"table {table}",
+                remedy="Rename it, or select the others through a view in the source",
+            )
+        # Iceberg keeps statistics of a table's first 100 columns only; ours come last.
+        measured = [*COLUMNS, *([cursor_field] if cursor_field else [])]
+        properties = {
+            "write.wap.enabled": "true",
+            **{f"write.metadata.metrics.column.{name}": "full" for name in measured},
+        }
+        fields = list(schema.fields)
+        for name, data_type in COLUMNS.items():
+            fields.append(StructField(name, data_type))
+        nullable = [StructField(field.name, field.dataType) for field in fields]
+        self.create(table, StructType(nullable), properties)
+
+    def evolve(self, table: str, schema: StructType, fixed: Sequence[str]) -> list[Change]:
+        """Brings a raw table's columns up to the source's, before rows of the new form arrive.
+
+        Added columns are added, dropped ones stay (null in new rows), widened ones are widened.
+
+        Args:
+            fixed: the key's and the cursor's columns, whose types must not change.
+
+        Raises:
+            TableError: where a column changed in a way that old rows cannot follow.
+        """
+        found = changes(self.frame(table).schema, schema, fixed, f"table {table}")
+        for change in found:
+            self.spark.sql(f"alter table {self.name(table)} {change.sql}")
+        return found
+
+    def head(self, table: str) -> Commit:
+        """The newest published batch; the truth that state and ledger are indexes of."""
+        handle = self._handle(table)
+        snapshot = handle.currentSnapshot()
+        while snapshot is not None:
+            found = self._commit(handle, snapshot)
+            if found is not None:
+                return found
+            parent = snapshot.parentId()
+            snapshot = handle.snapshot(parent) if parent is not None else None
+        if handle.currentSnapshot() is None:
+            return Commit()
+        [row] = self.spark.sql(f"select max(_cq_batch) as b from {self.name(table)}").collect()
+        return Commit(batch=row["b"] or 0)
+
+    def stage(self, table: str, rows: DataFrame, batch: int, facts: Mapping[str, Any]) -> int:
+        """Writes a batch that nobody sees yet; returns its snapshot's id.
+
+        Args:
+            rows: all columns of the table, by name; created in this lake's session.
+            facts: ``state`` (JSON text) and ``sync`` (a ledger row), kept in the commit.
+        """
+        columns = [quoted(name) for name in self.frame(table).columns]
+        present = {name.lower() for name in rows.columns}
+        full = rows.selectExpr(
+            *(
+                c if n.lower() in present else f"null as {c}"
+                for n, c in zip(self.frame(table).columns, columns)
+            )
+        )
+        before = {snapshot.snapshotId() for snapshot in self._handle(table).snapshots()}
+        self.spark.conf.set("spark.wap.id", str(batch))
+        try:
+            (
+                full.writeTo(self.name(table))
+                .option(f"snapshot-property.{BATCH}", str(batch))
+                .option(f"snapshot-property.{STATE}", facts["state"])
+                .option(f"snapshot-property.{SYNC}", json.dumps(facts["sync"], default=str))
+                .append()
+            )
+        finally:
+            self.spark.conf.unset("spark.wap.id")
+        staged = [s for s in self._handle(table).snapshots() if s.snapshotId() not in before]
+        mine = [s for s in staged if s.summary().get("wap.id") == str(batch)]
+        return int(mine[-1].snapshotId())
+
+    def staged_rows(self, table: str, snapshot_id: int) -> int:
+        """How many rows a staged snapshot adds."""
+        snapshot = self._handle(table).snapshot(snapshot_id)
+        return int(snapshot.summary().get("added-records") or 0)
+
+    def publish(self, table: str, snapshot_id: int) -> Commit:
+        """Makes a staged batch visible, whole, in one commit.
+
+        Raises:
+            TableError: where that batch number was published already.
+        """
+        try:
+            self._handle(table).manageSnapshots().cherrypick(snapshot_id).commit()
+        except Py4JJavaError as error:
+            if "DuplicateWAPCommit" in str(error.java_exception):
+                raise TableError(
+                    "another run has published this batch number",
+                    where=f"table {table}",
+                    remedy="Nothing was lost or doubled; run again",
+                ) from error
+            raise
+        return self.head(table)
+
+    def discard(self, table: str, snapshot_id: int | None = None) -> int:
+        """Deletes staged batches that were never published, with their files; returns how many."""
+        handle = self._handle(table)
+        published = set()
+        snapshot = handle.currentSnapshot()
+        while snapshot is not None:
+            published.add(snapshot.snapshotId())
+            parent = snapshot.parentId()
+            source = snapshot.summary().get("source-snapshot-id")
+            if source is not None:
+                published.add(int(source))
+            snapshot = handle.snapshot(parent) if parent is not None else None
+        orphans = [
+            s.snapshotId()
+            for s in handle.snapshots()
+            if s.summary().get("wap.id") is not None
+            and s.snapshotId() not in published
+            and snapshot_id in (None, s.snapshotId())
+        ]
+        for orphan in orphans:
+            handle.expireSnapshots().expireSnapshotId(orphan).commit()
+        return len(orphans)
+
+    def append(self, table: str, rows: DataFrame) -> None:
+        """A plain append to a shared table (state, ledger): one writer at a time."""
+        with _shared, self.lock(table):
+            rows.writeTo(self.name(table)).append()
+
+    def lock(self, table: str, timeout: float = 60) -> FileLock:
+        """The lock of a table across processes; released by the system when its holder dies.
+
+        It lies beside the table where the warehouse is a local folder, for a Hadoop catalog
+        cannot tell two writers apart there; else in the machine's temporary folder, where it
+        keeps this machine's runs apart, and the batch number's single publication the others.
+        """
+        folder = self._lock_folder
+        folder.mkdir(parents=True, exist_ok=True)
+        return FileLock(folder / f"{table}.lock", timeout=timeout)
+
+    @property
+    def catalog(self) -> str:
+        """The catalog that two-part names belong to."""
+        return self.spark.conf.get("spark.sql.defaultCatalog", None) or "spark_catalog"
+
+    @cached_property
+    def _lock_folder(self) -> Path:
+        catalog = self.catalog
+        warehouse = self.spark.conf.get(f"spark.sql.catalog.{catalog}.warehouse", None) or ""
+        place = urlparse(warehouse)
+        if place.scheme in ("", "file") and warehouse:
+            return Path(place.path) / self.schema
+        import hashlib
+        import tempfile
+
+        digest = hashlib.sha256(f"{catalog}|{warehouse}".encode()).hexdigest()[:12]
+        return Path(tempfile.gettempdir()) / f"strandline-{digest}" / self.schema
+
+    def _commit(self, handle: Any, snapshot: Any) -> Commit | None:
+        summary = snapshot.summary()
+        batch = summary.get(BATCH) or summary.get("published-wap-id")
+        if batch is None:
+            return None
+        facts = summary
+        if summary.get(BATCH) is None:
+            # Published over a commit of somebody else: the properties stayed with the original.
+            original = handle.snapshot(int(summary.get("source-snapshot-id")))
+            facts = original.summary() if original is not None else summary
+        sync = facts.get(SYNC)
+        return Commit(
+            batch=int(batch),
+            snapshot_id=int(snapshot.snapshotId()),
+            state=facts.get(STATE),
+            sync=json.loads(sync) if sync else None,
+            rows=int(summary.get("added-records") or 0),
+        )
+
+    def _handle(self, table: str) -> Any:
+        jvm: Any = self.spark._jvm
+        return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
+            self.spark._jsparkSession, f"{quoted(self.catalog)}.{self.name(table)}"
+        )
+
+
+@contextmanager
+def iceberg_present(spark: SparkSession) -> Iterator[None]:
+    """Turns a missing Iceberg runtime into one clear error."""
+    jvm: Any = spark._jvm
+    try:
+        jvm.java.lang.Class.forName("org.apache.iceberg.spark.Spark3Util")
+    except Py4JJavaError as error:
+        raise SpecError(
+            "Spark has no Iceberg runtime", where="Spark", remedy="Run `loader setup`"
+        ) from error
+    yield
+
+
+_PROPERTIES = {
+    "format-version": "2",
+    "write.distribution-mode": "none",
+    "write.parquet.compression-codec": "zstd",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}

@@ -1,0 +1,158 @@
+"""The ledger ``_cq_syncs``: one row per attempt at a table, append-only."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from loader import __version__
+from loader.lake import Lake
+
+TABLE = "_cq_syncs"
+SYNCED = "synced"
+NOTHING_NEW = "nothing new"
+FAILED = "failed"
+LOCKED = "locked"
+RECOVERED = "recovered"
+
+_TYPES = {
+    "batch": "bigint",
+    "generation": "bigint",
+    "rows_read": "bigint",
+    "rows_appended": "bigint",
+    "rows_redelivered": "bigint",
+    "rows_null_cursor": "bigint",
+    "started_at": "timestamp",
+    "finished_at": "timestamp",
+    "snapshot_id": "bigint",
+}
+
+
+@dataclass(frozen=True)
+class SyncRecord:
+    """A row of the ledger; the column order is the table's.
+
+    Attributes:
+        batch: the batch committed; None where none was.
+        cursor_low: the window's inclusive lower bound, lookback applied; None reads everything.
+        cursor_high: the cursor stored after this attempt.
+        rows_read: rows that the source delivered; appended + redelivered.
+        error: one line, secrets removed.
+    """
+
+    run_id: str
+    source_name: str
+    table_name: str
+    batch: int | None = None
+    generation: int | None = None
+    mode: str = "incremental"
+    status: str = SYNCED
+    cursor_field: str | None = None
+    cursor_type: str | None = None
+    cursor_low: str | None = None
+    cursor_high: str | None = None
+    rows_read: int | None = None
+    rows_appended: int | None = None
+    rows_redelivered: int | None = None
+    rows_null_cursor: int | None = None
+    lookback: str | None = None
+    started_at: dt.datetime | None = None
+    finished_at: dt.datetime | None = None
+    snapshot_id: int | None = None
+    schema_changes: str | None = None
+    error: str | None = None
+    loader_version: str = __version__
+
+    def finished(self, **changes: Any) -> SyncRecord:
+        """The record with its outcome and the time of it."""
+        return replace(self, finished_at=now(), **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; times as ISO text in UTC."""
+        return {
+            key: value.isoformat() if isinstance(value, dt.datetime) else value
+            for key, value in asdict(self).items()
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> SyncRecord:
+        """The record that a commit carries; unknown keys of later versions are passed over."""
+        names = {field.name for field in fields(cls)}
+        known = {key: value for key, value in values.items() if key in names}
+        for key in ("started_at", "finished_at"):
+            if isinstance(known.get(key), str):
+                known[key] = dt.datetime.fromisoformat(known[key])
+        return cls(**known)
+
+
+class Ledger:
+    """Appends records to, and reads them from, the ledger of one lake."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+
+    def prepare(self) -> None:
+        """Makes the table, where it is not there yet."""
+        if not self.lake.exists(TABLE):
+            columns = ", ".join(
+                f"{field.name} {_TYPES.get(field.name, 'string')}" for field in fields(SyncRecord)
+            )
+            self.lake.create(TABLE, columns)
+
+    def append(self, record: SyncRecord) -> None:
+        """Adds one row, durably."""
+        values = record.to_dict()
+        # A null has no type as a parameter, so nulls are written as such.
+        columns = ", ".join(
+            f"cast({'null' if value is None else ':' + key} as {_TYPES.get(key, 'string')}) as {key}"
+            for key, value in values.items()
+        )
+        given = {key: value for key, value in values.items() if value is not None}
+        self.lake.append(TABLE, self.lake.spark.sql(f"select {columns}", args=given))
+
+    def last_batch(self, source: str, table: str) -> int:
+        """The highest batch number that has a row; 0 where none has."""
+        [row] = self.lake.spark.sql(
+            f"""
+            select max(batch) as batch
+            from {self.lake.name(TABLE)}
+            where source_name = :source and table_name = :table
+            """,
+            args={"source": source, "table": table},
+        ).collect()
+        return row["batch"] or 0
+
+    def newest(self) -> list[dict[str, Any]]:
+        """Per table, its last attempt that synced and its last attempt at all, for `status`."""
+        if not self.lake.exists(TABLE):
+            return []
+        rows = self.lake.spark.sql(
+            f"""
+            select
+                source_name,
+                table_name,
+                max_by(batch, batch) as batch,
+                sum(rows_appended) as rows,
+                max_by(cursor_high, finished_at) filter (where status <> 'failed') as cursor,
+                cast(
+                    max(finished_at) filter (where status in ('synced', 'nothing new', 'recovered'))
+                    as string
+                ) as synced_at,
+                unix_micros(
+                    max(finished_at) filter (where status in ('synced', 'nothing new', 'recovered'))
+                ) as synced_micros,
+                max_by(status, finished_at) as status,
+                max_by(struct(error), finished_at).error as error
+            from {self.lake.name(TABLE)}
+            group by source_name, table_name
+            order by source_name, table_name
+            """
+        ).collect()
+        return [row.asDict() for row in rows]
+
+
+def now() -> dt.datetime:
+    """The machine's clock, UTC, in microseconds as Spark keeps them."""
+    return dt.datetime.now(dt.timezone.utc)

@@ -1,0 +1,32 @@
+"""The total order of a key's versions, in Python; `macros/version_order.sql` is its twin.
+
+Generation, then cursor (nulls lowest), then batch, then position in the batch. A test holds the
+two against each other (`tests/dbt`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+
+GENERATION = "_cq_generation"
+BATCH = "_cq_batch"
+SEQUENCE = "_cq_seq"
+
+
+def version_order(generation: int, cursor: Any, batch: int, seq: int) -> tuple[Any, ...]:
+    """A sort key: the greatest is the newest version."""
+    return (generation, cursor is not None, cursor if cursor is not None else 0, batch, seq)
+
+
+def version_column(cursor_field: str | None) -> Column:
+    """The same order as a Spark struct; a null sorts lowest in a struct."""
+    names = [GENERATION, *([cursor_field] if cursor_field else []), BATCH, SEQUENCE]
+    return f.struct(*(f.col(quoted(name)) for name in names))
+
+
+def quoted(name: str) -> str:
+    """A column name for Spark's parser, whatever is in it."""
+    return f"`{name.replace('`', '``')}`"

@@ -1,0 +1,293 @@
+"""One run: all sources of a spec, their tables side by side, none stopping another."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from loader.errors import LoaderError, LockedError, SpecError, TableError
+from loader.failures import clear
+from loader.lake import Lake
+from loader.ledger import FAILED, LOCKED, Ledger, SyncRecord, now
+from loader.options import TableOptions
+from loader.plan import Plan, chosen, plan
+from loader.plugins import SourceSpec
+from loader.problems import did_you_mean
+from loader.run import Stores, preview_table, sync_table
+from loader.sources import Bounds, Snapshot, Source, TableRef, Window, connector
+from loader.spec import Spec
+from loader.state import StateBackend
+from loader.state.lake_table import LakeState
+from loader.watch import Watch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one table's attempt ended; `error` is None where it did what it should."""
+
+    table: str
+    record: SyncRecord | None = None
+    error: LoaderError | None = None
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a dry run found: the window that a sync would read, and its rows."""
+
+    plan: Plan
+    window: Window
+    bounds: Bounds
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One source's part of a run."""
+
+    source: Source
+    spec: SourceSpec
+    plans: list[Plan]
+    errors: list[LoaderError]
+
+
+class Pipeline:
+    """A spec bound to a Spark session.
+
+    Raises:
+        SpecError: where a connector is unknown or its options are wrong.
+    """
+
+    def __init__(self, spec: Spec, spark: SparkSession) -> None:
+        self.spec = spec
+        self.spark = spark
+        self.sources: list[tuple[SourceSpec, Source]] = []
+        for source in spec.sources:
+            kind = connector(source.path, f"{source.where}.path")
+            options = source.options(kind.options_model)
+            self.sources.append((source, kind(source.name, options, spark, spec.folder)))
+
+    def stores(self, source: SourceSpec, own_session: bool = False) -> Stores:
+        """Where a source's tables are written; a thread of its own needs a session of its own."""
+        lake = Lake(self.spark, self.spec.destination(source.destinations[0]).lake.schema_)
+        lake = lake.for_thread() if own_session else lake
+        return Stores(lake, self._state(source, lake), Ledger(lake))
+
+    def _state(self, source: SourceSpec, lake: Lake) -> StateBackend:
+        # The one place where a backend is chosen; others than the lake's table belong here.
+        kept_in = self.spec.destination(source.state_destination)
+        if source.local_state is not None or kept_in.path != "spark":
+            shown = "local files" if source.local_state is not None else kept_in.path
+            raise SpecError(
+                f"cursors cannot be kept in {shown} yet",
+                where=f"{source.where}.backend_options",
+                remedy="Leave the backend out: they are kept in the destination's own table",
+            )
+        return LakeState(lake, source.state_table)
+
+    def prepare(self) -> None:
+        """Makes namespaces, state tables and ledgers where they are not there yet."""
+        for source, _ in self.sources:
+            stores = self.stores(source)
+            stores.lake.prepare()
+            stores.ledger.prepare()
+            stores.state.prepare()
+
+    def run(
+        self, watch: Watch, select: Sequence[str], full_refresh: bool, concurrency: int | None
+    ) -> Iterator[Outcome]:
+        """Syncs the selected tables; yields each table's outcome as it ends.
+
+        Raises:
+            SpecError: where a selection matches nothing.
+        """
+        run_id = uuid.uuid4().hex[:12]
+        parts = self.planned(select, full_refresh)
+        self.prepare()
+        with ExitStack() as opened, ThreadPoolExecutor(self._workers(concurrency)) as pool:
+            jobs = []
+            for part in parts:
+                yield from (Outcome(error.where, error=error) for error in part.errors)
+                if not part.plans:
+                    continue
+                try:
+                    snapshot = opened.enter_context(part.source.snapshot())
+                except Exception as error:
+                    for planned in part.plans:
+                        yield self._failed(part.spec, planned, error, run_id)
+                    continue
+                for planned in part.plans:
+                    jobs.append(
+                        pool.submit(self._attempt, part.spec, planned, snapshot, watch, run_id)
+                    )
+            for job in as_completed(jobs):
+                yield job.result()
+
+    def _attempt(
+        self, source: SourceSpec, planned: Plan, snapshot: Snapshot, watch: Watch, run_id: str
+    ) -> Outcome:
+        started = now()
+        try:
+            stores = self.stores(source, own_session=True)
+            return Outcome(planned.name, sync_table(planned, snapshot, stores, watch, run_id))
+        except Exception as error:
+            return self._failed(source, planned, error, run_id, started)
+
+    def _failed(
+        self,
+        source: SourceSpec,
+        planned: Plan,
+        error: BaseException,
+        run_id: str,
+        started: object = None,
+    ) -> Outcome:
+        found = self.cleared(error, f"table {planned.name}")
+        record = SyncRecord(
+            run_id=run_id,
+            source_name=source.name,
+            table_name=planned.lake_table,
+            mode=planned.mode,
+            cursor_field=planned.cursor.name if planned.cursor else None,
+            started_at=started if started is not None else now(),  # type: ignore[arg-type]
+            error=str(found)[:2000],
+        ).finished(status=LOCKED if isinstance(found, LockedError) else FAILED)
+        try:
+            self.stores(source).ledger.append(record)
+        except Exception as second:
+            # The lake itself may be what failed: then the first error says it, and the ledger
+            # cannot.
+            found.__context__ = second
+        return Outcome(planned.name, record, found)
+
+    def preview(self, select: Sequence[str], full_refresh: bool) -> Iterator[Preview | Outcome]:
+        """What :meth:`run` would read, without writing anything."""
+        for part in self.planned(select, full_refresh):
+            yield from (Outcome(error.where, error=error) for error in part.errors)
+            if not part.plans:
+                continue
+            try:
+                with part.source.snapshot() as snapshot:
+                    for planned in part.plans:
+                        yield self._previewed(part.spec, planned, snapshot)
+            except Exception as error:
+                where = f"source {part.spec.name}"
+                yield Outcome(where, error=self.cleared(error, where))
+
+    def _previewed(
+        self, source: SourceSpec, planned: Plan, snapshot: Snapshot
+    ) -> Preview | Outcome:
+        try:
+            window, bounds = preview_table(planned, snapshot, self.stores(source))
+            return Preview(planned, window, bounds)
+        except Exception as error:
+            return Outcome(planned.name, error=self.cleared(error, f"table {planned.name}"))
+
+    def planned(self, select: Sequence[str] = (), full_refresh: bool = False) -> list[Planned]:
+        """Every source's tables as its patterns and `select` choose them, and what is wrong.
+
+        Raises:
+            SpecError: where a selection matches nothing.
+        """
+        parts: list[Planned] = []
+        seen: list[str] = []
+        matched: set[str] = set()
+        for source, bound in self.sources:
+            try:
+                refs = bound.tables()
+            except Exception as error:
+                where = f"source {source.name}"
+                parts.append(Planned(bound, source, [], [self.cleared(error, where)]))
+                matched.update(select)  # nobody can say whether it would have matched
+                continue
+            wanted, errors = chosen(source, refs)
+            if select:
+                names = {ref.name: f"{source.name}.{ref.name}" for ref in wanted}
+                seen += names.values()
+                picked = {n: _patterns(full, select) for n, full in names.items()}
+                matched.update(*picked.values())
+                wanted, errors = [ref for ref in wanted if picked[ref.name]], []
+            parts.append(self._planned(source, bound, wanted, refs, errors, full_refresh))
+        for pattern in select:
+            if pattern not in matched:
+                raise SpecError(
+                    f"no table of the spec is called {pattern!r}",
+                    where="--select",
+                    remedy=f"{did_you_mean(pattern, seen)} Choose from: "
+                    f"{', '.join(sorted(seen)[:20])}".strip(),
+                )
+        return parts
+
+    def _planned(
+        self,
+        source: SourceSpec,
+        bound: Source,
+        wanted: Sequence[TableRef],
+        refs: Sequence[TableRef],
+        errors: Sequence[TableError],
+        full_refresh: bool,
+    ) -> Planned:
+        plans: list[Plan] = []
+        found: list[LoaderError] = [*errors]
+        names = {ref.name.lower() for ref in refs}
+        for name in bound.table_options:
+            if name.lower() not in names:
+                found.append(
+                    TableError(
+                        f"there are options for a table {name!r}, which the source does not have",
+                        where=f"source {source.name}, table_options",
+                        remedy=did_you_mean(name, [ref.name for ref in refs])
+                        or "`loader discover` lists its tables",
+                    )
+                )
+        for ref in wanted:
+            where = f"table {source.name}.{ref.name}"
+            try:
+                planned = plan(
+                    source.name, bound.describe(ref), options_of(bound, ref), full_refresh
+                )
+                _alone(planned, plans)
+                plans.append(planned)
+            except Exception as error:
+                found.append(self.cleared(error, where))
+        return Planned(bound, source, plans, found)
+
+    def cleared(self, error: BaseException, where: str) -> LoaderError:
+        """An error as a user should read it, without secrets."""
+        found = clear(error, where)
+        hide = self.spec.redactor.redact
+        clean = type(found)(hide(found.what), where=hide(found.where), remedy=hide(found.remedy))
+        return clean.with_traceback(error.__traceback__)
+
+    def _workers(self, concurrency: int | None) -> int:
+        configured = [source.concurrency for source in self.spec.sources if source.concurrency]
+        cores = int(self.spark.sparkContext.defaultParallelism)
+        return concurrency or max(configured, default=max(1, min(4, cores)))
+
+
+def options_of(source: Source, ref: TableRef) -> TableOptions:
+    """The options of one table; names compare without case, as tables' do."""
+    for name, options in source.table_options.items():
+        if name.lower() == ref.name.lower():
+            return options
+    return TableOptions()
+
+
+def _patterns(name: str, select: Sequence[str]) -> set[str]:
+    return {p for p in select if fnmatchcase(name.lower(), p.lower())}
+
+
+def _alone(planned: Plan, others: Sequence[Plan]) -> None:
+    for other in others:
+        if other.lake_table.lower() == planned.lake_table.lower():
+            raise TableError(
+                f"{planned.table.ref.name} and {other.table.ref.name} would share the raw table "
+                f"{planned.lake_table}",
+                where=f"source {planned.source}, tables",
+                remedy="Load one of them through a second source with another destination schema",
+            )

@@ -1,0 +1,140 @@
+"""Keeping secrets out of logs, errors and the ledger.
+
+Two nets: values known to be secret (registered while a spec is read) and places where secrets
+stand (a URL's user information, `password=…`), whether registered or not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from urllib.parse import quote, quote_plus, unquote
+
+MASK = "***"
+_BYTES = "surrogateescape"  # what os.environ holds where a variable is not UTF-8
+_SHORTEST = 3  # shorter values would mangle every text, and hide little
+
+_SECRET_WORDS = (
+    r"(?:passwords?|passwd|pwd|passphrase|secrets?|token|credentials?|private[_.-]?key"
+    r"|api[_.-]?key|access[_.-]?key(?:[_.-]?id)?|account[_.-]?key|sas[_.-]?key|secret[_.-]?key"
+    r"|secret[_.-]?access[_.-]?key|(?<![A-Za-z])pass)"
+)
+_SECRET_KEY = re.compile(rf".*{_SECRET_WORDS}\d*\Z", re.IGNORECASE | re.DOTALL)
+# Azure's account keys carry the account at the end: fs.azure.account.key.<account>.blob.…
+_AZURE_KEY = re.compile(r"(?:^|\.)fs\.azure\.(?:account\.key|sas)\.", re.IGNORECASE)
+
+_VALUE = r"(?:\{[^}\s]*\}|\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s&;\"')}\]]*[^\s&;\"')}\],])"
+_QUOTED = r"(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[0-9.]+)"
+_PORT = r"\d+(?:[/?,;\s]|$)"
+# Each pattern's group "secret" is what is masked.
+_PLACES = (
+    # scheme://userinfo@host; the password may hold anything but white space and quotes
+    re.compile(rf"://(?P<secret>[^\s\"'<>/@:?#]*:(?!{_PORT})[^\s\"'<>]*)@"),
+    re.compile(r"://(?P<secret>[^\s\"'<>/?#]+)@"),
+    # Oracle's thin URL: jdbc:oracle:thin:user/password@host
+    re.compile(r"jdbc:oracle:\w+:(?P<secret>[^\s/@]+/(?:\"[^\"]*\"|[^\s@]*))@", re.IGNORECASE),
+    # password=…, in a URL's query, a connection string or a map's text
+    re.compile(rf"{_SECRET_WORDS}\d*\s*=\s*(?P<secret>{_VALUE})", re.IGNORECASE),
+    # "password": "…", in JSON and in a Python dict's repr
+    re.compile(
+        rf"(?P<quote>[\"'])[\w.-]{{0,100}}{_SECRET_WORDS}\d*(?P=quote)\s*:\s*(?P<secret>{_QUOTED})",
+        re.IGNORECASE,
+    ),
+)
+
+
+def is_secret_key(key: str) -> bool:
+    """True for the names of settings that hold secrets: `password`, `s3.secret-access-key`."""
+    return bool(_SECRET_KEY.match(key) or _AZURE_KEY.search(key))
+
+
+def url_secrets(text: str) -> Iterator[str]:
+    """The passwords that a URL or connection string carries, as written and decoded."""
+    for pattern in _PLACES:
+        for found in pattern.finditer(text):
+            secret = found["secret"].strip("\"'{}")
+            if found[0].startswith("://"):
+                secret = secret.partition(":")[2]
+            elif found[0].lower().startswith("jdbc:oracle"):
+                secret = secret.partition("/")[2].strip('"')
+            if secret:
+                yield secret
+                yield unquote(secret)
+
+
+class Redactor:
+    """Replaces secrets in text by ``***``. May be shared between threads."""
+
+    def __init__(self) -> None:
+        # Tuples are replaced, never changed: another thread may be reading them.
+        self._parts: tuple[str, ...] = ()
+        self._words: tuple[re.Pattern[str], ...] = ()
+
+    def add(self, value: str, whole_word: bool = False) -> None:
+        """Registers a secret; values of less than three characters are not registered.
+
+        Args:
+            value: the secret. It is also found URL-encoded and escaped as JSON, SQL and Python do.
+            whole_word: only where no letter, digit or underscore adjoins, so that the user
+                `postgres` does not mangle `jdbc:postgresql`.
+        """
+        forms = [form for form in _forms(value) if len(form) >= _SHORTEST and form != MASK]
+        if whole_word:
+            words = [re.compile(rf"(?<!\w){re.escape(form)}(?!\w)") for form in forms]
+            self._words += tuple(word for word in words if word not in self._words)
+        else:
+            parts = {*self._parts, *forms}
+            self._parts = tuple(sorted(parts, key=lambda part: (-len(part), part)))
+
+    def redact(self, text: str) -> str:
+        """The text with every registered secret, and every place of one, replaced by ``***``."""
+        spans = sorted(self._spans(text))
+        if not spans:
+            return text
+        # Overlapping secrets become one mask: masking one must not leave the rest of the other.
+        pieces, end = [], 0
+        for start, stop in spans:
+            if start >= end:
+                pieces += [text[end:start], MASK]
+            end = max(end, stop)
+        return "".join([*pieces, text[end:]])
+
+    def _spans(self, text: str) -> Iterator[tuple[int, int]]:
+        for part in self._parts:
+            start = text.find(part)
+            while start >= 0:
+                yield start, start + len(part)
+                start = text.find(part, start + 1)
+        for word in self._words:
+            for found in word.finditer(text):
+                yield found.span()
+        for pattern in _PLACES:
+            for found in pattern.finditer(text):
+                yield found.span("secret")
+
+    def __repr__(self) -> str:
+        return f"Redactor({len(self._parts) + len(self._words)} forms of secrets)"
+
+
+def _forms(value: str) -> set[str]:
+    """A secret as it may appear: as it is, URL-encoded by several rules, escaped, in lines."""
+    stripped = value.strip()
+    encoded = {
+        quote(stripped, errors=_BYTES),
+        quote(stripped, safe="", errors=_BYTES),
+        quote(stripped, safe=" +", errors=_BYTES),  # SQLAlchemy
+        quote_plus(stripped, errors=_BYTES),
+        quote_plus(stripped, safe="*", errors=_BYTES),  # java.net.URLEncoder
+    }
+    encoded |= {re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), form) for form in encoded}
+    escaped = {
+        json.dumps(stripped)[1:-1],
+        json.dumps(stripped, ensure_ascii=False)[1:-1],
+        repr(stripped)[1:-1],
+        stripped.replace("'", "''"),
+    }
+    # A private key is printed line by line.
+    lines = {line.strip() for line in stripped.splitlines()} if "\n" in stripped else set()
+    long_lines = {line for line in lines if len(line) >= 16 and not line.startswith("-----")}
+    return {stripped} | encoded | escaped | long_lines

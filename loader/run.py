@@ -1,0 +1,357 @@
+"""The sync protocol: lock, recover, window, extract, append, record, unlock.
+
+The data commit is the truth. It carries the batch number, the state and the ledger row that
+became true with it; state and ledger are indexes, rolled forward from it after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from filelock import Timeout
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from loader.delta import REDELIVERED, Stamp, marked, stamped
+from loader.errors import LockedError, StateError, TableError
+from loader.lake import Commit, Lake
+from loader.ledger import NOTHING_NEW, RECOVERED, SYNCED, Ledger, SyncRecord, now
+from loader.plan import FULL_REFRESH, Plan
+from loader.sources import Snapshot
+from loader.state import StateBackend, TableState
+from loader.watch import Watch
+from loader.window import Bounds, Window, lower_bound, next_cursor
+
+
+@dataclass(frozen=True)
+class Stores:
+    """Where one table's sync writes: data, cursors, ledger."""
+
+    lake: Lake
+    state: StateBackend
+    ledger: Ledger
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is there before a sync: the state, and the number that the next batch gets."""
+
+    state: TableState
+    next_batch: int
+
+
+def sync_table(
+    plan: Plan, snapshot: Snapshot, stores: Stores, watch: Watch, run_id: str
+) -> SyncRecord:
+    """Appends what changed since the stored cursor, as one batch, and records the cursor.
+
+    Returns the ledger row that it wrote.
+
+    Raises:
+        LockedError: another run holds the table.
+        TableError, StateError: this table cannot be synced; nothing of it was published.
+    """
+    with locked(plan, stores.lake):  # 1 lock
+        known = recover(plan, stores, watch, run_id)  # 2 recover
+        window, bounds = look(plan, snapshot, known, watch)  # 3 window
+        record, after = intend(plan, known, window, bounds, run_id)
+        commit = None
+        if bounds.rows:
+            with extracted(plan, snapshot, stores.lake, window, bounds, record, watch) as batch:
+                record = batch.record  # 4 extract
+                commit = append(plan, stores.lake, batch, after, watch)  # 5 append
+        return finish(plan, stores, known, record, after, bounds, commit)  # 6 record
+
+
+@contextmanager
+def locked(plan: Plan, lake: Lake) -> Iterator[None]:
+    """Holds the table against other runs, on this machine and through this warehouse.
+
+    Raises:
+        LockedError: where another run holds it; it is not waited for.
+    """
+    lock = lake.lock(plan.lake_table, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise LockedError(
+            "another run is syncing this table",
+            where=f"table {plan.name}",
+            remedy="It was skipped; run again when the other is done",
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def recover(plan: Plan, stores: Stores, watch: Watch, run_id: str) -> Known:
+    """Brings state and ledger up to the newest data commit, and clears away staged leftovers.
+
+    Raises:
+        StateError: where data is newer than the state and its commit has expired.
+    """
+    head, state = assess(plan, stores)
+    if stores.lake.exists(plan.lake_table):
+        stores.lake.discard(plan.lake_table)
+    stored = state.batch if state else 0
+    last = stores.ledger.last_batch(plan.source, plan.lake_table)
+    if state is None or stored < head.batch:
+        state = _state_of(head, plan)
+        if head.batch:
+            watch.warn(plan.name, f"state was behind: rolled forward to batch {head.batch}")
+            stores.state.write(plan.name, state)
+    elif stored > head.batch:
+        state = _rolled_back(head, state, plan)
+        watch.warn(
+            plan.name,
+            f"state was ahead of the data (batch {stored}, raw has {head.batch}): "
+            + ("rolled back" if head.batch else "raw is gone, reading everything anew"),
+        )
+        stores.state.write(plan.name, state)
+    if head.batch > last and head.sync is not None:
+        recovered = replace(
+            SyncRecord.from_dict(head.sync),
+            status=RECOVERED,
+            run_id=run_id,
+            rows_appended=head.rows,
+            snapshot_id=head.snapshot_id,
+        )
+        stores.ledger.append(recovered.finished())
+    return Known(state, max(head.batch, stored, last) + 1)
+
+
+def assess(plan: Plan, stores: Stores) -> tuple[Commit, TableState | None]:
+    """The newest data commit and the stored state, as they are; changes nothing."""
+    lake = stores.lake
+    head = lake.head(plan.lake_table) if lake.exists(plan.lake_table) else Commit()
+    return head, stores.state.read(plan.name)
+
+
+def preview_table(plan: Plan, snapshot: Snapshot, stores: Stores) -> tuple[Window, Bounds]:
+    """The window that a sync would read now, and how many rows; writes nothing."""
+    _, state = assess(plan, stores)
+    return look(plan, snapshot, Known(state or TableState(), 1), Watch())
+
+
+def look(plan: Plan, snapshot: Snapshot, known: Known, watch: Watch) -> tuple[Window, Bounds]:
+    """Fixes the window before anything is read: inclusive below, a fixed end above.
+
+    Raises:
+        TableError: where rows have no cursor and the spec says to fail on them.
+    """
+    full = plan.mode == FULL_REFRESH or _starts_over(known)
+    if plan.cursor is None:
+        window = Window()
+    else:
+        _same_cursor(plan, known)
+        low = lower_bound(None if full else known.state.cursor, plan.initial, plan.options.lookback)
+        window = Window(plan.cursor, low, nulls=plan.options.null_cursor != "exclude")
+    watch.phase(plan.name, "counting")
+    bounds = snapshot.bounds(plan.table, window)
+    if bounds.nulls and plan.options.null_cursor == "fail":
+        raise TableError(
+            f"{bounds.nulls} rows have no cursor (null in {plan.cursor and plan.cursor.name})",
+            where=f"table {plan.name}, null_cursor: fail",
+            remedy="Fill the column in the source, or set null_cursor to include or exclude",
+        )
+    if bounds.future and bounds.high and bounds.clock:
+        watch.warn(
+            plan.name,
+            f"{bounds.future} rows are dated in the future (up to {bounds.high.text}): "
+            f"loaded, but the cursor stays at the source's clock, {bounds.clock.text}",
+        )
+    return replace(window, high=bounds.high), bounds
+
+
+def intend(
+    plan: Plan, known: Known, window: Window, bounds: Bounds, run_id: str
+) -> tuple[SyncRecord, TableState]:
+    """The ledger row and the state that this batch will make true; both travel in its commit."""
+    full = plan.mode == FULL_REFRESH or _starts_over(known)
+    fresh_generation = full and known.next_batch > 1
+    state = TableState(
+        batch=known.next_batch,
+        generation=known.state.generation + (1 if fresh_generation else 0),
+        cursor=next_cursor(None if full else known.state.cursor, bounds),
+        cursor_field=plan.cursor.name if plan.cursor else None,
+    )
+    record = SyncRecord(
+        run_id=run_id,
+        source_name=plan.source,
+        table_name=plan.lake_table,
+        batch=known.next_batch,
+        generation=state.generation,
+        mode=FULL_REFRESH if fresh_generation else plan.mode,
+        cursor_field=state.cursor_field,
+        cursor_type=plan.cursor.type.value if plan.cursor else None,
+        cursor_low=window.low.text if window.low else None,
+        cursor_high=state.cursor.text if state.cursor else None,
+        rows_redelivered=0,
+        rows_null_cursor=bounds.nulls if plan.cursor else None,
+        lookback=plan.options.lookback.text if plan.options.lookback else None,
+        started_at=now(),
+    )
+    return record, state
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The rows to append; `rows` is None where all of them were delivered before."""
+
+    rows: DataFrame | None
+    record: SyncRecord
+
+
+@contextmanager
+def extracted(
+    plan: Plan,
+    snapshot: Snapshot,
+    lake: Lake,
+    window: Window,
+    bounds: Bounds,
+    record: SyncRecord,
+    watch: Watch,
+) -> Iterator[Batch]:
+    """The window's rows, stamped; where raw may hold some already, without redeliveries."""
+    watch.phase(plan.name, "reading", bounds.rows)
+    assert record.batch is not None and record.generation is not None
+    stamp = Stamp(plan.source, record.started_at or now(), record.batch, record.generation)
+    rows = stamped(snapshot.read(lake.spark, plan.table, window, bounds), stamp)
+    compare = (
+        plan.options.redelivered_rows == "drop"
+        and record.mode != FULL_REFRESH
+        and lake.exists(plan.lake_table)
+    )
+    if not compare:
+        yield Batch(rows, record)
+        return
+    raw = lake.frame(plan.lake_table)
+    judged = marked(rows, raw, plan.key, window, bounds.nulls > 0, record.generation)
+    # Read once, judged once: the counts that the commit carries are those of its rows.
+    judged = judged.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        nulls = f.col(f"`{plan.cursor.name}`").isNull() if plan.cursor else f.lit(False)
+        [counts] = judged.agg(
+            f.count(f.lit(1)).alias("read"),
+            f.count_if(f.col(REDELIVERED)).alias("redelivered"),
+            f.count_if(nulls).alias("nulls"),
+        ).collect()
+        record = replace(
+            record,
+            rows_read=counts["read"],
+            rows_redelivered=counts["redelivered"],
+            rows_null_cursor=counts["nulls"] if plan.cursor else None,
+        )
+        fresh = judged.where(~f.col(REDELIVERED)).drop(REDELIVERED)
+        yield Batch(fresh if counts["read"] > counts["redelivered"] else None, record)
+    finally:
+        judged.unpersist()
+
+
+def append(
+    plan: Plan, lake: Lake, batch: Batch, after: TableState, watch: Watch
+) -> tuple[Commit, SyncRecord] | None:
+    """Writes the batch out of sight, then publishes it whole; None where there is nothing to.
+
+    Raises:
+        TableError: where the table cannot take the source's columns, or the run was stopped.
+    """
+    if batch.rows is None:
+        return None
+    watch.phase(plan.name, "appending")
+    table, schema, cursor = plan.lake_table, plan.table.schema, plan.cursor
+    record = batch.record
+    if lake.exists(table):
+        fixed = [*plan.key, *([cursor.name] if cursor else [])]
+        found = lake.evolve(table, schema, fixed)
+        if found:
+            record = replace(record, schema_changes="; ".join(change.text for change in found))
+            watch.warn(plan.name, f"schema: {record.schema_changes}")
+    else:
+        lake.create_raw(table, schema, cursor.name if cursor else None)
+    facts = {"state": after.to_json(), "sync": record.to_dict()}
+    staged = lake.stage(table, batch.rows, after.batch, facts)
+    if not lake.staged_rows(table, staged):
+        lake.discard(table, staged)
+        return None
+    watch.proceed(plan.name)
+    return lake.publish(table, staged), record
+
+
+def finish(
+    plan: Plan,
+    stores: Stores,
+    known: Known,
+    record: SyncRecord,
+    after: TableState,
+    bounds: Bounds,
+    commit: tuple[Commit, SyncRecord] | None,
+) -> SyncRecord:
+    """Records state, then ledger: a crash in between leaves only what `recover` mends."""
+    if commit is not None:
+        published, record = commit
+        stores.state.write(plan.name, after)
+        done = record.finished(
+            status=SYNCED,
+            rows_appended=published.rows,
+            rows_read=(published.rows or 0) + (record.rows_redelivered or 0),
+            snapshot_id=published.snapshot_id,
+        )
+    else:
+        # All rows up to the bound are in raw already, so the cursor may follow them: after a
+        # reset to an older value, else every sync would read them again.
+        clamped = bounds.future > 0
+        cursor = known.state.cursor if clamped else after.cursor
+        if cursor != known.state.cursor and known.state.batch:
+            stores.state.write(plan.name, known.state.moved(cursor, after.cursor_field))
+        done = record.finished(
+            status=NOTHING_NEW,
+            batch=None,
+            generation=known.state.generation,
+            cursor_high=cursor.text if cursor else None,
+            rows_read=record.rows_redelivered or 0,
+            rows_appended=0,
+        )
+    stores.ledger.append(done)
+    return done
+
+
+def _starts_over(known: Known) -> bool:
+    """Raw is gone but was there: everything is read again, in a generation of its own."""
+    return known.state.batch == 0 and known.next_batch > 1
+
+
+def _state_of(head: Commit, plan: Plan) -> TableState:
+    if not head.batch:
+        return TableState()
+    if head.state is None:
+        raise StateError(
+            f"raw holds batch {head.batch}, but neither the state nor a commit knows its cursor",
+            where=f"table {plan.name}",
+            remedy="Set it with `loader state set`, at or below the newest cursor in raw",
+        )
+    return TableState.from_json(head.state, plan.name)
+
+
+def _rolled_back(head: Commit, state: TableState, plan: Plan) -> TableState:
+    if not head.batch:
+        return TableState(generation=state.generation)
+    return _state_of(head, plan)
+
+
+def _same_cursor(plan: Plan, known: Known) -> None:
+    before, cursor = known.state, plan.cursor
+    if cursor is None or before.cursor is None or plan.mode == FULL_REFRESH:
+        return
+    if before.cursor_field != cursor.name or before.cursor.type is not cursor.type:
+        raise TableError(
+            f"the stored cursor is of {before.cursor_field} ({before.cursor.type.value}), "
+            f"the table's is {cursor.name} ({cursor.type.value})",
+            where=f"table {plan.name}, cursor_field",
+            remedy="Read everything by the new cursor with `loader run --full-refresh --select "
+            f"{plan.name}`",
+        )

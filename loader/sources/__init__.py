@@ -1,0 +1,156 @@
+"""What a connector answers: which tables, which rows are there, a lazy DataFrame of them.
+
+A connector is one class that extends :class:`Source`, found by its name in the entry-point group
+``strandline.sources`` (a source document's ``path``). It knows nothing of state, batches or
+Iceberg. See ``docs/architecture.md``, "Add a connector".
+"""
+
+from __future__ import annotations
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import BaseModel
+
+from loader.errors import SpecError
+from loader.options import TableOptions
+from loader.window import Bounds, CursorField, Window
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+GROUP = "strandline.sources"
+
+
+@dataclass(frozen=True)
+class TableRef:
+    """A table as a source lists it.
+
+    Attributes:
+        name: its name in specs and messages: bare in the default schema, else qualified.
+        native: whatever the connector needs to find it again.
+        kind: ``table`` or ``view``; wildcards choose tables only.
+    """
+
+    name: str
+    native: Any = None
+    kind: str = "table"
+
+    @property
+    def lake_name(self) -> str:
+        """The raw table's name: dots would be namespaces there."""
+        return self.name.replace(".", "_")
+
+
+@dataclass(frozen=True)
+class SourceTable:
+    """A table's description.
+
+    Attributes:
+        ref: the table.
+        schema: its columns as the DataFrame of :meth:`Snapshot.read` has them.
+        primary_key: from the source's own metadata; empty where it declares none.
+        cursor_field: the cursor that the connector defines by itself, if any.
+        indexed: columns that lead an index, so that a window on them is cheap.
+    """
+
+    ref: TableRef
+    schema: StructType
+    primary_key: tuple[str, ...] = ()
+    cursor_field: str | None = None
+    indexed: frozenset[str] = frozenset()
+
+
+class Snapshot(ABC):
+    """One look at a source: everything asked of it sees the same rows where the source can."""
+
+    @abstractmethod
+    def bounds(self, table: SourceTable, window: Window) -> Bounds:
+        """Counts the rows at or above ``window.low`` and finds their highest cursor."""
+
+    @abstractmethod
+    def read(
+        self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
+    ) -> DataFrame:
+        """The window's rows, lazily; partitions and their rows in the order of emission."""
+
+
+class Source(ABC):
+    """A connector bound to one source document.
+
+    Args:
+        name: the source's name.
+        options: the document's inner ``spec``, validated by :attr:`options_model`.
+        spark: the session to read with.
+        folder: the folder of the spec; relative paths are relative to it.
+    """
+
+    options_model: ClassVar[type[BaseModel]]
+
+    def __init__(self, name: str, options: Any, spark: SparkSession, folder: Path) -> None:
+        self.name = name
+        self.options = options
+        self.spark = spark
+        self.folder = folder
+
+    @abstractmethod
+    def tables(self) -> list[TableRef]:
+        """All tables that can be read.
+
+        Raises:
+            TableError: where the source cannot be reached; the text says why and what to do.
+        """
+
+    @abstractmethod
+    def describe(self, ref: TableRef) -> SourceTable:
+        """Columns, key and cursor of one table; raises TableError where it is gone."""
+
+    @abstractmethod
+    @contextmanager
+    def snapshot(self) -> Iterator[Snapshot]:
+        """Opens the source for the tables of one run."""
+        yield  # type: ignore[misc]  # pragma: no cover
+
+    @property
+    def table_options(self) -> Mapping[str, TableOptions]:
+        """The document's ``table_options``; every connector's model has them."""
+        options: Mapping[str, TableOptions] = self.options.table_options
+        return options
+
+
+def connector(path: str, where: str) -> type[Source]:
+    """The connector class of a source document's ``path``.
+
+    Raises:
+        SpecError: where no installed package provides it; names those that are there.
+    """
+    found = {entry.name: entry for entry in entry_points(group=GROUP)}
+    if path not in found:
+        near = difflib.get_close_matches(path, found, 1)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        raise SpecError(
+            f"there is no connector {path!r}",
+            where=where,
+            remedy=f"{hint}Installed connectors: {', '.join(sorted(found)) or 'none'}",
+        )
+    loaded: type[Source] = found[path].load()
+    return loaded
+
+
+__all__ = [
+    "Bounds",
+    "CursorField",
+    "Snapshot",
+    "Source",
+    "SourceTable",
+    "TableRef",
+    "Window",
+    "connector",
+]

@@ -1,0 +1,192 @@
+"""A JDBC connection held by the driver, through Spark's own JVM.
+
+Spark's reader opens its own connections on the executors; this one asks what must be known
+before: keys, bounds, clocks, and the snapshot that the readers share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from loader.errors import TableError
+
+
+class DatabaseError(TableError):
+    """The database said no; the text is its own, with what to do."""
+
+
+class Connection:
+    """One JDBC connection; every statement's result is small and read as text."""
+
+    def __init__(self, spark: SparkSession, java: Any, where: str) -> None:
+        self.java = java
+        self.where = where
+        self._jvm: Any = spark._jvm
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls, spark: SparkSession, options: Mapping[str, str], where: str
+    ) -> Iterator[Connection]:
+        """Connects as Spark's reader would: same driver, same properties.
+
+        Args:
+            options: Spark's JDBC options (`url`, `driver`, `user`, `password`, properties).
+            where: the source, for messages.
+
+        Raises:
+            DatabaseError: where the database is down, refuses the password, or no driver is there.
+        """
+        jvm: Any = spark._jvm
+        java_map = jvm.java.util.HashMap()
+        for key, value in {**options, "dbtable": "unused"}.items():
+            java_map.put(key, value)
+        try:
+            scala_map = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(java_map)
+            jdbc = jvm.org.apache.spark.sql.execution.datasources.jdbc.JDBCOptions(scala_map)
+            dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(options["url"])
+            java = dialect.createConnectionFactory(jdbc).apply(-1)
+        except Py4JJavaError as error:
+            raise explain(error, where) from error
+        connection = cls(spark, java, where)
+        try:
+            yield connection
+        finally:
+            connection._quietly(lambda: java.rollback() if not java.getAutoCommit() else None)
+            connection._quietly(java.close)
+
+    @property
+    def product(self) -> str:
+        """The database's name and version, as it says itself."""
+        meta = self.java.getMetaData()
+        return f"{meta.getDatabaseProductName()} {meta.getDatabaseProductVersion()}"
+
+    def execute(self, sql: str) -> None:
+        """Runs a statement without a result."""
+        with self._explained(), self._statement() as statement:
+            statement.execute(sql)
+
+    def rows(self, sql: str) -> list[tuple[str | None, ...]]:
+        """Runs a query and returns its rows as text, instants and wall clocks with all digits.
+
+        Timestamps come as ``2025-01-01 00:00:00.123456789``; instants in the JVM's zone, which
+        the loader sets to UTC.
+        """
+        with self._explained(), self._statement() as statement:
+            return list(self._fetch(statement.executeQuery(sql)))
+
+    def metadata(self, call: str, *arguments: Any) -> list[dict[str, str | None]]:
+        """A result of ``java.sql.DatabaseMetaData``, one dict a row, labels in upper case."""
+        with self._explained():
+            result = getattr(self.java.getMetaData(), call)(*arguments)
+            meta = result.getMetaData()
+            labels = [meta.getColumnLabel(i).upper() for i in range(1, meta.getColumnCount() + 1)]
+            found = []
+            while result.next():
+                found.append({label: result.getString(i + 1) for i, label in enumerate(labels)})
+            result.close()
+            return found
+
+    def array(self, *texts: str) -> Any:
+        """A Java ``String[]``."""
+        gateway = self.java._gateway_client  # kept by py4j on every Java object
+        from py4j.java_gateway import JavaClass
+
+        array = JavaClass("java.lang.reflect.Array", gateway).newInstance(
+            JavaClass("java.lang.Class", gateway).forName("java.lang.String"), len(texts)
+        )
+        for index, text in enumerate(texts):
+            array[index] = text
+        return array
+
+    def _fetch(self, result: Any) -> Iterator[tuple[str | None, ...]]:
+        types = self._jvm.java.sql.Types
+        times = {types.TIMESTAMP, types.TIMESTAMP_WITH_TIMEZONE}
+        meta = result.getMetaData()
+        columns = range(1, meta.getColumnCount() + 1)
+        is_time = {i: meta.getColumnType(i) in times for i in columns}
+        while result.next():
+            row: list[str | None] = []
+            for i in columns:
+                value = result.getTimestamp(i) if is_time[i] else result.getString(i)
+                row.append(value.toString() if is_time[i] and value is not None else value)
+            yield tuple(row)
+
+    @contextmanager
+    def _statement(self) -> Iterator[Any]:
+        statement = self.java.createStatement()
+        try:
+            yield statement
+        finally:
+            self._quietly(statement.close)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except Py4JJavaError as error:
+            raise explain(error, self.where) from error
+
+    @staticmethod
+    def _quietly(call: Any) -> None:
+        # A connection that the database already dropped cannot be closed, and need not be.
+        try:
+            call()
+        except Py4JJavaError:
+            pass
+
+
+def explain(error: Py4JJavaError, where: str) -> DatabaseError:
+    """One clear error out of a JDBC driver's exception, with the remedy its SQLSTATE suggests."""
+    cause = root_cause(error.java_exception)
+    message = " ".join((cause.getMessage() or cause.toString()).split())
+    state = ""
+    if hasattr(cause, "getSQLState"):
+        try:
+            state = cause.getSQLState() or ""
+        except Exception:  # not an SQLException after all
+            state = ""
+    return DatabaseError(message.rstrip("."), where=where, remedy=_remedy(state, message))
+
+
+def root_cause(throwable: Any) -> Any:
+    """The exception that says most: the deepest SQLException, else the deepest cause."""
+    best, current = throwable, throwable
+    for _ in range(20):
+        cause = current.getCause()
+        if cause is None:
+            break
+        current = cause
+        if (
+            "SQL" in cause.getClass().getSimpleName()
+            or "SQL" not in best.getClass().getSimpleName()
+        ):
+            best = cause
+    return best
+
+
+def _remedy(state: str, message: str) -> str:
+    text = message.lower()
+    if "no suitable driver" in text or "classnotfound" in text or "driver" in text and not state:
+        return (
+            "The JDBC driver is missing: run `loader setup postgresql` (or mariadb, ...), "
+            "or put the driver's jar where Spark finds it and set `driver`"
+        )
+    if state.startswith("28") or "access denied" in text or "authentication failed" in text:
+        return "Check user and password of the source"
+    if state.startswith("08") or "refused" in text or "unknownhost" in text:
+        return "Check that the database is up and that the source's url names its host and port"
+    if state == "3D000" or "unknown database" in text or "not found" in text and "database" in text:
+        return "Check the database's name in the source's url"
+    if state in ("42P01", "42S02", "42X05"):
+        return "`loader discover` lists the tables that are there"
+    if state in ("42703", "42S22", "42X04"):
+        return "`loader discover` lists the table's columns"
+    if state == "42501" or "permission denied" in text:
+        return "Grant the source's user SELECT on it"
+    return ""

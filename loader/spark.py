@@ -1,0 +1,121 @@
+"""The Spark session, from the profile's target: loader and dbt share one definition."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from loader.errors import SpecError
+from loader.setup import problem
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from loader.profile import Profile
+
+# What the protocol relies on, whatever the profile says: UTC everywhere, and commits of other
+# processes visible at once. Zones are the JVM's too, as JDBC drivers build wall clocks in it.
+_REQUIRED = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "false",
+}
+
+
+def session(profile: Profile) -> SparkSession:
+    """Starts Spark, or joins the session that this process has.
+
+    Raises:
+        SpecError: where PySpark, the Iceberg runtime or Java is missing, or Spark does not start.
+    """
+    missing = problem()
+    if missing is not None:
+        raise SpecError(missing, where="Spark", remedy="Run `loader setup`")
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    # Workers take `python3` from PATH unless told otherwise.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    builder = SparkSession.builder.appName("strandline")
+    for key, value in settings(profile.conf).items():
+        builder = builder.config(key, value)
+    try:
+        spark = builder.getOrCreate()
+    except (PySparkException, RuntimeError, OSError) as error:
+        raise SpecError(
+            f"Spark does not start: {str(error).splitlines()[0]}",
+            where=f"{profile.path}, target {profile.target}",
+            remedy="Check the target's server_side_parameters, and `loader setup`",
+        ) from error
+    _in_utc(spark)
+    return spark
+
+
+def settings(conf: Mapping[str, str]) -> dict[str, str]:
+    """The profile's settings, and those that the protocol relies on."""
+    catalog = conf.get("spark.sql.defaultCatalog", "spark_catalog")
+    uncached = {f"spark.sql.catalog.{catalog}.cache-enabled": "false"}
+    return {**uncached, **conf, **_REQUIRED, **_executor_zone(conf)}
+
+
+def sibling(spark: SparkSession) -> SparkSession:
+    """A session with settings and temporary views of its own, on the same Spark."""
+    fresh = spark.newSession()
+    for key, value in _sql_settings(spark).items():
+        fresh.conf.set(key, value)
+    return fresh
+
+
+def _sql_settings(spark: SparkSession) -> dict[str, str]:
+    jvm_conf: Any = spark._jsparkSession.conf().getAll()
+    found: dict[str, str] = {}
+    iterator = jvm_conf.iterator()
+    while iterator.hasNext():
+        pair = iterator.next()
+        key = str(pair._1())
+        if key.startswith(("spark.sql.catalog.", "spark.sql.session.", "spark.sql.default")):
+            found[key] = str(pair._2())
+    for key in ("spark.sql.shuffle.partitions", "spark.sql.ansi.enabled"):
+        value = spark.conf.get(key, None)
+        if value is not None:
+            found[key] = value
+    return found
+
+
+def _in_utc(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+    jvm.java.util.TimeZone.setDefault(jvm.java.util.TimeZone.getTimeZone("UTC"))
+    for key, value in _REQUIRED.items():
+        spark.conf.set(key, value)
+
+
+def _executor_zone(conf: Mapping[str, str]) -> dict[str, str]:
+    key = "spark.executor.extraJavaOptions"
+    given = conf.get(key, "")
+    return {key: given if "user.timezone" in given else f"{given} -Duser.timezone=UTC".strip()}
+
+
+def describe_jobs(spark: SparkSession, table: str) -> None:
+    """Names this thread's jobs after the table, in Spark's UI and for :func:`rows_written`."""
+    spark.sparkContext.setLocalProperty("spark.job.description", table)
+
+
+def rows_written(spark: SparkSession, table: str) -> int | None:
+    """Rows that running stages named by :func:`describe_jobs` have read or written so far."""
+    from py4j.protocol import Py4JError
+
+    context: Any = spark.sparkContext._jsc.sc()
+    try:
+        stages = context.statusStore().activeStages().iterator()
+        done = None
+        while stages.hasNext():
+            stage = stages.next()
+            described = stage.description()
+            if described.isDefined() and described.get() == table:
+                done = (done or 0) + max(stage.outputRecords(), stage.inputRecords())
+        return done
+    except Py4JError:  # Spark is stopping; progress is not worth an error
+        return None

@@ -1,0 +1,85 @@
+"""Which rows one sync reads: pure functions over cursors.
+
+The lower bound is inclusive: a row that shares its cursor with the last one read may have come
+since. What it re-reads is dropped later, by comparing contents (:mod:`loader.delta`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from loader.cursor import Cursor, CursorType, later
+from loader.duration import Lookback
+
+
+@dataclass(frozen=True)
+class CursorField:
+    """The column that a table's cursor lives in, and its type."""
+
+    name: str
+    type: CursorType
+
+
+@dataclass(frozen=True)
+class Window:
+    """The rows of one sync: ``low <= cursor <= high``, and the rows without a cursor.
+
+    Attributes:
+        cursor: the cursor column; None reads the whole table.
+        low: inclusive lower bound, lookback applied; None reads from the beginning.
+        high: inclusive upper bound, fixed before reading; None where no row has a cursor.
+        nulls: whether rows without a cursor are read.
+    """
+
+    cursor: CursorField | None = None
+    low: Cursor | None = None
+    high: Cursor | None = None
+    nulls: bool = True
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a source sees between a lower bound and now, in one snapshot.
+
+    Attributes:
+        rows: rows at or above the lower bound, and rows without a cursor.
+        nulls: of these, rows without a cursor.
+        low, high: lowest and highest cursor among them.
+        clock: the source's own clock, in the cursor's type; None where it has none.
+        future: rows whose cursor lies beyond that clock.
+    """
+
+    rows: int
+    nulls: int = 0
+    low: Cursor | None = None
+    high: Cursor | None = None
+    clock: Cursor | None = None
+    future: int = field(default=0)
+
+
+def lower_bound(
+    stored: Cursor | None, initial: Cursor | None, lookback: Lookback | None
+) -> Cursor | None:
+    """Where the next window begins, inclusive: the stored cursor minus the lookback.
+
+    Before the first sync it is the configured initial cursor, to which no lookback applies; a
+    lookback never reaches below the initial cursor.
+    """
+    if stored is None:
+        return initial
+    low = stored.minus(lookback)
+    if initial is not None and initial.type is not CursorType.STRING and low.order < initial.order:
+        return initial if initial.order <= stored.order else stored
+    return low
+
+
+def next_cursor(stored: Cursor | None, bounds: Bounds) -> Cursor | None:
+    """The cursor to store after the rows of `bounds` are safe.
+
+    It never moves back, and never exceeds the source's clock: a row dated in the future is
+    loaded, but does not blind later syncs.
+    """
+    high = bounds.high
+    if high is not None and bounds.clock is not None and high.order > bounds.clock.order:
+        high = bounds.clock
+    return later(stored, high)

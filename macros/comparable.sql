@@ -1,0 +1,28 @@
+{% macro comparable(alias, column) -%}
+    {#-
+        A MAP cannot be compared: its JSON can. Formats are spelled out, for the default cuts
+        timestamps to milliseconds.
+    -#}
+    {%- set value = alias ~ "." ~ strandline.quoted(column.name) -%}
+    {%- if "map<" in column.dtype | lower or "more fields" in column.dtype -%}
+        to_json(
+            struct({{ value }}),
+            map(
+                'ignoreNullFields', 'false',
+                'timestampFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+                'timestampNTZFormat', "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+            )
+        )
+    {%- else -%}
+        {{ value }}
+    {%- endif -%}
+{%- endmacro %}
+
+
+{% macro generations_from(relation, floor) -%}
+    {#- A relation without the generations that a complete full refresh has overruled. -#}
+    {%- if floor is none -%}
+        {{ return(relation) }}
+    {%- endif -%}
+    {{ return("(select * from " ~ relation ~ " where _cq_generation >= " ~ floor ~ ")") }}
+{%- endmacro %}

@@ -1,0 +1,22 @@
+{% macro key_columns(primary_key, owner) -%}
+    {%- set names = [primary_key] if primary_key is string else (primary_key or []) | list -%}
+    {%- if not names -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ " needs a primary_key: the column, or the list of columns, that identify a row. "
+            ~ "Set primary_key='id' or primary_key=['order_id', 'line_no']. "
+            ~ "A table without a key has no latest version: read its raw table instead."
+        ) }}
+    {%- endif -%}
+    {{ return(names) }}
+{%- endmacro %}
+
+
+{% macro check_columns(names, existing, owner, role) -%}
+    {%- set known = existing | map("lower") | list -%}
+    {%- for name in names if name | lower not in known -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": " ~ role ~ " column '" ~ name ~ "' is not among the columns it reads ("
+            ~ existing | join(", ") ~ "). Correct " ~ role ~ ", or select the column."
+        ) }}
+    {%- endfor -%}
+{%- endmacro %}

@@ -1,0 +1,66 @@
+{% macro tested_settings(relation) -%}
+    {#-
+        What the project says of a relation: {primary_key, cursor_field} from a model's config or
+        from config.meta.strandline. Tests fall back on it for arguments that were not given.
+    -#}
+    {%- if execute and relation is not string -%}
+        {%- for node in graph.sources.values() if node.schema == relation.schema and node.identifier == relation.identifier -%}
+            {{ return((node.config.get("meta") or {}).get("strandline", {})) }}
+        {%- endfor -%}
+        {%- for node in graph.nodes.values()
+            if node.resource_type == "model" and node.schema == relation.schema and node.alias == relation.identifier -%}
+            {{ return({
+                "primary_key": node.config.get("primary_key"),
+                "cursor_field": node.config.get("cursor_field"),
+            }) }}
+        {%- endfor -%}
+    {%- endif -%}
+    {{ return({}) }}
+{%- endmacro %}
+
+
+{% macro tested_key(relation, primary_key, test) -%}
+    {%- if not execute -%}
+        {{ return(["primary_key"]) }}
+    {%- endif -%}
+    {{ return(strandline.key_columns(
+        primary_key or strandline.tested_settings(relation).get("primary_key"),
+        "Test " ~ test ~ " on " ~ relation
+    )) }}
+{%- endmacro %}
+
+
+{% macro tested_cursor(relation, cursor_field) -%}
+    {{ return(cursor_field or strandline.tested_settings(relation).get("cursor_field")) }}
+{%- endmacro %}
+
+
+{% macro tested_table(relation, test) -%}
+    {#- State and ledger stand beside the raw table: these tests need the table itself. -#}
+    {%- if execute and relation is string -%}
+        {{ exceptions.raise_compiler_error(
+            "Test " ~ test ~ " looks up the state and the ledger of a raw table, so it cannot take a `where`. "
+            ~ "Remove `where` from its config."
+        ) }}
+    {%- endif -%}
+    {{ return(relation) }}
+{%- endmacro %}
+
+
+{% macro column_type(relation, column) -%}
+    {%- for candidate in adapter.get_columns_in_relation(relation) if candidate.name | lower == column | lower -%}
+        {{ return(candidate.dtype) }}
+    {%- endfor -%}
+    {{ return(none) }}
+{%- endmacro %}
+
+
+{% macro pinned(relation) -%}
+    {#-
+        The relation as it is now, in every statement from here on. The loader publishes data, then
+        state, then ledger: a test that fixes the later before it reads the earlier never takes a
+        sync that runs meanwhile for a gap.
+    -#}
+    {%- set snapshot = strandline.current_snapshot(relation) -%}
+    {{ return(relation ~ (" version as of " ~ snapshot if snapshot else "")) }}
+{%- endmacro %}

@@ -1,0 +1,60 @@
+{% macro head_batch(relation) -%}
+    {#- Iceberg answers an unfiltered max() from its metadata; none where there is no row. -#}
+    {%- set batch = run_query("select max(_cq_batch) from " ~ relation ~ " as versions").columns[0].values()[0] -%}
+    {{ return(batch | int if batch is not none else none) }}
+{%- endmacro %}
+
+
+{% macro current_snapshot(relation) -%}
+    {%- set found = run_query(
+        "select cast(snapshot_id as string) from " ~ relation ~ ".refs where name = 'main'"
+    ).columns[0].values() -%}
+    {{ return(found[0] if found else none) }}
+{%- endmacro %}
+
+
+{% macro watermark(relation) -%}
+    {#-
+        What a snapshot table covers: {batch, generation_floor, snapshot_id, primary_key,
+        cursor_field, exact}. The property is believed while the table's content is the one that it
+        was written for (`exact`). After a crash between merge and property, a rollback or a foreign
+        write, the newest batch among the table's own rows takes its place: never above what was
+        applied, at worst a batch is merged again, which changes nothing. none: not a table of ours.
+    -#}
+    {%- set properties = {} -%}
+    {%- for row in run_query("show tblproperties " ~ relation) -%}
+        {%- do properties.update({row[0]: row[1]}) -%}
+    {%- endfor -%}
+    {%- if "strandline.watermark" not in properties -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {%- set stored = fromjson(properties["strandline.watermark"]) -%}
+    {%- set snapshot = strandline.current_snapshot(relation) -%}
+    {%- do stored.update({"exact": snapshot is not none and stored.get("snapshot_id") == snapshot}) -%}
+    {%- if not stored["exact"] -%}
+        {%- do stored.update({"batch": strandline.head_batch(relation) or 0}) -%}
+    {%- endif -%}
+    {{ return(stored) }}
+{%- endmacro %}
+
+
+{% macro watermark_text(batch, generation_floor, primary_key, cursor_field, snapshot_id=none) -%}
+    {{- return(tojson({
+        "batch": batch or 0,
+        "cursor_field": cursor_field,
+        "generation_floor": generation_floor,
+        "primary_key": primary_key,
+        "snapshot_id": snapshot_id,
+    }, sort_keys=true)) -}}
+{%- endmacro %}
+
+
+{% macro set_watermark(relation, batch, generation_floor, primary_key, cursor_field) -%}
+    {%- set text = strandline.watermark_text(
+        batch, generation_floor, primary_key, cursor_field, strandline.current_snapshot(relation)
+    ) -%}
+    {%- do run_query(
+        "alter table " ~ relation ~ " set tblproperties ('strandline.watermark' = "
+        ~ strandline.text_literal(text) ~ ")"
+    ) -%}
+{%- endmacro %}

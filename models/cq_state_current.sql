@@ -1,0 +1,22 @@
+{%- set state = source("strandline", "_cq_state") -%}
+{%- if execute and load_relation(state) is none -%}
+    {#- Nothing was synced yet: an empty table, so that what reads this model can be built. -#}
+    {%- set state = "(" ~ strandline.no_state() ~ ")" -%}
+{%- endif -%}
+with state as (
+    {{ strandline.current_state(state) }}
+)
+
+select
+    source_name,
+    table_name,
+    batch,
+    cursor,
+    cursor_field,
+    cursor_type,
+    generation,
+    version,
+    updated_at,
+    key,
+    value
+from state

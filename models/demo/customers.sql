@@ -1,0 +1,11 @@
+{{
+    config(
+        enabled=(project_name == "strandline"),
+        materialized="deduped_latest",
+        primary_key=["customer_id"],
+        cursor_field="updated_at",
+    )
+}}
+
+select *
+from {{ source("shop", "customers") }}

@@ -1,0 +1,147 @@
+"""A dbt project in a folder of its own that installs the package, run in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from dbt.cli.main import dbtRunner
+from pyspark.sql import SparkSession
+
+PACKAGE = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What dbt said of one node.
+
+    Args:
+        name: the model's or test's name.
+        status: success, error, pass, fail, warn or skipped.
+        message: dbt's message, or the adapter's.
+        failures: number of failing rows of a test.
+        sql: the compiled statement.
+    """
+
+    name: str
+    status: str
+    message: str
+    failures: int | None
+    sql: str
+
+
+class DbtProject:
+    """Writes files, installs the package by a local path, runs commands with one manifest.
+
+    Args:
+        spark: the session that dbt will find.
+        folder: where the project lives; nothing is written elsewhere.
+        schema: the schema of its target.
+        raw_schema: the schema that the package's variables name.
+        settings: more for ``dbt_project.yml``.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        folder: Path,
+        *,
+        schema: str,
+        raw_schema: str,
+        name: str = "probe",
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.schema = schema
+        self.raw_schema = raw_schema
+        self.write(
+            "dbt_project.yml",
+            {
+                "name": name,
+                "version": "1.0.0",
+                "profile": f"{name}_profile",
+                "vars": {"strandline__raw_schema": raw_schema},
+                "flags": {"send_anonymous_usage_stats": False},
+                "dispatch": [
+                    {"macro_namespace": "dbt", "search_order": [name, "strandline", "dbt"]}
+                ],
+                **(settings or {}),
+            },
+        )
+        self.write("packages.yml", {"packages": [{"local": str(PACKAGE)}]})
+        target = {"type": "spark", "method": "session", "host": "NA", "threads": 2}
+        catalog = {"spark.sql.catalogImplementation": "in-memory"}
+        output = {**target, "schema": schema, "server_side_parameters": catalog}
+        self.write(
+            "profiles.yml", {f"{name}_profile": {"target": "dev", "outputs": {"dev": output}}}
+        )
+
+    def write(self, path: str, content: str | Mapping[str, Any]) -> None:
+        """Writes a file of the project; a mapping as YAML."""
+        file = self.folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        text = content if isinstance(content, str) else yaml.safe_dump(content, sort_keys=False)
+        file.write_text(text)
+
+    def install(self) -> None:
+        """``dbt deps``: links the package."""
+        self._invoke("deps")
+
+    def run(self, *command: str, manifest: Any = None) -> dict[str, Result]:
+        """Runs a dbt command, returns the results by node name; raises what dbt raised."""
+        if not (self.folder / "dbt_packages").exists():
+            self.install()
+        outcome = self._invoke(*command, manifest=manifest)
+        return {result.name: result for result in map(_result, outcome.result.results)}
+
+    def parse(self) -> Any:
+        """The manifest, to hand to further runs: parsing costs more than they do."""
+        if not (self.folder / "dbt_packages").exists():
+            self.install()
+        return self._invoke("parse").result
+
+    def rows(self, relation: str) -> list[dict[str, Any]]:
+        """The rows of a table in the target schema, or of a name with a schema."""
+        name = relation if "." in relation else f"{self.schema}.{relation}"
+        return [row.asDict(recursive=True) for row in self.spark.table(name).collect()]
+
+    def failing_rows(self, result: Result) -> list[dict[str, Any]]:
+        """What a failing test's statement returns."""
+        return [row.asDict(recursive=True) for row in self.spark.sql(result.sql).collect()]
+
+    def snapshots(self, table: str) -> list[int]:
+        """The Iceberg snapshots of a table in the target schema."""
+        frame = self.spark.sql(f"select snapshot_id from {self.schema}.{table}.snapshots")
+        return [row[0] for row in frame.collect()]
+
+    def _invoke(self, *command: str, manifest: Any = None) -> Any:
+        folder = str(self.folder)
+        places = ["--project-dir", folder, "--log-path", f"{folder}/logs", "--quiet"]
+        if command[0] != "deps":
+            places += ["--target-path", f"{folder}/target"]
+        outcome = dbtRunner(manifest=manifest).invoke(
+            [*command, "--profiles-dir", folder, *places]
+        )
+        if outcome.exception is not None:
+            raise outcome.exception
+        return outcome
+
+
+def _result(run: Any) -> Result:
+    return Result(
+        name=run.node.name,
+        status=str(run.status),
+        message=run.message or "",
+        failures=run.failures,
+        sql=getattr(run.node, "compiled_code", None) or "",
+    )
+
+
+def as_json(value: Any) -> str:
+    """A value as canonical JSON, to compare rows that hold maps and lists."""
+    return json.dumps(value, default=str, sort_keys=True)

@@ -1,0 +1,25 @@
+{% test exact_redelivery(model, primary_key=none, cursor_field=none, max_share=0) %}
+    {{ config(severity="warn") }}
+    {%- set keys = primary_key or strandline.tested_settings(model).get("primary_key") %}
+    with redeliveries as (
+        {{ strandline.duplicates(model, keys, strandline.tested_cursor(model, cursor_field)) }}
+    ),
+
+    total as (
+        select count(*) as all_rows
+        from {{ model }}
+    ),
+
+    share as (
+        select count(*) as redelivered_rows
+        from redeliveries
+        where duplicate_kind = 'redelivery'
+    )
+
+    select redeliveries.*
+    from redeliveries
+    cross join total
+    cross join share
+    where redeliveries.duplicate_kind = 'redelivery'
+        and share.redelivered_rows > {{ max_share }} * total.all_rows
+{% endtest %}

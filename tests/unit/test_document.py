@@ -1,0 +1,124 @@
+"""YAML: exact texts, nothing silently dropped, errors by line and without what stands there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loader.document import read_documents
+from loader.errors import SpecError
+
+
+def read(text: str) -> Any:
+    (document,) = read_documents(text, "loader.yml")
+    return document.value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2025-01-01",
+        "2025-01-01 00:00:00.123456",
+        "42",
+        "1.50",
+        "007",
+        "1e3",
+        "0x1F",
+        "true",
+        "1_000",
+        "9999999999999999999999",
+        "-5",
+        ".5",
+    ],
+)
+@pytest.mark.parametrize("key", ["initial_cursor", "password", "token"])
+def test_cursors_and_secrets_keep_the_text_they_were_written_with(key: str, text: str) -> None:
+    assert read(f"{key}: {text}") == {key: text}
+    assert read(f"{key}: &x {text}\nb: {{{key}: *x}}")["b"] == {key: text}
+
+
+@pytest.mark.parametrize("text", ["", "~", "null"])
+def test_an_empty_cursor_is_none(text: str) -> None:
+    assert read(f"initial_cursor: {text}") == {"initial_cursor": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("no", "no"),
+        ("on", "on"),
+        ("22:22", "22:22"),
+        ("2025-01-01", "2025-01-01"),
+        ("010", 10),
+        ("0x1F", 31),
+        ("0o17", 15),
+        ("1.5", 1.5),
+        ("1e3", 1000.0),
+        ("true", True),
+        ("1_000", "1_000"),
+        (".inf", float("inf")),
+        ("~", None),
+        ("-", [None]),
+        ("=", "="),
+        ("", None),
+        ("-3", -3),
+    ],
+)
+def test_scalars_are_those_of_yaml_1_2(text: str, value: Any) -> None:
+    assert read(f"x: {text}" if text != "-" else "x:\n-") == {"x": value}
+
+
+def test_keys_are_texts() -> None:
+    assert read("2024: a\nno: b\nnull: c") == {"2024": "a", "no": "b", "null": "c"}
+
+
+def test_merges_and_anchors_work() -> None:
+    text = "a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\nc: *a"
+    assert read(text) == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}, "c": {"x": 1, "y": 2}}
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_what_yaml_writes_is_read_back(value: Any) -> None:
+    text = yaml.safe_dump({"x": value})
+    assert read(text) == {"x": value}
+
+
+def test_documents_are_numbered_and_empty_ones_left_out() -> None:
+    documents = read_documents("---\na: 1\n---\n# nothing\n---\nb: 2\n---\n", "loader.yml")
+    assert [(each.number, each.value) for each in documents] == [(1, {"a": 1}), (3, {"b": 2})]
+    assert read_documents("", "loader.yml") == []
+    assert read_documents("# only this\n", "loader.yml") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "says"),
+    [
+        ("a: 1\n b: 2", "loader.yml:2:3", "mapping values are not allowed"),
+        ("a: [1, 2", "loader.yml:1:9", "expected ',' or ']'"),
+        ("a: 1\na: 2", "loader.yml:2:1", "the key `a` stands here twice"),
+        ("a:\n\t- 1", "loader.yml:2:1", "cannot start any token"),
+        ("a: *hunter22", "loader.yml:1:4", "there is no such anchor"),
+        ("a: !hunter22 x", "loader.yml:1:4", "there is no such tag"),
+        ("password: !hunter22", "loader.yml:1:11", "there is no such tag"),
+        ("a: %hunter22", "loader.yml:1:4", "cannot start any token"),
+        ("a: &x [*x]", "loader.yml:1:4", "refers to what it is part of"),
+        ("? [a]\n: 1", "loader.yml:1:3", "a key must be a text"),
+        ("a: 1\nb: \x07", "loader.yml:2", "0x7 is not allowed"),
+    ],
+)
+def test_what_is_not_yaml_is_told_by_line(text: str, place: str, says: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        read_documents(text, "loader.yml")
+    assert raised.value.where == place
+    assert says in raised.value.what
+    assert raised.value.remedy
+    assert "hunter22" not in str(raised.value)
