@@ -54,9 +54,7 @@ class _Commands(click.Group):
         except click.UsageError as error:
             near = difflib.get_close_matches(args[0], self.list_commands(ctx), 1)
             if near:
-                raise click.UsageError(
-                    f"{error.message} Did you mean {near[0]!r}?", ctx
-                ) from None
+                raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", ctx) from None
             raise
 
     def invoke(self, ctx: click.Context) -> Any:

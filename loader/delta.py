@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.window import Window as Over
 
-from loader.cursor import Cursor, CursorType
+from loader.literal import literal
 from loader.order import BATCH, GENERATION, SEQUENCE, quoted, version_column
 from loader.window import Window
 
@@ -122,7 +122,7 @@ def marked(
     parts = [f"_cq_key_{i}" for i in range(len(key))]
     newest = (
         known.select(
-            *(f.col(quoted(name)).alias(part) for name, part in zip(key, parts)),
+            *(f.col(quoted(name)).alias(part) for name, part in zip(key, parts, strict=False)),
             payload.alias("payload"),
             at.alias("cursor"),
             version_column(cursor).alias("version"),
@@ -133,7 +133,9 @@ def marked(
             f.collect_set("payload").alias("_cq_payloads"),
         )
     )
-    same_key = [f.col(quoted(n)).eqNullSafe(f.col(part)) for n, part in zip(key, parts)]
+    same_key = [
+        f.col(quoted(n)).eqNullSafe(f.col(part)) for n, part in zip(key, parts, strict=False)
+    ]
     joined = rows.join(newest, reduce(and_, same_key), "left")
     in_raw = f.coalesce(f.array_contains("_cq_payloads", payload), f.lit(False))
     ties = at.eqNullSafe(f.col("_cq_newest.cursor"))
@@ -172,11 +174,3 @@ def _region(raw: DataFrame, window: Window, nulls: bool) -> Column:
     column = f.col(quoted(window.cursor.name))
     above = column >= literal(window.low, raw.schema[window.cursor.name].dataType)
     return above | column.isNull() if nulls else above
-
-
-def literal(cursor: Cursor, data_type: t.DataType) -> Column:
-    """A cursor as a literal of its column's type, so that no cast keeps Iceberg from pruning."""
-    wide = t.LongType() if cursor.type is CursorType.INTEGER else data_type
-    if cursor.type is CursorType.INTEGER and isinstance(data_type, t.DecimalType):
-        wide = data_type
-    return f.lit(cursor.text).cast(wide)

@@ -50,6 +50,10 @@ def read_documents(text: str, where: str) -> list[Document]:
                 documents.append(Document(number, value))
     except yaml.MarkedYAMLError as error:
         raise _not_yaml(error, where) from None
+    except RecursionError:
+        raise SpecError(
+            "nested too deeply to be read", where=where, remedy="Write it flatter"
+        ) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise SpecError(
@@ -146,7 +150,7 @@ def _not_yaml(error: yaml.MarkedYAMLError, where: str) -> SpecError:
     place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
     problem, remedy = error.problem or "it cannot be parsed", "Correct the YAML there"
     # These quote what stands there, which may be a password that nobody put in quotes.
-    if "undefined alias" in problem:
+    if "undefined alias" in problem or "alias" in (error.context or ""):
         problem = "`*` begins an alias, and there is no such anchor"
         remedy = "Put the value in quotes"
     elif "could not determine a constructor" in problem or "tag" in problem:

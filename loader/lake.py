@@ -164,7 +164,7 @@ class Lake:
         full = rows.selectExpr(
             *(
                 c if n.lower() in present else f"null as {c}"
-                for n, c in zip(self.frame(table).columns, columns)
+                for n, c in zip(self.frame(table).columns, columns, strict=False)
             )
         )
         before = {snapshot.snapshotId() for snapshot in self._handle(table).snapshots()}

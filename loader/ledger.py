@@ -105,9 +105,9 @@ class Ledger:
         """Adds one row, durably."""
         values = record.to_dict()
         # A null has no type as a parameter, so nulls are written as such.
+        texts = {key: "null" if value is None else f":{key}" for key, value in values.items()}
         columns = ", ".join(
-            f"cast({'null' if value is None else ':' + key} as {_TYPES.get(key, 'string')}) as {key}"
-            for key, value in values.items()
+            f"cast({text} as {_TYPES.get(key, 'string')}) as {key}" for key, text in texts.items()
         )
         given = {key: value for key, value in values.items() if value is not None}
         self.lake.append(TABLE, self.lake.spark.sql(f"select {columns}", args=given))

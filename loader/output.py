@@ -73,7 +73,7 @@ class Output:
             return
         if self.json:
             for row in rows:
-                self._line(sys.stdout, kind, **dict(zip(columns, row)))
+                self._line(sys.stdout, kind, **dict(zip(columns, row, strict=False)))
             return
         drawn = Table(
             title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold"

@@ -9,9 +9,9 @@ from fnmatch import fnmatchcase
 
 from loader.cursor import Cursor, CursorType
 from loader.errors import TableError
-from loader.sources import SourceTable, TableRef
 from loader.options import TableOptions
 from loader.plugins import SourceSpec
+from loader.sources import SourceTable, TableRef
 from loader.window import CursorField
 
 INCREMENTAL = "incremental"

@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
 
 from loader.errors import SpecError
 from loader.options import Name, Names, Strict, unique
@@ -45,7 +52,7 @@ class BackendSpec(Strict):
 class _Plugin(Strict):
     """What sources and destinations have in common, and a repr without secrets."""
 
-    name: Annotated[Name, BeforeValidator(lambda v: _known_name(v) if isinstance(v, str) else v)]
+    name: Annotated[Name, AfterValidator(_known_name)]
     version: str | None = None
     registry: str | None = None
     _where: str = PrivateAttr(default="")

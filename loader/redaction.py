@@ -18,7 +18,7 @@ _SHORTEST = 3  # shorter values would mangle every text, and hide little
 _SECRET_WORDS = (
     r"(?:passwords?|passwd|pwd|passphrase|secrets?|token|credentials?|private[_.-]?key"
     r"|api[_.-]?key|access[_.-]?key(?:[_.-]?id)?|account[_.-]?key|sas[_.-]?key|secret[_.-]?key"
-    r"|secret[_.-]?access[_.-]?key|(?<![A-Za-z])pass)"
+    r"|secret[_.-]?access[_.-]?key|authorization|(?<![A-Za-z])pass)"
 )
 _SECRET_KEY = re.compile(rf".*{_SECRET_WORDS}\d*\Z", re.IGNORECASE | re.DOTALL)
 # Azure's account keys carry the account at the end: fs.azure.account.key.<account>.blob.…

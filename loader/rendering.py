@@ -139,7 +139,7 @@ class Renderer:
             return result
         return re.sub(
             re.escape(_placeholder("NAME")).replace("NAME", r"(\w+)"),
-            lambda found: self.env[found[1]],
+            lambda found: self.env.get(found[1], found[0]),
             result,
         )
 

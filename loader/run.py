@@ -59,7 +59,7 @@ def sync_table(
         window, bounds = look(plan, snapshot, known, watch)  # 3 window
         record, after = intend(plan, known, window, bounds, run_id)
         commit = None
-        if bounds.rows:
+        if bounds.rows != 0:
             with extracted(plan, snapshot, stores.lake, window, bounds, record, watch) as batch:
                 record = batch.record  # 4 extract
                 commit = append(plan, stores.lake, batch, after, watch)  # 5 append
@@ -218,7 +218,8 @@ def extracted(
 ) -> Iterator[Batch]:
     """The window's rows, stamped; where raw may hold some already, without redeliveries."""
     watch.phase(plan.name, "reading", bounds.rows)
-    assert record.batch is not None and record.generation is not None
+    assert record.batch is not None
+    assert record.generation is not None
     stamp = Stamp(plan.source, record.started_at or now(), record.batch, record.generation)
     rows = stamped(snapshot.read(lake.spark, plan.table, window, bounds), stamp)
     compare = (

@@ -24,7 +24,7 @@ _TEMPLATES = {
     Path("dbt_project.yml"): "dbt_project.yml",
     _PACKAGES: "packages.yml",
     Path("models") / "sources.yml": "models/sources.yml",
-    Path("models") / "orders.sql": "models/orders.sql",
+    Path("models") / "orders_latest.sql": "models/orders_latest.sql",
     Path("models") / "models.yml": "models/models.yml",
 }
 _PROFILES = Path("profiles") / "profiles.yml"

@@ -22,6 +22,9 @@ _CONSOLE_LOG = """\
 # Only errors: at start Spark and Hadoop warn of what is of no concern to a laptop.
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
+# PySpark sets the log level to that of this class, and says so where it differs.
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
 appender.stderr.type = Console
 appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR

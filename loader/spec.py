@@ -109,14 +109,17 @@ def load_spec(path: Path, env: Mapping[str, str] | None = None) -> Spec:
     redactor = Redactor()
     folder = Path(os.path.abspath(path)).parent
     expansion = Expansion(os.environ if env is None else env, folder, redactor)
+
+    def named(document: Document) -> Any:
+        # A name may hold variables too; what is wrong with them is told below, once.
+        return Expansion(expansion.env, folder, Redactor()).expand(_name(document), "")
+
     expansion.plugins = {
-        document.value["spec"]["name"]: Plugin(
-            _where(path, document), document.value["kind"], document.value["spec"]
-        )
+        name: Plugin(_where(path, document), document.value["kind"], document.value["spec"])
         # Destinations last: where a source bears the same name, they are what is referred to.
         for kind in _KINDS
         for document in documents
-        if _kind(document) == kind and isinstance(_name(document), str)
+        if _kind(document) == kind and isinstance(name := named(document), str)
     }
     expanded = [
         Document(each.number, expansion.expand(each.value, _where(path, each)))

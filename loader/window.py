@@ -42,14 +42,15 @@ class Bounds:
     """What a source sees between a lower bound and now, in one snapshot.
 
     Attributes:
-        rows: rows at or above the lower bound, and rows without a cursor.
+        rows: rows at or above the lower bound, and rows without a cursor; None where there are
+            some, but only reading them would tell how many.
         nulls: of these, rows without a cursor.
         low, high: lowest and highest cursor among them.
         clock: the source's own clock, in the cursor's type; None where it has none.
         future: rows whose cursor lies beyond that clock.
     """
 
-    rows: int
+    rows: int | None
     nulls: int = 0
     low: Cursor | None = None
     high: Cursor | None = None

@@ -6,7 +6,7 @@
         an entry under `dispatch` (see the README) for dbt to find this macro.
     -#}
     {%- set schema = relation.schema -%}
-    {%- if not strandline.is_iceberg_catalog() -%}
+    {%- if "." in schema or not strandline.is_iceberg_catalog() -%}
         {{ return(dbt_spark.spark__list_relations_without_caching(relation)) }}
     {%- endif -%}
     {%- set found = run_query("show schemas like " ~ strandline.text_literal(schema)) -%}

@@ -7,7 +7,7 @@ before: keys, bounds, clocks, and the snapshot that the readers share.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -135,10 +135,8 @@ class Connection:
     @staticmethod
     def _quietly(call: Any) -> None:
         # A connection that the database already dropped cannot be closed, and need not be.
-        try:
+        with suppress(Py4JJavaError):
             call()
-        except Py4JJavaError:
-            pass
 
 
 def explain(error: Py4JJavaError, where: str) -> DatabaseError:
@@ -172,7 +170,7 @@ def root_cause(throwable: Any) -> Any:
 
 def _remedy(state: str, message: str) -> str:
     text = message.lower()
-    if "no suitable driver" in text or "classnotfound" in text or "driver" in text and not state:
+    if "no suitable driver" in text or "classnotfound" in text or ("driver" in text and not state):
         return (
             "The JDBC driver is missing: run `loader setup postgresql` (or mariadb, ...), "
             "or put the driver's jar where Spark finds it and set `driver`"
@@ -181,7 +179,7 @@ def _remedy(state: str, message: str) -> str:
         return "Check user and password of the source"
     if state.startswith("08") or "refused" in text or "unknownhost" in text:
         return "Check that the database is up and that the source's url names its host and port"
-    if state == "3D000" or "unknown database" in text or "not found" in text and "database" in text:
+    if (state in ("3D000", "42000") and "database" in text) or state == "XJ004":
         return "Check the database's name in the source's url"
     if state in ("42P01", "42S02", "42X05"):
         return "`loader discover` lists the tables that are there"

@@ -58,6 +58,13 @@ def balanced(cuts: Sequence[Cursor], counts: Sequence[int], partitions: int) -> 
     return chosen
 
 
+def largest_share(below: Sequence[int]) -> float:
+    """The share of rows in the fullest slice, from counts as :func:`balanced` takes them."""
+    total = below[-1]
+    widths = [b - a for a, b in zip([0, *below], below, strict=False)]
+    return max(widths) / total if total else 0.0
+
+
 def _between(low: Cursor, high: Cursor, index: int, count: int) -> Cursor:
     start, end = low.order, high.order
     if low.type is CursorType.INTEGER:

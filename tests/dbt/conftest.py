@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.dbt.dbtproject import DbtProject
 from pyspark.sql import SparkSession
+
+from tests.dbt.dbtproject import DbtProject
 from tests.dbt.rawtables import RawSchema
 
 SETTINGS = {
@@ -42,7 +43,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="module")
 def raw(spark: SparkSession, request: pytest.FixtureRequest) -> RawSchema:
     """A raw schema of the module's own, with an empty state table and ledger."""
-    return RawSchema(spark, f"raw_{request.module.__name__.removeprefix('test_')}")
+    # under importlib mode a module is named by its path: its last part is enough
+    return RawSchema(spark, f"raw_{request.module.__name__.split('.test_')[-1]}")
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -50,7 +51,6 @@ class RawSchema:
 
     spark: SparkSession
     schema: str
-    runs: int = field(default=0)
 
     def __post_init__(self) -> None:
         self.spark.sql(f"create schema if not exists {self.schema}")
@@ -83,41 +83,61 @@ class RawSchema:
             }
             for seq, row in enumerate(rows)
         )
-        values = [tuple(meta.get(name) for name in target.columns) for meta in metas]
+        values = [_coerced(meta, target.columns) for meta in metas]
         frame = self.spark.createDataFrame(values, target.schema).coalesce(1)
         frame.writeTo(f"{self.schema}.{table}").option(
             "snapshot-property.strandline.batch", str(batch)
         ).append()
 
-    def state(self, table: str, version: int | None, value: Mapping[str, Any] | str) -> None:
-        """Appends a state row; a string is stored as it is, JSON or not."""
-        text = value if isinstance(value, str) else json.dumps(value)
-        row = (f"shop.{table}", text, version, EPOCH + timedelta(days=version or 0))
-        self._insert("_cq_state", [row])
+    def states(self, table: str, values: Iterable[tuple[int | None, Any]]) -> None:
+        """Appends state rows (version, value); a string is stored as it is, JSON or not."""
+        rows = [
+            (
+                f"shop.{table}",
+                value if isinstance(value, str) else json.dumps(value),
+                version,
+                EPOCH + timedelta(days=version or 0),
+            )
+            for version, value in values
+        ]
+        self.insert("_cq_state", rows)
 
-    def sync(self, table: str, batch: int | None, **columns: Any) -> None:
-        """Appends a ledger row; what is not given is what a healthy incremental sync leaves."""
-        self.runs += 1
-        started = sync_time(self.runs)
-        row = {
-            "run_id": f"run-{self.runs}",
-            "source_name": "shop",
-            "table_name": table,
-            "batch": batch,
-            "generation": 1,
-            "mode": "incremental",
-            "status": "synced" if batch is not None else "nothing new",
-            "rows_redelivered": 0,
-            "rows_null_cursor": 0,
-            "started_at": started,
-            "finished_at": started + timedelta(minutes=1),
-            "loader_version": "0.1.0",
-            **columns,
-        }
+    def syncs(self, table: str, entries: Iterable[Mapping[str, Any]]) -> None:
+        """Appends ledger rows, one sync a day from the first day on.
+
+        What an entry does not give is what a healthy incremental sync leaves.
+        """
         names = self.spark.table(f"{self.schema}._cq_syncs").columns
-        self._insert("_cq_syncs", [tuple(row.get(name) for name in names)])
+        rows = []
+        for run, entry in enumerate(entries, start=1):
+            row = {
+                "run_id": f"run-{run}",
+                "source_name": "shop",
+                "table_name": table,
+                "generation": 1,
+                "mode": "incremental",
+                "status": "synced" if entry.get("batch") is not None else "nothing new",
+                "rows_redelivered": 0,
+                "rows_null_cursor": 0,
+                "started_at": sync_time(run),
+                "finished_at": sync_time(run) + timedelta(minutes=1),
+                "loader_version": "0.1.0",
+                **entry,
+            }
+            rows.append(tuple(row.get(name) for name in names))
+        self.insert("_cq_syncs", rows)
 
-    def _insert(self, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
+    def insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Appends rows as they are, in one commit."""
+        if not rows:
+            return
         name = f"{self.schema}.{table}"
-        frame = self.spark.createDataFrame(list(rows), self.spark.table(name).schema)
+        frame = self.spark.createDataFrame(rows, self.spark.table(name).schema)
         frame.coalesce(1).writeTo(name).append()
+
+
+def _coerced(row: Row, columns: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(
+        Decimal(row[name]) if name == "amount" and isinstance(row.get(name), str) else row.get(name)
+        for name in columns
+    )

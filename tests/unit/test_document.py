@@ -88,7 +88,7 @@ def test_merges_and_anchors_work() -> None:
     )
 )
 def test_what_yaml_writes_is_read_back(value: Any) -> None:
-    text = yaml.safe_dump({"x": value})
+    text = yaml.safe_dump({"x": value}, default_style='"')
     assert read(text) == {"x": value}
 
 
@@ -107,6 +107,9 @@ def test_documents_are_numbered_and_empty_ones_left_out() -> None:
         ("a: 1\na: 2", "loader.yml:2:1", "the key `a` stands here twice"),
         ("a:\n\t- 1", "loader.yml:2:1", "cannot start any token"),
         ("a: *hunter22", "loader.yml:1:4", "there is no such anchor"),
+        ("tables: [*]", "loader.yml:1:11", "`*` begins an alias"),
+        ("tables: [*, b]", "loader.yml:1:11", "`*` begins an alias"),
+        ("[" * 5000, "loader.yml", "nested too deeply"),
         ("a: !hunter22 x", "loader.yml:1:4", "there is no such tag"),
         ("password: !hunter22", "loader.yml:1:11", "there is no such tag"),
         ("a: %hunter22", "loader.yml:1:4", "cannot start any token"),

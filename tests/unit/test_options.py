@@ -15,6 +15,8 @@ from loader.errors import SpecError
 from loader.redaction import Redactor
 from loader.spec import TableOptions, validate_options
 
+WHERE = "loader.yml, document 1 (source shop), spec.spec"
+
 
 class Options(BaseModel):
     """A connector's own options, as a stranger would write them."""
@@ -25,14 +27,14 @@ class Options(BaseModel):
     user: str | None = None
     password: str | None = None
     port: int = 0
+    token: int | None = None
     kind: int | bool | None = None
     table_options: dict[str, TableOptions] = Field(default_factory=dict)
 
 
 def options_refused(value: dict[str, Any], redactor: Redactor | None = None) -> str:
-    where = "loader.yml, document 1 (source shop), spec.spec"
     with pytest.raises(SpecError) as raised:
-        validate_options(Options, value, where, redactor or Redactor())
+        validate_options(Options, value, WHERE, redactor or Redactor())
     return str(raised.value)
 
 
@@ -41,16 +43,15 @@ def options_refused(value: dict[str, Any], redactor: Redactor | None = None) -> 
     [
         (
             {},
-            "loader.yml, document 1 (source shop), spec.spec.url: this key is missing. Add `url: …`",
+            f"{WHERE}.url: this key is missing. Add `url: …`",
         ),
         (
             {"url": "x", "table_options": {"orders": {"cursor_fild": "x"}}},
-            "loader.yml, document 1 (source shop), spec.spec.table_options.orders.cursor_fild: unknown key. "
-            "Did you mean `cursor_field`?",
+            f"{WHERE}.table_options.orders.cursor_fild: unknown key. Did you mean `cursor_field`?",
         ),
         (
             {"url": "x", "table_options": {"public.orders": {"lookback": "10 minuts"}}},
-            "spec.spec.table_options[\"public.orders\"].lookback: 'minuts' is no unit of a lookback",
+            "table_options[\"public.orders\"].lookback: 'minuts' is no unit of a lookback",
         ),
         ({"url": "x", "table_options": {"o": {"lookback": -5}}}, "cannot be negative: '-5'"),
         ({"url": "x", "table_options": {"o": {"lookback": True}}}, "must be a time such as"),
@@ -81,10 +82,13 @@ def options_refused(value: dict[str, Any], redactor: Redactor | None = None) -> 
         ),
         (
             {"url": "x", "table_options": ["o"]},
-            "table_options: must have keys and values. Write keys",
+            "table_options: must have keys and values. Write `key",
         ),
         ({"url": "x", "kind": "zz"}, "spec.spec.kind: must be a whole number"),
-        ({"url": "x", "zzz": 1}, "Known here: url, user, password, port, kind, table_options"),
+        (
+            {"url": "x", "zzz": 1},
+            "Known here: url, user, password, port, token, kind, table_options",
+        ),
     ],
 )
 def test_a_connectors_options_are_told_the_same_way(value: dict[str, Any], says: str) -> None:
@@ -97,7 +101,13 @@ def test_no_error_shows_a_secret() -> None:
     redactor = Redactor()
     redactor.add("hunter22")
     message = options_refused(
-        {"url": ["x"], "password": ["hunter21"], "port": "hunter22", "pasword": "hunter23"},
+        {
+            "url": ["x"],
+            "password": ["hunter21"],
+            "port": "hunter22",
+            "pasword": "hunter23",
+            "token": "hunter24",
+        },
         redactor,
     )
     assert "hunter" not in message

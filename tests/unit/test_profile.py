@@ -119,11 +119,11 @@ def test_only_the_chosen_target_needs_its_variables(folder: Path) -> None:
     [
         (
             "embeded",
-            "profile strandline: there is no target 'embeded'. Did you mean `embedded`? There are: embedded, cluster",
+            "no target 'embeded'. Did you mean `embedded`? There are: embedded, cluster",
         ),
         (
             "thrift",
-            "target thrift: `method` is 'thrift'. Use a target with `type: spark` and `method: session`",
+            "`method` is 'thrift'. Use a target with `type: spark` and `method: session`",
         ),
         ("pg", "`type` is 'postgres'. Use a target"),
         ("bare", "`schema` is missing"),
@@ -147,7 +147,7 @@ def test_settings_without_a_single_value(folder: Path) -> None:
     [
         (
             "strandlin",
-            "there is no profile 'strandlin'. Did you mean `strandline`? There are: strandline, other",
+            "no profile 'strandlin'. Did you mean `strandline`? There are: strandline, other",
         ),
         ("config", "there is no target 'default'. There are: none"),
     ],
@@ -294,6 +294,7 @@ TEMPLATES = [
     "{% set x = 5 %}{{ x }}",
     "{{ env_var('DBT_ENV_SECRET_X') }}",
     "p-{{ env_var('DBT_ENV_SECRET_X') }}-q",
+    "{{ env_var('DBT_ENV_SECRET_N') | as_native }}",
     "{{ env_var('QUOTED') }}",
     "{{ env_var('JINJA') }}",
     "{{ env_var('QUOTED') | as_native }}",
@@ -312,6 +313,7 @@ TEMPLATES = [
 RENDER_ENV = {
     "A": "12",
     "B": "x y",
+    "DBT_ENV_SECRET_N": "7",
     "DBT_ENV_SECRET_X": "s{{ 1 }}",
     "QUOTED": "'q'",
     "JINJA": "{{ 1 }}",

@@ -44,6 +44,10 @@ def test_no_registered_secret_survives_in_any_form(secret: str, before: str, aft
         assert form not in made.redact(f"{before}{form}{after}").replace("***", "\0")
 
 
+def test_an_asterisk_and_a_space_are_found_by_both_rules_of_url_encoding() -> None:
+    assert redactor("a b*c").redact("a+b%2Ac a+b*c a%20b%2ac") == "*** *** ***"
+
+
 @given(st.lists(SECRETS, max_size=4), st.text(), st.randoms())
 def test_redacting_twice_changes_nothing(secrets: list[str], noise: str, random: object) -> None:
     made = redactor(*secrets)
@@ -136,6 +140,7 @@ def test_what_is_no_secret_stays(text: str) -> None:
         "pass",
         "spark.hadoop.fs.s3a.secret.key",
         "credential",
+        "Authorization",
         "password2",
         "spark.hadoop.fs.azure.account.key.acc.blob.core.windows.net",
     ],

@@ -177,7 +177,7 @@ def test_a_source_and_a_destination_may_share_a_name(tmp_path: Path) -> None:
             "tables:",
             "tabels:",
             [
-                "loader.yml, document 1 (source shop), spec.tabels: unknown key. Did you mean `tables`?",
+                "document 1 (source shop), spec.tabels: unknown key. Did you mean `tables`?",
             ],
         ),
         ("tables: [orders]", "tables: []", ["spec.tables: must not be empty. Name at least one"]),
@@ -259,9 +259,7 @@ def test_a_source_and_a_destination_may_share_a_name(tmp_path: Path) -> None:
         (
             "path: spark",
             "path: cloudquery/postgresql",
-            [
-                "spec.path: must be 'spark', 'sqlite', 'postgresql' or 'redis', not 'cloudquery/postgresql'"
-            ],
+            ["must be 'spark', 'sqlite', 'postgresql' or 'redis', not 'cloudquery/postgresql'"],
         ),
         (
             "path: spark",
@@ -276,9 +274,7 @@ def test_a_source_and_a_destination_may_share_a_name(tmp_path: Path) -> None:
         (
             "path: spark",
             "path: sqlite\n  spec: {connection_string: x}",
-            [
-                "spec.destinations[0]: lake (sqlite) holds state only, no tables. Name a destination with `path: spark`"
-            ],
+            ["spec.destinations[0]: lake (sqlite) holds state only, no tables. Name a "],
         ),
         (
             "path: spark",
@@ -427,3 +423,15 @@ def test_no_repr_shows_what_is_hidden(tmp_path: Path) -> None:
 def test_truth_values_under_secret_keys_are_not_masked_everywhere(tmp_path: Path) -> None:
     spec = load(tmp_path, SHOP + "  spec: {use_token: true, token: null}" + LAKE)
     assert spec.redactor.redact("it is true or null") == "it is true or null"
+
+
+def test_a_name_may_hold_variables(tmp_path: Path) -> None:
+    text = SHOP + '  backend_options: {connection: "@@plugins.lake.connection"}'
+    spec = load(tmp_path, text + LAKE.replace("name: lake", "name: ${LAKE}"), LAKE="lake")
+    assert spec.source("shop").state_destination == "lake"
+
+
+@pytest.mark.parametrize("name", ["1.5", "a b", "a/b", "ä"])
+def test_a_name_has_no_dots_or_spaces(tmp_path: Path, name: str) -> None:
+    message = refused(tmp_path, SHOP.replace("name: shop", f"name: {name}") + LAKE)
+    assert "cannot be a name" in message

@@ -1,0 +1,215 @@
+"""Reading one moment of a database: bounds first, then the rows, in parallel ranges."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import TimestampNTZType, TimestampType
+
+from loader.cursor import Cursor, CursorType
+from loader.errors import TableError
+from loader.order import quoted
+from loader.sources import Bounds, Snapshot, SourceTable, Window
+from loader.sources.connection import Connection, DatabaseError, explain
+from loader.sources.partitions import balanced, largest_share, partition_count, slices
+
+if TYPE_CHECKING:
+    from loader.sources.jdbc import JdbcSource, Native
+
+# Above it, ranges of a column would leave one reader with nearly all rows.
+_SKEWED = 0.8
+
+
+class JdbcSnapshot(Snapshot):
+    """One moment of a database; of PostgreSQL truly one, exported to every reader."""
+
+    def __init__(self, source: JdbcSource, wall_offset: int, exported: str | None) -> None:
+        self.source = source
+        self.dialect = source.dialect
+        self.wall_offset = wall_offset
+        self.session: tuple[str, ...] = ()
+        if exported is not None:
+            self.session = (
+                "set transaction isolation level repeatable read read only",
+                f"set transaction snapshot {self.dialect.text(exported)}",
+            )
+
+    @contextmanager
+    def _connect(self) -> Iterator[Connection]:
+        with self.source.connect() as connection:
+            if self.session:
+                connection.java.setAutoCommit(False)
+            for statement in self.session:
+                connection.execute(statement)
+            yield connection
+
+    def bounds(self, table: SourceTable, window: Window) -> Bounds:
+        relation = self.source.relation(table.ref.native)
+        with self._connect() as connection:
+            if window.cursor is None:
+                [(rows,)] = connection.rows(f"select count(*) from {relation}")
+                return Bounds(int(rows or 0))
+            type_ = window.cursor.type
+            column = self._column(table, window.cursor.name)
+            # The clock is read before the rows: what commits in between lies beyond it.
+            clock = self._clock(connection, type_)
+            [(rows, dated, low, high)] = connection.rows(
+                f"select count(*), count({column}), min({column}), max({column}) "
+                f"from {relation}{self._where(table, window)}"
+            )
+            top = _parse(high, type_, table, window)
+            future = 0
+            if clock is not None and top is not None and top.order > clock.order:
+                [(count,)] = connection.rows(
+                    f"select count(*) from {relation} "
+                    f"where {column} > {self.dialect.literal(clock)}"
+                )
+                future = int(count or 0)
+            return Bounds(
+                rows=int(rows or 0),
+                nulls=int(rows or 0) - int(dated or 0),
+                low=_parse(low, type_, table, window),
+                high=top,
+                clock=clock,
+                future=future,
+            )
+
+    def read(
+        self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
+    ) -> DataFrame:
+        source, native = self.source, table.ref.native
+        where = self._where(table, window)
+        marks = self.dialect.quote_character
+        # Spark quotes a column's name without doubling the quotes in it.
+        columns = ", ".join(
+            f"{self.dialect.quote(name)} as c{i}" if marks in name else self.dialect.quote(name)
+            for i, name in enumerate(native.columns)
+        )
+        relation = f"(select {columns} from {source.relation(native)}{where}) strandline"
+        predicates = self._predicates(spark, table, window, bounds)
+        try:
+            frame = source.reader(spark, relation, predicates, self.session)
+        except Py4JJavaError as error:
+            raise explain(error, f"{source.where}, table {table.ref.name}") from error
+        return frame.toDF(*table.schema.names).select(
+            *(
+                f.col(quoted(column.name)).cast(column.dataType).alias(column.name)
+                if isinstance(column.dataType, TimestampType)
+                and isinstance(frame.schema[i].dataType, TimestampNTZType)
+                else f.col(quoted(column.name))
+                for i, column in enumerate(table.schema.fields)
+            )
+        )
+
+    def _column(self, table: SourceTable, name: str) -> str:
+        native: Native = table.ref.native
+        return self.dialect.quote(native.columns[table.schema.names.index(name)])
+
+    def _where(self, table: SourceTable, window: Window) -> str:
+        if window.cursor is None:
+            return ""
+        column = self._column(table, window.cursor.name)
+        limits = []
+        if window.low is not None:
+            limits.append(f"{column} >= {self.dialect.literal(window.low)}")
+        if window.high is not None:
+            limits.append(f"{column} <= {self.dialect.literal(window.high)}")
+        if not limits:
+            return "" if window.nulls else f" where {column} is not null"
+        text = " and ".join(limits)
+        return f" where ({text}) or {column} is null" if window.nulls else f" where {text}"
+
+    def _clock(self, connection: Connection, type_: CursorType) -> Cursor | None:
+        if not type_.is_time:
+            return None
+        [(text,)] = connection.rows(self.dialect.utc_clock)
+        now = dt.datetime.fromisoformat(Cursor.parse(text or "", CursorType.TIMESTAMPTZ).text)
+        if type_ is not CursorType.TIMESTAMPTZ:
+            now += dt.timedelta(seconds=self.wall_offset)
+        return Cursor.parse(now.isoformat(sep=" ", timespec="microseconds"), type_)
+
+    def _predicates(
+        self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
+    ) -> list[str] | None:
+        options = self.source.read_options(table.ref)
+        rows = bounds.rows or 0
+        count = partition_count(rows, spark.sparkContext.defaultParallelism, options.num_partitions)
+        if count < 2:
+            return None
+        for name in self._partition_columns(table, window, options.partition_column):
+            cuts = self._cuts(table, window, bounds, name, count)
+            if cuts:
+                column = self._column(table, name)
+                marks = [self.dialect.literal(cut) for cut in cuts]
+                return [
+                    f"{column} < {marks[0]} or {column} is null",
+                    *(f"{column} >= {a} and {column} < {b}" for a, b in itertools.pairwise(marks)),
+                    f"{column} >= {marks[-1]}",
+                ]
+        return None
+
+    def _partition_columns(
+        self, table: SourceTable, window: Window, configured: str | None
+    ) -> list[str]:
+        if configured is not None:
+            if configured not in table.schema.names:
+                raise TableError(
+                    f"there is no column {configured!r} to partition by",
+                    where=f"table {table.ref.name}, partition_column",
+                    remedy=f"Its columns: {', '.join(table.schema.names)}",
+                )
+            return [configured]
+        names = [window.cursor.name] if window.cursor is not None else []
+        return [*names, *table.primary_key]
+
+    def _cuts(
+        self, table: SourceTable, window: Window, bounds: Bounds, name: str, count: int
+    ) -> list[Cursor]:
+        type_ = CursorType.of(table.schema[name].dataType)
+        if type_ is None or type_ is CursorType.STRING:
+            return []
+        relation = self.source.relation(table.ref.native)
+        column, where = self._column(table, name), self._where(table, window)
+        with self._connect() as connection:
+            if window.cursor is None or name != window.cursor.name:
+                [(low, high)] = connection.rows(
+                    f"select min({column}), max({column}) from {relation}{where}"
+                )
+                bounds = Bounds(
+                    bounds.rows,
+                    low=_parse(low, type_, table, window),
+                    high=_parse(high, type_, table, window),
+                )
+            edges = slices(bounds)
+            if not edges:
+                return []
+            sums = ", ".join(
+                f"sum(case when {column} < {self.dialect.literal(edge)} then 1 else 0 end)"
+                for edge in edges
+            )
+            [counts] = connection.rows(f"select {sums} from {relation}{where}")
+        below = [*(int(n or 0) for n in counts), bounds.rows or 0]
+        return balanced(edges, below, count) if largest_share(below) <= _SKEWED else []
+
+
+def _parse(
+    text: str | None, type_: CursorType, table: SourceTable, window: Window
+) -> Cursor | None:
+    if text is None:
+        return None
+    try:
+        return Cursor.parse(text, type_)
+    except ValueError as problem:
+        column = window.cursor.name if window.cursor else "?"
+        raise DatabaseError(
+            f"a value of the cursor column cannot be used: {problem}",
+            where=f"table {table.ref.name}, column {column}",
+            remedy="Mend the value in the source, or choose another cursor_field",
+        ) from None

@@ -1,0 +1,99 @@
+"""What all tests share: one Spark, one lake, one server of each database, started on first use."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+
+from tests.services import Database, MariaDb, Postgres, Server, ServerMissing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# The machine, the session (UTC) and the databases are in four different zones: a time that is
+# taken for another zone's shows. Set before anything starts a JVM.
+os.environ["TZ"] = "Asia/Tokyo"
+time.tzset()
+os.environ["DBT_SEND_ANONYMOUS_USAGE_STATS"] = "false"
+for name in ("DBT_PROFILES_DIR", "DBT_TARGET", "STRANDLINE_TARGET"):
+    os.environ.pop(name, None)
+
+S = TypeVar("S", bound=Server)
+_VERSIONS = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture(scope="session")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The lake's folder; where `profiles/profiles.yml` points to from now on."""
+    folder = tmp_path_factory.mktemp("warehouse")
+    os.environ["STRANDLINE_WAREHOUSE"] = str(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def spark(warehouse: Path) -> Iterator[SparkSession]:
+    """The one session of the suite, by the profile's target `embedded`. dbt finds it, too."""
+    from loader.profile import load_profile
+    from loader.spark import session
+
+    profile = load_profile("strandline", "embedded", ROOT, profiles_dir=str(ROOT / "profiles"))
+    spark = session(profile)
+    yield spark
+    spark.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres(pytestconfig: pytest.Config) -> Iterator[Postgres]:
+    """The PostgreSQL server; `postgres.database()` makes a database."""
+    with _running(Postgres, pytestconfig) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb(pytestconfig: pytest.Config) -> Iterator[MariaDb]:
+    """The MariaDB server; `mariadb.database()` makes a database."""
+    with _running(MariaDb, pytestconfig) as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_database(postgres: Postgres) -> Iterator[Database]:
+    """A PostgreSQL database of the test's own."""
+    with postgres.database() as database:
+        yield database
+
+
+@pytest.fixture
+def mariadb_database(mariadb: MariaDb) -> Iterator[Database]:
+    """A MariaDB database of the test's own."""
+    with mariadb.database() as database:
+        yield database
+
+
+@contextmanager
+def _running(kind: type[S], config: pytest.Config) -> Iterator[S]:
+    try:
+        server = kind()
+    except ServerMissing as error:
+        pytest.fail(str(error), pytrace=False)
+    config.stash.setdefault(_VERSIONS, []).append(server.version)
+    try:
+        yield server
+    finally:
+        server.remove()
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Says which database servers the tests ran against."""
+    for version in config.stash.get(_VERSIONS, []):
+        terminalreporter.write_line(f"ran against {version}")

@@ -1,0 +1,386 @@
+"""Each generic test with a fixture that passes and fixtures that fail and name the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.dbt.dbtproject import DbtProject, Result
+from tests.dbt.rawtables import STATE_COLUMNS, RawSchema, Row, sync_time
+
+COLUMNS = "id int, part string, updated_at timestamp, amount decimal(10,2), tags map<string,int>"
+KEY = {"primary_key": ["id"], "cursor_field": "updated_at"}
+
+
+def version(key: int | None, day: int | None, amount: str = "1.00", **more: Any) -> Row:
+    """A row whose cursor is midnight of a day in January 2025."""
+    cursor = None if day is None else sync_time(day)
+    return {"id": key, "updated_at": cursor, "amount": amount, "tags": {"a": 1}, **more}
+
+
+def cursor_text(day: int) -> str:
+    return f"2025-01-{day + 1:02d} 00:00:00"
+
+
+def state(batch: int, day: int | None) -> dict[str, Any]:
+    return {
+        "batch": batch,
+        "cursor": None if day is None else cursor_text(day),
+        "cursor_field": "updated_at",
+        "cursor_type": "timestamp",
+        "generation": 1,
+    }
+
+
+@dataclass(frozen=True)
+class Case:
+    """One table, one test on it.
+
+    Args:
+        test: the generic test's name.
+        batches: rows per batch, from batch 1; None leaves a gap.
+        status: what dbt says.
+        rows: what the failing rows hold, column by column; all of them.
+        states: state rows (version, value).
+        syncs: ledger rows as keyword arguments.
+        arguments: the test's arguments.
+        config: the test's config.
+    """
+
+    test: str
+    batches: tuple[list[Row] | None, ...]
+    status: str = "pass"
+    rows: tuple[Mapping[str, Any], ...] = ()
+    states: tuple[tuple[int | None, Any], ...] = ()
+    syncs: tuple[Mapping[str, Any], ...] = ()
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+def window(batch: int | None, low: int | None, high: int | None, **more: Any) -> dict[str, Any]:
+    """A ledger row of a sync from one day's cursor to another's."""
+    return {
+        "batch": batch,
+        "cursor_field": "updated_at",
+        "cursor_type": "timestamp",
+        "cursor_low": None if low is None else cursor_text(low),
+        "cursor_high": None if high is None else cursor_text(high),
+        **more,
+    }
+
+
+ONE = [version(1, 1)]
+TWO = [version(1, 1), version(2, 1)]
+
+CASES = {
+    "unique_key_pass": Case("unique_key", ([version(1, 1), version(2, 1), version(None, 1)],)),
+    "unique_key_null_twice": Case(
+        "unique_key",
+        ([version(None, 1), version(None, 2), version(3, 1)],),
+        "fail",
+        ({"id": None, "rows_of_key": 2},),
+    ),
+    "unique_key_composite": Case(
+        "unique_key",
+        ([version(1, 1, part="a"), version(1, 1, part=None), version(1, 2, part=None)],),
+        "fail",
+        ({"id": 1, "part": None, "rows_of_key": 2},),
+        arguments={"primary_key": ["id", "part"]},
+    ),
+    "conflict_pass": Case(
+        "cursor_conflict",
+        (
+            [version(1, 1, "1.00"), version(2, None, "1.00")],
+            # the same row again, a newer one, and one without a cursor that changed
+            [version(1, 1, "1.00"), version(1, 2, "2.00"), version(2, None, "2.00")],
+            [version(1, 2, "2.00", _deleted=True)],
+        ),
+    ),
+    "conflict_across_batches": Case(
+        "cursor_conflict",
+        ([version(1, 1, "1.00")], [version(1, 1, "2.00")]),
+        "fail",
+        ({"id": 1, "previous_batch": 1, "_cq_batch": 2, "duplicate_kind": "conflict"},),
+    ),
+    "conflict_and_back": Case(
+        "cursor_conflict",
+        ([version(1, 1, "1.00")], [version(1, 1, "2.00")], [version(1, 1, "1.00")]),
+        "fail",
+        ({"previous_batch": 1, "_cq_batch": 2}, {"previous_batch": 2, "_cq_batch": 3}),
+    ),
+    "conflict_full_refresh_pass": Case(
+        "cursor_conflict",
+        ([version(1, 1, "1.00")], [version(1, 1, "2.00", _generation=2)]),
+    ),
+    "redelivery_pass": Case("exact_redelivery", ([version(1, 1)], [version(1, 2)])),
+    "redelivery_same_batch_pass": Case("exact_redelivery", ([version(1, 1), version(1, 1)],)),
+    "redelivery_back_again_pass": Case(
+        "exact_redelivery",
+        ([version(1, 1, "1.00")], [version(1, 1, "2.00")], [version(1, 1, "1.00")]),
+    ),
+    "redelivery_warn": Case(
+        "exact_redelivery",
+        (TWO, TWO, TWO),
+        "warn",
+        tuple(
+            {"id": key, "previous_batch": batch - 1, "_cq_batch": batch}
+            for key in (1, 2)
+            for batch in (2, 3)
+        ),
+    ),
+    "redelivery_tolerated_pass": Case(
+        "exact_redelivery",
+        ([version(1, 1), version(2, 1), version(3, 1)], [version(1, 1)]),
+        arguments={"max_share": 0.25},
+    ),
+    "redelivery_share_exceeded": Case(
+        "exact_redelivery",
+        ([version(1, 1), version(2, 1), version(3, 1)], [version(1, 1)]),
+        "warn",
+        ({"id": 1, "_cq_batch": 2},),
+        arguments={"max_share": 0.24},
+    ),
+    "inclusive_pass": Case(
+        "inclusive_cursor",
+        (ONE, [version(1, 3)]),
+        syncs=(
+            window(1, None, 1),
+            window(None, 1, 1),
+            window(None, 9, None, status="failed"),
+            window(2, 1, 10),
+            # as text the 2nd sorts after the 10th; as a timestamp it lies before it
+            window(3, 2, 10, status="recovered"),
+            window(4, None, 10, mode="full_refresh"),
+        ),
+    ),
+    "inclusive_numbers_pass": Case(
+        "inclusive_cursor",
+        (ONE,),
+        syncs=(
+            window(1, None, None, cursor_field="id", cursor_high="100"),
+            window(2, None, None, cursor_field="id", cursor_low="99", cursor_high="101"),
+        ),
+        arguments={"cursor_field": "id"},
+    ),
+    "inclusive_exclusive_window": Case(
+        "inclusive_cursor",
+        (ONE,),
+        "fail",
+        ({"batch": 2, "cursor_low": cursor_text(3), "stored_cursor": cursor_text(2)},),
+        syncs=(window(1, None, 2), window(2, 3, 4), window(3, 4, 4)),
+    ),
+    "ahead_pass": Case(
+        "state_not_ahead", (ONE, [version(1, 5)]), states=((1, state(1, 1)), (2, state(2, 5)))
+    ),
+    "ahead_behind_pass": Case("state_not_ahead", (ONE, [version(1, 5)]), states=((1, state(1, 1)),)),
+    "ahead_batch": Case(
+        "state_not_ahead",
+        (ONE,),
+        "fail",
+        (
+            {
+                "table_name": "ahead_batch",
+                "version": 7,
+                "state_batch": 2,
+                "raw_batch": 1,
+                "problem": "batch is ahead of the raw data",
+            },
+        ),
+        states=((1, state(1, 1)), (7, state(2, 1))),
+    ),
+    "ahead_cursor": Case(
+        "state_not_ahead",
+        (ONE,),
+        "fail",
+        ({"version": 2, "problem": "cursor is ahead of the raw data"},),
+        states=((1, state(1, 1)), (2, state(1, 2))),
+    ),
+    "ahead_no_data": Case(
+        "state_not_ahead",
+        (),
+        "fail",
+        ({"version": 1, "raw_batch": None, "problem": "state without any raw data"},),
+        states=((1, state(1, 1)),),
+    ),
+    "ahead_not_json": Case(
+        "state_not_ahead",
+        (ONE,),
+        "fail",
+        ({"version": 1, "value": "2025-01-01", "problem": "state is not a JSON object"},),
+        states=((1, "2025-01-01"),),
+    ),
+    "accounted_pass": Case(
+        "batches_accounted",
+        (TWO, ONE, TWO),
+        # the newest batch is published, its ledger row is not written yet
+        syncs=({"batch": 1, "rows_appended": 2}, {"batch": 2, "rows_appended": 1}, {"batch": None}),
+    ),
+    "accounted_not_in_ledger": Case(
+        "batches_accounted",
+        (TWO, ONE, TWO),
+        "fail",
+        ({"batch": 2, "problem": "not in the ledger"},),
+        syncs=({"batch": 1, "rows_appended": 2}, {"batch": 3, "rows_appended": 2}),
+    ),
+    "accounted_lost": Case(
+        "batches_accounted",
+        (TWO,),
+        "fail",
+        ({"batch": 2, "problem": "in the ledger, not in the raw table", "rows_in_ledger": 9},),
+        syncs=({"batch": 1, "rows_appended": 2}, {"batch": 2, "rows_appended": 9}),
+    ),
+    "accounted_gap": Case(
+        "batches_accounted",
+        (TWO, None, TWO),
+        "fail",
+        ({"batch": 2, "problem": "missing everywhere"},),
+        syncs=({"batch": 1, "rows_appended": 2}, {"batch": 3, "rows_appended": 2}),
+    ),
+    "accounted_rows": Case(
+        "batches_accounted",
+        (TWO, ONE),
+        "fail",
+        ({"batch": 1, "rows_in_raw": 2, "rows_in_ledger": 3, "rows_in_commits": 2},),
+        syncs=({"batch": 1, "rows_appended": 3}, {"batch": 2, "rows_appended": 1}),
+    ),
+    "accounted_twice": Case(
+        "batches_accounted",
+        (ONE, ONE),
+        "fail",
+        ({"batch": 1, "ledger_entries": 2, "problem": "several times in the ledger"},),
+        syncs=({"batch": 1, "rows_appended": 1}, {"batch": 1, "rows_appended": 1}),
+    ),
+    "matches_pass": Case(
+        "latest_matches_raw", ([version(1, 1), version(2, 1), version(None, 1)], [version(1, 2)])
+    ),
+    "matches_missing": Case(
+        "latest_matches_raw",
+        ([version(1, 1), version(2, 1), version(None, 1)],),
+        "fail",
+        (
+            {"id": 2, "problem": "missing from the snapshot", "expected_batch": 1},
+            {"id": None, "problem": "missing from the snapshot", "expected_batch": 1},
+        ),
+    ),
+    "matches_extra": Case(
+        "latest_matches_raw",
+        ([version(1, 1), version(2, 1)], [version(1, 2, _deleted=True), version(2, 2)]),
+        "fail",
+        ({"id": 1, "problem": "not, or deleted, in the raw table", "snapshot_batch": 1},),
+    ),
+    "matches_differs": Case(
+        "latest_matches_raw",
+        ([version(1, 1, tags={"a": 1}), version(2, 1, None)],),  # type: ignore[arg-type]
+        "fail",
+        (
+            {"id": 1, "differing_columns": ["tags"]},
+            {"id": 2, "differing_columns": ["amount"], "problem": "differs from the newest version"},
+        ),
+    ),
+}
+
+# what stands in for the snapshot of a latest_matches_raw case
+SNAPSHOTS = {
+    "matches_pass": "where id = 1 and _cq_batch = 2 or id <=> 2 or id is null",
+    "matches_missing": "where id = 1",
+    "matches_extra": "where id = 1 and _cq_batch = 1 or id = 2 and _cq_batch = 2",
+    "matches_differs": "",
+}
+
+STATES = {
+    "versions_pass": ([("a", None), ("a", 1), ("a", 2), ("b", 7), ("b", 8)], "pass", ()),
+    "versions_twice": (
+        [("a", 1), ("a", 2), ("a", 2), ("b", 1)],
+        "fail",
+        ({"key": "a", "version": 2, "problem": "several rows of one version"},),
+    ),
+    "versions_gap": (
+        [("a", 1), ("a", 3), ("b", 1)],
+        "fail",
+        ({"key": "a", "version": 3, "previous_version": 1},),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
+    """All cases in one dbt invocation: a test's name is its case's."""
+    tables = []
+    for name, case in CASES.items():
+        raw.create(name, COLUMNS)
+        for batch, rows in enumerate(case.batches, start=1):
+            if rows is not None:
+                raw.append(name, batch, rows)
+        raw.states(name, case.states)
+        raw.syncs(name, case.syncs)
+        test: dict[str, Any] = {"name": name, "arguments": {**case.arguments}}
+        tested = name
+        if case.test == "latest_matches_raw":
+            tested = f"{name}_snapshot"
+            stand_in(raw, name, tested)
+            test["arguments"] |= {"raw": f"source('shop', '{name}')", **KEY}
+            tables.append({"name": name})
+        test["config"] = {**case.config}
+        tables.append(
+            {
+                "name": tested,
+                "config": {"meta": {"strandline": KEY}},
+                "data_tests": [{f"strandline.{case.test}": test}],
+            }
+        )
+    for name, (versions, _, _) in STATES.items():
+        raw.spark.sql(f"create table {raw.schema}.{name} ({STATE_COLUMNS}) using iceberg")
+        raw.insert(name, [(key, "{}", number, sync_time(1)) for key, number in versions])
+        tables.append({"name": name, "data_tests": [{"strandline.state_monotonic": {"name": name}}]})
+    project.write(
+        "models/sources.yml",
+        {"sources": [{"name": "shop", "schema": raw.schema, "tables": tables}]},
+    )
+    return project.run("test", "--select", "source:shop")
+
+
+def stand_in(raw: RawSchema, name: str, snapshot: str) -> None:
+    """A snapshot table as it may have come out, right or wrong."""
+    table = f"{raw.schema}.{name}"
+    raw.spark.sql(
+        f"create table {raw.schema}.{snapshot} using iceberg as "
+        f"select * from {table} {SNAPSHOTS[name]}"
+    )
+    if name == "matches_differs":
+        raw.spark.sql(
+            f"create or replace table {raw.schema}.{snapshot} using iceberg as "
+            "select id, part, updated_at, "
+            "if(id = 2, cast(5 as decimal(10,2)), amount) as amount, "
+            "if(id = 1, map('a', 2), tags) as tags, _cq_source_name, _cq_sync_time, _cq_batch, "
+            f"_cq_seq, _cq_row_hash, _cq_deleted, _cq_generation from {table}"
+        )
+
+
+def matched(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    return all(found[name] == value for name, value in wanted.items())
+
+
+@pytest.mark.parametrize("name", [*CASES, *STATES])
+def test_names_the_rows(name: str, results: dict[str, Result], project: DbtProject) -> None:
+    """Severity, count and rows are what the case says, no row more."""
+    if name in CASES:
+        status, wanted = CASES[name].status, CASES[name].rows
+    else:
+        _, status, wanted = STATES[name]
+    found = project.failing_rows(results[name])
+    assert (results[name].status, results[name].failures) == (status, len(wanted)), found
+    assert all(any(matched(row, one) for row in found) for one in wanted), found
+    assert len(found) == len(wanted)
+
+
+def test_every_test_is_covered() -> None:
+    """A generic test without a passing and a failing case cannot slip in."""
+    from tests.dbt.dbtproject import PACKAGE
+
+    tests = {file.stem for file in (PACKAGE / "tests" / "generic").glob("*.sql")}
+    outcomes = {(case.test, case.status == "pass") for case in CASES.values()}
+    outcomes |= {("state_monotonic", status == "pass") for _, status, _ in STATES.values()}
+    assert outcomes >= {(test, passed) for test in tests for passed in (True, False)}
