@@ -171,8 +171,9 @@ def _fetch(driver: Driver, partial: Path) -> str:
                 while chunk := response.read(_CHUNK_BYTES):
                     digest.update(chunk)
                     file.write(chunk)
-        except (urllib.error.URLError, OSError, ValueError) as error:
-            reason = getattr(error, "reason", None) or error
+        except (OSError, ValueError) as error:
+            missing = isinstance(error, urllib.error.HTTPError)
+            reason = error if missing else getattr(error, "reason", error)
             raise SpecError(
                 f"no jar of it on this system, and {driver.url} cannot be fetched ({reason})",
                 where=f"driver {driver.name}",

@@ -53,9 +53,9 @@ def _native_concat(nodes: Iterator[Any]) -> Any:
         value = str(raw)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if isinstance(raw, _Bool) and not isinstance(value, bool):
-        raise _RenderError(f"{str(raw)!r} is not a truth value", "Write True or False")
+        raise _RenderError("the value is not a truth value", "Write True or False")
     if isinstance(raw, _Number) and not is_number:
-        raise _RenderError(f"{str(raw)!r} is not a number", "Write a number")
+        raise _RenderError("the value is not a number", "Write a number")
     return value
 
 

@@ -353,6 +353,13 @@ def test_what_dbt_refuses_is_refused(template: str) -> None:
     assert raised.value.remedy
 
 
+@pytest.mark.parametrize("kind", ["as_number", "as_bool"])
+def test_a_value_of_the_wrong_kind_is_not_shown(kind: str) -> None:
+    with pytest.raises(SpecError, match="the value is not") as raised:
+        Renderer({"PW": "hunter22"}).render(f"{{{{ env_var('PW') | {kind} }}}}", "profiles.yml")
+    assert "hunter22" not in str(raised.value)
+
+
 @given(
     st.text(st.characters(exclude_characters="{}%#")),
     st.text(st.characters(exclude_categories=["Cs"])),

@@ -1,11 +1,12 @@
 {{
     config(
         enabled=(project_name == "strandline"),
+        alias="customers",
         materialized="deduped_latest",
-        primary_key=["order_id"],
+        primary_key=["customer_id"],
         cursor_field="updated_at",
     )
 }}
 
 select *
-from {{ source("shop", "orders") }}
+from {{ source("shop", "customers") }}

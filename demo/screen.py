@@ -1,0 +1,86 @@
+"""What the demo shows: 100 columns at most, the same words in a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+_WIDTH = 100
+
+
+class NotAsClaimed(Exception):
+    """Something turned out otherwise than the demo says."""
+
+
+class Screen:
+    """Headings, paragraphs, commands, tables, and claims that are checked before they are shown."""
+
+    def __init__(self) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            # A terminal that has no ✓ shows a question mark rather than a stack trace.
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+        terminal = Console(highlight=False)
+        width = min(terminal.width, _WIDTH) if terminal.is_terminal else _WIDTH
+        self._console = Console(highlight=False, width=width)
+        self._step = 0
+
+    def title(self, text: str) -> None:
+        """The first line."""
+        self._console.print(Text(text, style="bold"))
+
+    def step(self, text: str) -> None:
+        """A numbered heading."""
+        self._step += 1
+        self._console.print()
+        self._console.print(Text(f"{self._step}. {text}", style="bold cyan"))
+
+    def say(self, text: str) -> None:
+        """A paragraph."""
+        self._console.print(Padding(Text(" ".join(text.split())), (0, 0, 0, 3)))
+
+    def item(self, mark: str, text: str, style: str = "") -> None:
+        """A line of a list; what does not fit is indented."""
+        line = Table.grid(padding=(0, 1))
+        line.add_row(Text(mark, style=style), Text(" ".join(text.split())))
+        self._console.print(Padding(line, (0, 0, 0, 3)))
+
+    def command(self, text: str) -> None:
+        """What a user types for what follows."""
+        self._console.print(Padding(Text(f"$ {text}", style="bold"), (0, 0, 0, 3)))
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """A table; numbers to the right."""
+        shown = [[_shown(value) for value in row] for row in rows]
+        raw = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+        for index, column in enumerate(columns):
+            numeric = all(row[index].replace(",", "").replace("-", "").isdigit() for row in shown)
+            raw.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        for row in shown:
+            raw.add_row(*map(Text, row))
+        self._console.print(Padding(raw, (1, 0, 1, 6)))
+
+    def claim(self, true: bool, text: str) -> None:
+        """Shows what is so.
+
+        Raises:
+            NotAsClaimed: where it is not.
+        """
+        if not true:
+            raise NotAsClaimed(" ".join(text.split()))
+        self.item("✓", text, "bold green")
+
+    def failed(self, text: str) -> None:
+        """Why the demo ends here."""
+        self.item("✗", text, "bold red")
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,235 @@
+"""The demo's source: a shop in an embedded Derby database, the same one at every run.
+
+Derby lives inside Spark's JVM, and comes with it. Nothing here knows of cursors or batches: the
+loader reads this database as it reads any other.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from loader.sources.connection import Connection, DatabaseError
+
+Row = tuple[Any, ...]
+
+TABLES = {
+    "customers": """
+        customer_id integer not null primary key,
+        name varchar(60) not null,
+        city varchar(40),
+        updated_at timestamp
+    """,
+    "orders": """
+        order_id integer not null primary key,
+        customer_id integer,
+        status varchar(12) not null,
+        ordered_on date not null,
+        total decimal(10, 2) not null,
+        note varchar(80),
+        updated_at timestamp not null
+    """,
+    "order_items": """
+        order_id integer not null,
+        line_no integer not null,
+        product varchar(40) not null,
+        quantity integer not null,
+        price decimal(8, 2) not null,
+        discount decimal(8, 2),
+        updated_at timestamp not null,
+        primary key (order_id, line_no)
+    """,
+}
+
+CUSTOMERS = 500
+ORDERS = 2000
+OPENED = dt.datetime(2025, 1, 2)
+# A payment run stamps the last orders with one and the same second: where the first sync's cursor
+# will stand, and what happens in that second after the sync is what a careless loader loses.
+PAYMENTS = dt.datetime(2025, 1, 29, 18)
+PAID = range(ORDERS - 4, ORDERS + 1)
+CORRECTED, RESAVED = PAID[2], PAID[3]
+
+_FIRST = ("Ada", "Björn", "Chloé", "Dmitri", "Emeka", "Fatima", "Grace", "Hiro", "Inés", "Jonas")
+_LAST = ("Adeyemi", "Berg", "Castro", "Dubois", "Eriksen", "O'Hara", "Nakamura", "Weiß", "Young")
+_CITIES = ("Lagos", "Lyon", "Malmö", "Osaka", "Porto", "Quito", None)
+_NOTES = ("ring twice", 'says "no rush"', "leave with the neighbour, please", "für Oma")
+_PRODUCTS = ("kettle", "teapot", "tray", "strainer", "cosy", "cup, white", "saucer", "honey spoon")
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something that the shop did between two syncs.
+
+    Attributes:
+        what: in a sentence.
+        table: where.
+        rows: how many rows of it a loader has to append; 0 where it left them as they were.
+    """
+
+    what: str
+    table: str
+    rows: int
+
+
+class Shop:
+    """The database, through a JDBC connection of its own.
+
+    Args:
+        url: its JDBC URL, as in the loader's spec.
+        folder: where files lie for a moment while tables are filled.
+    """
+
+    def __init__(self, spark: SparkSession, url: str, folder: Path) -> None:
+        self.spark = spark
+        self.url = url
+        self.folder = folder
+        self._random = random.Random(20250102)
+
+    def create(self) -> None:
+        """Makes the database, with a month of orders in it."""
+        with self._connect(";create=true") as connection:
+            for table, columns in TABLES.items():
+                connection.execute(f"create table {table} ({columns})")
+            self._fill(connection, "customers", self._customers(1, CUSTOMERS))
+            orders, items = [], []
+            for number in range(1, ORDERS + 1):
+                placed = OPENED + dt.timedelta(
+                    seconds=1198 * number, microseconds=self._random.randrange(1_000_000)
+                )
+                order, lines = self._order(number, placed)
+                orders.append(order)
+                items += lines
+            self._fill(connection, "orders", orders)
+            self._fill(connection, "order_items", items)
+            # Each night all orders of the day leave the house, in one statement: they share their
+            # time. So ties on the cursor are the rule, not the exception.
+            for day in range(27):
+                night = OPENED + dt.timedelta(days=day + 1, hours=2)
+                connection.execute(
+                    "update orders set status = 'shipped', "
+                    f"updated_at = timestamp('{night}') "
+                    f"where ordered_on = date('{(night - dt.timedelta(days=1)).date()}')"
+                )
+            connection.execute(
+                f"update orders set status = 'paid', updated_at = timestamp('{PAYMENTS}') "
+                f"where order_id >= {PAID[0]}"
+            )
+
+    def change(self) -> list[Change]:
+        """An evening at the shop, after the first sync."""
+        evening = PAYMENTS + dt.timedelta(hours=1)
+        late, last = ORDERS + 1, ORDERS + 41
+        orders, items = [], []
+        for number in range(late, last + 1):
+            placed = evening + dt.timedelta(minutes=3 * number - 3 * ORDERS, microseconds=number)
+            order, lines = self._order(number, placed)
+            orders.append(order)
+            items += lines
+        # The first was written in the payment run's second, by a transaction that ended later.
+        orders[0] = (*orders[0][:-1], PAYMENTS)
+        # A guest's order: no customer, no note, no discount.
+        guest = orders[-1]
+        orders[-1] = (guest[0], None, *guest[2:5], None, guest[6])
+        with self._connect() as connection:
+            self._fill(connection, "orders", orders)
+            self._fill(connection, "order_items", items)
+            newcomers = list(self._customers(CUSTOMERS + 1, CUSTOMERS + 5, evening))
+            self._fill(connection, "customers", newcomers)
+            connection.execute(
+                "update orders set status = 'delivered', note = null, "
+                f"updated_at = timestamp('{evening}') where order_id between 1701 and 1760"
+            )
+            connection.execute(
+                f"update orders set total = total - 5 where order_id = {CORRECTED}"
+            )
+            connection.execute(f"update orders set status = status where order_id = {RESAVED}")
+            connection.execute("update customers set city = 'Ghent' where customer_id = 2")
+        second = f"{PAYMENTS:%H:%M:%S}"
+        return [
+            Change("40 new orders in the evening, one of them a guest's (NULLs)", "orders", 40),
+            Change("their lines, and the lines of the order below", "order_items", len(items)),
+            Change("5 new customers", "customers", len(newcomers)),
+            Change("60 orders delivered: status, note and updated_at change", "orders", 60),
+            Change(f"order {CORRECTED} corrected; updated_at stays at {second}", "orders", 1),
+            Change(f"order {late} turns up late, with updated_at {second}", "orders", 1),
+            Change(f"order {RESAVED} re-sent: saved again, exactly as it was", "orders", 0),
+            Change("customer 2 moves; updated_at is NULL and stays so", "customers", 1),
+        ]
+
+    def due(self, table: str, cursor: str | None) -> int:
+        """How many rows lie at or above a cursor or have none: what a sync has to read."""
+        low = f"where updated_at >= timestamp('{cursor}') or updated_at is null" if cursor else ""
+        return int(self.value(f"select count(*) from {table} {low}"))
+
+    def value(self, sql: str) -> str:
+        """The one value of a query, as text."""
+        with self._connect() as connection:
+            [(value,)] = connection.rows(sql)
+        return str(value)
+
+    def frame(self, table: str) -> DataFrame:
+        """The whole table, read anew, past the loader; names in lower case as in the lake."""
+        options = {"url": self.url, "driver": "org.apache.derby.jdbc.EmbeddedDriver"}
+        reader = self.spark.read.format("jdbc").options(**options, preferTimestampNTZ="true")
+        rows = reader.option("dbtable", table).load()
+        return rows.toDF(*(name.lower() for name in rows.columns))
+
+    def close(self) -> None:
+        """Shuts the database down, so that another process may open it."""
+        # Derby reports a shutdown that went well as an error.
+        with suppress(DatabaseError), self._connect(";shutdown=true"):
+            pass
+
+    @contextmanager
+    def _connect(self, attributes: str = "") -> Iterator[Connection]:
+        options = {
+            "url": self.url + attributes,
+            "driver": "org.apache.derby.jdbc.EmbeddedDriver",
+        }
+        with Connection.open(self.spark, options, "the demo's shop") as connection:
+            yield connection
+
+    def _customers(
+        self, first: int, last: int, since: dt.datetime = OPENED
+    ) -> Iterator[Row]:
+        for number in range(first, last + 1):
+            name = f"{self._random.choice(_FIRST)} {self._random.choice(_LAST)}"
+            # The first three came from an older system, which did not know when they changed.
+            at = since + dt.timedelta(minutes=4 * (number - first)) if number > 3 else None
+            yield number, name, self._random.choice(_CITIES), at
+
+    def _order(self, number: int, placed: dt.datetime) -> tuple[Row, list[Row]]:
+        pick = self._random
+        items: list[Row] = []
+        total = Decimal(0)
+        for line in range(1, pick.randint(1, 4) + 1):
+            quantity = pick.randint(1, 5)
+            price = Decimal(pick.randint(250, 9900)) / 100
+            discount = price / 10 if pick.random() < 0.2 else None
+            total += quantity * (price - (discount or 0)).quantize(Decimal("0.01"))
+            shown = discount.quantize(Decimal("0.01")) if discount else None
+            items.append((number, line, pick.choice(_PRODUCTS), quantity, price, shown, placed))
+        note = pick.choice(_NOTES) if pick.random() < 0.3 else None
+        customer = pick.randint(1, CUSTOMERS)
+        return (number, customer, "open", placed.date(), total, note, placed), items
+
+    def _fill(self, connection: Connection, table: str, rows: Any) -> None:
+        # One call for a table: an insert for each row would go through Python thousands of times.
+        path = self.folder / f"{table}.csv"
+        with path.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows(rows)
+        connection.execute(
+            f"call syscs_util.syscs_import_table(null, '{table.upper()}', "
+            f"'{str(path).replace(chr(39), chr(39) * 2)}', null, null, 'UTF-8', 0)"
+        )
+        path.unlink()

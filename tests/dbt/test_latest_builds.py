@@ -1,0 +1,240 @@
+"""What a build of deduped_latest does besides the rows: what it reads, writes, refuses, survives."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.dbt.dbtproject import DbtProject
+from tests.dbt.rawtables import RawSchema, Row
+
+COLUMNS = "id int, cursor int, payload string"
+DOUBTFUL = {
+    "no_key": "{{ config(materialized='deduped_latest') }} select * from {{ source('shop', 'orders') }}",
+    "wrong_key": (
+        "{{ config(materialized='deduped_latest', primary_key='order_id') }} "
+        "select * from {{ source('shop', 'orders') }}"
+    ),
+    "wrong_cursor": (
+        "{{ config(materialized='deduped_latest', primary_key='id', cursor_field='updated') }} "
+        "select * from {{ source('shop', 'orders') }}"
+    ),
+    "no_cq_columns": (
+        "{{ config(materialized='deduped_latest', primary_key='id') }} "
+        "select id, cursor from {{ source('shop', 'orders') }}"
+    ),
+}
+
+
+def row(key: int, cursor: int, payload: str | None = "x", **more: Any) -> Row:
+    return {"id": key, "cursor": cursor, "payload": payload, **more}
+
+
+class Shop:
+    """The project with a raw table per test and one model on it."""
+
+    def __init__(self, project: DbtProject, raw: RawSchema) -> None:
+        self.project, self.raw = project, raw
+        tables = ["orders", "grown", "rolled", "crashed", "stale", "recreated", "pruned", "empty"]
+        for table in tables:
+            raw.create(table, COLUMNS)
+            project.write(
+                f"models/{table}.sql",
+                "{{ config(materialized='deduped_latest', primary_key='id', cursor_field='cursor'"
+                f", delete_stale={table == 'stale'}) }}}}\n"
+                f"select * from {{{{ source('shop', '{table}') }}}}",
+            )
+        for name, sql in DOUBTFUL.items():
+            project.write(f"models/{name}.sql", sql)
+        project.write(
+            "models/sources.yml",
+            {
+                "sources": [
+                    {"name": "shop", "schema": raw.schema, "tables": [{"name": t} for t in tables]}
+                ],
+                "models": [
+                    {
+                        "name": "orders",
+                        "description": "It's one row per order.",
+                        "config": {"persist_docs": {"relation": True, "columns": True}},
+                        "columns": [{"name": "id", "description": "The order's number."}],
+                    }
+                ],
+            },
+        )
+        self.manifest = project.parse()
+
+    def build(self, model: str, *flags: str) -> str:
+        """Builds one model; returns dbt's message for it."""
+        results = self.project.run("run", "--select", model, *flags, manifest=self.manifest)
+        return results[model].message
+
+    def latest(self, model: str) -> dict[int, str]:
+        return {one["id"]: one["payload"] for one in self.project.rows(model)}
+
+    def metadata_files(self, model: str) -> int:
+        frame = self.project.spark.sql(
+            f"select file from {self.project.schema}.{model}.metadata_log_entries"
+        )
+        return frame.count()
+
+
+@pytest.fixture(scope="module")
+def shop(project: DbtProject, raw: RawSchema) -> Shop:
+    return Shop(project, raw)
+
+
+def test_nothing_new_writes_nothing(shop: Shop) -> None:
+    """No snapshot, no metadata file, documentation persisted once."""
+    shop.raw.append("orders", 1, [row(1, 1), row(2, 1)])
+    assert shop.build("orders") == "BUILD to batch 1"
+    assert shop.build("orders") == "NO NEW BATCH"
+    before = shop.project.snapshots("orders"), shop.metadata_files("orders")
+    assert shop.build("orders") == "NO NEW BATCH"
+    assert (shop.project.snapshots("orders"), shop.metadata_files("orders")) == before
+    described = shop.project.spark.sql(f"describe extended {shop.project.schema}.orders").collect()
+    comments = {one[0]: one[2] for one in described}
+    assert comments["id"] == "The order's number."
+    assert "It's one row per order." in {one[1] for one in described}
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("no_key", ["needs a primary_key", "primary_key='id'"]),
+        ("wrong_key", ["primary_key column 'order_id' is not among the columns", "id, cursor"]),
+        ("wrong_cursor", ["cursor_field column 'updated' is not among the columns"]),
+        ("no_cq_columns", ["lacks _cq_batch, _cq_seq", "keep the _cq_ columns"]),
+    ],
+)
+def test_refuses_with_a_remedy(shop: Shop, model: str, words: list[str]) -> None:
+    message = shop.build(model)
+    assert model in message
+    for word in words:
+        assert word in re.sub(r"\s+", " ", message)
+
+
+def test_empty_is_refused_on_a_real_target(shop: Shop) -> None:
+    shop.raw.append("empty", 1, [row(1, 1)])
+    shop.build("empty")
+    assert "--empty would empty" in shop.build("empty", "--empty")
+    assert shop.latest("empty") == {1: "x"}
+
+
+def test_column_added_in_raw(shop: Shop) -> None:
+    """Null for what was there, filled for what comes; also a struct too wide for DESCRIBE."""
+    shop.raw.append("grown", 1, [row(1, 1), row(2, 1)])
+    shop.build("grown")
+    fields = ", ".join(f"f{number}: int" for number in range(40))
+    shop.raw.spark.sql(
+        f"alter table {shop.raw.schema}.grown add columns (note string, wide struct<{fields}>)"
+    )
+    shop.raw.append("grown", 2, [row(2, 2, note="new", wide={f"f{n}": n for n in range(40)})])
+    assert shop.build("grown") == "MERGE to batch 2"
+    rows = {one["id"]: one for one in shop.project.rows("grown")}
+    assert (rows[1]["note"], rows[1]["wide"]) == (None, None)
+    assert (rows[2]["note"], rows[2]["wide"]["f39"]) == ("new", 39)
+
+
+def test_rolled_back_target_heals(shop: Shop) -> None:
+    """The watermark belongs to a snapshot that is no longer current: batches are merged again."""
+    shop.raw.append("rolled", 1, [row(1, 1, "1"), row(2, 1, "1"), row(3, 1, "1")])
+    shop.build("rolled")
+    shop.raw.append("rolled", 2, [row(1, 2, "2"), row(2, 2, _deleted=True)])
+    assert shop.build("rolled") == "MERGE to batch 2"
+    first = shop.project.snapshots("rolled")[0]
+    shop.project.spark.sql(
+        f"call lake.system.rollback_to_snapshot('{shop.project.schema}.rolled', {first})"
+    )
+    assert shop.latest("rolled") == {1: "1", 2: "1", 3: "1"}
+    assert shop.build("rolled") == "MERGE to batch 2"
+    assert shop.latest("rolled") == {1: "2", 3: "1"}
+
+
+def test_crash_between_merge_and_watermark(shop: Shop) -> None:
+    """The old watermark with the new rows: merging the batch twice changes nothing."""
+    shop.raw.append("crashed", 1, [row(1, 1, "1"), row(2, 1, "1")])
+    shop.build("crashed")
+    table = f"{shop.project.schema}.crashed"
+    spark = shop.project.spark
+    before = {one[0]: one[1] for one in spark.sql(f"show tblproperties {table}").collect()}
+    shop.raw.append("crashed", 2, [row(1, 2, _deleted=True), row(3, 1, "3")])
+    shop.build("crashed")
+    stored = before["strandline.watermark"]
+    spark.sql(f"alter table {table} set tblproperties ('strandline.watermark' = '{stored}')")
+    shop.raw.append("crashed", 3, [row(1, 1, "late")])
+    assert shop.build("crashed") == "MERGE to batch 3"
+    assert shop.latest("crashed") == {2: "1", 3: "3"}
+
+
+def test_recreated_raw_table_is_built_anew(shop: Shop) -> None:
+    shop.raw.append("recreated", 1, [row(1, 1)])
+    shop.raw.append("recreated", 2, [row(2, 1)])
+    shop.build("recreated")
+    shop.raw.spark.sql(f"drop table {shop.raw.schema}.recreated")
+    shop.raw.create("recreated", COLUMNS)
+    shop.raw.append("recreated", 1, [row(7, 1)])
+    assert shop.build("recreated") == "BUILD to batch 1"
+    assert shop.latest("recreated") == {7: "x"}
+
+
+def test_full_refresh_hides_what_vanished(shop: Shop) -> None:
+    """Only once the ledger calls it complete; an interrupted one hides nothing."""
+    raw = shop.raw
+    raw.append("stale", 1, [row(1, 1), row(2, 1)])
+    raw.syncs("stale", [{"batch": 1}])
+    shop.build("stale")
+    raw.append("stale", 2, [row(1, 1, "2")], generation=2)
+    raw.syncs("stale", [{"batch": None, "generation": 2, "mode": "full_refresh", "status": "failed"}])
+    assert shop.build("stale") == "MERGE to batch 2"
+    assert shop.latest("stale") == {1: "2", 2: "x"}
+    raw.syncs(
+        "stale", [{"batch": 2, "generation": 2, "mode": "full_refresh", "status": "recovered"}]
+    )
+    assert shop.build("stale") == "BUILD to batch 2"
+    assert shop.latest("stale") == {1: "2"}
+    raw.append("stale", 3, [row(3, 1, "3")], generation=2)
+    raw.syncs("stale", [{"batch": 3, "generation": 2}])
+    assert shop.build("stale") == "MERGE to batch 3"
+    assert shop.latest("stale") == {1: "2", 3: "3"}
+
+
+def executions(spark: SparkSession) -> int:
+    return int(spark._jsparkSession.sharedState().statusStore().executionsCount())
+
+
+def files_read(spark: SparkSession, table: str, since: int) -> int:
+    """Data files that the statements after the given execution planned to read of a table."""
+    store = spark._jsparkSession.sharedState().statusStore()
+    found = store.executionsList()
+    total = 0
+    for at in range(since, found.size()):
+        execution = found.apply(at)
+        values = store.executionMetrics(execution.executionId())
+        nodes = store.planGraph(execution.executionId()).allNodes()
+        for node in (nodes.apply(one) for one in range(nodes.size())):
+            if table not in node.name():
+                continue
+            for one in range(node.metrics().size()):
+                metric = node.metrics().apply(one)
+                value = values.get(metric.accumulatorId())
+                if metric.name() == "number of result data files" and value.isDefined():
+                    total += int(value.get().replace(",", ""))
+    return total
+
+
+def test_only_new_files_are_read(shop: Shop) -> None:
+    """The literal watermark prunes by batch; files without tombstones are not read again."""
+    raw, spark = shop.raw, shop.raw.spark
+    for batch in range(1, 9):
+        raw.append("pruned", batch, [row(batch, 1)])
+    begun = executions(spark)
+    assert shop.build("pruned") == "BUILD to batch 8"
+    assert files_read(spark, f"{raw.schema}.pruned", begun) == 8
+    raw.append("pruned", 9, [row(1, 2, "9")])
+    begun = executions(spark)
+    assert shop.build("pruned") == "MERGE to batch 9"
+    assert files_read(spark, f"{raw.schema}.pruned", begun) == 1

@@ -1,0 +1,179 @@
+"""`loader init`: a project that dbt parses as it is, from a checkout and from a wheel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from loader import scaffold, setup
+from loader.errors import SpecError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _create(folder: Path) -> list[str]:
+    lines: list[str] = []
+    scaffold.create(folder, lines.append)
+    return lines
+
+
+def _dbt(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    script = "import sys; from dbt.cli.main import cli; sys.argv[0] = 'dbt'; cli()"
+    return subprocess.run(
+        [sys.executable, "-c", script, *command, "--profiles-dir", "profiles"],
+        cwd=folder,
+        env={**os.environ, "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_new_project_parses(tmp_path: Path) -> None:
+    folder = tmp_path / "My Shop"
+    folder.mkdir()
+
+    told = _create(folder)
+    parsed = _dbt(folder, "parse")
+
+    assert parsed.returncode == 0, parsed.stdout
+    listed = _dbt(folder, "ls", "--quiet", "--resource-type", "model", "--select", "my_shop")
+    assert listed.stdout.split() == ["my_shop.orders_latest"]
+    assert "wrote loader.yml" in told
+
+
+def test_dbt_deps_takes_the_same_package(tmp_path: Path) -> None:
+    _create(tmp_path)
+
+    done = _dbt(tmp_path, "deps")
+
+    assert done.returncode == 0, done.stdout
+    assert (tmp_path / "dbt_packages" / "strandline").resolve() == scaffold.package_folder()
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "dbt_project.yml").write_text("name: mine\n")
+
+    with pytest.raises(SpecError, match=r"has dbt_project\.yml already") as told:
+        _create(tmp_path)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["dbt_project.yml"]
+    assert "packages.yml" in str(told.value)
+
+
+def test_a_gitignore_that_is_there_is_kept(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_text("*.log\n")
+
+    told = _create(tmp_path)
+
+    assert (tmp_path / ".gitignore").read_text() == "*.log\n"
+    assert any(line.startswith("kept .gitignore; let it ignore .cq/") for line in told)
+
+
+def test_setup_mends_the_link_in_a_clone_of_the_project(tmp_path: Path) -> None:
+    _create(tmp_path)
+    for path in (tmp_path / scaffold.LINK, tmp_path / "dbt_packages" / "strandline"):
+        path.unlink()
+    (tmp_path / scaffold.LINK).symlink_to(tmp_path / "gone")
+
+    setup.prepare([], tmp_path, lambda line: None)
+
+    assert (tmp_path / scaffold.LINK / "dbt_project.yml").is_file()
+    assert (tmp_path / "dbt_packages" / "strandline" / "macros").is_dir()
+
+
+def test_setup_leaves_other_projects_alone(tmp_path: Path) -> None:
+    (tmp_path / "packages.yml").write_text("packages: []\n")
+
+    setup.prepare([], tmp_path, lambda line: None)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["packages.yml"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("shop", "shop"),
+        ("My Shop", "my_shop"),
+        ("2024-shop", "project_2024_shop"),
+        ("strandline", "strandline_project"),
+        ("été", "t"),
+        ("--", "project"),
+    ],
+)
+def test_the_projects_name_is_one_that_dbt_takes(folder: str, name: str) -> None:
+    assert scaffold.project_name(Path("/data") / folder) == name
+
+
+def test_the_templates_wire_the_package(tmp_path: Path) -> None:
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    _create(folder)
+
+    project = yaml.safe_load((folder / "dbt_project.yml").read_text())
+    profiles = yaml.safe_load((folder / "profiles" / "profiles.yml").read_text())
+    source, destination = yaml.safe_load_all((folder / "loader.yml").read_text())
+
+    assert project["dispatch"] == [
+        {"macro_namespace": "dbt", "search_order": ["shop", "strandline", "dbt"]}
+    ]
+    assert project["profile"] in profiles
+    assert destination["spec"]["spec"]["target"] in profiles[project["profile"]]["outputs"]
+    assert source["spec"]["destinations"] == [destination["spec"]["name"]]
+
+
+def test_the_wheel_brings_the_package_without_the_demo(tmp_path: Path) -> None:
+    built = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--no-deps",
+            "--no-build-isolation",
+            "--disable-pip-version-check",
+            "--wheel-dir",
+            str(tmp_path),
+            str(ROOT),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    installed = tmp_path / "installed"
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        names = wheel.namelist()
+        wheel.extractall(installed)
+
+    assert "loader/dbt_package/dbt_project.yml" in names
+    assert "loader/dbt_package/macros/deduped_latest.sql" in names
+    assert "loader/dbt_package/tests/generic/unique_key.sql" in names
+    assert "loader/templates/loader.yml" in names
+    assert not [name for name in names if "/demo/" in name or name.startswith("tests/")]
+
+    project = tmp_path / "shop"
+    project.mkdir()
+    script = (
+        "import sys; from pathlib import Path; from loader import scaffold\n"
+        "scaffold.create(Path('.'), lambda line: None); print(scaffold.package_folder())"
+    )
+    env = {**os.environ, "PYTHONPATH": str(installed)}
+    made = subprocess.run(
+        [sys.executable, "-P" if sys.version_info >= (3, 11) else "-B", "-c", script],
+        cwd=project,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.stdout.strip() == str(installed / "loader" / "dbt_package"), made.stderr
+    parsed = _dbt(project, "parse")
+    assert parsed.returncode == 0, parsed.stdout
