@@ -42,28 +42,30 @@ class Screen:
 
     def say(self, text: str) -> None:
         """A paragraph."""
-        self._console.print(Padding(Text(" ".join(text.split())), (0, 0, 0, 3)))
+        self._console.print(Padding(Text(" ".join(text.split())), (0, 0, 0, 3), expand=False))
 
     def item(self, mark: str, text: str, style: str = "") -> None:
         """A line of a list; what does not fit is indented."""
         line = Table.grid(padding=(0, 1))
         line.add_row(Text(mark, style=style), Text(" ".join(text.split())))
-        self._console.print(Padding(line, (0, 0, 0, 3)))
+        self._console.print(Padding(line, (0, 0, 0, 3), expand=False))
 
     def command(self, text: str) -> None:
         """What a user types for what follows."""
-        self._console.print(Padding(Text(f"$ {text}", style="bold"), (0, 0, 0, 3)))
+        self._console.print(Padding(Text(f"$ {text}", style="bold"), (0, 0, 0, 3), expand=False))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """A table; numbers to the right."""
         shown = [[_shown(value) for value in row] for row in rows]
-        raw = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+        raw = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
         for index, column in enumerate(columns):
             numeric = all(row[index].replace(",", "").replace("-", "").isdigit() for row in shown)
             raw.add_column(column, justify="right" if numeric else "left", overflow="fold")
         for row in shown:
             raw.add_row(*map(Text, row))
-        self._console.print(Padding(raw, (1, 0, 1, 6)))
+        self._console.print()
+        self._console.print(Padding(raw, (0, 0, 0, 3), expand=False))
+        self._console.print()
 
     def claim(self, true: bool, text: str) -> None:
         """Shows what is so.

@@ -149,9 +149,7 @@ class Shop:
                 "update orders set status = 'delivered', note = null, "
                 f"updated_at = timestamp('{evening}') where order_id between 1701 and 1760"
             )
-            connection.execute(
-                f"update orders set total = total - 5 where order_id = {CORRECTED}"
-            )
+            connection.execute(f"update orders set total = total - 5 where order_id = {CORRECTED}")
             connection.execute(f"update orders set status = status where order_id = {RESAVED}")
             connection.execute("update customers set city = 'Ghent' where customer_id = 2")
         second = f"{PAYMENTS:%H:%M:%S}"
@@ -165,6 +163,15 @@ class Shop:
             Change(f"order {RESAVED} re-sent: saved again, exactly as it was", "orders", 0),
             Change("customer 2 moves; updated_at is NULL and stays so", "customers", 1),
         ]
+
+    def described(self, table: str) -> tuple[int, int, int]:
+        """Rows; how many share their `updated_at` with others; how many have none."""
+        ties = self.value(
+            f"select coalesce(sum(n), 0) from (select count(*) as n from {table} "
+            "where updated_at is not null group by updated_at having count(*) > 1) as ties"
+        )
+        without = self.value(f"select count(*) - count(updated_at) from {table}")
+        return int(self.value(f"select count(*) from {table}")), int(ties), int(without)
 
     def due(self, table: str, cursor: str | None) -> int:
         """How many rows lie at or above a cursor or have none: what a sync has to read."""
@@ -199,9 +206,7 @@ class Shop:
         with Connection.open(self.spark, options, "the demo's shop") as connection:
             yield connection
 
-    def _customers(
-        self, first: int, last: int, since: dt.datetime = OPENED
-    ) -> Iterator[Row]:
+    def _customers(self, first: int, last: int, since: dt.datetime = OPENED) -> Iterator[Row]:
         for number in range(first, last + 1):
             name = f"{self._random.choice(_FIRST)} {self._random.choice(_LAST)}"
             # The first three came from an older system, which did not know when they changed.

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
@@ -89,12 +89,20 @@ class Lake:
     def create(
         self, table: str, schema: StructType | str, properties: Mapping[str, str] | None = None
     ) -> None:
-        """Makes an empty table; properties that an append-only table of small batches wants."""
-        empty = self.spark.createDataFrame([], schema)
-        writer = empty.writeTo(self.name(table)).using("iceberg")
-        for key, value in {**_PROPERTIES, **(properties or {})}.items():
-            writer = writer.tableProperty(key, value)
-        writer.create()
+        """Makes an empty table, without a snapshot, set for append-only small batches.
+
+        Args:
+            schema: the columns, as a struct or as DDL.
+            properties: Iceberg table properties beyond ours.
+        """
+        if isinstance(schema, StructType):
+            jvm: Any = self.spark._jvm
+            schema = jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json()).toDDL()
+        given = {**_PROPERTIES, **(properties or {})}
+        listed = ", ".join(f"'{_text(key)}' = '{_text(value)}'" for key, value in given.items())
+        self.spark.sql(
+            f"create table {self.name(table)} ({schema}) using iceberg tblproperties ({listed})"
+        )
 
     def create_raw(self, table: str, schema: StructType, cursor_field: str | None) -> None:
         """Makes a raw table: the source's columns, then ours, with statistics that prune.
@@ -231,8 +239,15 @@ class Lake:
 
     def append(self, table: str, rows: DataFrame) -> None:
         """A plain append to a shared table (state, ledger): one writer at a time."""
-        with _shared, self.lock(table):
-            rows.writeTo(self.name(table)).append()
+        try:
+            with _shared, self.lock(table):
+                rows.writeTo(self.name(table)).append()
+        except Timeout:
+            raise TableError(
+                f"another process has been writing {self.schema}.{table} for a minute",
+                where=f"table {table}",
+                remedy="Run again: what this run published is recorded by the next",
+            ) from None
 
     def lock(self, table: str, timeout: float = 60) -> FileLock:
         """The lock of a table across processes; released by the system when its holder dies.
@@ -243,7 +258,7 @@ class Lake:
         """
         folder = self._lock_folder
         folder.mkdir(parents=True, exist_ok=True)
-        return FileLock(folder / f"{table}.lock", timeout=timeout)
+        return FileLock(folder / f"{table}.lock", timeout=timeout, thread_local=False)
 
     @property
     def catalog(self) -> str:
@@ -300,6 +315,10 @@ def iceberg_present(spark: SparkSession) -> Iterator[None]:
             "Spark has no Iceberg runtime", where="Spark", remedy="Run `loader setup`"
         ) from error
     yield
+
+
+def _text(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("'", "\\'")
 
 
 _PROPERTIES = {

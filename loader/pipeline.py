@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -9,6 +10,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
+
+from filelock import BaseFileLock
 
 from loader.errors import LoaderError, LockedError, SpecError, TableError
 from loader.failures import clear
@@ -18,7 +21,7 @@ from loader.options import TableOptions
 from loader.plan import Plan, chosen, plan
 from loader.plugins import SourceSpec
 from loader.problems import did_you_mean
-from loader.run import Stores, preview_table, sync_table
+from loader.run import Stores, lock, preview_table, sync_table
 from loader.sources import Bounds, Snapshot, Source, TableRef, Window, connector
 from loader.spec import Spec
 from loader.state import StateBackend
@@ -114,28 +117,45 @@ class Pipeline:
             jobs = []
             for part in parts:
                 yield from (Outcome(error.where, error=error) for error in part.errors)
-                if not part.plans:
+                locks: list[tuple[Plan, BaseFileLock]] = []
+                for planned in part.plans:
+                    try:
+                        held = lock(planned, self.stores(part.spec).lake)
+                        opened.callback(held.release)
+                        locks.append((planned, held))
+                    except Exception as error:
+                        yield self._failed(part.spec, planned, error, run_id)
+                if not locks:
                     continue
                 try:
                     snapshot = opened.enter_context(part.source.snapshot())
                 except Exception as error:
-                    for planned in part.plans:
+                    for planned, _ in locks:
                         yield self._failed(part.spec, planned, error, run_id)
                     continue
-                for planned in part.plans:
+                for planned, held in locks:
                     jobs.append(
-                        pool.submit(self._attempt, part.spec, planned, snapshot, watch, run_id)
+                        pool.submit(
+                            self._attempt, part.spec, planned, held, snapshot, watch, run_id
+                        )
                     )
             for job in as_completed(jobs):
                 yield job.result()
 
     def _attempt(
-        self, source: SourceSpec, planned: Plan, snapshot: Snapshot, watch: Watch, run_id: str
+        self,
+        source: SourceSpec,
+        planned: Plan,
+        held: BaseFileLock,
+        snapshot: Snapshot,
+        watch: Watch,
+        run_id: str,
     ) -> Outcome:
         started = now()
         try:
             stores = self.stores(source, own_session=True)
-            return Outcome(planned.name, sync_table(planned, snapshot, stores, watch, run_id))
+            record = sync_table(planned, held, snapshot, stores, watch, run_id)
+            return Outcome(planned.name, record)
         except Exception as error:
             return self._failed(source, planned, error, run_id, started)
 
@@ -145,7 +165,7 @@ class Pipeline:
         planned: Plan,
         error: BaseException,
         run_id: str,
-        started: object = None,
+        started: dt.datetime | None = None,
     ) -> Outcome:
         found = self.cleared(error, f"table {planned.name}")
         record = SyncRecord(
@@ -154,7 +174,7 @@ class Pipeline:
             table_name=planned.lake_table,
             mode=planned.mode,
             cursor_field=planned.cursor.name if planned.cursor else None,
-            started_at=started if started is not None else now(),  # type: ignore[arg-type]
+            started_at=started or now(),
             error=str(found)[:2000],
         ).finished(status=LOCKED if isinstance(found, LockedError) else FAILED)
         try:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from filelock import Timeout
+from filelock import BaseFileLock, Timeout
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -44,17 +44,20 @@ class Known:
 
 
 def sync_table(
-    plan: Plan, snapshot: Snapshot, stores: Stores, watch: Watch, run_id: str
+    plan: Plan, held: BaseFileLock, snapshot: Snapshot, stores: Stores, watch: Watch, run_id: str
 ) -> SyncRecord:
     """Appends what changed since the stored cursor, as one batch, and records the cursor.
+
+    Args:
+        held: the table's lock (:func:`lock`), taken before the snapshot was: rows of a snapshot
+            older than another run's last batch could bring back what that batch replaced.
 
     Returns the ledger row that it wrote.
 
     Raises:
-        LockedError: another run holds the table.
         TableError, StateError: this table cannot be synced; nothing of it was published.
     """
-    with locked(plan, stores.lake):  # 1 lock
+    with unlocked_after(held):  # 1 lock
         known = recover(plan, stores, watch, run_id)  # 2 recover
         window, bounds = look(plan, snapshot, known, watch)  # 3 window
         record, after = intend(plan, known, window, bounds, run_id)
@@ -67,25 +70,30 @@ def sync_table(
 
 
 @contextmanager
-def locked(plan: Plan, lake: Lake) -> Iterator[None]:
-    """Holds the table against other runs, on this machine and through this warehouse.
+def unlocked_after(held: BaseFileLock) -> Iterator[None]:
+    """Gives the table free, however its sync ends."""
+    try:
+        yield
+    finally:
+        held.release()
+
+
+def lock(plan: Plan, lake: Lake) -> BaseFileLock:
+    """Takes the table for this run, against others on this machine and through this warehouse.
 
     Raises:
         LockedError: where another run holds it; it is not waited for.
     """
-    lock = lake.lock(plan.lake_table, timeout=0)
+    held = lake.lock(plan.lake_table, timeout=0)
     try:
-        lock.acquire()
+        held.acquire()
+        return held
     except Timeout:
         raise LockedError(
             "another run is syncing this table",
             where=f"table {plan.name}",
             remedy="It was skipped; run again when the other is done",
         ) from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def recover(plan: Plan, stores: Stores, watch: Watch, run_id: str) -> Known:

@@ -8,6 +8,7 @@ names a path of this machine.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -137,11 +138,14 @@ def _java(home: Path) -> str:
     choice = java.choose()
     if choice.block is None:
         return choice.reason
-    if any(mark in str(home) for mark in " \t"):
+    if any(mark in str(home) for mark in " \t"):  # Spark's own scripts do not quote this path
+        if choice.home is None:
+            return choice.reason
         raise SpecError(
             f"Spark cannot read its settings in a folder whose name has a space: {home}",
             where="loader setup",
-            remedy=f"Export JAVA_HOME={choice.home}, or move the virtual environment",
+            remedy=f"Export JAVA_HOME={shlex.quote(str(choice.home))}, "
+            "or move the virtual environment",
         )
     write_block(home / java.SETTINGS, choice.block)
     return choice.reason

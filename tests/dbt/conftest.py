@@ -12,9 +12,7 @@ from tests.dbt.dbtproject import DbtProject
 from tests.dbt.rawtables import RawSchema
 
 SETTINGS = {
-    "spark.sql.extensions": (
-        "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
-    ),
+    "spark.sql.extensions": ("org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"),
     "spark.sql.defaultCatalog": "lake",
     "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
     "spark.sql.catalog.lake.type": "hadoop",

@@ -124,9 +124,7 @@ class DbtProject:
         places = ["--project-dir", folder, "--log-path", f"{folder}/logs", "--quiet"]
         if command[0] != "deps":
             places += ["--target-path", f"{folder}/target"]
-        outcome = dbtRunner(manifest=manifest).invoke(
-            [*command, "--profiles-dir", folder, *places]
-        )
+        outcome = dbtRunner(manifest=manifest).invoke([*command, "--profiles-dir", folder, *places])
         if outcome.exception is not None:
             raise outcome.exception
         return outcome

@@ -47,15 +47,23 @@ class RawSchema:
     Args:
         spark: the session that writes.
         schema: its name; created, with an empty state table and ledger.
+        state_table: the state table's name.
+        syncs_table: the ledger's name.
     """
 
     spark: SparkSession
     schema: str
+    state_table: str = "_cq_state"
+    syncs_table: str = "_cq_syncs"
 
     def __post_init__(self) -> None:
         self.spark.sql(f"create schema if not exists {self.schema}")
-        self.spark.sql(f"create table {self.schema}._cq_state ({STATE_COLUMNS}) using iceberg")
-        self.spark.sql(f"create table {self.schema}._cq_syncs ({LEDGER_COLUMNS}) using iceberg")
+        self.spark.sql(
+            f"create table {self.schema}.{self.state_table} ({STATE_COLUMNS}) using iceberg"
+        )
+        self.spark.sql(
+            f"create table {self.schema}.{self.syncs_table} ({LEDGER_COLUMNS}) using iceberg"
+        )
 
     def create(self, table: str, columns: str) -> None:
         """Creates an empty raw table with the source's columns (DDL) before the ``_cq_`` ones."""
@@ -100,14 +108,14 @@ class RawSchema:
             )
             for version, value in values
         ]
-        self.insert("_cq_state", rows)
+        self.insert(self.state_table, rows)
 
     def syncs(self, table: str, entries: Iterable[Mapping[str, Any]]) -> None:
         """Appends ledger rows, one sync a day from the first day on.
 
         What an entry does not give is what a healthy incremental sync leaves.
         """
-        names = self.spark.table(f"{self.schema}._cq_syncs").columns
+        names = self.spark.table(f"{self.schema}.{self.syncs_table}").columns
         rows = []
         for run, entry in enumerate(entries, start=1):
             row = {
@@ -125,7 +133,7 @@ class RawSchema:
                 **entry,
             }
             rows.append(tuple(row.get(name) for name in names))
-        self.insert("_cq_syncs", rows)
+        self.insert(self.syncs_table, rows)
 
     def insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """Appends rows as they are, in one commit."""

@@ -175,7 +175,9 @@ CASES = {
     "ahead_pass": Case(
         "state_not_ahead", (ONE, [version(1, 5)]), states=((1, state(1, 1)), (2, state(2, 5)))
     ),
-    "ahead_behind_pass": Case("state_not_ahead", (ONE, [version(1, 5)]), states=((1, state(1, 1)),)),
+    "ahead_behind_pass": Case(
+        "state_not_ahead", (ONE, [version(1, 5)]), states=((1, state(1, 1)),)
+    ),
     "ahead_batch": Case(
         "state_not_ahead",
         (ONE,),
@@ -277,7 +279,11 @@ CASES = {
         "fail",
         (
             {"id": 1, "differing_columns": ["tags"]},
-            {"id": 2, "differing_columns": ["amount"], "problem": "differs from the newest version"},
+            {
+                "id": 2,
+                "differing_columns": ["amount"],
+                "problem": "differs from the newest version",
+            },
         ),
     ),
 }
@@ -334,7 +340,9 @@ def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
     for name, (versions, _, _) in STATES.items():
         raw.spark.sql(f"create table {raw.schema}.{name} ({STATE_COLUMNS}) using iceberg")
         raw.insert(name, [(key, "{}", number, sync_time(1)) for key, number in versions])
-        tables.append({"name": name, "data_tests": [{"strandline.state_monotonic": {"name": name}}]})
+        tables.append(
+            {"name": name, "data_tests": [{"strandline.state_monotonic": {"name": name}}]}
+        )
     project.write(
         "models/sources.yml",
         {"sources": [{"name": "shop", "schema": raw.schema, "tables": tables}]},

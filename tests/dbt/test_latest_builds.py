@@ -188,7 +188,9 @@ def test_full_refresh_hides_what_vanished(shop: Shop) -> None:
     raw.syncs("stale", [{"batch": 1}])
     shop.build("stale")
     raw.append("stale", 2, [row(1, 1, "2")], generation=2)
-    raw.syncs("stale", [{"batch": None, "generation": 2, "mode": "full_refresh", "status": "failed"}])
+    raw.syncs(
+        "stale", [{"batch": None, "generation": 2, "mode": "full_refresh", "status": "failed"}]
+    )
     assert shop.build("stale") == "MERGE to batch 2"
     assert shop.latest("stale") == {1: "2", 2: "x"}
     raw.syncs(

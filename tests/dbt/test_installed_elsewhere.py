@@ -1,0 +1,225 @@
+"""The package in a project with names of its own, from a fresh catalog on."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.dbt.dbtproject import DbtProject
+from tests.dbt.rawtables import RawSchema
+
+GENERATE_SCHEMA_NAME = """
+{% macro generate_schema_name(custom_schema_name, node) -%}
+    {{ "mart_" ~ (custom_schema_name or target.schema) }}
+{%- endmacro %}
+"""
+# names of the demo's own, to see that nothing of it meets a user's
+MODEL = """
+{{ config(materialized='deduped_latest', primary_key='id', cursor_field='updated_at') }}
+select * from {{ source('shop', 'orders') }}
+"""
+UNIT_TESTS = {
+    "unit_tests": [
+        {
+            "name": "order_of_versions",
+            "model": "latest_by_macro",
+            "given": [
+                {
+                    "input": "ref('versions')",
+                    "format": "sql",
+                    "rows": (
+                        "select 1 as id, 5 as at, 'a' as v, 1L as _cq_generation, 1L as _cq_batch, "
+                        "1L as _cq_seq, false as _cq_deleted union all "
+                        "select 1, null, 'null cursor', 1, 9, 1, false union all "
+                        "select 1, 5, 'tie, later', 1, 2, 1, false union all "
+                        "select 2, 9, 'older generation', 1, 3, 1, false union all "
+                        "select 2, 1, 'newer generation', 2, 2, 1, false union all "
+                        "select null, 1, 'null key', 1, 1, 1, false union all "
+                        "select 3, 1, 'lives', 1, 1, 1, false union all "
+                        "select 3, 2, null, 1, 1, 2, true"
+                    ),
+                }
+            ],
+            "expect": {
+                "format": "sql",
+                "rows": (
+                    "select 1 as id, 'tie, later' as v union all "
+                    "select 2, 'newer generation' union all select null, 'null key'"
+                ),
+            },
+        },
+        {
+            "name": "kinds_of_duplicates",
+            "model": "duplicates_by_macro",
+            "given": [
+                {
+                    "input": "ref('versions')",
+                    "format": "sql",
+                    "rows": (
+                        "select 1 as id, 5 as at, 1L as _cq_generation, b as _cq_batch, s as _cq_seq, "
+                        "timestamp '2025-01-01' as _cq_sync_time, h as _cq_row_hash, "
+                        "false as _cq_deleted "
+                        "from values (1L, 1L, 7L), (1L, 2L, 7L), (2L, 1L, 7L), (3L, 1L, 8L) "
+                        "as t(b, s, h)"
+                    ),
+                }
+            ],
+            "expect": {
+                "format": "sql",
+                "rows": (
+                    "select 1L as _cq_batch, 'in_batch' as duplicate_kind union all "
+                    "select 2L, 'redelivery' union all select 3L, 'conflict'"
+                ),
+            },
+        },
+        {
+            "name": "newest_state",
+            "model": "state_by_macro",
+            "given": [
+                {
+                    "input": "ref('versions')",
+                    "format": "sql",
+                    "rows": (
+                        'select \'shop.a.b\' as key, \'{"batch": 3, "cursor": "x"}\' as value, '
+                        "2L as version, timestamp '2025-01-01' as updated_at union all "
+                        'select \'shop.a.b\', \'{"batch": 2, "cursor": "w"}\', 2, '
+                        "timestamp '2025-01-02' union all "
+                        "select 'shop.a.b', '{\"batch\": 9}', null, timestamp '2025-01-03'"
+                    ),
+                }
+            ],
+            "expect": {
+                "format": "sql",
+                "rows": "select 'a.b' as table_name, 2L as version, 2L as batch, 'w' as cursor",
+            },
+        },
+    ]
+}
+
+
+@pytest.fixture(scope="module")
+def foreign(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DbtProject:
+    """Other project, profile, schema, variables, naming; its catalog knows no namespace of these."""
+    folder = tmp_path_factory.mktemp("foreign")
+    project = DbtProject(
+        spark,
+        folder,
+        name="acme",
+        schema="acme",
+        raw_schema="landing",
+        settings={
+            "vars": {
+                "strandline__raw_schema": "landing",
+                "strandline__state_table": "cursors",
+                "strandline__syncs_table": "ledger",
+            },
+            "data_tests": {"+store_failures": True},
+        },
+    )
+    project.write("macros/generate_schema_name.sql", GENERATE_SCHEMA_NAME)
+    project.write("models/versions.sql", "select 1 as id")
+    # a unit test with SQL rows expects every column of its model: these select what is asked about
+    wrappers = {
+        "latest_by_macro": ("id, v", "deduped_latest(ref('versions'), 'id', 'at')"),
+        "duplicates_by_macro": (
+            "_cq_batch, duplicate_kind",
+            "duplicates(ref('versions'), 'id', 'at')",
+        ),
+        "state_by_macro": (
+            "table_name, version, batch, cursor",
+            "current_state(ref('versions'))",
+        ),
+    }
+    for name, (columns, call) in wrappers.items():
+        project.write(
+            f"models/{name}.sql",
+            f"select {columns} from (\n{{{{ strandline.{call} }}}}\n) as called",
+        )
+    project.write("models/unit_tests.yml", UNIT_TESTS)
+    return project
+
+
+def test_unit_tests_before_any_build(foreign: DbtProject) -> None:
+    """The macros, with rows given as SQL: no table is needed."""
+    results = foreign.run("test", "--select", "test_type:unit")
+    statuses = {name: (one.status, one.message) for name, one in results.items()}
+    assert {status for status, _ in statuses.values()} == {"pass"}, statuses
+    assert len(results) == 3
+
+
+def test_builds_on_a_fresh_catalog(foreign: DbtProject) -> None:
+    """Nothing was synced yet: empty tables, passing tests, nothing of the demo."""
+    results = foreign.run("build", "--select", "package:strandline")
+    assert {one.status for one in results.values()} == {"success", "pass"}, results
+    models = {name for name, one in results.items() if one.status == "success"}
+    assert models == {"cq_state_current", "cq_sync_log", "cq_duplicates"}
+    assert foreign.rows("mart_acme.cq_state_current") == []
+    assert foreign.rows("mart_acme.cq_sync_log") == []
+    assert foreign.rows("mart_acme.cq_duplicates") == []
+
+
+def test_builds_with_data(foreign: DbtProject, spark: SparkSession) -> None:
+    """Snapshot, models and all tests under the project's own names, failures stored."""
+    raw = RawSchema(spark, "landing", state_table="cursors", syncs_table="ledger")
+    raw.create("orders", "id int, updated_at int, payload string")
+    rows = [{"id": key, "updated_at": 1, "payload": "x"} for key in (1, 2, 3)]
+    raw.append("orders", 1, rows)
+    raw.append("orders", 2, rows[:1])
+    value = {"cursor": "1", "cursor_field": "updated_at", "cursor_type": "integer", "generation": 1}
+    raw.states("orders", [(1, {"batch": 1, **value}), (2, {"batch": 2, **value})])
+    window = {"cursor_field": "updated_at", "cursor_high": "1"}
+    raw.syncs(
+        "orders",
+        [
+            {"batch": 1, "rows_appended": 3, **window},
+            {"batch": 2, "rows_appended": 1, "cursor_low": "1", **window},
+        ],
+    )
+    foreign.write("models/orders.sql", MODEL)
+    tests = ["cursor_conflict", "exact_redelivery", "inclusive_cursor"]
+    tests += ["state_not_ahead", "batches_accounted"]
+    key = {"primary_key": "id", "cursor_field": "updated_at"}
+    foreign.write(
+        "models/shop.yml",
+        {
+            "sources": [
+                {
+                    "name": "shop",
+                    "schema": "landing",
+                    "tables": [
+                        {
+                            "name": "orders",
+                            "config": {"meta": {"strandline": key}},
+                            "data_tests": [f"strandline.{test}" for test in tests],
+                        }
+                    ],
+                }
+            ],
+            "models": [
+                {
+                    "name": "orders",
+                    "config": {"schema": "sales"},
+                    "data_tests": [
+                        "strandline.unique_key",
+                        {
+                            "strandline.latest_matches_raw": {
+                                "arguments": {"raw": "source('shop', 'orders')"}
+                            }
+                        },
+                    ],
+                }
+            ],
+        },
+    )
+    results = foreign.run("build", "--select", "orders", "source:*", "package:strandline")
+    statuses = {name: one.status for name, one in results.items()}
+    warned = {name for name, status in statuses.items() if status == "warn"}
+    assert warned == {"strandline_source_exact_redelivery_shop_orders_"}, statuses
+    assert set(statuses.values()) == {"success", "pass", "warn"}, statuses
+    assert len(foreign.rows("mart_sales.orders")) == 3
+    (duplicates,) = foreign.rows("mart_acme.cq_duplicates")
+    assert (duplicates["raw_rows"], duplicates["raw_keys"]) == (4, 3)
+    assert (duplicates["redelivered_rows"], duplicates["versions"]) == (1, 3)
+    (state,) = foreign.rows("mart_acme.cq_state_current")
+    assert (state["table_name"], state["version"], state["batch"]) == ("orders", 2, 2)
+    assert len(foreign.rows("mart_acme.cq_sync_log")) == 2

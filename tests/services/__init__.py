@@ -1,0 +1,14 @@
+"""Real database servers that the suite starts for itself: PostgreSQL and MariaDB.
+
+Each lives in a folder of its own under the system's temporary folder, listens on a free port of
+127.0.0.1 only, checks passwords, sacrifices durability for speed, and has a time zone that is
+neither UTC nor the machine's.
+"""
+
+from __future__ import annotations
+
+from tests.services.mariadb import MariaDb
+from tests.services.postgres import Postgres
+from tests.services.server import PASSWORD, USER, Database, Server, ServerMissing
+
+__all__ = ["PASSWORD", "USER", "Database", "MariaDb", "Postgres", "Server", "ServerMissing"]

