@@ -46,6 +46,8 @@ def main() -> int:
     except (NotAsClaimed, LoaderError) as error:
         screen.failed(str(error))
         return 1
+    except KeyboardInterrupt:
+        return 130
     _look_around(screen, folder, time.monotonic() - began)
     return 0
 
@@ -77,7 +79,7 @@ def _introduce(screen: Screen) -> None:
 
 def _look_around(screen: Screen, folder: Path, seconds: float) -> None:
     shown = folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder
-    screen.step(f"That was all, in {seconds:.0f} seconds")
+    screen.step(f"Done, in {seconds:.0f} seconds")
     screen.say(
         f"""Database, tables and logs lie in {shown}, the spec is loader.yml, the models are
         models/demo. To go on by yourself:"""
@@ -235,12 +237,12 @@ class Demo:
             f"""Raw keeps every version, the snapshot the newest: the one with the highest cursor,
             and where versions share it the one of the later batch. Order {CORRECTED}:"""
         )
-        columns = ["order_id", "status", "total", "updated_at", "_cq_batch"]
-        rows = []
-        for shown, table in (("raw", self.raw), ("snapshot", self.analytics)):
-            found = self.spark.table(f"{table}.orders").where(f"order_id = {CORRECTED}")
-            for row in found.select(*columns).orderBy("_cq_batch").collect():
-                rows.append((f"{shown} {table}.orders", str(row[0]), *map(str, row[1:])))
+        columns = ["status", "total", "updated_at", "_cq_batch"]
+        rows: list[tuple[str, ...]] = []
+        for schema in (self.raw, self.analytics):
+            found = self.spark.table(f"{schema}.orders").where(f"order_id = {CORRECTED}")
+            versions = found.select(*columns).orderBy("_cq_batch").collect()
+            rows += [(f"{schema}.orders", *map(str, version)) for version in versions]
         self.screen.table(("", *columns), rows)
         self.screen.claim(len(rows) == 3, "two versions in raw, one row in the snapshot")
         self.screen.say(
@@ -256,9 +258,13 @@ class Demo:
         records = self._sync()
         self._claim_read(records)
         self.screen.claim(
-            all(r.status == "nothing new" and r.batch is None for r in records.values()),
-            "the rows at the cursor, and those without one, came again and were all dropped: "
-            "no batch",
+            all(r.rows_appended == 0 and r.batch is None for r in records.values()),
+            "the rows at the cursor, and those without one, came again and were all dropped: no "
+            "batch",
+        )
+        self.screen.claim(
+            self._said(records) == ["nothing new"] * len(records),
+            f"the ledger {self.raw}._cq_syncs says so: nothing new",
         )
         self.screen.claim(
             self._commits() == before,
@@ -321,11 +327,11 @@ class Demo:
             (
                 "table",
                 "raw rows",
-                "snapshot",
-                "source",
-                "checksum",
-                "of source",
-                "columns equal",
+                "snapshot rows",
+                "source rows",
+                "snapshot sum",
+                "source sum",
+                "equal columns",
             ),
             [
                 (
@@ -369,6 +375,12 @@ class Demo:
             table: [row[0] for row in self.spark.sql(ids.format(self.raw, table)).collect()]
             for table in TABLES
         }
+
+    def _said(self, records: dict[str, SyncRecord]) -> list[str]:
+        """What the ledger holds of a run, for each table."""
+        [run] = {record.run_id for record in records.values()}
+        ledger = self.spark.table(f"{self.raw}._cq_syncs").where(f"run_id = '{run}'")
+        return [row[0] for row in ledger.select("status").collect()]
 
     def _newest(self, table: str) -> str:
         from loader.cursor import Cursor, CursorType

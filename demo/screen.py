@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -30,29 +30,36 @@ class Screen:
         self._console = Console(highlight=False, width=width)
         self._step = 0
 
+    def _print(self, shown: RenderableType) -> None:
+        # rich fills lines with spaces up to the width of what they belong to.
+        with self._console.capture() as captured:
+            self._console.print(shown)
+        for line in captured.get().splitlines():
+            print(line.rstrip(), flush=True)
+
     def title(self, text: str) -> None:
         """The first line."""
-        self._console.print(Text(text, style="bold"))
+        self._print(Text(text, style="bold"))
 
     def step(self, text: str) -> None:
         """A numbered heading."""
         self._step += 1
-        self._console.print()
-        self._console.print(Text(f"{self._step}. {text}", style="bold cyan"))
+        self._print("")
+        self._print(Text(f"{self._step}. {text}", style="bold cyan"))
 
     def say(self, text: str) -> None:
         """A paragraph."""
-        self._console.print(Padding(Text(" ".join(text.split())), (0, 0, 0, 3), expand=False))
+        self._print(Padding(Text(" ".join(text.split())), (0, 0, 0, 3), expand=False))
 
     def item(self, mark: str, text: str, style: str = "") -> None:
         """A line of a list; what does not fit is indented."""
         line = Table.grid(padding=(0, 1))
         line.add_row(Text(mark, style=style), Text(" ".join(text.split())))
-        self._console.print(Padding(line, (0, 0, 0, 3), expand=False))
+        self._print(Padding(line, (0, 0, 0, 3), expand=False))
 
     def command(self, text: str) -> None:
         """What a user types for what follows."""
-        self._console.print(Padding(Text(f"$ {text}", style="bold"), (0, 0, 0, 3), expand=False))
+        self._print(Padding(Text(f"$ {text}", style="bold"), (0, 0, 0, 3), expand=False))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """A table; numbers to the right."""
@@ -63,9 +70,9 @@ class Screen:
             raw.add_column(column, justify="right" if numeric else "left", overflow="fold")
         for row in shown:
             raw.add_row(*map(Text, row))
-        self._console.print()
-        self._console.print(Padding(raw, (0, 0, 0, 3), expand=False))
-        self._console.print()
+        self._print("")
+        self._print(Padding(raw, (0, 0, 0, 3), expand=False))
+        self._print("")
 
     def claim(self, true: bool, text: str) -> None:
         """Shows what is so.

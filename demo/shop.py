@@ -154,13 +154,13 @@ class Shop:
             connection.execute("update customers set city = 'Ghent' where customer_id = 2")
         second = f"{PAYMENTS:%H:%M:%S}"
         return [
-            Change("40 new orders in the evening, one of them a guest's (NULLs)", "orders", 40),
-            Change("their lines, and the lines of the order below", "order_items", len(items)),
-            Change("5 new customers", "customers", len(newcomers)),
+            Change("40 new orders, one of them a guest's with NULLs in it", "orders", 40),
+            Change(f"order {late} turns up late, with updated_at {second}", "orders", 1),
+            Change(f"{len(items)} lines of these {len(orders)} orders", "order_items", len(items)),
             Change("60 orders delivered: status, note and updated_at change", "orders", 60),
             Change(f"order {CORRECTED} corrected; updated_at stays at {second}", "orders", 1),
-            Change(f"order {late} turns up late, with updated_at {second}", "orders", 1),
             Change(f"order {RESAVED} re-sent: saved again, exactly as it was", "orders", 0),
+            Change("5 new customers", "customers", len(newcomers)),
             Change("customer 2 moves; updated_at is NULL and stays so", "customers", 1),
         ]
 

@@ -6,7 +6,7 @@ import difflib
 import os
 import signal
 import sys
-import traceback
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -60,14 +60,26 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except LoaderError as error:
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
+            raise
+        except Exception as error:
             if ctx.parent is not None:
                 raise
             settings: Settings = ctx.obj
-            settings.output.error(error)
-            if settings.debug:
-                click.echo(settings.output.redact(traceback.format_exc()), err=True)
-            ctx.exit(error.exit_code)
+            found = _readable(error)
+            settings.output.error(found)
+            ctx.exit(found.exit_code)
+
+
+def _readable(error: Exception) -> LoaderError:
+    """The error as people should read it; its cause is kept for `--debug`."""
+    if isinstance(error, LoaderError):
+        return error
+    from loader.failures import clear
+
+    found = clear(error, "")
+    found.__cause__ = error
+    return found
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -92,7 +104,7 @@ class _Commands(click.Group):
 @click.pass_context
 def main(ctx: click.Context, config: Path, form: str, quiet: bool, debug: bool) -> None:
     """Appends what changed in databases and files to a lakehouse, and remembers where it was."""
-    ctx.obj = Settings(config, form, quiet, debug, Output(form, quiet))
+    ctx.obj = Settings(config, form, quiet, debug, Output(form, quiet, debug=debug))
 
 
 @main.command()
@@ -125,7 +137,7 @@ def check(settings: Settings, select: tuple[str, ...]) -> None:
         wrong = 0
         rows = []
         for part in pipeline.planned(select):
-            for error in part.errors:
+            for error in part.problems:
                 settings.output.error(error)
                 wrong += 1
             for plan in part.plans:
@@ -195,7 +207,7 @@ def run(
         with progress, _stopping(watch.stopped.set, pipeline.spark):
             outcomes = []
             for outcome in pipeline.run(watch, select, full_refresh, concurrency):
-                progress.done(outcome.table)
+                progress.done(outcome.table, report.ended(outcome))
                 outcomes.append(outcome)
         sys.exit(report.finished(output, outcomes))
 
@@ -222,6 +234,8 @@ def opened(settings: Settings, spec: Spec | None = None) -> Iterator[Pipeline]:
 
 def _session(settings: Settings, spec: Spec) -> SparkSession:
     from loader.profile import load_profile
+    from loader.setup import problem
+    from loader.sources import connector
     from loader.spark import session
 
     lakes = [spec.destination(source.destinations[0]).lake for source in spec.sources]
@@ -236,6 +250,10 @@ def _session(settings: Settings, spec: Spec) -> SparkSession:
     profile = load_profile(
         first.profile, first.target, spec.folder, first.profiles_dir, redactor=spec.redactor
     )
+    if problem() is None:
+        # A mistake in a connector's options is told before Spark takes its seconds to start.
+        for source in spec.sources:
+            source.options(connector(source.path, f"{source.where}.path").options_model)
     spark = session(profile)
     # Spark logs the stack trace of every failed task; the error that we show says it once.
     spark.sparkContext.setLogLevel("WARN" if settings.debug else "OFF")
@@ -244,13 +262,21 @@ def _session(settings: Settings, spec: Spec) -> SparkSession:
 
 @contextmanager
 def _stopping(stop: Callable[[], None], spark: SparkSession) -> Iterator[None]:
-    """SIGINT and SIGTERM: running reads are cancelled, nothing further is published."""
+    """SIGINT and SIGTERM: running reads are cancelled, nothing further is published.
+
+    A second one ends the process at once, as it would without us.
+    """
 
     def handle(number: int, frame: object) -> None:
         stop()
-        spark.sparkContext.cancelAllJobs()
+        signal.signal(number, before[number])
+        # Not here: this thread may be in the midst of a call to the JVM, over the connection
+        # that another call from it would use.
+        threading.Thread(target=spark.sparkContext.cancelAllJobs, daemon=True).start()
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, handle)
     try:
         yield
     finally:

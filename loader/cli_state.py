@@ -108,7 +108,8 @@ def reset(settings: Settings, table: str) -> None:
 
 
 def _store(settings: Settings, stores: Stores, table: str, wanted: TableState) -> None:
-    with stores.lake.lock(table.split(".", 1)[1]):
+    stores.state.prepare()
+    with stores.lake.lock(table.split(".", 1)[1], timeout=0):
         row = stores.state.write(table, wanted)
     shown = wanted.cursor.text if wanted.cursor else "none: the next sync reads from the beginning"
     version = f" (version {row.version})" if row else " (as it was)"

@@ -169,8 +169,9 @@ def _marked_by_multiplicity(rows: DataFrame, known: DataFrame) -> DataFrame:
 
 
 def _region(raw: DataFrame, window: Window, nulls: bool) -> Column:
-    if window.cursor is None or window.low is None:
+    floor = window.floor
+    if window.cursor is None or floor is None:
         return f.lit(True)
     column = f.col(quoted(window.cursor.name))
-    above = column >= literal(window.low, raw.schema[window.cursor.name].dataType)
+    above = column >= literal(floor, raw.schema[window.cursor.name].dataType)
     return above | column.isNull() if nulls else above

@@ -4,19 +4,42 @@ from __future__ import annotations
 
 import re
 
+from filelock import Timeout
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-from loader.errors import LoaderError, TableError
+from loader.errors import LoaderError, LockedError, TableError
 from loader.sources.connection import explain
+
+# A part of the text, in lower case, and what to do about it.
+_REMEDIES = {
+    "no space left": "Free disk space and run again: the batch was discarded, "
+    "nothing is half written",
+    "cancelled": "Nothing of this batch is visible; run again",
+    "context was shut down": "Nothing of this batch is visible; run again",
+    "outofmemory": "Give Spark more memory (spark.driver.memory in the profile's target)",
+    "java heap space": "Give Spark more memory (spark.driver.memory in the profile's target)",
+    "permission denied": "Let the user that runs the loader write there",
+}
 
 
 def clear(error: BaseException, where: str) -> LoaderError:
     """The error as a user should read it; ours pass through unchanged."""
     if isinstance(error, LoaderError):
         return error
+    if isinstance(error, Timeout):
+        return LockedError(
+            "another run holds the lock",
+            where=where,
+            remedy="Run again when it is done",
+        )
     if isinstance(error, Py4JJavaError):
         found = explain(error, where)
+        if re.search(r"\b(?:job|stage) \d+ (?:was )?cancelled", found.what, re.IGNORECASE):
+            # Spark's own text is the number of a job.
+            return TableError(
+                "the run was interrupted", where=where, remedy=_REMEDIES["cancelled"]
+            )
         return TableError(_first(found.what), where=where, remedy=_remedy(found.what, found.remedy))
     if isinstance(error, (PySparkException, Py4JError, OSError)):
         text = _first(str(error) or type(error).__name__)
@@ -38,10 +61,4 @@ def _first(text: str) -> str:
 
 def _remedy(text: str, remedy: str) -> str:
     lowered = text.lower()
-    if "no space left" in lowered:
-        return "Free disk space and run again: the batch was discarded, nothing is half written"
-    if "cancelled" in lowered or "context was shut down" in lowered:
-        return "The run was interrupted: the batch was discarded, run again"
-    if "outofmemory" in lowered or "java heap space" in lowered:
-        return "Give Spark more memory (spark.driver.memory in the profile's target)"
-    return remedy
+    return next((told for part, told in _REMEDIES.items() if part in lowered), remedy)

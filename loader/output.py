@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ from rich.text import Text
 from loader.errors import LoaderError
 
 
+_WIDE = 10_000
+
+
 class Output:
     """Writes results to stdout, progress and errors to stderr; redacts both.
 
@@ -24,16 +28,22 @@ class Output:
         form: ``text`` or ``json``.
         quiet: nothing but errors.
         redact: removes secrets from a text.
+        debug: errors come with their stack traces.
     """
 
     def __init__(
-        self, form: str = "text", quiet: bool = False, redact: Callable[[str], str] = str
+        self,
+        form: str = "text",
+        quiet: bool = False,
+        redact: Callable[[str], str] = str,
+        debug: bool = False,
     ) -> None:
         self.json = form == "json"
         self.quiet = quiet
         self.redact = redact
+        self.debug = debug
         # A pipe or a file has no width to fold a table into.
-        self.out = Console(highlight=False, width=None if sys.stdout.isatty() else 240)
+        self.out = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
         self.err = Console(stderr=True, highlight=False, soft_wrap=True)
         self._lock = threading.Lock()
 
@@ -59,11 +69,15 @@ class Output:
 
     def error(self, error: LoaderError) -> None:
         """What is wrong, where, and what to do; also with `quiet`."""
+        trace = "".join(traceback.format_exception(error)) if self.debug else ""
         if self.json:
-            self._line(sys.stderr, "error", what=error.what, where=error.where, remedy=error.remedy)
-        else:
-            with self._lock:
-                self.err.print(Text("error: ", style="bold red") + Text(self.redact(str(error))))
+            facts = {"what": error.what, "where": error.where, "remedy": error.remedy}
+            self._line(sys.stderr, "error", **facts, **({"trace": trace} if trace else {}))
+            return
+        with self._lock:
+            self.err.print(Text("error: ", style="bold red") + Text(self.redact(str(error))))
+            if trace:
+                self.err.print(Text(self.redact(trace), style="dim"))
 
     def table(
         self, kind: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = ""
@@ -83,7 +97,12 @@ class Output:
         for row in rows:
             drawn.add_row(*(Text(self.redact(_shown(value))) for value in row))
         with self._lock:
-            self.out.print(drawn)
+            if self.out.is_terminal:
+                self.out.print(drawn)
+                return
+            with self.out.capture() as captured:
+                self.out.print(drawn)
+            print(*(line.rstrip() for line in captured.get().splitlines()), sep="\n")
 
     def say(self, text: str) -> None:
         """A line for people, on stdout."""
@@ -137,10 +156,12 @@ class Progress:
     def warn(self, table: str, text: str) -> None:
         self.output.warning(f"{table}: {text}", table=table)
 
-    def done(self, table: str) -> None:
-        """A table ended: its line goes."""
+    def done(self, table: str, text: str) -> None:
+        """A table ended: its line goes, and `text` stays."""
         with self._lock:
             self._tables.pop(table, None)
+        if not self.output.json:
+            self.output.event("done", text)
 
     def _render(self) -> Table:
         drawn = Table(box=None, pad_edge=False, show_header=False)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,15 @@ from loader.failures import clear
 from loader.lake import Lake
 from loader.ledger import FAILED, LOCKED, Ledger, SyncRecord, now
 from loader.options import TableOptions
-from loader.plan import Plan, chosen, plan
+from loader.plan import (
+    INCREMENTAL,
+    Plan,
+    alone,
+    chosen,
+    is_wildcard,
+    options_for_nothing,
+    plan,
+)
 from loader.plugins import SourceSpec
 from loader.problems import did_you_mean
 from loader.run import Stores, lock, preview_table, sync_table
@@ -52,12 +60,23 @@ class Preview:
 
 @dataclass(frozen=True)
 class Planned:
-    """One source's part of a run."""
+    """One source's part of a run.
+
+    Attributes:
+        errors: what is wrong with the source as such.
+        refused: tables that cannot be synced, by their names in the lake.
+    """
 
     source: Source
     spec: SourceSpec
-    plans: list[Plan]
-    errors: list[LoaderError]
+    plans: list[Plan] = field(default_factory=list)
+    errors: list[LoaderError] = field(default_factory=list)
+    refused: dict[str, LoaderError] = field(default_factory=dict)
+
+    @property
+    def problems(self) -> list[LoaderError]:
+        """All errors, each once: tables of one source that is down share theirs."""
+        return list({id(e): e for e in (*self.errors, *self.refused.values())}.values())
 
 
 class Pipeline:
@@ -117,23 +136,30 @@ class Pipeline:
             jobs = []
             for part in parts:
                 yield from (Outcome(error.where, error=error) for error in part.errors)
+                for table, error in part.refused.items():
+                    yield self._failed(part.spec, table, error, run_id)
                 locks: list[tuple[Plan, BaseFileLock]] = []
                 for planned in part.plans:
                     try:
                         held = lock(planned, self.stores(part.spec).lake)
                         opened.callback(held.release)
                         locks.append((planned, held))
-                    except Exception as error:
-                        yield self._failed(part.spec, planned, error, run_id)
+                    except Exception as problem:
+                        yield self._failed(
+                            part.spec, planned.lake_table, problem, run_id, planned
+                        )
                 if not locks:
                     continue
                 try:
                     snapshot = opened.enter_context(part.source.snapshot())
-                except Exception as error:
+                except Exception as problem:
+                    shared = self.cleared(problem, f"source {part.spec.name}")
                     for planned, _ in locks:
-                        yield self._failed(part.spec, planned, error, run_id)
+                        yield self._failed(part.spec, planned.lake_table, shared, run_id, planned)
                     continue
                 for planned, held in locks:
+                    if not planned.key:
+                        watch.warn(planned.name, "no primary key: a snapshot needs one")
                     jobs.append(
                         pool.submit(
                             self._attempt, part.spec, planned, held, snapshot, watch, run_id
@@ -157,23 +183,25 @@ class Pipeline:
             record = sync_table(planned, held, snapshot, stores, watch, run_id)
             return Outcome(planned.name, record)
         except Exception as error:
-            return self._failed(source, planned, error, run_id, started)
+            return self._failed(source, planned.lake_table, error, run_id, planned, started)
 
     def _failed(
         self,
         source: SourceSpec,
-        planned: Plan,
+        table: str,
         error: BaseException,
         run_id: str,
+        planned: Plan | None = None,
         started: dt.datetime | None = None,
     ) -> Outcome:
-        found = self.cleared(error, f"table {planned.name}")
+        name = f"{source.name}.{table}"
+        found = self.cleared(error, f"table {name}")
         record = SyncRecord(
             run_id=run_id,
             source_name=source.name,
-            table_name=planned.lake_table,
-            mode=planned.mode,
-            cursor_field=planned.cursor.name if planned.cursor else None,
+            table_name=table,
+            mode=planned.mode if planned else INCREMENTAL,
+            cursor_field=planned.cursor.name if planned and planned.cursor else None,
             started_at=started or now(),
             error=str(found)[:2000],
         ).finished(status=LOCKED if isinstance(found, LockedError) else FAILED)
@@ -183,12 +211,12 @@ class Pipeline:
             # The lake itself may be what failed: then the first error says it, and the ledger
             # cannot.
             found.__context__ = second
-        return Outcome(planned.name, record, found)
+        return Outcome(name, record, found)
 
     def preview(self, select: Sequence[str], full_refresh: bool) -> Iterator[Preview | Outcome]:
         """What :meth:`run` would read, without writing anything."""
         for part in self.planned(select, full_refresh):
-            yield from (Outcome(error.where, error=error) for error in part.errors)
+            yield from (Outcome(error.where, error=error) for error in part.problems)
             if not part.plans:
                 continue
             try:
@@ -221,18 +249,25 @@ class Pipeline:
             try:
                 refs = bound.tables()
             except Exception as error:
-                where = f"source {source.name}"
-                parts.append(Planned(bound, source, [], [self.cleared(error, where)]))
+                down = self.cleared(error, f"source {source.name}")
+                named = [n for n in source.tables if not is_wildcard(n)]
+                named = [n for n in named if not select or _patterns(f"{source.name}.{n}", select)]
+                refused: dict[str, LoaderError] = {TableRef(n).lake_name: down for n in named}
+                errors = [] if refused else [down]
+                parts.append(Planned(bound, source, errors=errors, refused=refused))
                 matched.update(select)  # nobody can say whether it would have matched
                 continue
-            wanted, errors = chosen(source, refs)
+            wanted, missing = chosen(source, refs)
             if select:
-                names = {ref.name: f"{source.name}.{ref.name}" for ref in wanted}
+                names = {n: f"{source.name}.{n}" for n in (*(r.name for r in wanted), *missing)}
                 seen += names.values()
                 picked = {n: _patterns(full, select) for n, full in names.items()}
                 matched.update(*picked.values())
-                wanted, errors = [ref for ref in wanted if picked[ref.name]], []
-            parts.append(self._planned(source, bound, wanted, refs, errors, full_refresh))
+                wanted = [ref for ref in wanted if picked[ref.name]]
+                missing = {n: error for n, error in missing.items() if picked[n]}
+            else:
+                missing |= options_for_nothing(source, bound.table_options, refs)
+            parts.append(self._planned(source, bound, wanted, missing, full_refresh))
         for pattern in select:
             if pattern not in matched:
                 raise SpecError(
@@ -248,40 +283,35 @@ class Pipeline:
         source: SourceSpec,
         bound: Source,
         wanted: Sequence[TableRef],
-        refs: Sequence[TableRef],
-        errors: Sequence[TableError],
+        missing: Mapping[str, TableError],
         full_refresh: bool,
     ) -> Planned:
         plans: list[Plan] = []
-        found: list[LoaderError] = [*errors]
-        names = {ref.name.lower() for ref in refs}
-        for name in bound.table_options:
-            if name.lower() not in names:
-                found.append(
-                    TableError(
-                        f"there are options for a table {name!r}, which the source does not have",
-                        where=f"source {source.name}, table_options",
-                        remedy=did_you_mean(name, [ref.name for ref in refs])
-                        or "`loader discover` lists its tables",
-                    )
-                )
+        errors: list[LoaderError] = []
+        refused: dict[str, LoaderError] = {}
+        for name, error in missing.items():
+            if name in source.tables and not is_wildcard(name):
+                refused[TableRef(name).lake_name] = error
+            else:
+                errors.append(error)
         for ref in wanted:
             where = f"table {source.name}.{ref.name}"
             try:
                 planned = plan(
                     source.name, bound.describe(ref), options_of(bound, ref), full_refresh
                 )
-                _alone(planned, plans)
+                alone(planned, plans)
                 plans.append(planned)
-            except Exception as error:
-                found.append(self.cleared(error, where))
-        return Planned(bound, source, plans, found)
+            except Exception as problem:
+                refused[ref.lake_name] = self.cleared(problem, where)
+        return Planned(bound, source, plans, errors, refused)
 
     def cleared(self, error: BaseException, where: str) -> LoaderError:
         """An error as a user should read it, without secrets."""
         found = clear(error, where)
         hide = self.spec.redactor.redact
         clean = type(found)(hide(found.what), where=hide(found.where), remedy=hide(found.remedy))
+        clean.__cause__ = error if found is not error else error.__cause__
         return clean.with_traceback(error.__traceback__)
 
     def _workers(self, concurrency: int | None) -> int:
@@ -300,14 +330,3 @@ def options_of(source: Source, ref: TableRef) -> TableOptions:
 
 def _patterns(name: str, select: Sequence[str]) -> set[str]:
     return {p for p in select if fnmatchcase(name.lower(), p.lower())}
-
-
-def _alone(planned: Plan, others: Sequence[Plan]) -> None:
-    for other in others:
-        if other.lake_table.lower() == planned.lake_table.lower():
-            raise TableError(
-                f"{planned.table.ref.name} and {other.table.ref.name} would share the raw table "
-                f"{planned.lake_table}",
-                where=f"source {planned.source}, tables",
-                remedy="Load one of them through a second source with another destination schema",
-            )

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from loader.cursor import Cursor, CursorType
+from loader.delta import COLUMNS
 from loader.errors import TableError
+from loader.ledger import TABLE as LEDGER
 from loader.options import TableOptions
 from loader.plugins import SourceSpec
+from loader.problems import did_you_mean
 from loader.sources import SourceTable, TableRef
 from loader.window import CursorField
 
 INCREMENTAL = "incremental"
 FULL_REFRESH = "full_refresh"
+RESERVED_TABLES = frozenset({"_cq_state", LEDGER})
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Plan:
         key: the primary key; empty where there is none.
         cursor: the cursor column; None for a full refresh without one.
         mode: ``incremental`` or ``full_refresh``.
+        initial: where the first sync begins; None begins with everything.
     """
 
     source: str
@@ -34,6 +38,7 @@ class Plan:
     key: tuple[str, ...]
     cursor: CursorField | None
     mode: str
+    initial: Cursor | None = None
 
     @property
     def lake_table(self) -> str:
@@ -45,14 +50,6 @@ class Plan:
         """``<source>.<table>``: in messages, and the key of its state."""
         return f"{self.source}.{self.lake_table}"
 
-    @property
-    def initial(self) -> Cursor | None:
-        """Where the first sync begins."""
-        text = self.options.initial_cursor
-        if text is None or self.cursor is None:
-            return None
-        return parsed(text, self.cursor.type, f"table {self.name}, initial_cursor")
-
 
 def plan(
     source: str, table: SourceTable, options: TableOptions, full_refresh: bool = False
@@ -60,9 +57,11 @@ def plan(
     """Checks a table's options against its columns.
 
     Raises:
-        TableError: where the cursor or key column is missing, or of a type that has no order.
+        TableError: where the cursor or key column is missing, or of a type that has no order;
+            where a column's name is taken.
     """
     where = f"table {source}.{table.ref.name}"
+    _free_names(table, where)
     mode = FULL_REFRESH if full_refresh or options.sync_mode == FULL_REFRESH else INCREMENTAL
     name = options.cursor_field or table.cursor_field
     if name is None and mode == INCREMENTAL:
@@ -75,7 +74,7 @@ def plan(
             + (f" (candidates: {', '.join(found)})" if found else "")
             + ", or sync_mode: full_refresh",
         )
-    cursor = None
+    cursor, initial = None, None
     if name is not None:
         column = _column(table, name, where, "cursor_field")
         type_ = CursorType.of(table.schema[column].dataType)
@@ -88,18 +87,66 @@ def plan(
                 + (f": {', '.join(candidates(table))}" if candidates(table) else ""),
             )
         cursor = CursorField(column, type_)
+        _fits(options, type_, where)
+        if options.initial_cursor is not None:
+            initial = parsed(options.initial_cursor, type_, f"{where}, initial_cursor")
     key = options.primary_key if options.primary_key is not None else table.primary_key
-    planned = Plan(
+    return Plan(
         source=source,
         table=table,
         options=options,
         key=tuple(_column(table, part, where, "primary_key") for part in key),
         cursor=cursor,
         mode=mode,
+        initial=initial,
     )
-    if planned.initial is not None and cursor is not None and options.lookback is not None:
-        planned.initial.minus(options.lookback)
-    return planned
+
+
+def _free_names(table: SourceTable, where: str) -> None:
+    if table.ref.lake_name.lower() in RESERVED_TABLES:
+        raise TableError(
+            f"the raw table would be called {table.ref.lake_name}, as one of the loader's own",
+            where=where,
+            remedy="Read it through a view of another name in the source",
+        )
+    seen: dict[str, str] = {}
+    for name in table.schema.names:
+        lowered = name.lower()
+        if lowered in COLUMNS:
+            raise TableError(
+                f"the source has a column {name!r}, which the loader writes itself",
+                where=where,
+                remedy="Rename it, or read the others through a view in the source",
+            )
+        if lowered in seen:
+            raise TableError(
+                f"the columns {seen[lowered]!r} and {name!r} differ only in upper and lower case, "
+                "which Spark does not tell apart",
+                where=where,
+                remedy="Rename one, or read them through a view in the source",
+            )
+        seen[lowered] = name
+
+
+def _fits(options: TableOptions, type_: CursorType, where: str) -> None:
+    """Refuses a lookback that no cursor of the type can be moved back by."""
+    lookback = options.lookback
+    if lookback is None:
+        return
+    fits = lookback.seconds is not None if type_.is_time else lookback.steps is not None
+    if fits and (type_.is_time or type_.is_number):
+        return
+    if type_.is_time:
+        remedy = "Write a duration, for example '10 minutes'"
+    elif type_.is_number:
+        remedy = "Write a whole number: how far below the cursor to begin"
+    else:
+        remedy = "Leave it away: a string cannot be moved back"
+    raise TableError(
+        f"{lookback.text!r} does not fit a cursor of type {type_.value}",
+        where=f"{where}, lookback",
+        remedy=remedy,
+    )
 
 
 def candidates(table: SourceTable) -> list[str]:
@@ -116,26 +163,25 @@ def candidates(table: SourceTable) -> list[str]:
     return sorted((n for n in table.schema.names if score(n) > 1), key=score, reverse=True)
 
 
-def chosen(spec: SourceSpec, refs: Sequence[TableRef]) -> tuple[list[TableRef], list[TableError]]:
-    """The tables that a source's patterns choose, and an error for each pattern without one.
+def chosen(
+    spec: SourceSpec, refs: Sequence[TableRef]
+) -> tuple[list[TableRef], dict[str, TableError]]:
+    """The tables that a source's patterns choose, and by pattern an error where it finds none.
 
     An exact name matches without case where only one table fits; wildcards pass over views.
     """
     found: dict[str, TableRef] = {}
-    errors = []
+    errors: dict[str, TableError] = {}
     for pattern in spec.tables:
         matches = _matching(pattern, refs)
         if not matches:
             names = [ref.name for ref in refs]
-            near = difflib.get_close_matches(pattern.lower(), [n.lower() for n in names], 1)
-            hint = f"Did you mean {near[0]!r}? " if near else ""
             shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
-            errors.append(
-                TableError(
-                    f"the source has no table {pattern!r}",
-                    where=f"source {spec.name}, tables",
-                    remedy=f"{hint}It has: {shown or 'no tables that this user can see'}",
-                )
+            errors[pattern] = TableError(
+                f"the source has no table {pattern!r}",
+                where=f"source {spec.name}, tables",
+                remedy=f"{did_you_mean(pattern, names)} "
+                f"It has: {shown or 'no tables that this user can see'}".strip(),
             )
         for ref in matches:
             found[ref.name] = ref
@@ -145,15 +191,20 @@ def chosen(spec: SourceSpec, refs: Sequence[TableRef]) -> tuple[list[TableRef], 
     return list(found.values()), errors
 
 
+def is_wildcard(pattern: str) -> bool:
+    """Whether a pattern stands for more than the one table that it names."""
+    return any(mark in pattern for mark in "*?[")
+
+
 def _matching(pattern: str, refs: Sequence[TableRef]) -> list[TableRef]:
-    if any(mark in pattern for mark in "*?["):
+    exact = [ref for ref in refs if ref.name == pattern]
+    if exact:
+        return exact
+    if is_wildcard(pattern):
         lowered = pattern.lower()
         return [
             ref for ref in refs if ref.kind == "table" and fnmatchcase(ref.name.lower(), lowered)
         ]
-    exact = [ref for ref in refs if ref.name == pattern]
-    if exact:
-        return exact
     loose = [ref for ref in refs if ref.name.lower() == pattern.lower()]
     return loose if len(loose) == 1 else []
 
@@ -165,13 +216,44 @@ def _column(table: SourceTable, name: str, where: str, option: str) -> str:
     loose = [column for column in names if column.lower() == name.lower()]
     if len(loose) == 1:
         return loose[0]
-    near = difflib.get_close_matches(name, names, 1)
-    hint = f"Did you mean {near[0]!r}? " if near else ""
     raise TableError(
         f"there is no column {name!r}",
         where=f"{where}, {option}",
-        remedy=f"{hint}Its columns: {', '.join(names)}",
+        remedy=f"{did_you_mean(name, names)} Its columns: {', '.join(names)}".strip(),
     )
+
+
+def options_for_nothing(
+    spec: SourceSpec, options: Mapping[str, TableOptions], refs: Sequence[TableRef]
+) -> dict[str, TableError]:
+    """Errors for `table_options` of tables that the source does not have, by their names."""
+    names = {ref.name.lower(): ref.name for ref in refs}
+    asked = {name.lower() for name in spec.tables}  # a missing one of these is an error already
+    return {
+        name: TableError(
+            f"there are options for a table {name!r}, which the source does not have",
+            where=f"source {spec.name}, table_options",
+            remedy=did_you_mean(name, names.values()) or "`loader discover` lists its tables",
+        )
+        for name in options
+        if name.lower() not in names and name.lower() not in asked
+    }
+
+
+def alone(planned: Plan, others: Sequence[Plan]) -> None:
+    """Refuses a table whose raw table is that of another one.
+
+    Raises:
+        TableError: names both.
+    """
+    for other in others:
+        if other.lake_table.lower() == planned.lake_table.lower():
+            raise TableError(
+                f"{planned.table.ref.name} and {other.table.ref.name} would share the raw table "
+                f"{planned.lake_table}",
+                where=f"source {planned.source}, tables",
+                remedy="Load one of them through a second source with another destination schema",
+            )
 
 
 def parsed(text: str, type_: CursorType, where: str) -> Cursor:
@@ -182,7 +264,20 @@ def parsed(text: str, type_: CursorType, where: str) -> Cursor:
     """
     try:
         return Cursor.parse(text, type_)
-    except ValueError as problem:
+    except ValueError:
         raise TableError(
-            f"{problem}", where=where, remedy=f"The cursor is of type {type_.value}"
+            f"{text!r} is no value of the cursor's type, {type_.value}",
+            where=where,
+            remedy=f"Write it as {_EXAMPLES[type_]}",
         ) from None
+
+
+_EXAMPLES = {
+    CursorType.INTEGER: "42",
+    CursorType.DECIMAL: '"1.50"',
+    CursorType.DOUBLE: '"1.5"',
+    CursorType.DATE: '"2025-01-31"',
+    CursorType.TIMESTAMP: '"2025-01-31 12:00:00" or "2025-01-31"',
+    CursorType.TIMESTAMPTZ: '"2025-01-31 12:00:00+00:00" (without an offset: UTC)',
+    CursorType.STRING: "any text",
+}

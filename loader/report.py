@@ -29,12 +29,22 @@ def finished(output: Output, outcomes: Sequence[Outcome]) -> int:
         if outcome.record is not None
     ]
     output.table("table", columns, rows)
-    failed = [outcome.error for outcome in outcomes if outcome.error is not None]
-    for error in failed:
+    # Tables of one source that is down share its error.
+    failed = {str(o.error): o.error for o in outcomes if o.error is not None}
+    for error in failed.values():
         output.error(error)
     if not outcomes:
         output.say("No table was chosen.")
     return 1 if failed else 0
+
+
+def ended(outcome: Outcome) -> str:
+    """How a table ended, in a line for people; the details are in the table at the end."""
+    record = outcome.record
+    if record is None:
+        return ""
+    rows = f", {record.rows_appended:,} rows appended" if record.rows_appended else ""
+    return f"{outcome.table}: {record.status}{rows}"
 
 
 def previewed(output: Output, previews: Iterable[Preview | Outcome]) -> int:
@@ -87,9 +97,14 @@ def status(output: Output, pipeline: Pipeline) -> None:
                     known["error"],
                 )
             )
-    output.table(
-        "status", ("table", "last_attempt", "cursor", "batch", "rows", "synced", "error"), rows
-    )
+    columns = ("table", "last_attempt", "cursor", "batch", "rows", "synced", "error")
+    if output.json:
+        output.table("status", columns, rows)
+        return
+    output.table("status", columns[:-1], [row[:-1] for row in rows])
+    for row in rows:
+        if row[-1]:
+            output.say(f"{row[0]}: {row[-1]}")
     if not rows:
         output.say("Nothing was synced yet: `loader run`.")
 

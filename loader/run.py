@@ -157,7 +157,12 @@ def look(plan: Plan, snapshot: Snapshot, known: Known, watch: Watch) -> tuple[Wi
     else:
         _same_cursor(plan, known)
         low = lower_bound(None if full else known.state.cursor, plan.initial, plan.options.lookback)
-        window = Window(plan.cursor, low, nulls=plan.options.null_cursor != "exclude")
+        window = Window(
+            plan.cursor,
+            low,
+            nulls=plan.options.null_cursor != "exclude",
+            mark=None if full or known.state.cursor is None else known.state.mark,
+        )
     watch.phase(plan.name, "counting")
     bounds = snapshot.bounds(plan.table, window)
     if bounds.nulls and plan.options.null_cursor == "fail":
@@ -172,7 +177,9 @@ def look(plan: Plan, snapshot: Snapshot, known: Known, watch: Watch) -> tuple[Wi
             f"{bounds.future} rows are dated in the future (up to {bounds.high.text}): "
             f"loaded, but the cursor stays at the source's clock, {bounds.clock.text}",
         )
-    return replace(window, high=bounds.high), bounds
+    for note in bounds.notes:
+        watch.warn(plan.name, note)
+    return replace(window, high=bounds.high, reach=bounds.reach), bounds
 
 
 def intend(
@@ -186,6 +193,7 @@ def intend(
         generation=known.state.generation + (1 if fresh_generation else 0),
         cursor=next_cursor(None if full else known.state.cursor, bounds),
         cursor_field=plan.cursor.name if plan.cursor else None,
+        mark=bounds.mark,
     )
     record = SyncRecord(
         run_id=run_id,
@@ -315,8 +323,9 @@ def finish(
         # reset to an older value, else every sync would read them again.
         clamped = bounds.future > 0
         cursor = known.state.cursor if clamped else after.cursor
-        if cursor != known.state.cursor and known.state.batch:
-            stores.state.write(plan.name, known.state.moved(cursor, after.cursor_field))
+        if known.state.batch and (cursor != known.state.cursor or bounds.settled):
+            moved = known.state.moved(cursor, after.cursor_field)
+            stores.state.write(plan.name, replace(moved, mark=bounds.mark))
         done = record.finished(
             status=NOTHING_NEW,
             batch=None,

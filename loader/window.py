@@ -6,7 +6,9 @@ since. What it re-reads is dropped later, by comparing contents (:mod:`loader.de
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from loader.cursor import Cursor, CursorType, later
 from loader.duration import Lookback
@@ -29,12 +31,23 @@ class Window:
         low: inclusive lower bound, lookback applied; None reads from the beginning.
         high: inclusive upper bound, fixed before reading; None where no row has a cursor.
         nulls: whether rows without a cursor are read.
+        mark: what the connector remembered at the last sync that stored a cursor.
+        reach: how far below `low` the connector reads late rows, by its mark.
     """
 
     cursor: CursorField | None = None
     low: Cursor | None = None
     high: Cursor | None = None
     nulls: bool = True
+    mark: Mapping[str, Any] | None = None
+    reach: Cursor | None = None
+
+    @property
+    def floor(self) -> Cursor | None:
+        """The lowest cursor that the window can deliver; None where it has no lower bound."""
+        if self.low is None or self.reach is None:
+            return self.low
+        return self.low if self.low.order <= self.reach.order else self.reach
 
 
 @dataclass(frozen=True)
@@ -48,6 +61,10 @@ class Bounds:
         low, high: lowest and highest cursor among them.
         clock: the source's own clock, in the cursor's type; None where it has none.
         future: rows whose cursor lies beyond that clock.
+        reach: the lowest cursor of late rows that the connector reads besides.
+        mark: what the connector wants to be given back at the next sync, stored with the cursor.
+        settled: the stored mark expects late rows, this one does not: worth storing by itself.
+        notes: what a user should know, though the sync goes on.
     """
 
     rows: int | None
@@ -55,7 +72,11 @@ class Bounds:
     low: Cursor | None = None
     high: Cursor | None = None
     clock: Cursor | None = None
-    future: int = field(default=0)
+    future: int = 0
+    reach: Cursor | None = None
+    mark: Mapping[str, Any] | None = None
+    settled: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def lower_bound(

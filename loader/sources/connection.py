@@ -6,13 +6,15 @@ before: keys, bounds, clocks, and the snapshot that the readers share.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
+from loader.drivers import DRIVERS
 from loader.errors import TableError
 
 
@@ -52,7 +54,7 @@ class Connection:
             dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(options["url"])
             java = dialect.createConnectionFactory(jdbc).apply(-1)
         except Py4JJavaError as error:
-            raise explain(error, where) from error
+            raise explain(error, where, options["url"]) from error
         connection = cls(spark, java, where)
         try:
             yield connection
@@ -139,27 +141,34 @@ class Connection:
             call()
 
 
-def explain(error: Py4JJavaError, where: str) -> DatabaseError:
-    """One clear error out of a JDBC driver's exception, with the remedy its SQLSTATE suggests."""
-    cause = root_cause(error.java_exception)
-    message = " ".join((cause.getMessage() or cause.toString()).split())
-    state = ""
-    if hasattr(cause, "getSQLState"):
-        try:
-            state = cause.getSQLState() or ""
-        except Exception:  # not an SQLException after all
-            state = ""
-    return DatabaseError(message.rstrip("."), where=where, remedy=_remedy(state, message))
+def explain(error: Py4JJavaError, where: str, url: str = "") -> DatabaseError:
+    """One clear error out of a JDBC driver's exception, with the remedy its SQLSTATE suggests.
+
+    Args:
+        url: of the database, where it was being connected to.
+    """
+    throwable = error.java_exception
+    cause = root_cause(throwable)
+    message = _plain(cause.getMessage() or cause.toString())
+    host = _unknown_host(throwable)
+    if host is not None:
+        message = f"there is no host {host!r}"
+    elif _driver_missing(cause, message):
+        found = f" ({message})" if "no suitable driver" not in message.lower() else ""
+        message = f"there is no JDBC driver for {protocol(url) or 'this url'}{found}"
+        return DatabaseError(message, where=where, remedy=_driver_remedy(url))
+    return DatabaseError(message, where=where, remedy=_remedy(_state(cause), message, host))
+
+
+def protocol(url: str) -> str:
+    """What kind of database a URL is for: ``jdbc:postgresql``."""
+    return ":".join(url.split(":")[:2]) if url.lower().startswith("jdbc:") else ""
 
 
 def root_cause(throwable: Any) -> Any:
     """The exception that says most: the deepest SQLException, else the deepest cause."""
-    best, current = throwable, throwable
-    for _ in range(20):
-        cause = current.getCause()
-        if cause is None:
-            break
-        current = cause
+    best = throwable
+    for cause in _causes(throwable):
         if (
             "SQL" in cause.getClass().getSimpleName()
             or "SQL" not in best.getClass().getSimpleName()
@@ -168,23 +177,85 @@ def root_cause(throwable: Any) -> Any:
     return best
 
 
-def _remedy(state: str, message: str) -> str:
+def _causes(throwable: Any) -> Iterator[Any]:
+    for _ in range(20):
+        throwable = throwable.getCause()
+        if throwable is None:
+            return
+        yield throwable
+
+
+def _plain(message: str) -> str:
+    """A driver's message in one line, without what helps nobody who reads it."""
+    text = " ".join(message.split())
+    text = re.sub(r"^(?:\(conn=\d+\) |(?:FATAL|ERROR|PANIC): )+", "", text)
+    text = re.sub(r" Current charset is [^.]*\..*$", "", text)
+    text = re.sub(r" Hint: No (?:function|operator) matches .*$", "", text)
+    return re.sub(r" Position: \d+$", "", text).rstrip(". ")
+
+
+def _unknown_host(throwable: Any) -> str | None:
+    for cause in _causes(throwable):
+        if cause.getClass().getSimpleName() == "UnknownHostException":
+            return str(cause.getMessage()).partition(":")[0].strip()
+    return None
+
+
+def _state(cause: Any) -> str:
+    try:
+        return str(cause.getSQLState() or "")
+    except Py4JError:  # not an SQLException: it has no such method
+        return ""
+
+
+def _driver_missing(cause: Any, message: str) -> bool:
+    name = cause.getClass().getSimpleName()
+    return name == "ClassNotFoundException" or "no suitable driver" in message.lower()
+
+
+def _driver_remedy(url: str) -> str:
+    scheme = protocol(url).removeprefix("jdbc:").lower()
+    known = next((d.name for d in DRIVERS.values() if scheme in d.protocols), None)
+    if known is not None:
+        return f"Run `loader setup {known}`"
+    return (
+        "Put the driver's jar into the `jars` folder of PySpark (or name it in `spark.jars` of "
+        "the profile's target) and its class into the source's `driver`; `loader setup` has "
+        f"{', '.join(DRIVERS)}"
+    )
+
+
+# By the first characters of the SQLSTATE, longest first where they overlap.
+_REMEDIES = {
+    "28": "Check user and password of the source",
+    "3D000": "Check the database's name in the source's url",
+    "XJ004": "Check the database's name in the source's url",
+    "42P01": "`loader discover` lists the tables that are there",
+    "42S02": "`loader discover` lists the tables that are there",
+    "42X05": "`loader discover` lists the tables that are there",
+    "42703": "`loader discover --columns` lists the table's columns",
+    "42S22": "`loader discover --columns` lists the table's columns",
+    "42X04": "`loader discover --columns` lists the table's columns",
+    "42883": "Choose a cursor_field of a type that the database can order",
+    "42501": "Grant the source's user SELECT on it",
+    "53300": "Lower num_partitions or --concurrency, or let the database take more connections",
+    "57": "The database ended the connection: nothing of this batch is visible; run again",
+    "08": "Check that the database is up and that the source's url names its host and port",
+}
+
+
+def _remedy(state: str, message: str, host: str | None) -> str:
     text = message.lower()
-    if "no suitable driver" in text or "classnotfound" in text or ("driver" in text and not state):
-        return (
-            "The JDBC driver is missing: run `loader setup postgresql` (or mariadb, ...), "
-            "or put the driver's jar where Spark finds it and set `driver`"
-        )
-    if state.startswith("28") or "access denied" in text or "authentication failed" in text:
-        return "Check user and password of the source"
-    if state.startswith("08") or "refused" in text or "unknownhost" in text:
-        return "Check that the database is up and that the source's url names its host and port"
-    if (state in ("3D000", "42000") and "database" in text) or state == "XJ004":
-        return "Check the database's name in the source's url"
-    if state in ("42P01", "42S02", "42X05"):
-        return "`loader discover` lists the tables that are there"
-    if state in ("42703", "42S22", "42X04"):
-        return "`loader discover` lists the table's columns"
-    if state == "42501" or "permission denied" in text:
-        return "Grant the source's user SELECT on it"
-    return ""
+    if host is not None:
+        return "Check the host in the source's url"
+    if "access denied for user" in text and "to database" in text:
+        return _REMEDIES["42501"]
+    if "access denied" in text or "authentication failed" in text:
+        return _REMEDIES["28"]
+    if "unknown database" in text:
+        return _REMEDIES["3D000"]
+    if "permission denied" in text or "command denied" in text:
+        return _REMEDIES["42501"]
+    if "refused" in text:
+        return _REMEDIES["08"]
+    return next((remedy for start, remedy in _REMEDIES.items() if state.startswith(start)), "")

@@ -5,23 +5,27 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from py4j.protocol import Py4JJavaError
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType, TimestampType
 
+from loader.cursor import CursorType
 from loader.errors import TableError
 from loader.options import TableOptions
+from loader.problems import did_you_mean
 from loader.sources import Source, SourceTable, TableRef
 from loader.sources.connection import Connection, explain
 from loader.sources.dialect import Dialect, dialect_class, scrubbed
+from loader.sources.horizon import activity, horizon
 from loader.sources.jdbc_snapshot import JdbcSnapshot
+from loader.validation import OptionError
 
 _TIMESTAMP_WITH_TIMEZONE = "2014"  # java.sql.Types
 
@@ -61,14 +65,40 @@ class JdbcOptions(BaseModel):
     fetch_size: int = Field(default=10_000, ge=1)
     table_options: dict[str, JdbcTableOptions] = Field(default_factory=dict)
 
+    @field_validator("url")
+    @classmethod
+    def _is_jdbc(cls, url: str) -> str:
+        if not url.lower().startswith("jdbc:"):
+            raise OptionError(
+                "this is not a JDBC url",
+                'Begin it with "jdbc:", for example jdbc:postgresql://localhost:5432/shop',
+            )
+        return url
+
+    @field_validator("time_zone")
+    @classmethod
+    def _is_zone(cls, name: str | None) -> str | None:
+        try:
+            return name if name is None else ZoneInfo(name).key
+        except (ZoneInfoNotFoundError, ValueError):
+            raise OptionError(
+                f"there is no time zone {name!r}", "Name one as Europe/Berlin or UTC"
+            ) from None
+
 
 @dataclass(frozen=True)
 class Native:
-    """Where a table is: its catalog, schema and name, exactly as the database has them."""
+    """Where a table is: its catalog, schema and name, exactly as the database has them.
+
+    Attributes:
+        stored: its rows lie in this database: no view, no foreign table.
+        columns: the columns' names.
+    """
 
     catalog: str | None
     schema: str | None
     table: str
+    stored: bool = True
     columns: tuple[str, ...] = ()
 
 
@@ -98,9 +128,14 @@ class JdbcSource(Source):
         return options
 
     @contextmanager
-    def connect(self) -> Iterator[Connection]:
-        """A connection whose session speaks UTC."""
-        with Connection.open(self.spark, self.reader_options, self.where) as connection:
+    def connect(self, table: str = "") -> Iterator[Connection]:
+        """A connection whose session speaks UTC.
+
+        Args:
+            table: what is asked about; errors name it in place of the source.
+        """
+        where = f"table {self.name}.{table}" if table else self.where
+        with Connection.open(self.spark, self.reader_options, where) as connection:
             for statement in self.kind.session:
                 connection.execute(statement)
             yield connection
@@ -135,26 +170,27 @@ class JdbcSource(Source):
                     continue
                 bare = dialect.lake_name(name)
                 shown = bare if schema == default else f"{dialect.lake_name(schema or '')}.{bare}"
-                native = Native(row["TABLE_CAT"], row["TABLE_SCHEM"], name)
                 view = "VIEW" in (row["TABLE_TYPE"] or "")
+                stored = not view and "FOREIGN" not in (row["TABLE_TYPE"] or "")
+                native = Native(row["TABLE_CAT"], row["TABLE_SCHEM"], name, stored)
                 refs.append(TableRef(shown, native, "view" if view else "table"))
             return sorted(refs, key=lambda ref: ref.name)
 
     def describe(self, ref: TableRef) -> SourceTable:
         native: Native = ref.native
-        with self.connect() as connection:
+        with self.connect(ref.name) as connection:
             place = (native.catalog, native.schema, native.table)
             keys = connection.metadata("getPrimaryKeys", *place)
             keys.sort(key=lambda row: int(row["KEY_SEQ"] or 0))
             indexes = connection.metadata("getIndexInfo", *place, False, True)
-        schema = self._schema(native)
+        schema = self._schema(ref)
         columns = tuple(schema.names)
         fields = [
             StructField(self.dialect.lake_name(column.name), column.dataType)
             for column in schema.fields
         ]
-        return SourceTable(
-            TableRef(ref.name, Native(*place, columns=columns), ref.kind),
+        described = SourceTable(
+            TableRef(ref.name, replace(native, columns=columns), ref.kind),
             StructType(fields),
             primary_key=tuple(self.dialect.lake_name(row["COLUMN_NAME"] or "") for row in keys),
             indexed=frozenset(
@@ -163,16 +199,47 @@ class JdbcSource(Source):
                 if row["ORDINAL_POSITION"] == "1" and row["COLUMN_NAME"]
             ),
         )
+        self.partition_column(described)  # a mistake in it is told before anything is read
+        return described
 
-    def _schema(self, native: Native) -> StructType:
+    def partition_column(self, table: SourceTable) -> str | None:
+        """The column whose ranges a table is configured to be read by.
+
+        Raises:
+            TableError: where there is no such column, or its type cannot be cut into ranges.
+        """
+        wanted = self.read_options(table.ref).partition_column
+        if wanted is None:
+            return None
+        where = f"table {self.name}.{table.ref.name}, partition_column"
+        for column in table.schema.fields:
+            if column.name.lower() == wanted.lower():
+                if CursorType.of(column.dataType) in (None, CursorType.STRING):
+                    raise TableError(
+                        f"the column {wanted!r} of type {column.dataType.simpleString()} "
+                        "cannot be cut into ranges",
+                        where=where,
+                        remedy="Choose a number, date or timestamp, or leave it away",
+                    )
+                return column.name
+        raise TableError(
+            f"there is no column {wanted!r}",
+            where=where,
+            remedy=f"{did_you_mean(wanted, table.schema.names)} Its columns: "
+            f"{', '.join(table.schema.names)}".strip(),
+        )
+
+    def _schema(self, ref: TableRef) -> StructType:
+        native: Native = ref.native
+        where = f"table {self.name}.{ref.name}"
         try:
             schema = self.reader(self.spark, f"(select * from {self.relation(native)}) t").schema
         except Py4JJavaError as error:
-            raise explain(error, f"{self.where}, table {native.table}") from error
+            raise explain(error, where) from error
         except PySparkException as error:
             raise TableError(
                 f"Spark cannot read a column's type: {str(error).splitlines()[0]}",
-                where=f"{self.where}, table {native.table}",
+                where=where,
                 remedy="Select the other columns through a view in the database",
             ) from error
         instants = self._instants(native)
@@ -193,8 +260,12 @@ class JdbcSource(Source):
         return {
             row["COLUMN_NAME"] or ""
             for row in rows
-            if (row["TYPE_NAME"] or "").lower() in self.dialect.instant_types
-            or row["DATA_TYPE"] == _TIMESTAMP_WITH_TIMEZONE
+            # The metadata takes the name for a pattern: `a_b` finds `axb` as well.
+            if row["TABLE_NAME"] == native.table
+            and (
+                (row["TYPE_NAME"] or "").lower() in self.dialect.instant_types
+                or row["DATA_TYPE"] == _TIMESTAMP_WITH_TIMEZONE
+            )
         }
 
     def relation(self, native: Native) -> str:
@@ -241,12 +312,16 @@ class JdbcSource(Source):
     def snapshot(self) -> Iterator[JdbcSnapshot]:
         offset = self._wall_offset()
         if not self.dialect.shares_snapshots:
-            yield JdbcSnapshot(self, offset, None)
+            yield JdbcSnapshot(self, offset)
             return
+        with self.connect() as connection:
+            seen = activity(connection)
         with self.connect() as holder:
-            holder.execute("begin isolation level repeatable read read only")
+            holder.java.setAutoCommit(False)
+            holder.execute("set transaction isolation level repeatable read read only")
+            found = horizon(holder, seen) if seen is not None else None
             [(exported,)] = holder.rows("select pg_catalog.pg_export_snapshot()")
-            yield JdbcSnapshot(self, offset, exported)
+            yield JdbcSnapshot(self, offset, exported, found)
 
     def _wall_offset(self) -> int:
         zone = self.options.time_zone

@@ -6,6 +6,7 @@ import datetime as dt
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
@@ -14,10 +15,10 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import TimestampNTZType, TimestampType
 
 from loader.cursor import Cursor, CursorType
-from loader.errors import TableError
 from loader.order import quoted
 from loader.sources import Bounds, Snapshot, SourceTable, Window
 from loader.sources.connection import Connection, DatabaseError, explain
+from loader.sources.horizon import Horizon
 from loader.sources.partitions import balanced, largest_share, partition_count, slices
 
 if TYPE_CHECKING:
@@ -30,8 +31,15 @@ _SKEWED = 0.8
 class JdbcSnapshot(Snapshot):
     """One moment of a database; of PostgreSQL truly one, exported to every reader."""
 
-    def __init__(self, source: JdbcSource, wall_offset: int, exported: str | None) -> None:
+    def __init__(
+        self,
+        source: JdbcSource,
+        wall_offset: int,
+        exported: str | None = None,
+        horizon: Horizon | None = None,
+    ) -> None:
         self.source = source
+        self.horizon = horizon
         self.dialect = source.dialect
         self.wall_offset = wall_offset
         self.session: tuple[str, ...] = ()
@@ -42,8 +50,8 @@ class JdbcSnapshot(Snapshot):
             )
 
     @contextmanager
-    def _connect(self) -> Iterator[Connection]:
-        with self.source.connect() as connection:
+    def _connect(self, table: SourceTable) -> Iterator[Connection]:
+        with self.source.connect(table.ref.name) as connection:
             if self.session:
                 connection.java.setAutoCommit(False)
             for statement in self.session:
@@ -52,12 +60,15 @@ class JdbcSnapshot(Snapshot):
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
         relation = self.source.relation(table.ref.native)
-        with self._connect() as connection:
+        with self._connect(table) as connection:
             if window.cursor is None:
                 [(rows,)] = connection.rows(f"select count(*) from {relation}")
                 return Bounds(int(rows or 0))
             type_ = window.cursor.type
             column = self._column(table, window.cursor.name)
+            horizon = self.horizon if table.ref.native.stored else None
+            reach = self._reach(window) if horizon else None
+            window = replace(window, reach=reach)
             # The clock is read before the rows: what commits in between lies beyond it.
             clock = self._clock(connection, type_)
             [(rows, dated, low, high)] = connection.rows(
@@ -79,6 +90,10 @@ class JdbcSnapshot(Snapshot):
                 high=top,
                 clock=clock,
                 future=future,
+                reach=reach,
+                mark=horizon.to_mark() if horizon else None,
+                settled=self._settled(window) if horizon else False,
+                notes=self._notes(table, type_),
             )
 
     def read(
@@ -97,7 +112,7 @@ class JdbcSnapshot(Snapshot):
         try:
             frame = source.reader(spark, relation, predicates, self.session)
         except Py4JJavaError as error:
-            raise explain(error, f"{source.where}, table {table.ref.name}") from error
+            raise explain(error, f"table {source.name}.{table.ref.name}") from error
         return frame.toDF(*table.schema.names).select(
             *(
                 f.col(quoted(column.name)).cast(column.dataType).alias(column.name)
@@ -124,7 +139,33 @@ class JdbcSnapshot(Snapshot):
         if not limits:
             return "" if window.nulls else f" where {column} is not null"
         text = " and ".join(limits)
+        before = Horizon.from_mark(window.mark)
+        if window.reach is not None and before is not None and self.horizon is not None:
+            late = f"{column} >= {self.dialect.literal(window.reach)}"
+            text = f"({text}) or ({late} and {before.written_since(self.horizon)})"
         return f" where ({text}) or {column} is null" if window.nulls else f" where {text}"
+
+    def _reach(self, window: Window) -> Cursor | None:
+        before = Horizon.from_mark(window.mark)
+        if before is None or self.horizon is None or window.cursor is None or window.low is None:
+            return None
+        return before.reach(window.cursor.type, self.wall_offset)
+
+    def _settled(self, window: Window) -> bool:
+        before = Horizon.from_mark(window.mark)
+        return bool(before and before.open and self.horizon and not self.horizon.open)
+
+    def _notes(self, table: SourceTable, type_: CursorType) -> tuple[str, ...]:
+        if not self.dialect.shares_snapshots or not type_.is_time:
+            return ()
+        if not table.ref.native.stored:
+            return ("of a view, rows that commit late are found within the lookback only",)
+        if self.horizon is not None:
+            return ()
+        return (
+            "this role cannot see how old open transactions are, so rows that commit late are "
+            "found within the lookback only: grant it pg_read_all_stats, or set a lookback",
+        )
 
     def _clock(self, connection: Connection, type_: CursorType) -> Cursor | None:
         if not type_.is_time:
@@ -143,7 +184,7 @@ class JdbcSnapshot(Snapshot):
         count = partition_count(rows, spark.sparkContext.defaultParallelism, options.num_partitions)
         if count < 2:
             return None
-        for name in self._partition_columns(table, window, options.partition_column):
+        for name in self._partition_columns(table, window):
             cuts = self._cuts(table, window, bounds, name, count)
             if cuts:
                 column = self._column(table, name)
@@ -155,16 +196,9 @@ class JdbcSnapshot(Snapshot):
                 ]
         return None
 
-    def _partition_columns(
-        self, table: SourceTable, window: Window, configured: str | None
-    ) -> list[str]:
+    def _partition_columns(self, table: SourceTable, window: Window) -> list[str]:
+        configured = self.source.partition_column(table)
         if configured is not None:
-            if configured not in table.schema.names:
-                raise TableError(
-                    f"there is no column {configured!r} to partition by",
-                    where=f"table {table.ref.name}, partition_column",
-                    remedy=f"Its columns: {', '.join(table.schema.names)}",
-                )
             return [configured]
         names = [window.cursor.name] if window.cursor is not None else []
         return [*names, *table.primary_key]
@@ -177,7 +211,7 @@ class JdbcSnapshot(Snapshot):
             return []
         relation = self.source.relation(table.ref.native)
         column, where = self._column(table, name), self._where(table, window)
-        with self._connect() as connection:
+        with self._connect(table) as connection:
             if window.cursor is None or name != window.cursor.name:
                 [(low, high)] = connection.rows(
                     f"select min({column}), max({column}) from {relation}{where}"

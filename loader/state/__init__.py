@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,26 +35,27 @@ class TableState:
         generation: the generation new rows are appended in.
         cursor: None where no row with a cursor was seen yet, or the table has none.
         cursor_field: the column the cursor is of.
+        mark: what the connector remembered with it (PostgreSQL: its transaction horizon).
     """
 
     batch: int = 0
     generation: int = 1
     cursor: Cursor | None = None
     cursor_field: str | None = None
+    mark: Mapping[str, Any] | None = None
 
     def to_json(self) -> str:
         """The value as stored: keys sorted, the cursor as text."""
-        return json.dumps(
-            {
-                "batch": self.batch,
-                "cursor": self.cursor.text if self.cursor else None,
-                "cursor_field": self.cursor_field,
-                "cursor_type": self.cursor.type.value if self.cursor else None,
-                "generation": self.generation,
-            },
-            ensure_ascii=False,
-            sort_keys=True,
-        )
+        value: dict[str, Any] = {
+            "batch": self.batch,
+            "cursor": self.cursor.text if self.cursor else None,
+            "cursor_field": self.cursor_field,
+            "cursor_type": self.cursor.type.value if self.cursor else None,
+            "generation": self.generation,
+        }
+        if self.mark is not None:
+            value["mark"] = dict(self.mark)
+        return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str, key: str) -> TableState:
@@ -76,6 +78,7 @@ class TableState:
                 generation=int(value.get("generation") or 1),
                 cursor=cursor,
                 cursor_field=value.get("cursor_field"),
+                mark=value.get("mark"),
             )
         except (ValueError, KeyError, TypeError) as problem:
             raise StateError(

@@ -32,7 +32,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     builder = SparkSession.builder.master("local[2]").appName("strandline tests")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
-    session = builder.config("spark.sql.catalog.lake.warehouse", str(warehouse)).getOrCreate()
+    builder = builder.config("spark.sql.catalog.lake.warehouse", str(warehouse))
+    # where Spark's own catalog would keep tables: it makes the folder even when it keeps none
+    builder = builder.config("spark.sql.warehouse.dir", str(warehouse / "spark"))
+    session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

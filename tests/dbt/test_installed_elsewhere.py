@@ -56,7 +56,8 @@ UNIT_TESTS = {
                     "input": "ref('versions')",
                     "format": "sql",
                     "rows": (
-                        "select 1 as id, 5 as at, 1L as _cq_generation, b as _cq_batch, s as _cq_seq, "
+                        "select 1 as id, 5 as at, 1L as _cq_generation, b as _cq_batch, "
+                        "s as _cq_seq, "
                         "timestamp '2025-01-01' as _cq_sync_time, h as _cq_row_hash, "
                         "false as _cq_deleted "
                         "from values (1L, 1L, 7L), (1L, 2L, 7L), (2L, 1L, 7L), (3L, 1L, 8L) "
@@ -99,7 +100,7 @@ UNIT_TESTS = {
 
 @pytest.fixture(scope="module")
 def foreign(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DbtProject:
-    """Other project, profile, schema, variables, naming; its catalog knows no namespace of these."""
+    """Other project, profile, schema, variables, naming; its namespaces do not exist yet."""
     folder = tmp_path_factory.mktemp("foreign")
     project = DbtProject(
         spark,

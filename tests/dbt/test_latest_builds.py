@@ -1,4 +1,4 @@
-"""What a build of deduped_latest does besides the rows: what it reads, writes, refuses, survives."""
+"""What a build of deduped_latest reads, writes, refuses and survives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tests.dbt.rawtables import RawSchema, Row
 
 COLUMNS = "id int, cursor int, payload string"
 DOUBTFUL = {
-    "no_key": "{{ config(materialized='deduped_latest') }} select * from {{ source('shop', 'orders') }}",
+    "no_key": (
+        "{{ config(materialized='deduped_latest') }} select * from {{ source('shop', 'orders') }}"
+    ),
     "wrong_key": (
         "{{ config(materialized='deduped_latest', primary_key='order_id') }} "
         "select * from {{ source('shop', 'orders') }}"

@@ -107,7 +107,8 @@ def model(kind: str, cursor: str) -> str:
     source = "source('shop', 'histories')"
     if kind == "merged":
         return (
-            f"{{{{ config(materialized='deduped_latest', primary_key={KEY}, cursor_field={field}) }}}}\n"
+            f"{{{{ config(materialized='deduped_latest', primary_key={KEY}, "
+            f"cursor_field={field}) }}}}\n"
             f"select * from {{{{ {source} }}}}"
         )
     return (

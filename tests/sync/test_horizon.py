@@ -1,0 +1,121 @@
+"""PostgreSQL: rows of transactions that commit after a sync, with cursors from before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.services import Database
+from tests.sync.project import Project
+
+
+@contextmanager
+def _transaction(database: Database) -> Iterator[Any]:
+    connection = database.connect()
+    connection.autocommit = False
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def events(project: Project, postgres_database: Database) -> Database:
+    """A table whose cursor is set by now(), with a row, synced once."""
+    postgres_database.execute(
+        "create table events (id int primary key, at timestamptz default now())",
+        "insert into events values (1)",
+    )
+    project.jdbc(postgres_database, ["events"], table_options={"events": {"cursor_field": "at"}})
+    return postgres_database
+
+
+def _ids(project: Project) -> list[int]:
+    return [row[0] for row in project.rows("select id from raw.events order by id")]
+
+
+@pytest.mark.parametrize("writes", ["before the sync", "after the sync", "in a savepoint"])
+def test_a_transaction_open_during_a_sync_is_found_by_the_next(
+    project: Project, events: Database, writes: str
+) -> None:
+    project.run()
+    with _transaction(events) as late:
+        late.execute("select now()")
+        if writes == "before the sync":
+            late.execute("insert into events values (2)")
+        elif writes == "in a savepoint":
+            late.execute("savepoint s")
+            late.execute("insert into events values (2)")
+            late.execute("release savepoint s")
+        events.execute("insert into events values (3)")
+        assert project.run().table("shop.events")["appended"] == 1
+        if writes == "after the sync":
+            late.execute("insert into events values (2)")
+        late.commit()
+    assert project.run().table("shop.events")["appended"] == 1
+    assert _ids(project) == [1, 2, 3]
+    quiet = project.run().table("shop.events")
+    assert (quiet["status"], quiet["read"]) == ("nothing new", 1)
+
+
+def test_a_transaction_that_rolls_back_leaves_the_next_windows_small(
+    project: Project, events: Database
+) -> None:
+    with _transaction(events) as late:
+        late.execute("insert into events values (2)")
+        events.execute(*(f"insert into events values ({n})" for n in range(10, 20)))
+        project.run()
+        late.rollback()
+    project.run()
+    assert project.run().table("shop.events")["read"] == 1
+
+
+def test_a_wall_clock_cursor_is_reached_back_to_in_its_own_zone(
+    project: Project, postgres_database: Database
+) -> None:
+    name = postgres_database.name
+    postgres_database.execute(
+        f"alter database {name} set timezone to 'America/New_York'",
+        "create table events (id int primary key, at timestamp default localtimestamp)",
+        "insert into events values (1)",
+    )
+    options = {"events": {"cursor_field": "at"}}
+    project.jdbc(
+        postgres_database, ["events"], table_options=options, time_zone="America/New_York"
+    )
+    project.run()
+    with _transaction(postgres_database) as late:
+        late.execute("insert into events values (2)")
+        postgres_database.execute("insert into events values (3)")
+        project.run()
+        late.commit()
+    assert project.run().table("shop.events")["appended"] == 1
+
+
+def test_a_role_that_cannot_see_transactions_is_told_so(
+    project: Project, events: Database
+) -> None:
+    role = f"plain_{events.name}"
+    events.execute(
+        f"create role {role} login password 'tide'", f"grant select on events to {role}"
+    )
+    own = {"user": role, "password": "tide"}
+    project.jdbc(events, ["events"], table_options={"events": {"cursor_field": "at"}}, **own)
+    try:
+        assert any("pg_read_all_stats" in warning for warning in project.run().warnings)
+        events.execute(f"grant pg_read_all_stats to {role}")
+        assert not project.run().warnings
+    finally:
+        events.execute(f"drop owned by {role}", f"drop role {role}")
+
+
+def test_a_view_is_synced_without_a_horizon(project: Project, events: Database) -> None:
+    events.execute("create view v as select * from events")
+    project.jdbc(
+        events, ["v"], table_options={"v": {"cursor_field": "at", "primary_key": "id"}}
+    )
+    project.run()
+    assert project.run().table("shop.v")["status"] == "nothing new"
