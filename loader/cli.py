@@ -274,8 +274,9 @@ def _stopping(stop: Callable[[], None], spark: SparkSession) -> Iterator[None]:
         # that another call from it would use.
         threading.Thread(target=spark.sparkContext.cancelAllJobs, daemon=True).start()
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
+    numbers: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
         signal.signal(number, handle)
     try:
         yield

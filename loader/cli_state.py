@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+from filelock import Timeout
 
-from loader.errors import SpecError
+from loader.errors import LockedError, SpecError, StateError, TableError
 
 if TYPE_CHECKING:
     from loader.cli import Settings
@@ -28,16 +29,24 @@ def list_(settings: Settings) -> None:
     from loader.state import TableState
 
     with opened(settings) as pipeline:
-        rows = []
+        rows: list[tuple[object, ...]] = []
         for stores in _distinct(pipeline):
             newest: dict[str, tuple[int, str]] = {}
             for row in stores.state.rows():
                 newest.setdefault(row.key, (row.version, row.value))
             for key, (version, value) in newest.items():
-                known = TableState.from_json(value, key)
-                cursor = known.cursor.text if known.cursor else None
-                rows.append((key, cursor, known.cursor_field, known.batch, version))
-        settings.output.table("state", ("table", "cursor", "field", "batch", "version"), rows)
+                try:
+                    known = TableState.from_json(value, key)
+                    cursor = known.cursor.text if known.cursor else None
+                    rows.append((key, cursor, known.cursor_field, known.batch, version))
+                except StateError as error:
+                    settings.output.warning(str(error), table=key)
+                    rows.append((key, value, None, None, version))
+        columns = ("table", "cursor", "field", "batch", "version")
+        if rows or settings.output.json:
+            settings.output.table("state", columns, rows)
+        else:
+            settings.output.say("No cursor is stored yet: `loader run`.")
 
 
 @state.command()
@@ -77,14 +86,17 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
 
     with opened(settings) as pipeline:
         stores = _stores(pipeline, table)
-        known = stores.state.read(table)
+        known = _known(stores, table)
         if known is None or known.cursor is None or known.cursor_field is None:
             raise SpecError(
                 f"{table} has no cursor yet, so its type is not known",
                 where="loader state set",
                 remedy="Set `initial_cursor` in the spec, or run a first sync",
             )
-        moved = parsed(cursor, known.cursor.type, "loader state set")
+        try:
+            moved = parsed(cursor, known.cursor.type, "loader state set")
+        except TableError as error:
+            raise SpecError(error.what, where=error.where, remedy=error.remedy) from None
         _store(settings, stores, table, known.moved(moved, known.cursor_field))
 
 
@@ -97,7 +109,7 @@ def reset(settings: Settings, table: str) -> None:
 
     with opened(settings) as pipeline:
         stores = _stores(pipeline, table)
-        known = stores.state.read(table)
+        known = _known(stores, table)
         if known is None:
             raise SpecError(
                 f"there is no state of {table!r}",
@@ -107,10 +119,30 @@ def reset(settings: Settings, table: str) -> None:
         _store(settings, stores, table, known.moved(None, known.cursor_field))
 
 
+def _known(stores: Stores, table: str) -> TableState | None:
+    """A table's state; where that cannot be read, what its newest data commit says instead."""
+    from loader.state import TableState
+
+    try:
+        return stores.state.read(table)
+    except StateError:
+        name = table.split(".", 1)[1]
+        head = stores.lake.head(name) if stores.lake.exists(name) else None
+        if head is None or head.state is None:
+            return TableState(batch=head.batch if head else 0)
+        return TableState.from_json(head.state, table)
+
+
 def _store(settings: Settings, stores: Stores, table: str, wanted: TableState) -> None:
-    stores.state.prepare()
-    with stores.lake.lock(table.split(".", 1)[1], timeout=0):
-        row = stores.state.write(table, wanted)
+    try:
+        with stores.lake.lock(table.split(".", 1)[1], timeout=0):
+            row = stores.state.write(table, wanted)
+    except Timeout:
+        raise LockedError(
+            "a run is syncing this table",
+            where=f"table {table}",
+            remedy="Its end would overwrite the change: wait for it, then try again",
+        ) from None
     shown = wanted.cursor.text if wanted.cursor else "none: the next sync reads from the beginning"
     version = f" (version {row.version})" if row else " (as it was)"
     settings.output.say(f"{table}: cursor {shown}{version}")

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
+
+def sentence(error: BaseException) -> str:
+    """What Spark says, without the name of its error class, plans and the full stop."""
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return re.sub(r"^\[[A-Z_.]+\] ", "", first).rstrip(". ")
+
 
 class LoaderError(Exception):
     """Something a user can act on: never shown with a stack trace unless ``--debug``.

@@ -19,6 +19,8 @@ _REMEDIES = {
     "context was shut down": "Nothing of this batch is visible; run again",
     "outofmemory": "Give Spark more memory (spark.driver.memory in the profile's target)",
     "java heap space": "Give Spark more memory (spark.driver.memory in the profile's target)",
+    "exceeds max precision": "Read it through a view in the source that casts the column: Spark's "
+    "numbers have 38 digits, 18 of them after the point where the source declares none",
     "permission denied": "Let the user that runs the loader write there",
 }
 
@@ -37,9 +39,7 @@ def clear(error: BaseException, where: str) -> LoaderError:
         found = explain(error, where)
         if re.search(r"\b(?:job|stage) \d+ (?:was )?cancelled", found.what, re.IGNORECASE):
             # Spark's own text is the number of a job.
-            return TableError(
-                "the run was interrupted", where=where, remedy=_REMEDIES["cancelled"]
-            )
+            return TableError("the run was interrupted", where=where, remedy=_REMEDIES["cancelled"])
         return TableError(_first(found.what), where=where, remedy=_remedy(found.what, found.remedy))
     if isinstance(error, (PySparkException, Py4JError, OSError)):
         text = _first(str(error) or type(error).__name__)
@@ -56,6 +56,7 @@ def _first(text: str) -> str:
     caused = re.findall(r"Caused by: (?:[\w.$]+: )?([^\n]+)", text)
     line = caused[-1] if caused else (text.strip().splitlines() or [""])[0]
     line = re.sub(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ", "", line)
+    line = re.sub(r"^\[[A-Z_.]+\] ", "", line)
     return line.strip().rstrip(".")[:500]
 
 

@@ -17,7 +17,6 @@ from rich.text import Text
 
 from loader.errors import LoaderError
 
-
 _WIDE = 10_000
 
 

@@ -145,9 +145,7 @@ class Pipeline:
                         opened.callback(held.release)
                         locks.append((planned, held))
                     except Exception as problem:
-                        yield self._failed(
-                            part.spec, planned.lake_table, problem, run_id, planned
-                        )
+                        yield self._failed(part.spec, planned.lake_table, problem, run_id, planned)
                 if not locks:
                     continue
                 try:

@@ -109,23 +109,13 @@ def _free_names(table: SourceTable, where: str) -> None:
             where=where,
             remedy="Read it through a view of another name in the source",
         )
-    seen: dict[str, str] = {}
     for name in table.schema.names:
-        lowered = name.lower()
-        if lowered in COLUMNS:
+        if name.lower() in COLUMNS:
             raise TableError(
                 f"the source has a column {name!r}, which the loader writes itself",
                 where=where,
                 remedy="Rename it, or read the others through a view in the source",
             )
-        if lowered in seen:
-            raise TableError(
-                f"the columns {seen[lowered]!r} and {name!r} differ only in upper and lower case, "
-                "which Spark does not tell apart",
-                where=where,
-                remedy="Rename one, or read them through a view in the source",
-            )
-        seen[lowered] = name
 
 
 def _fits(options: TableOptions, type_: CursorType, where: str) -> None:

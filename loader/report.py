@@ -101,12 +101,13 @@ def status(output: Output, pipeline: Pipeline) -> None:
     if output.json:
         output.table("status", columns, rows)
         return
+    if not rows:
+        output.say("Nothing was synced yet: `loader run`.")
+        return
     output.table("status", columns[:-1], [row[:-1] for row in rows])
     for row in rows:
         if row[-1]:
             output.say(f"{row[0]}: {row[-1]}")
-    if not rows:
-        output.say("Nothing was synced yet: `loader run`.")
 
 
 def _seconds(record: SyncRecord) -> float | None:

@@ -19,6 +19,7 @@ from loader.delta import REDELIVERED, Stamp, marked, stamped
 from loader.errors import LockedError, StateError, TableError
 from loader.lake import Commit, Lake
 from loader.ledger import NOTHING_NEW, RECOVERED, SYNCED, Ledger, SyncRecord, now
+from loader.order import quoted
 from loader.plan import FULL_REFRESH, Plan
 from loader.sources import Snapshot
 from loader.state import StateBackend, TableState
@@ -251,7 +252,7 @@ def extracted(
     # Read once, judged once: the counts that the commit carries are those of its rows.
     judged = judged.persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        nulls = f.col(f"`{plan.cursor.name}`").isNull() if plan.cursor else f.lit(False)
+        nulls = f.col(quoted(plan.cursor.name)).isNull() if plan.cursor else f.lit(False)
         [counts] = judged.agg(
             f.count(f.lit(1)).alias("read"),
             f.count_if(f.col(REDELIVERED)).alias("redelivered"),

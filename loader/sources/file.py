@@ -21,7 +21,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from loader.cursor import Cursor, CursorType
-from loader.errors import TableError
+from loader.errors import TableError, sentence
 from loader.literal import literal
 from loader.options import TableOptions
 from loader.order import quoted
@@ -126,11 +126,18 @@ class FileSource(Source):
             schema = load(self.spark, ref.native).schema
         except PySparkException as error:
             raise TableError(
-                str(error).splitlines()[0].rstrip("."),
+                sentence(error),
                 where=f"table {self.name}.{ref.name} ({ref.native.path})",
                 remedy="Check path, format and options of the table's reader; `columns` where "
                 "Spark cannot infer them",
             ) from error
+        taken = [name for name in schema.names if name.lower() in (MODIFIED, PATH)]
+        if taken:
+            raise TableError(
+                f"the files have a column {taken[0]!r}, which the loader writes itself",
+                where=f"table {self.name}.{ref.name}",
+                remedy="Rename it in the files, or leave it out with the table's `columns`",
+            )
         own = [StructField(MODIFIED, TimestampType()), StructField(PATH, StringType())]
         return SourceTable(ref, StructType([*schema.fields, *own]), cursor_field=MODIFIED)
 

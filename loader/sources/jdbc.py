@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from loader.cursor import CursorType
-from loader.errors import TableError
+from loader.errors import TableError, sentence
 from loader.options import TableOptions
 from loader.problems import did_you_mean
 from loader.sources import Source, SourceTable, TableRef
@@ -238,9 +238,9 @@ class JdbcSource(Source):
             raise explain(error, where) from error
         except PySparkException as error:
             raise TableError(
-                f"Spark cannot read a column's type: {str(error).splitlines()[0]}",
+                f"Spark cannot read its columns: {sentence(error)}",
                 where=where,
-                remedy="Select the other columns through a view in the database",
+                remedy="Read it through a view in the database, with other names or fewer columns",
             ) from error
         instants = self._instants(native)
         return StructType(

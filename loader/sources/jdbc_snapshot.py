@@ -101,10 +101,8 @@ class JdbcSnapshot(Snapshot):
     ) -> DataFrame:
         source, native = self.source, table.ref.native
         where = self._where(table, window)
-        marks = self.dialect.quote_character
-        # Spark quotes a column's name without doubling the quotes in it.
         columns = ", ".join(
-            f"{self.dialect.quote(name)} as c{i}" if marks in name else self.dialect.quote(name)
+            f"{self.dialect.quote(name)} as {self._alias(native, i)}"
             for i, name in enumerate(native.columns)
         )
         relation = f"(select {columns} from {source.relation(native)}{where}) strandline"
@@ -121,6 +119,16 @@ class JdbcSnapshot(Snapshot):
                 else f.col(quoted(column.name))
                 for i, column in enumerate(table.schema.fields)
             )
+        )
+
+    def _alias(self, native: Native, index: int) -> str:
+        """A column's name in the subquery that Spark reads.
+
+        Spark quotes a column's name without doubling the quotes in it.
+        """
+        name = native.columns[index]
+        return self.dialect.quote(
+            f"strandline_{index}" if self.dialect.quote_character in name else name
         )
 
     def _column(self, table: SourceTable, name: str) -> str:
@@ -187,7 +195,7 @@ class JdbcSnapshot(Snapshot):
         for name in self._partition_columns(table, window):
             cuts = self._cuts(table, window, bounds, name, count)
             if cuts:
-                column = self._column(table, name)
+                column = self._alias(table.ref.native, table.schema.names.index(name))
                 marks = [self.dialect.literal(cut) for cut in cuts]
                 return [
                     f"{column} < {marks[0]} or {column} is null",

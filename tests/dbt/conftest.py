@@ -1,8 +1,7 @@
-"""One Spark session and one dbt project for all tests of the dbt package."""
+"""A raw schema and a dbt project for each module; the Spark session is the suite's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,35 +9,6 @@ from pyspark.sql import SparkSession
 
 from tests.dbt.dbtproject import DbtProject
 from tests.dbt.rawtables import RawSchema
-
-SETTINGS = {
-    "spark.sql.extensions": ("org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"),
-    "spark.sql.defaultCatalog": "lake",
-    "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
-    "spark.sql.catalog.lake.type": "hadoop",
-    "spark.sql.catalog.lake.cache-enabled": "false",
-    "spark.sql.catalogImplementation": "in-memory",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.driver.extraJavaOptions": "-Duser.timezone=UTC",
-    "spark.ui.enabled": "false",
-}
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session that dbt finds too: method ``session`` takes the one that runs."""
-    warehouse = tmp_path_factory.mktemp("warehouse")
-    builder = SparkSession.builder.master("local[2]").appName("strandline tests")
-    for name, value in SETTINGS.items():
-        builder = builder.config(name, value)
-    builder = builder.config("spark.sql.catalog.lake.warehouse", str(warehouse))
-    # where Spark's own catalog would keep tables: it makes the folder even when it keeps none
-    builder = builder.config("spark.sql.warehouse.dir", str(warehouse / "spark"))
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -24,7 +24,8 @@ META_COLUMNS = (
     "_cq_source_name string, _cq_sync_time timestamp, _cq_batch bigint, _cq_seq bigint, "
     "_cq_row_hash bigint, _cq_deleted boolean, _cq_generation bigint"
 )
-EPOCH = datetime(2025, 1, 1)
+# with its zone: Spark would take a naive time for the machine's
+EPOCH = datetime(2025, 1, 1, tzinfo=timezone.utc)
 
 Row = Mapping[str, Any]
 

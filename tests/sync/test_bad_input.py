@@ -1,0 +1,372 @@
+"""Bad input and bad luck: one clear error each, exit code 1, and the other tables go on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loader.pipeline import Pipeline
+from tests.services import Database
+from tests.sync.project import Project, Ran
+
+FINE = {"cursor_field": "c"}
+SECRET = "hunter2-tide"
+
+
+def _fine(database: Database, *tables: str) -> None:
+    for table in tables:
+        database.execute(
+            f"create table {table} (id int primary key, c int, name varchar(20))",
+            f"insert into {table} values (1, 1, 'a'), (2, 2, 'b')",
+        )
+
+
+def _failed(ran: Ran) -> set[str]:
+    return {e["table"] for e in ran.events if e["event"] == "table" and e["status"] == "failed"}
+
+
+def _ledger(project: Project) -> dict[str, tuple[str, str | None]]:
+    """Status and error of each table's only attempt."""
+    rows = project.rows("select source_name, table_name, status, error from raw._cq_syncs")
+    return {f"{source}.{table}": (status, error) for source, table, status, error in rows}
+
+
+def test_each_source_that_cannot_be_read_says_why_and_the_others_go_on(
+    project: Project, postgres_database: Database, mariadb_database: Database, tmp_path: Path
+) -> None:
+    _fine(postgres_database, "fine")
+    pg, my = postgres_database.url, mariadb_database.url
+    parameter = f"?password={SECRET}"
+    sources: dict[str, tuple[dict[str, Any], str, str]] = {
+        "wrong_password": (
+            {"password": SECRET},
+            'password authentication failed for user "strandline"',
+            "Check user and password of the source",
+        ),
+        "down": (
+            {"url": "jdbc:postgresql://127.0.0.1:1/shop" + parameter},
+            "Connection to 127.0.0.1:1 refused",
+            "Check that the database is up and that the source's url names its host and port",
+        ),
+        "unknown_host": (
+            {"url": "jdbc:postgresql://db.invalid/shop" + parameter},
+            "there is no host 'db.invalid'",
+            "Check the host in the source's url",
+        ),
+        "no_database": (
+            {"url": pg + "_x"},
+            f'database "{postgres_database.name}_x" does not exist',
+            "Check the database's name in the source's url",
+        ),
+        "no_driver": (
+            {"url": f"jdbc:oracle:thin:scott/{SECRET}@//localhost:1521/x"},
+            "there is no JDBC driver for jdbc:oracle",
+            "Put the driver's jar into",
+        ),
+        "no_class": (
+            {"driver": "org.nowhere.Driver"},
+            "there is no JDBC driver for jdbc:postgresql (org.nowhere.Driver)",
+            "Run `loader setup postgresql`",
+        ),
+        "mariadb_password": (
+            {"url": my, "password": SECRET},
+            "Access denied for user 'strandline'@'localhost' (using password: YES)",
+            "Check user and password of the source",
+        ),
+        "mariadb_down": (
+            {"url": "jdbc:mariadb://127.0.0.1:1/shop" + parameter},
+            "Connection refused",
+            "Check that the database is up",
+        ),
+        "mariadb_host": (
+            {"url": "jdbc:mariadb://db.invalid/shop" + parameter},
+            "db.invalid",
+            "Check the host in the source's url",
+        ),
+        "mariadb_database": (
+            {"url": my + "_x"},
+            f"Unknown database '{mariadb_database.name}_x'",
+            "Check the database's name in the source's url",
+        ),
+        "derby_database": (
+            {"url": f"jdbc:derby:{tmp_path}/nowhere;password={SECRET}"},
+            f"Database '{tmp_path}/nowhere' not found",
+            "Check the database's name in the source's url",
+        ),
+        "no_folder": ({}, f"there is no folder {tmp_path}/nowhere", "Create it, or mend"),
+    }
+    for name, (changed, _, _) in sources.items():
+        if name == "no_folder":
+            project.add(name, "file", ["a", "b"], {"path": "nowhere", "format": "csv"})
+            continue
+        project.jdbc(postgres_database, ["a", "b"], name=name, **changed)
+    project.jdbc(postgres_database, ["fine"], table_options={"fine": FINE})
+    ran = project.loader("run", options=("--debug",))
+    assert ran.code == 1
+    assert ran.table("shop.fine")["appended"] == 2
+    told = {e["where"].split(" ")[1].rstrip(","): e for e in ran.events if e["event"] == "error"}
+    assert set(told) == set(sources)
+    for name, (_, what, remedy) in sources.items():
+        assert what in told[name]["what"], name
+        assert told[name]["remedy"].startswith(remedy), name
+    # one error a source, and for each of its tables a line in the summary and in the ledger
+    failed = {f"{name}.{table}" for name in sources for table in ("a", "b")}
+    assert _failed(ran) == failed
+    ledger = _ledger(project)
+    assert {name for name, (status, _) in ledger.items() if status == "failed"} == failed
+    assert "Traceback" in ran.text  # that was asked for; secrets were not
+    for text in (ran.text, str(ledger)):
+        assert SECRET not in text
+        assert postgres_database.password not in text
+
+
+def test_each_bad_table_says_why_and_the_others_go_on(
+    project: Project, postgres_database: Database
+) -> None:
+    names = [
+        "fine",
+        "typed",
+        "none",
+        "keyless",
+        "begins",
+        "back",
+        "back_text",
+        "ranges",
+        "range_text",
+    ]
+    _fine(postgres_database, *names, "typo", "unsorted")
+    postgres_database.execute(
+        "alter table typed add column flag boolean",
+        "alter table unsorted add column doc jsonb default '{}'",
+        "create table nokey (a int, c int)",
+        "insert into nokey values (1, 1), (1, 1)",
+    )
+    options = {
+        "fine": FINE,
+        "typo": {"cursor_field": "cc"},
+        "typed": {"cursor_field": "flag"},
+        "none": {},
+        "keyless": {**FINE, "primary_key": ["idd"]},
+        "begins": {**FINE, "initial_cursor": "yesterday"},
+        "back": {**FINE, "lookback": "10 minutes"},
+        "back_text": {"cursor_field": "name", "lookback": 5},
+        "ranges": {**FINE, "partition_column": "iid"},
+        "range_text": {**FINE, "partition_column": "name"},
+        "unsorted": {"cursor_field": "doc"},
+        "nokey": FINE,
+        "ghost": FINE,
+    }
+    tables = [*(name for name in options if name != "ghost"), "fines", "x*"]
+    project.jdbc(postgres_database, tables, table_options=options)
+    ran = project.loader("run")
+    assert ran.code == 1
+    assert ran.table("shop.fine")["appended"] == 2
+    # a table without a key is no error: it syncs, and says what a snapshot needs
+    assert ran.table("shop.nokey")["appended"] == 2
+    assert "shop.nokey: no primary key: a snapshot needs one" in ran.warnings
+    shown = ", ".join([*sorted([*names, "typo", "unsorted", "nokey"])[:10], "..."])
+    expected = {
+        "source shop, tables: the source has no table 'fines'. Did you mean `fine`? "
+        f"It has: {shown}",
+        f"source shop, tables: the source has no table 'x*'. It has: {shown}",
+        "source shop, table_options: there are options for a table 'ghost', which the source does "
+        "not have. `loader discover` lists its tables",
+        "table shop.typo, cursor_field: there is no column 'cc'. Its columns: id, c, name",
+        "table shop.typed, cursor_field: the column 'flag' of type boolean cannot be a cursor. "
+        "Choose a timestamp, date, number or string that grows with every change",
+        "table shop.none: an incremental sync needs a cursor, and the table's options name none. "
+        "Set table_options.none.cursor_field, or sync_mode: full_refresh",
+        "table shop.keyless, primary_key: there is no column 'idd'. Did you mean `id`? "
+        "Its columns: id, c, name",
+        "table shop.begins, initial_cursor: 'yesterday' is no value of the cursor's type, integer. "
+        "Write it as 42",
+        "table shop.back, lookback: '10 minutes' does not fit a cursor of type integer. "
+        "Write a whole number: how far below the cursor to begin",
+        "table shop.back_text, lookback: '5' does not fit a cursor of type string. "
+        "Leave it away: a string cannot be moved back",
+        "table shop.ranges, partition_column: there is no column 'iid'. Did you mean `id`? "
+        "Its columns: id, c, name",
+        "table shop.range_text, partition_column: the column 'name' of type string cannot be cut "
+        "into ranges. Choose a number, date or timestamp, or leave it away",
+        "table shop.unsorted: function min(jsonb) does not exist. "
+        "Choose a cursor_field of a type that the database can order",
+    }
+    assert set(ran.errors) == expected
+    bad = set(options) - {"fine", "nokey", "ghost"} | {"fines"}
+    assert _failed(ran) == {f"shop.{name}" for name in bad}
+    ledger = _ledger(project)
+    assert {name for name, (status, _) in ledger.items() if status == "failed"} == _failed(ran)
+    assert ledger["shop.typo"][1] in expected
+    assert not any(project.lake().exists(name) for name in bad)
+
+    checked = project.loader("check")
+    assert checked.code == 1
+    # only the database itself can say that it has no order for a type
+    assert set(checked.errors) == {e for e in expected if not e.startswith("table shop.unsorted")}
+
+    one = project.run("--select", "shop.fine")
+    assert (one.errors, one.table("shop.fine")["status"]) == ([], "nothing new")
+    typo = project.loader("run", "--select", "shop.fin")
+    assert typo.code == 2
+    [error] = typo.errors
+    assert error.startswith("--select: no table of the spec is called 'shop.fin'. Did you mean")
+    missing = project.loader("run", "--select", "shop.fines")
+    assert (missing.code, len(missing.errors), _failed(missing)) == (1, 1, {"shop.fines"})
+
+
+def test_a_table_that_is_dropped_while_the_run_is_planned(
+    project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fine(postgres_database, "fine", "gone")
+    project.jdbc(postgres_database, ["fine", "gone"], table_options={"fine": FINE, "gone": FINE})
+    prepare = Pipeline.prepare
+
+    def drop_and_prepare(pipeline: Pipeline) -> None:
+        postgres_database.execute("drop table gone")
+        prepare(pipeline)
+
+    monkeypatch.setattr(Pipeline, "prepare", drop_and_prepare)
+    ran = project.loader("run")
+    assert (ran.code, ran.table("shop.fine")["appended"]) == (1, 2)
+    assert ran.errors == [
+        'table shop.gone: relation "public.gone" does not exist. '
+        "`loader discover` lists the tables that are there"
+    ]
+    assert not project.lake().exists("gone")
+
+
+def test_a_state_that_another_tool_wrote_is_refused_until_it_is_set_or_reset(
+    project: Project, postgres_database: Database
+) -> None:
+    _fine(postgres_database, "fine", "foreign_")
+    project.jdbc(
+        postgres_database, ["fine", "foreign_"], table_options={"fine": FINE, "foreign_": FINE}
+    )
+    project.run()
+    key = "shop.foreign_"
+    project.rows(
+        f"insert into raw._cq_state values ('{key}', '2025-01-01T00:00:00Z', 2, "
+        "current_timestamp())"
+    )
+    ran = project.loader("run")
+    assert (ran.code, ran.table("shop.fine")["status"]) == (1, "nothing new")
+    [error] = ran.errors
+    assert error.startswith(
+        f"state {key}: the stored state '2025-01-01T00:00:00Z' was not written by this loader"
+    )
+    assert "`loader state set`, or start over with `loader state reset`" in error
+    listed = project.loader("state", "list")
+    assert {e["table"]: e["cursor"] for e in listed.events if e["event"] == "state"} == {
+        "shop.fine": "2",
+        key: "2025-01-01T00:00:00Z",
+    }
+    assert project.loader("state", "set", key, "1").code == 0
+    again = project.run().table(key)
+    assert (again["status"], again["redelivered"]) == ("nothing new", 2)
+
+
+class _Slow:
+    """A view whose rows take their time to be read, though not to be counted."""
+
+    def __init__(self, database: Database, rows: int = 1200) -> None:
+        self.database = database
+        database.execute(
+            "create function slowly(i int) returns int language plpgsql stable as "
+            "$$ begin perform pg_sleep(0.05); return i; end $$",
+            f"create view slow as select i as id, i as c, slowly(i) as v "
+            f"from generate_series(1, {rows}) as i",
+        )
+
+    def reader(self) -> int:
+        """The process id of the backend that reads it, once there is one."""
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            found = self.database.query(
+                "select pid from pg_stat_activity "
+                "where wait_event = 'PgSleep' and query like '%slow%' and pid <> pg_backend_pid()"
+            )
+            if found:
+                return int(found[0][0])
+            time.sleep(0.1)
+        raise AssertionError("nobody reads the view")
+
+    def hurry(self) -> None:
+        """From now on it is read at once."""
+        self.database.execute(
+            "create or replace function slowly(i int) returns int language sql stable as 'select i'"
+        )
+
+
+def test_a_database_that_dies_in_mid_read(project: Project, postgres_database: Database) -> None:
+    _fine(postgres_database, "fine")
+    slow = _Slow(postgres_database)
+    options = {"fine": FINE, "slow": {**FINE, "primary_key": "id"}}
+    project.jdbc(postgres_database, ["fine", "slow"], table_options=options)
+
+    def kill() -> None:
+        postgres_database.query(f"select pg_terminate_backend({slow.reader()})")
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    ran = project.loader("run", "--concurrency", "2")
+    killer.join()
+    assert (ran.code, ran.table("shop.fine")["appended"]) == (1, 2)
+    assert ran.errors == [
+        "table shop.slow: terminating connection due to administrator command. "
+        "The database ended the connection: nothing of this batch is visible; run again"
+    ]
+    assert _visible(project, "slow") == 0
+    slow.hurry()
+    assert project.run().table("shop.slow")["appended"] == 1200
+    assert project.run().table("shop.slow")["status"] == "nothing new"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-C", "SIGTERM"])
+def test_an_interrupted_run_ends_cleanly(
+    project: Project, postgres_database: Database, number: signal.Signals
+) -> None:
+    slow = _Slow(postgres_database)
+    options = {"slow": {**FINE, "primary_key": "id"}}
+    project.jdbc(postgres_database, ["slow"], table_options=options)
+    with _process(project, "run") as process:
+        slow.reader()
+        process.send_signal(number)
+        text, _ = process.communicate(timeout=120)
+    assert process.returncode == 1, text
+    assert "error: table shop.slow: the run was interrupted. Nothing of this batch" in text
+    assert "Traceback" not in text
+    assert _visible(project, "slow") == 0
+    slow.hurry()
+    assert project.run().table("shop.slow")["appended"] == 1200
+
+
+def _visible(project: Project, table: str) -> int:
+    lake = project.lake()
+    return lake.frame(table).count() if lake.exists(table) else 0
+
+
+@contextlib.contextmanager
+def _process(project: Project, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "loader", *arguments],
+        cwd=project.folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()

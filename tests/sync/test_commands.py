@@ -1,0 +1,182 @@
+"""Every command as people and as machines see it."""
+
+from __future__ import annotations
+
+import json
+
+from click.testing import CliRunner
+
+from loader.cli import main
+from tests.services import Database
+from tests.sync.project import Project
+
+
+def _shop(project: Project, database: Database) -> None:
+    database.execute(
+        "create table orders (id int primary key, note text, updated_at timestamptz)",
+        "insert into orders values (1, 'a', '2025-01-01 10:00+00'), "
+        "(2, 'b', '2025-01-02 10:00+00')",
+        "create table log (line text, at date)",
+        "insert into log values ('x', '2025-01-01')",
+        "create view orders_view as select * from orders",
+    )
+    options = {"orders": {"cursor_field": "updated_at"}, "log": {"cursor_field": "at"}}
+    project.jdbc(database, ["*"], table_options=options)
+
+
+def _text(project: Project, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr as a person's."""
+    config = str(project.folder / "loader.yml")
+    result = CliRunner().invoke(main, ["-c", config, *arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def _cells(text: str) -> list[list[str]]:
+    """The table's cells; columns are two spaces apart or more."""
+    return [[c for c in line.split("  ") if c.strip()] for line in text.splitlines()]
+
+
+def test_before_the_first_run(project: Project, postgres_database: Database) -> None:
+    _shop(project, postgres_database)
+    code, out, err = _text(project, "check")
+    assert (code, err) == (0, "")
+    assert "shop.log     incremental  at (date)                             no primary key" in out
+    assert "shop.orders  incremental  updated_at (timestamptz)  id" in out
+    assert "updated_at has no index: every sync scans the whole table" in out
+    assert out.endswith("All tables can be synced.\n")
+
+    code, out, err = _text(project, "discover")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "source  table        kind   primary key  cursor candidates",
+        "shop    log          table               at",
+        "shop    orders       table  id           updated_at",
+        "shop    orders_view  view                updated_at",
+    ]
+    columns = project.loader("discover", "shop", "--columns").events
+    assert [(e["column"], e["type"], e["key"]) for e in columns if e["table"] == "orders"] == [
+        ("id", "int", True),
+        ("note", "string", False),
+        ("updated_at", "timestamp", False),
+    ]
+    unknown = project.loader("discover", "shopp")
+    assert (unknown.code, unknown.errors) == (
+        2,
+        [": there is no source 'shopp'. Did you mean `shop`?"],
+    )
+
+    assert _text(project, "status") == (0, "Nothing was synced yet: `loader run`.\n", "")
+    assert _text(project, "state", "list") == (0, "No cursor is stored yet: `loader run`.\n", "")
+
+    code, out, err = _text(project, "run", "--dry-run")
+    assert (code, err) == (0, "")
+    assert _cells(out)[1:] == [
+        ["shop.log", "incremental", " at".strip(), "2025-01-01", "1"],
+        ["shop.orders", "incremental", "updated_at", "2025-01-02 10:00:00", "2"],
+    ]
+    # and it wrote nothing, not even the tables of the loader
+    assert not project.rows("show namespaces") or project.schema not in {
+        name for (name,) in project.rows("show namespaces")
+    }
+
+
+def test_a_run_and_what_is_seen_of_it(project: Project, postgres_database: Database) -> None:
+    _shop(project, postgres_database)
+    code, out, err = _text(project, "run")
+    assert code == 0
+    head, *rows = out.splitlines()
+    assert head.split() == [
+        *("table", "status", "batch", "read", "appended", "redelivered", "cursor", "seconds")
+    ]
+    assert [row.split()[:6] for row in rows] == [
+        ["shop.log", "synced", "1", "1", "1", "0"],
+        ["shop.orders", "synced", "1", "2", "2", "0"],
+    ]
+    assert all(row == row.rstrip() for row in (head, *rows))
+    for line in (
+        "warning: shop.log: no primary key: a snapshot needs one",
+        "shop.orders: reading 2 rows",
+        "shop.orders: synced, 2 rows appended",
+    ):
+        assert line in err.splitlines()
+
+    again = project.run()
+    kinds = {event["event"] for event in again.events}
+    assert kinds == {"phase", "warning", "table"}
+    assert all(json.loads(line) for line in again.text.splitlines())  # nothing but JSON
+    assert again.table("shop.orders")["cursor"] == "2025-01-02 10:00:00"
+
+    assert _text(project, "--quiet", "run") == (0, "", "")
+
+    code, out, err = _text(project, "status")
+    assert (code, err) == (0, "")
+    shown = {cells[0]: cells[1:] for cells in _cells(out)[1:]}
+    assert shown["shop.orders"][:4] == ["nothing new", "2025-01-02 10:00:00", "1", "2"]
+    assert shown["shop.orders"][4].endswith("ago")
+
+    postgres_database.execute("drop table log")
+    project.jdbc(postgres_database, ["orders", "log"], table_options=_options("orders", "log"))
+    quiet_code, quiet_out, quiet_err = _text(project, "--quiet", "run")
+    assert (quiet_code, quiet_out) == (1, "")
+    assert quiet_err.startswith("error: source shop, tables: the source has no table 'log'.")
+    code, out, err = _text(project, "status")
+    assert "shop.log: source shop, tables: the source has no table 'log'." in out
+
+
+def _options(*names: str) -> dict[str, dict[str, str]]:
+    known = {"orders": "updated_at", "log": "at"}
+    return {name: {"cursor_field": known[name]} for name in names}
+
+
+def test_state_by_hand(project: Project, postgres_database: Database) -> None:
+    _shop(project, postgres_database)
+    project.jdbc(postgres_database, ["orders"], table_options=_options("orders"))
+    project.run()
+    listed = project.loader("state", "list").events
+    assert [(e["table"], e["cursor"], e["field"], e["batch"], e["version"]) for e in listed] == [
+        ("shop.orders", "2025-01-02 10:00:00", "updated_at", 1, 1)
+    ]
+    name = "shop.orders"
+    assert _text(project, "state", "set", name, "2025-01-01T11:00:00+01:00") == (
+        0,
+        "shop.orders: cursor 2025-01-01 10:00:00 (version 2)\n",
+        "",
+    )
+    assert _text(project, "state", "set", name, "2025-01-01")[1] == (
+        "shop.orders: cursor 2025-01-01 00:00:00 (version 3)\n"
+    )
+    # what is read again is recognised, and the cursor follows
+    ran = project.run().table(name)
+    assert (ran["status"], ran["redelivered"]) == ("nothing new", 2)
+    assert project.state(name)["cursor"] == "2025-01-02 10:00:00"
+    code, out, _ = _text(project, "state", "reset", name)
+    assert (code, out) == (
+        0,
+        "shop.orders: cursor none: the next sync reads from the beginning (version 5)\n",
+    )
+    shown = project.loader("state", "show", name).events
+    assert [e["version"] for e in shown] == [5, 4, 3, 2, 1]
+    assert json.loads(shown[0]["value"])["cursor"] is None
+    ran = project.run().table(name)
+    assert (ran["status"], ran["redelivered"]) == ("nothing new", 2)
+
+    for arguments, code, told in (
+        (("show", "shop.ordrs"), 2, "there is no state of 'shop.ordrs'"),
+        (("show", "foo"), 2, "'foo' is not `source.table` with a source of the spec"),
+        (("reset", "shop.ordrs"), 2, "there is no state of 'shop.ordrs'"),
+        (("set", "shop.ordrs", "1"), 2, "shop.ordrs has no cursor yet"),
+        (("set", name, "yesterday"), 2, "'yesterday' is no value of the cursor's type"),
+    ):
+        ran_ = project.loader("state", *arguments)
+        assert (ran_.code, len(ran_.errors)) == (code, 1)
+        assert told in ran_.errors[0]
+    with project.lake().lock("orders", timeout=0):
+        held = project.loader("state", "set", name, "2025-01-01")
+        assert held.code == 1
+        assert held.errors[0].startswith("table shop.orders: a run is syncing this table.")
+        locked = project.loader("run")
+        assert (locked.code, locked.table(name)["status"]) == (1, "locked")
+        assert locked.errors == [
+            "table shop.orders: another run is syncing this table. "
+            "It was skipped; run again when the other is done"
+        ]

@@ -1,0 +1,253 @@
+"""Names and types that a database allows, whatever is in them, go through a sync unharmed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.services import Database
+from tests.sync.project import Project, Ran
+
+NAMES = [
+    "select",
+    "my table",
+    "we.ird",
+    "back`tick",
+    "naïve_ünï_表",
+    "1abc",
+    "UPPER Case",
+    "it's",
+    "per%cent_",
+    "sla/sh",
+    "co:lon",
+    "que?ry#mark",
+    "back\\slash",
+    "snapshots",
+]
+COLUMNS = [
+    "select",
+    "up dated.at",
+    "b`q",
+    "naïve_表",
+    "1st",
+    "UPPER",
+    "it's",
+    "a/b:c?d",
+    "x,y;z{}()=",
+    "back\\slash",
+]
+
+
+def _quoted(name: str, mark: str) -> str:
+    return mark + name.replace(mark, mark * 2) + mark
+
+
+def _create(database: Database, table: str, columns: list[str], mark: str) -> None:
+    """A table whose first column is its key and whose second is its cursor."""
+    names = [_quoted(name, mark) for name in columns]
+    text = ", ".join(f"{name} varchar(20)" for name in names[2:])
+    values = ", ".join("%s" for _ in names[2:])
+    quoted = _quoted(table, mark)
+    database.execute(
+        f"create table {quoted} ({names[0]} int primary key, {names[1]} int"
+        f"{', ' + text if text else ''})"
+    )
+    for number in range(3):
+        with database.connect() as connection, connection.cursor() as cursor:
+            more = f", {values}" if values else ""
+            cursor.execute(
+                f"insert into {quoted} values ({number}, {number}{more})".replace(
+                    quoted, quoted.replace("%", "%%")
+                ),
+                [f"{name}-{number}" for name in columns[2:]],
+            )
+            connection.commit()
+
+
+def _appended(ran: Ran) -> dict[str, tuple[str, int]]:
+    return {e["table"]: (e["status"], e["appended"]) for e in ran.events if e["event"] == "table"}
+
+
+def _sync_thrice(project: Project, database: Database, tables: list[str], mark: str) -> None:
+    expected = {f"shop.{name.replace('.', '_')}" for name in tables}
+    assert _appended(project.run()) == dict.fromkeys(expected, ("synced", 3))
+    assert _appended(project.run()) == dict.fromkeys(expected, ("nothing new", 0))
+    for table in tables:
+        database.execute(f"update {_quoted(table, mark)} set c = 9 where id = 1")
+    assert _appended(project.run()) == dict.fromkeys(expected, ("synced", 1))
+    listed = project.loader("state", "list").events
+    assert {(e["table"], e["cursor"], e["batch"]) for e in listed} == {
+        (name, "9", 2) for name in expected
+    }
+
+
+def test_tables_of_postgresql_with_any_name(project: Project, postgres_database: Database) -> None:
+    tables = [*NAMES, 'quo"te']
+    for table in tables:
+        _create(postgres_database, table, ["id", "c"], '"')
+    options = {name: {"cursor_field": "c"} for name in tables}
+    project.jdbc(postgres_database, tables, table_options=options)
+    _sync_thrice(project, postgres_database, tables, '"')
+    raw = project.lake().frame("back`tick")
+    assert sorted(raw.select("id", "c").collect()) == [(0, 0), (1, 1), (1, 9), (2, 2)]
+
+
+def test_tables_of_mariadb_with_any_name(project: Project, mariadb_database: Database) -> None:
+    tables = [name for name in NAMES if name not in ("back\\slash",)]
+    for table in tables:
+        _create(mariadb_database, table, ["id", "c"], "`")
+    options = {name: {"cursor_field": "c"} for name in tables}
+    project.jdbc(mariadb_database, tables, table_options=options)
+    _sync_thrice(project, mariadb_database, tables, "`")
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+def test_columns_with_any_name(project: Project, request: pytest.FixtureRequest, kind: str) -> None:
+    fixture = {"postgresql": "postgres_database", "mariadb": "mariadb_database"}[kind]
+    database: Database = request.getfixturevalue(fixture)
+    mark = {"postgresql": '"', "mariadb": "`"}[kind]
+    columns = [*COLUMNS, 'quo"te']
+    _create(database, "t", columns, mark)
+    project.jdbc(database, ["t"], table_options={"t": {"cursor_field": columns[1]}})
+    first = project.run().table("shop.t")
+    assert (first["appended"], first["cursor"]) == (3, "2")
+    assert project.run().table("shop.t")["status"] == "nothing new"
+    key, cursor = (_quoted(name, mark) for name in columns[:2])
+    database.execute(f"update t set {cursor} = 9 where {key} = 1")
+    assert project.run().table("shop.t")["appended"] == 1
+    raw = project.lake().frame("t")
+    assert raw.columns[: len(columns)] == columns
+    row = raw.where("_cq_batch = 2").collect()[0]
+    assert list(row)[: len(columns)] == [1, 9, *(f"{name}-1" for name in columns[2:])]
+
+
+def test_every_column_may_be_a_cursor_key_or_range_whatever_its_name(
+    project: Project, postgres_database: Database
+) -> None:
+    # Cursor and key swap places with the names; ranges make several readers.
+    tables = {}
+    for number, name in enumerate(["b`q", "up dated.at", 'quo"te', "it's", "select"]):
+        table = f"t{number}"
+        _create(postgres_database, table, ["id", name], '"')
+        tables[table] = {"cursor_field": name, "primary_key": [name], "num_partitions": 2}
+    project.jdbc(postgres_database, list(tables), table_options=tables)
+    expected = {f"shop.{table}" for table in tables}
+    assert _appended(project.run()) == dict.fromkeys(expected, ("synced", 3))
+    assert _appended(project.run()) == dict.fromkeys(expected, ("nothing new", 0))
+
+
+def test_names_that_cannot_be_kept_are_refused_one_by_one(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table fine (id int primary key, c int)",
+        "insert into fine values (1, 1)",
+        "create table taken (id int primary key, c int, _CQ_batch int)",
+        'create table twins (id int primary key, c int, "C" int)',
+        "create table _cq_syncs (id int primary key, c int)",
+        "create schema a",
+        "create table a.b (id int primary key, c int)",
+        "create table a_b (id int primary key, c int)",
+    )
+    names = ["fine", "taken", "twins", "_cq_syncs", "a.b", "a_b"]
+    options = {name: {"cursor_field": "c"} for name in names}
+    project.jdbc(postgres_database, names, table_options=options)
+    ran = project.loader("run")
+    assert ran.code == 1
+    assert ran.table("shop.fine")["status"] == "synced"
+    assert sorted(ran.errors) == [
+        "source shop, tables: a_b and a.b would share the raw table a_b. "
+        "Load one of them through a second source with another destination schema",
+        "table shop._cq_syncs: the raw table would be called _cq_syncs, as one of the loader's "
+        "own. Read it through a view of another name in the source",
+        "table shop.taken: the source has a column '_cq_batch', which the loader writes itself. "
+        "Rename it, or read the others through a view in the source",
+        "table shop.twins: Spark cannot read its columns: The column `c` already exists. Consider "
+        "to choose another name or rename the existing column. Read it through a view in the "
+        "database, with other names or fewer columns",
+    ]
+
+
+# column type, a value, what the raw column's type is, and the value as Spark writes it as text
+TYPES = [
+    ("json", "'{\"a\": 1}'", "string", '{"a": 1}'),
+    ("jsonb", "'{\"a\": 1}'", "string", '{"a": 1}'),
+    (
+        "uuid",
+        "'6ba7b810-9dad-11d1-80b4-00c04fd430c8'",
+        "string",
+        "6ba7b810-9dad-11d1-80b4-00c04fd430c8",
+    ),
+    ("inet", "'10.0.0.1/8'", "string", "10.0.0.1/8"),
+    ("int[]", "'{1,null,3}'", "array<int>", "[1, null, 3]"),
+    ("text[]", "array['a,b', 'c']", "array<string>", "[a,b, c]"),
+    ("interval", "'1 day 02:03:04'", "string", "1 day 02:03:04"),
+    ("money", "'12.50'", "string", "$12.50"),
+    ("bytea", "'\\x414243'", "binary", "ABC"),
+    ("numeric", "'1.5'", "decimal(38,18)", "1.500000000000000000"),
+    ("mood", "'sad'", "string", "sad"),
+    ("boolean", "true", "boolean", "true"),
+    ("real", "1.5", "float", "1.5"),
+    ("smallint", "7", "int", "7"),
+    ("char(5)", "'ab'", "string", "ab   "),
+    ("time", "'01:02:03.123456'", "timestamp", "1970-01-01 01:02:03.123456"),
+    ("point", "'(1,2)'", "string", "(1,2)"),
+    ("bit(3)", "b'101'", "binary", "101"),
+    ("tsvector", "'a b'", "string", "'a' 'b'"),
+    ("int4range", "'[1,5)'", "string", "[1,5)"),
+    ("oid", "4711", "decimal(20,0)", "4711"),
+    ("hstore_like", "row(1, 'a')", "string", "(1,a)"),
+]
+
+
+def test_types_of_postgresql(project: Project, postgres_database: Database) -> None:
+    postgres_database.execute(
+        "create type mood as enum ('sad', 'ok')",
+        "create type hstore_like as (a int, b text)",
+        *(
+            f"create table t{i} (id int primary key, c int, v {kind})"
+            for i, (kind, *_) in enumerate(TYPES)
+        ),
+        *(f"insert into t{i} values (1, 1, {value})" for i, (_, value, *_) in enumerate(TYPES)),
+        *(f"insert into t{i} values (2, 1, null)" for i in range(len(TYPES))),
+    )
+    options = {f"t{i}": {"cursor_field": "c"} for i in range(len(TYPES))}
+    project.jdbc(postgres_database, ["t*"], table_options=options)
+    first = project.loader("run")
+    found = {
+        kind: (
+            project.lake().frame(f"t{i}").schema["v"].dataType.simpleString(),
+            *(
+                row["v"]
+                for row in project.lake()
+                .frame(f"t{i}")
+                .selectExpr("cast(v as string) as v", "id")
+                .orderBy("id")
+                .collect()
+            ),
+        )
+        for i, (kind, *_) in enumerate(TYPES)
+        if project.lake().exists(f"t{i}")
+    }
+    assert first.errors == []
+    assert found == {kind: (spark_type, text, None) for kind, _, spark_type, text in TYPES}
+    again = _appended(project.run())
+    assert set(again.values()) == {("nothing new", 0)}
+
+
+def test_a_number_that_spark_cannot_hold_is_refused_and_not_nulled(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table big (id int primary key, c int, v numeric)",
+        "insert into big values (1, 1, 1e30)",
+        "create table fine (id int primary key, c int)",
+        "insert into fine values (1, 1)",
+    )
+    options = {name: {"cursor_field": "c"} for name in ("big", "fine")}
+    project.jdbc(postgres_database, ["big", "fine"], table_options=options)
+    ran = project.loader("run")
+    assert (ran.code, ran.table("shop.fine")["appended"]) == (1, 1)
+    [error] = ran.errors
+    assert error.startswith("table shop.big: ")
+    assert "1000000000000000000000000000000" in error
+    assert "Read it through a view" in error

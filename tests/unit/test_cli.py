@@ -1,0 +1,126 @@
+"""What goes wrong before Spark starts: one clear error each, and exit code 2."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from loader.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+SPEC = f"""
+kind: source
+spec:
+  name: shop
+  path: jdbc
+  tables: [orders]
+  destinations: [lake]
+  spec:
+    url: "jdbc:postgresql://localhost/shop"
+    user: tide
+    password: "${{SHOP_PASSWORD}}"
+    table_options:
+      orders: {{cursor_field: updated_at}}
+---
+kind: destination
+spec:
+  name: lake
+  path: spark
+  spec: {{profile: strandline, target: embedded, profiles_dir: {ROOT / "profiles"}}}
+"""
+SECRET = "ebb-and-flow"
+
+
+def _loader(
+    folder: Path, spec: str | None, *arguments: str, password: str | None = SECRET
+) -> Result:
+    if spec is not None:
+        (folder / "loader.yml").write_text(spec)
+    config = str(folder / "loader.yml")
+    env = {"SHOP_PASSWORD": password}
+    return CliRunner().invoke(main, ["-c", config, *(arguments or ("run",))], env=env)
+
+
+def _one_error(result: Result) -> str:
+    assert result.exit_code == 2, result.output
+    assert SECRET not in result.output
+    assert "Traceback" not in result.output
+    [line] = result.output.strip().splitlines()
+    assert line.startswith("error: ")
+    return line.removeprefix("error: ")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "told"),
+    [
+        ("tables:", "tabels:", "spec.tabels: unknown key. Did you mean `tables`?"),
+        (
+            "cursor_field",
+            "cursor_feld",
+            "table_options.orders.cursor_feld: unknown key. Did you mean `cursor_field`?",
+        ),
+        ("profile: strandline", "profile: strand", "there is no profile 'strand'. Did you mean"),
+        ("target: embedded", "target: embeded", "there is no target 'embeded'. Did you mean"),
+        ("path: jdbc", "path: jbdc", "there is no connector 'jbdc'. Did you mean 'jdbc'?"),
+        ("jdbc:postgresql:", "postgresql:", "spec.spec.url: this is not a JDBC url. Begin it with"),
+        ("updated_at}", "updated_at, lookback: soon}", "orders.lookback: "),
+        ("user: tide", "time_zone: Atlantis", "time_zone: there is no time zone 'Atlantis'. Name"),
+        ("[lake]", "[pond]", "there is no destination 'pond'. There are: lake"),
+        ("kind: source", "kind source", "not YAML"),
+    ],
+)
+def test_a_mistake_in_the_spec(tmp_path: Path, wrong: str, right: str, told: str) -> None:
+    assert SPEC.count(wrong) == 1
+    error = _one_error(_loader(tmp_path, SPEC.replace(wrong, right)))
+    assert error.startswith((str(tmp_path), str(ROOT)))  # where
+    assert told in error
+    assert error.rstrip("?").split(". ")[-1]  # what to do
+
+
+def test_a_missing_variable(tmp_path: Path) -> None:
+    error = _one_error(_loader(tmp_path, SPEC, password=None))
+    assert "spec.spec.password: the environment variable SHOP_PASSWORD is not set. Set it" in error
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (None, "there is no such spec file. Run `loader init`"),
+        ("", "the spec is empty. Run `loader init`"),
+        ("just a text", "a document must have the keys `kind` and `spec`"),
+        ("kind: source\n spec: {a: b\n- x", "not YAML that can be read"),
+    ],
+)
+def test_a_spec_that_is_none(tmp_path: Path, text: str | None, told: str) -> None:
+    assert told in _one_error(_loader(tmp_path, text))
+
+
+def test_a_mistyped_command_or_option(tmp_path: Path) -> None:
+    typo = _loader(tmp_path, SPEC, "rn")
+    assert (typo.exit_code, "No such command 'rn'. Did you mean 'run'?" in typo.output) == (2, True)
+    nested = _loader(tmp_path, SPEC, "state", "shwo", "shop.orders")
+    assert "Did you mean 'show'?" in nested.output
+    option = _loader(tmp_path, SPEC, "run", "--selec", "x")
+    assert (option.exit_code, "--select" in option.output) == (2, True)
+
+
+def test_an_error_as_a_json_line(tmp_path: Path) -> None:
+    result = _loader(tmp_path, "", "--log-format", "json", "run")
+    line = json.loads(result.output)
+    assert result.exit_code == 2
+    assert (line["event"], line["what"]) == ("error", "the spec is empty")
+    assert line["remedy"] == "Run `loader init` to write a starter project"
+
+
+def test_quiet_hides_no_error(tmp_path: Path) -> None:
+    assert "the spec is empty" in _loader(tmp_path, "", "--quiet", "run").output
+
+
+def test_a_stack_trace_only_with_debug_and_without_secrets(tmp_path: Path) -> None:
+    spec = SPEC.replace("path: jdbc", "path: jbdc").replace("user: tide", f'user: "{SECRET}"')
+    result = _loader(tmp_path, spec, "--debug", "run")
+    assert "Traceback" in result.output
+    assert SECRET not in result.output
