@@ -12,7 +12,7 @@ from loader.errors import LockedError, SpecError, StateError, TableError
 if TYPE_CHECKING:
     from loader.cli import Settings
     from loader.pipeline import Pipeline
-    from loader.run import Stores
+    from loader.recovery import Stores
     from loader.state import TableState
 
 

@@ -46,7 +46,7 @@ class Output:
         self.err = Console(stderr=True, highlight=False, soft_wrap=True)
         self._lock = threading.Lock()
 
-    def event(self, kind: str, text: str, **facts: Any) -> None:
+    def event(self, kind: str, text: str, /, **facts: Any) -> None:
         """Something that happened: a JSON line, or `text` for people (none where empty)."""
         if self.quiet:
             return
@@ -109,7 +109,7 @@ class Output:
             with self._lock:
                 self.out.print(Text(self.redact(text)))
 
-    def _line(self, stream: Any, kind: str, **facts: Any) -> None:
+    def _line(self, stream: Any, kind: str, /, **facts: Any) -> None:
         record = {"event": kind, "at": dt.datetime.now(dt.timezone.utc).isoformat(), **facts}
         text = self.redact(json.dumps(record, default=str, ensure_ascii=False))
         with self._lock:

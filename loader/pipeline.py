@@ -29,7 +29,8 @@ from loader.plan import (
 )
 from loader.plugins import SourceSpec
 from loader.problems import did_you_mean
-from loader.run import Stores, lock, preview_table, sync_table
+from loader.recovery import Stores
+from loader.run import lock, preview_table, sync_table
 from loader.sources import Bounds, Snapshot, Source, TableRef, Window, connector
 from loader.spec import Spec
 from loader.state import StateBackend

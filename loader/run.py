@@ -16,32 +16,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from loader.delta import REDELIVERED, Stamp, marked, stamped
-from loader.errors import LockedError, StateError, TableError
+from loader.errors import LockedError, TableError
 from loader.lake import Commit, Lake
-from loader.ledger import NOTHING_NEW, RECOVERED, SYNCED, Ledger, SyncRecord, now
+from loader.ledger import NOTHING_NEW, SYNCED, SyncRecord, now
 from loader.order import quoted
 from loader.plan import FULL_REFRESH, Plan
+from loader.recovery import Known, Stores, assess, recover
 from loader.sources import Snapshot
-from loader.state import StateBackend, TableState
+from loader.state import TableState
 from loader.watch import Watch
 from loader.window import Bounds, Window, lower_bound, next_cursor
-
-
-@dataclass(frozen=True)
-class Stores:
-    """Where one table's sync writes: data, cursors, ledger."""
-
-    lake: Lake
-    state: StateBackend
-    ledger: Ledger
-
-
-@dataclass(frozen=True)
-class Known:
-    """What is there before a sync: the state, and the number that the next batch gets."""
-
-    state: TableState
-    next_batch: int
 
 
 def sync_table(
@@ -97,49 +81,6 @@ def lock(plan: Plan, lake: Lake) -> BaseFileLock:
         ) from None
 
 
-def recover(plan: Plan, stores: Stores, watch: Watch, run_id: str) -> Known:
-    """Brings state and ledger up to the newest data commit, and clears away staged leftovers.
-
-    Raises:
-        StateError: where data is newer than the state and its commit has expired.
-    """
-    head, state = assess(plan, stores)
-    if stores.lake.exists(plan.lake_table):
-        stores.lake.discard(plan.lake_table)
-    stored = state.batch if state else 0
-    last = stores.ledger.last_batch(plan.source, plan.lake_table)
-    if state is None or stored < head.batch:
-        state = _state_of(head, plan)
-        if head.batch:
-            watch.warn(plan.name, f"state was behind: rolled forward to batch {head.batch}")
-            stores.state.write(plan.name, state)
-    elif stored > head.batch:
-        state = _rolled_back(head, state, plan)
-        watch.warn(
-            plan.name,
-            f"state was ahead of the data (batch {stored}, raw has {head.batch}): "
-            + ("rolled back" if head.batch else "raw is gone, reading everything anew"),
-        )
-        stores.state.write(plan.name, state)
-    if head.batch > last and head.sync is not None:
-        recovered = replace(
-            SyncRecord.from_dict(head.sync),
-            status=RECOVERED,
-            run_id=run_id,
-            rows_appended=head.rows,
-            snapshot_id=head.snapshot_id,
-        )
-        stores.ledger.append(recovered.finished())
-    return Known(state, max(head.batch, stored, last) + 1)
-
-
-def assess(plan: Plan, stores: Stores) -> tuple[Commit, TableState | None]:
-    """The newest data commit and the stored state, as they are; changes nothing."""
-    lake = stores.lake
-    head = lake.head(plan.lake_table) if lake.exists(plan.lake_table) else Commit()
-    return head, stores.state.read(plan.name)
-
-
 def preview_table(plan: Plan, snapshot: Snapshot, stores: Stores) -> tuple[Window, Bounds]:
     """The window that a sync would read now, and how many rows; writes nothing."""
     _, state = assess(plan, stores)
@@ -152,7 +93,7 @@ def look(plan: Plan, snapshot: Snapshot, known: Known, watch: Watch) -> tuple[Wi
     Raises:
         TableError: where rows have no cursor and the spec says to fail on them.
     """
-    full = plan.mode == FULL_REFRESH or _starts_over(known)
+    full = plan.mode == FULL_REFRESH or known.starts_over
     if plan.cursor is None:
         window = Window()
     else:
@@ -187,7 +128,7 @@ def intend(
     plan: Plan, known: Known, window: Window, bounds: Bounds, run_id: str
 ) -> tuple[SyncRecord, TableState]:
     """The ledger row and the state that this batch will make true; both travel in its commit."""
-    full = plan.mode == FULL_REFRESH or _starts_over(known)
+    full = plan.mode == FULL_REFRESH or known.starts_over
     fresh_generation = full and known.next_batch > 1
     state = TableState(
         batch=known.next_batch,
@@ -337,29 +278,6 @@ def finish(
         )
     stores.ledger.append(done)
     return done
-
-
-def _starts_over(known: Known) -> bool:
-    """Raw is gone but was there: everything is read again, in a generation of its own."""
-    return known.state.batch == 0 and known.next_batch > 1
-
-
-def _state_of(head: Commit, plan: Plan) -> TableState:
-    if not head.batch:
-        return TableState()
-    if head.state is None:
-        raise StateError(
-            f"raw holds batch {head.batch}, but neither the state nor a commit knows its cursor",
-            where=f"table {plan.name}",
-            remedy="Set it with `loader state set`, at or below the newest cursor in raw",
-        )
-    return TableState.from_json(head.state, plan.name)
-
-
-def _rolled_back(head: Commit, state: TableState, plan: Plan) -> TableState:
-    if not head.batch:
-        return TableState(generation=state.generation)
-    return _state_of(head, plan)
 
 
 def _same_cursor(plan: Plan, known: Known) -> None:

@@ -153,7 +153,7 @@ def explain(error: Py4JJavaError, where: str, url: str = "") -> DatabaseError:
     host = _unknown_host(throwable)
     if host is not None:
         message = f"there is no host {host!r}"
-    elif _driver_missing(cause, message):
+    elif _driver_missing(cause, message, url):
         found = f" ({message})" if "no suitable driver" not in message.lower() else ""
         message = f"there is no JDBC driver for {protocol(url) or 'this url'}{found}"
         return DatabaseError(message, where=where, remedy=_driver_remedy(url))
@@ -190,6 +190,7 @@ def _plain(message: str) -> str:
     text = " ".join(message.split())
     text = re.sub(r"^(?:\(conn=\d+\) |(?:FATAL|ERROR|PANIC): )+", "", text)
     text = re.sub(r" Current charset is [^.]*\..*$", "", text)
+    text = re.sub(r" Where: .*$", "", text)  # the database's own stack trace
     text = re.sub(r" Hint: No (?:function|operator) matches .*$", "", text)
     return re.sub(r" Position: \d+$", "", text).rstrip(". ")
 
@@ -208,9 +209,11 @@ def _state(cause: Any) -> str:
         return ""
 
 
-def _driver_missing(cause: Any, message: str) -> bool:
+def _driver_missing(cause: Any, message: str, url: str) -> bool:
     name = cause.getClass().getSimpleName()
-    return name == "ClassNotFoundException" or "no suitable driver" in message.lower()
+    return (
+        bool(url) and name == "ClassNotFoundException"
+    ) or "no suitable driver" in message.lower()
 
 
 def _driver_remedy(url: str) -> str:

@@ -209,6 +209,11 @@ class Derby(Dialect):
     )
     utc_clock = "values current_timestamp"
 
+    def literal(self, cursor: Cursor) -> str:
+        if cursor.type is CursorType.DOUBLE:  # it casts no text to a number
+            return cursor.text if "e" in cursor.text else f"{cursor.text}e0"
+        return super().literal(cursor)
+
     def date(self, text: str) -> str:
         return f"date('{text}')"
 

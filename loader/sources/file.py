@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
+from py4j.protocol import Py4JJavaError
 from pydantic import BaseModel, ConfigDict, Field
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -21,7 +22,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from loader.cursor import Cursor, CursorType
-from loader.errors import TableError, sentence
+from loader.errors import TableError
+from loader.failures import clear
 from loader.literal import literal
 from loader.options import TableOptions
 from loader.order import quoted
@@ -124,9 +126,12 @@ class FileSource(Source):
     def describe(self, ref: TableRef) -> SourceTable:
         try:
             schema = load(self.spark, ref.native).schema
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:
+            what = clear(error, "").what
+            if what.endswith(".DefaultSource"):  # the class that Spark looked for
+                what = f"Spark has no reader for the format {ref.native.format!r}"
             raise TableError(
-                sentence(error),
+                what,
                 where=f"table {self.name}.{ref.name} ({ref.native.path})",
                 remedy="Check path, format and options of the table's reader; `columns` where "
                 "Spark cannot infer them",

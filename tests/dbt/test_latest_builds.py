@@ -206,24 +206,32 @@ def test_full_refresh_hides_what_vanished(shop: Shop) -> None:
     assert shop.latest("stale") == {1: "2", 3: "3"}
 
 
-def executions(spark: SparkSession) -> int:
-    return int(spark._jsparkSession.sharedState().statusStore().executionsCount())
+def statements(spark: SparkSession) -> Any:
+    """Spark's record of statements and their metrics, once it has caught up with them."""
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    return spark._jsparkSession.sharedState().statusStore()
 
 
-def files_read(spark: SparkSession, table: str, since: int) -> int:
-    """Data files that the statements after the given execution planned to read of a table."""
-    store = spark._jsparkSession.sharedState().statusStore()
+def last_execution(spark: SparkSession) -> int:
+    """The id of the newest statement; ids grow, while the list of them forgets the oldest."""
+    found = statements(spark).executionsList()
+    return max(int(found.apply(at).executionId()) for at in range(found.size()))
+
+
+def files_read(spark: SparkSession, table: str, after: int) -> int:
+    """Data files that the statements after the given one planned to read of a table."""
+    store = statements(spark)
     found = store.executionsList()
     total = 0
-    for at in range(since, found.size()):
-        execution = found.apply(at)
+    for execution in (found.apply(at) for at in range(found.size())):
+        if execution.executionId() <= after:
+            continue
         values = store.executionMetrics(execution.executionId())
         nodes = store.planGraph(execution.executionId()).allNodes()
         for node in (nodes.apply(one) for one in range(nodes.size())):
             if table not in node.name():
                 continue
-            for one in range(node.metrics().size()):
-                metric = node.metrics().apply(one)
+            for metric in (node.metrics().apply(one) for one in range(node.metrics().size())):
                 value = values.get(metric.accumulatorId())
                 if metric.name() == "number of result data files" and value.isDefined():
                     total += int(value.get().replace(",", ""))
@@ -235,10 +243,10 @@ def test_only_new_files_are_read(shop: Shop) -> None:
     raw, spark = shop.raw, shop.raw.spark
     for batch in range(1, 9):
         raw.append("pruned", batch, [row(batch, 1)])
-    begun = executions(spark)
+    begun = last_execution(spark)
     assert shop.build("pruned") == "BUILD to batch 8"
     assert files_read(spark, f"{raw.schema}.pruned", begun) == 8
     raw.append("pruned", 9, [row(1, 2, "9")])
-    begun = executions(spark)
+    begun = last_execution(spark)
     assert shop.build("pruned") == "MERGE to batch 9"
     assert files_read(spark, f"{raw.schema}.pruned", begun) == 1

@@ -48,7 +48,9 @@ def test_folded_names_ties_and_the_boundary(project: Project, execute: Execute, 
     )
     table = {"cursor_field": "updated_at"}
     project.add("shop", "jdbc", ["orders"], {"url": url, "table_options": {"orders": table}})
-    [found] = project.loader("discover").events
+    discovered = project.loader("discover")
+    assert discovered.code == 0, discovered.text
+    [found] = discovered.events
     assert (found["table"], found["primary_key"]) == ("orders", ["order_id"])
     first = project.run().table("shop.orders")
     assert (first["appended"], first["cursor"]) == (3, "2025-01-02 00:00:00.123456")

@@ -137,7 +137,7 @@ def test_what_is_wrong_with_files_is_told_one_by_one(project: Project) -> None:
         "drop.empty": "Unable to infer schema for CSV",
         "drop.broken": "is not a Parquet file",
         "drop.gone": "Path does not exist",
-        "drop.unknown": "Failed to find the data source: exel",
+        "drop.unknown": "Spark has no reader for the format 'exel'",
         "drop.taken": "the files have a column '_file_path', which the loader writes itself",
         "drop.ddl": "whole",
     }.items():

@@ -189,7 +189,7 @@ TYPES = [
     ("real", "1.5", "float", "1.5"),
     ("smallint", "7", "int", "7"),
     ("char(5)", "'ab'", "string", "ab   "),
-    ("time", "'01:02:03.123456'", "timestamp", "1970-01-01 01:02:03.123456"),
+    ("time", "'01:02:03'", "timestamp", "1970-01-01 01:02:03"),
     ("point", "'(1,2)'", "string", "(1,2)"),
     ("bit(3)", "b'101'", "binary", "101"),
     ("tsvector", "'a b'", "string", "'a' 'b'"),
@@ -249,5 +249,5 @@ def test_a_number_that_spark_cannot_hold_is_refused_and_not_nulled(
     assert (ran.code, ran.table("shop.fine")["appended"]) == (1, 1)
     [error] = ran.errors
     assert error.startswith("table shop.big: ")
-    assert "1000000000000000000000000000000" in error
+    assert "exceeds max precision 38" in error
     assert "Read it through a view" in error
