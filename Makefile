@@ -31,7 +31,8 @@ install: $(INSTALLED)
 $(INSTALLED): requirements.lock pyproject.toml hatch_build.py .ci/venv
 	bash .ci/venv "$(VENV)" $(PYTHON)
 	echo "installing into $(VENV)"
-	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check --use-pep517 \
+	    -r requirements.lock
 	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check --no-deps \
 	    --no-build-isolation --editable .
 	"$(BIN)/loader" setup

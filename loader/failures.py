@@ -57,6 +57,7 @@ def _first(text: str) -> str:
     line = caused[-1] if caused else (text.strip().splitlines() or [""])[0]
     line = re.sub(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ", "", line)
     line = re.sub(r"^\[[A-Z_.]+\] ", "", line)
+    line = re.sub(r"\(line \d+, pos \d+\)$", "", line.strip())  # of a DDL that nobody wrote
     return line.strip().rstrip(".")[:500]
 
 

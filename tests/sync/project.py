@@ -41,7 +41,9 @@ class Ran:
     def errors(self) -> list[str]:
         """What, where and remedy of each error."""
         return [
-            f"{e['where']}: {e['what']}. {e['remedy']}" for e in self.events if e["event"] == "error"
+            f"{e['where']}: {e['what']}. {e['remedy']}"
+            for e in self.events
+            if e["event"] == "error"
         ]
 
     @property
@@ -110,7 +112,9 @@ class Project:
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """Rows of a query in which `raw` is the project's namespace."""
-        return [tuple(row) for row in self.spark.sql(sql.replace("raw.", f"{self.schema}.")).collect()]
+        return [
+            tuple(row) for row in self.spark.sql(sql.replace("raw.", f"{self.schema}.")).collect()
+        ]
 
     def state(self, table: str) -> dict[str, Any]:
         """The newest state value of a table."""

@@ -10,27 +10,45 @@ from tests.sync.project import Project
 # type, values in ascending order, the text that the state must hold after all of them
 POSTGRES = [
     ("bigint", ["1", "9007199254740993"], "9007199254740993"),
-    ("numeric(38, 10)", ["1", "1234567890123456789012345678.0123456789"],
-     "1234567890123456789012345678.0123456789"),
+    (
+        "numeric(38, 10)",
+        ["1", "1234567890123456789012345678.0123456789"],
+        "1234567890123456789012345678.0123456789",
+    ),
     ("date", ["'2024-02-29'", "'2025-01-31'"], "2025-01-31"),
-    ("text", ["'a'", "'it''s \\ \"é\" 😀'"], "it's \\ \"é\" 😀"),
-    ("timestamp", ["'2024-03-10 02:30:00'", "'2024-11-03 01:30:00.000001'"],
-     "2024-11-03 01:30:00.000001"),
-    ("timestamptz", ["'2024-11-03 01:30:00-04'", "'2024-11-03 01:30:00.999999-05'"],
-     "2024-11-03 06:30:00.999999"),
+    ("text", ["'a'", "'it''s \\ \"é\" 😀'"], 'it\'s \\ "é" 😀'),
+    (
+        "timestamp",
+        ["'2024-03-10 02:30:00'", "'2024-11-03 01:30:00.000001'"],
+        "2024-11-03 01:30:00.000001",
+    ),
+    (
+        "timestamptz",
+        ["'2024-11-03 01:30:00-04'", "'2024-11-03 01:30:00.999999-05'"],
+        "2024-11-03 06:30:00.999999",
+    ),
     ("double precision", ["0.1", "0.30000000000000004"], "0.30000000000000004"),
 ]
 MARIADB = [
     ("bigint", ["1", "9007199254740993"], "9007199254740993"),
-    ("decimal(30, 10)", ["1", "12345678901234567890.0123456789"],
-     "12345678901234567890.0123456789"),
+    (
+        "decimal(30, 10)",
+        ["1", "12345678901234567890.0123456789"],
+        "12345678901234567890.0123456789",
+    ),
     ("date", ["'2024-02-29'", "'2025-01-31'"], "2025-01-31"),
-    ("varchar(50)", ["'a'", "'it''s \\\\ \"é\" 😀'"], "it's \\ \"é\" 😀"),
-    ("datetime(6)", ["'2024-03-10 02:30:00'", "'2024-11-03 01:30:00.000001'"],
-     "2024-11-03 01:30:00.000001"),
+    ("varchar(50)", ["'a'", "'it''s \\\\ \"é\" 😀'"], 'it\'s \\ "é" 😀'),
+    (
+        "datetime(6)",
+        ["'2024-03-10 02:30:00'", "'2024-11-03 01:30:00.000001'"],
+        "2024-11-03 01:30:00.000001",
+    ),
     # the server's sessions are at +05:00, the loader's in UTC
-    ("timestamp(6)", ["'2024-03-10 02:30:00'", "'2024-11-03 06:30:00.999999'"],
-     "2024-11-03 01:30:00.999999"),
+    (
+        "timestamp(6)",
+        ["'2024-03-10 02:30:00'", "'2024-11-03 06:30:00.999999'"],
+        "2024-11-03 01:30:00.999999",
+    ),
 ]
 
 
@@ -44,7 +62,7 @@ def _synced_thrice(project: Project, database: Database, kind: str, values: list
     project.jdbc(database, ["t"], table_options={"t": {"cursor_field": "c"}})
     assert project.run().table("shop.t")["appended"] == len(values)
     # the boundary row changes, its cursor does not; another comes with the same cursor
-    top = f"(select c from (select max(c) as c from t) as m)"
+    top = "(select c from (select max(c) as c from t) as m)"
     database.execute(
         f"update t set note = 'second', c = c where id = {len(values) - 1}",
         f"insert into t (id, c, note) values (100, {top}, 'tie')",
@@ -76,7 +94,8 @@ def test_values_arrive_as_they_are_in_the_database(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(
-        "create table t (id int primary key, c int, at timestamp, tz timestamptz, n numeric(20, 6))",
+        "create table t (id int primary key, c int, at timestamp, tz timestamptz, "
+        "n numeric(20, 6))",
         "insert into t values (1, 1, '2024-03-10 02:30:00.123456', "
         "'2024-03-10 07:30:00.123456+00', 12345678901234.567891)",
     )
@@ -162,6 +181,12 @@ def test_a_batch_of_null_cursors_only_leaves_the_cursor_where_it_was(
     project.run()
     postgres_database.execute("delete from t", "insert into t values (2, null)")
     assert project.run().table("shop.t")["appended"] == 1
-    assert project.state("shop.t") == {
-        "batch": 2, "cursor": "7", "cursor_field": "c", "cursor_type": "integer", "generation": 1,
+    state = project.state("shop.t")
+    del state["mark"]
+    assert state == {
+        "batch": 2,
+        "cursor": "7",
+        "cursor_field": "c",
+        "cursor_type": "integer",
+        "generation": 1,
     }

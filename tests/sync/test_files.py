@@ -139,7 +139,7 @@ def test_what_is_wrong_with_files_is_told_one_by_one(project: Project) -> None:
         "drop.gone": "Path does not exist",
         "drop.unknown": "Spark has no reader for the format 'exel'",
         "drop.taken": "the files have a column '_file_path', which the loader writes itself",
-        "drop.ddl": "whole",
+        "drop.ddl": 'Unsupported data type "WHOLE"',
     }.items():
         assert what in told[name]["what"]
         assert told[name]["remedy"]

@@ -83,9 +83,7 @@ def test_a_wall_clock_cursor_is_reached_back_to_in_its_own_zone(
         "insert into events values (1)",
     )
     options = {"events": {"cursor_field": "at"}}
-    project.jdbc(
-        postgres_database, ["events"], table_options=options, time_zone="America/New_York"
-    )
+    project.jdbc(postgres_database, ["events"], table_options=options, time_zone="America/New_York")
     project.run()
     with _transaction(postgres_database) as late:
         late.execute("insert into events values (2)")
@@ -95,13 +93,9 @@ def test_a_wall_clock_cursor_is_reached_back_to_in_its_own_zone(
     assert project.run().table("shop.events")["appended"] == 1
 
 
-def test_a_role_that_cannot_see_transactions_is_told_so(
-    project: Project, events: Database
-) -> None:
+def test_a_role_that_cannot_see_transactions_is_told_so(project: Project, events: Database) -> None:
     role = f"plain_{events.name}"
-    events.execute(
-        f"create role {role} login password 'tide'", f"grant select on events to {role}"
-    )
+    events.execute(f"create role {role} login password 'tide'", f"grant select on events to {role}")
     own = {"user": role, "password": "tide"}
     project.jdbc(events, ["events"], table_options={"events": {"cursor_field": "at"}}, **own)
     try:
@@ -114,8 +108,6 @@ def test_a_role_that_cannot_see_transactions_is_told_so(
 
 def test_a_view_is_synced_without_a_horizon(project: Project, events: Database) -> None:
     events.execute("create view v as select * from events")
-    project.jdbc(
-        events, ["v"], table_options={"v": {"cursor_field": "at", "primary_key": "id"}}
-    )
+    project.jdbc(events, ["v"], table_options={"v": {"cursor_field": "at", "primary_key": "id"}})
     project.run()
     assert project.run().table("shop.v")["status"] == "nothing new"

@@ -80,16 +80,17 @@ def test_a_crash_after_the_commit_is_rolled_forward(
         raise Crash
 
     orders.execute("insert into orders values (101, 'late', 101)")
-    with monkeypatch.context() as patch, pytest.raises(Crash):
+    with monkeypatch.context() as patch:
         patch.setattr(*((LakeState, "write") if step == "state" else (Ledger, "append")), crash)
-        project.loader("run")
+        with pytest.raises(Crash):
+            project.loader("run")
     again = project.run()
     assert again.table("shop.orders")["status"] == "nothing new"
     assert project.rows("select count(*), count(distinct id) from raw.orders") == [(101, 101)]
     assert project.state("shop.orders")["batch"] == 2
-    assert project.rows(
-        "select status, rows_appended from raw._cq_syncs where batch = 2"
-    ) == [("recovered", 1)]
+    assert project.rows("select status, rows_appended from raw._cq_syncs where batch = 2") == [
+        ("recovered", 1)
+    ]
 
 
 def test_a_crash_before_the_commit_leaves_nothing_to_see(
@@ -99,9 +100,10 @@ def test_a_crash_before_the_commit_leaves_nothing_to_see(
         raise Crash
 
     orders.execute("insert into orders values (101, 'late', 101)")
-    with monkeypatch.context() as patch, pytest.raises(Crash):
+    with monkeypatch.context() as patch:
         patch.setattr(Lake, "publish", crash)
-        project.loader("run")
+        with pytest.raises(Crash):
+            project.loader("run")
     assert project.rows("select count(*) from raw.orders") == [(100,)]
     assert project.snapshots("orders") == 2  # one staged
     assert project.run().table("shop.orders")["appended"] == 1
@@ -124,7 +126,9 @@ def test_a_batch_published_over_somebody_elses_commit_keeps_its_state(
 ) -> None:
     lake = project.lake()
     staged = lake.stage("orders", lake.frame("orders").limit(1), 2, {"state": "{}", "sync": {}})
-    project.spark.sql(f"alter table {lake.name('orders')} unset tblproperties ('write.wap.enabled')")
+    project.spark.sql(
+        f"alter table {lake.name('orders')} unset tblproperties ('write.wap.enabled')"
+    )
     project.spark.sql(f"delete from {lake.name('orders')} where id = 1")
     head = lake.publish("orders", staged)
     assert (head.batch, head.state) == (2, "{}")
@@ -137,7 +141,9 @@ def test_a_value_that_goes_back_at_the_same_cursor_is_a_new_version(
         orders.execute(f"update orders set note = '{note}' where id = 100")
         assert project.run().table("shop.orders")["appended"] == appended
     assert project.rows("select note from raw.orders where id = 100 order by _cq_batch") == [
-        ("n100",), ("B",), ("n100",),
+        ("n100",),
+        ("B",),
+        ("n100",),
     ]
 
 
@@ -183,9 +189,7 @@ def test_raw_dropped_by_hand_is_read_anew_in_a_new_generation(
     ran = project.run()
     assert any("raw is gone" in warning for warning in ran.warnings)
     assert ran.table("shop.orders")["appended"] == 100
-    assert project.rows(
-        "select distinct _cq_batch, _cq_generation from raw.orders"
-    ) == [(2, 2)]
+    assert project.rows("select distinct _cq_batch, _cq_generation from raw.orders") == [(2, 2)]
 
 
 def test_a_full_refresh_appends_everything_in_a_new_generation(
