@@ -3,8 +3,10 @@
 #   make test     all tests, against real PostgreSQL and MariaDB servers that the suite starts
 #   make lint     formatting, lint, types
 #   make bench    measurements, of this machine
+#   make bench-correctness    rows lost under live writers: ours, dlt, plain cursors
 # PYTHON=… picks the Python of the virtual environment, VENV=… its folder,
-# TESTS="tests/unit -k cursor" what `make test` runs.
+# TESTS="tests/unit -k cursor" what `make test` runs,
+# CORRECTNESS="--seconds 20" how `make bench-correctness` runs.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -14,11 +16,13 @@ SHELL := /bin/bash
 PYTHON ?=
 VENV ?= .venv
 TESTS ?= tests
+CORRECTNESS ?=
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DRIVERS := $(VENV)/.drivers
+PEERS := $(VENV)-peers
 
-.PHONY: help install demo test lint bench clean
+.PHONY: help install demo test lint bench bench-correctness clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -57,5 +61,16 @@ lint: $(INSTALLED)
 bench: $(DRIVERS)
 	"$(BIN)/python" benchmarks/run.py
 
+# What ours is compared with is nothing that Strandline needs: it has an environment of its own.
+$(PEERS)/.installed: benchmarks/peers.txt .ci/venv
+	bash .ci/venv "$(PEERS)" $(PYTHON)
+	"$(PEERS)/bin/python" -m pip install --quiet --disable-pip-version-check \
+	    -r benchmarks/peers.txt
+	echo '*' > "$(PEERS)/.gitignore"
+	touch $@
+
+bench-correctness: $(DRIVERS) $(PEERS)/.installed
+	"$(BIN)/python" benchmarks/correctness.py --peers "$(PEERS)/bin/python" $(CORRECTNESS)
+
 clean:
-	rm -rf "$(VENV)" target logs dbt_packages .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf "$(VENV)" "$(PEERS)" target logs dbt_packages .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+from pyspark.sql import functions as f
 
 from loader.cursor import CursorType
+from loader.delta import HASH
 from loader.errors import LoaderError
-from loader.pipeline import Pipeline
+from loader.lake import Lake
+from loader.order import GENERATION, quoted
+from loader.pipeline import Pipeline, Planned
 from loader.plan import INCREMENTAL, Plan, candidates
-from loader.sources import SourceTable
+from loader.sources import Snapshot, SourceTable, Window
+
+# So many rows at the highest cursor are read again at every sync before it is worth a word.
+_CROWD = 1000
+
+
+def checked(pipeline: Pipeline, part: Planned) -> Iterator[tuple[Plan, list[str]] | LoaderError]:
+    """Each table of a source that can be synced, with what a user should know of it."""
+    if not part.plans:
+        return
+    try:
+        with part.source.snapshot() as snapshot:
+            for plan in part.plans:
+                try:
+                    notes = [*findings(plan), *measured(plan, snapshot)]
+                    yield plan, [*notes, *unbumped(plan, pipeline.stores(part.spec).lake)]
+                except Exception as error:
+                    yield pipeline.cleared(error, f"table {plan.name}")
+    except Exception as error:
+        yield pipeline.cleared(error, f"source {part.spec.name}")
 
 
 def findings(plan: Plan) -> list[str]:
-    """What a user should know of a table that can be synced, likeliest trouble first."""
+    """What a table's description says already, likeliest trouble first."""
     notes = []
     if not plan.key:
         notes.append("no primary key: syncs and appends, but a snapshot needs a key")
@@ -28,6 +52,48 @@ def findings(plan: Plan) -> list[str]:
     if cursor.name in plan.key:
         notes.append("the cursor is part of the key: updates of a row are not seen")
     return notes
+
+
+def measured(plan: Plan, snapshot: Snapshot) -> list[str]:
+    """What the source's rows say of the cursor: nulls, the future, many at one value."""
+    if plan.cursor is None or plan.mode != INCREMENTAL:
+        return []
+    name = plan.cursor.name
+    whole = snapshot.bounds(plan.table, Window(plan.cursor))
+    notes = list(whole.notes)
+    if whole.nulls:
+        shown = {
+            "include": "they are read at every sync",
+            "exclude": "they are never read",
+            "fail": "the sync will fail",
+        }[plan.options.null_cursor]
+        notes.append(f"{whole.nulls:,} of {whole.rows:,} rows have no {name}: {shown}")
+    if whole.future:
+        notes.append(f"{whole.future:,} rows are dated in the future")
+    if whole.high is not None:
+        top = snapshot.bounds(plan.table, Window(plan.cursor, low=whole.high, nulls=False))
+        if top.rows is not None and top.rows > _CROWD:
+            notes.append(f"{top.rows:,} rows share the highest {name}: every sync reads them again")
+    return notes
+
+
+def unbumped(plan: Plan, lake: Lake) -> list[str]:
+    """What raw has seen of updates that left the cursor as it was."""
+    cursor = plan.cursor
+    if cursor is None or not plan.key or not lake.exists(plan.lake_table):
+        return []
+    raw = lake.frame(plan.lake_table)
+    if not {cursor.name, *plan.key} <= set(raw.columns):
+        return []
+    parts = [f.col(quoted(name)) for name in (GENERATION, *plan.key, cursor.name)]
+    versions = raw.groupBy(*parts).agg(f.count_distinct(f.col(HASH)).alias("versions"))
+    keys = versions.where("versions > 1").count()
+    if not keys:
+        return []
+    return [
+        f"{keys:,} keys were updated without a new {cursor.name}: such updates are seen only "
+        "while they lie at the cursor or within the lookback"
+    ]
 
 
 def discovered(

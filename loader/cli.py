@@ -131,18 +131,20 @@ def setup(settings: Settings, drivers: tuple[str, ...]) -> None:
 @click.pass_obj
 def check(settings: Settings, select: tuple[str, ...]) -> None:
     """Tells what is wrong with the spec, the connections and the cursors, and how to mend it."""
-    from loader.check import findings
+    from loader.check import checked
 
     with opened(settings) as pipeline:
         wrong = 0
         rows = []
         for part in pipeline.planned(select):
-            for error in part.problems:
-                settings.output.error(error)
-                wrong += 1
-            for plan in part.plans:
+            for found in (*part.problems, *checked(pipeline, part)):
+                if isinstance(found, LoaderError):
+                    settings.output.error(found)
+                    wrong += 1
+                    continue
+                plan, notes = found
                 cursor = f"{plan.cursor.name} ({plan.cursor.type.value})" if plan.cursor else ""
-                rows.append((plan.name, plan.mode, cursor, plan.key, "; ".join(findings(plan))))
+                rows.append((plan.name, plan.mode, cursor, plan.key, "; ".join(notes)))
         settings.output.table("check", ("table", "mode", "cursor", "primary_key", "notes"), rows)
         if wrong:
             sys.exit(1)
@@ -195,6 +197,7 @@ def run(
 ) -> None:
     """Appends what changed since the last cursor, one batch a table, and records the cursor."""
     from loader import report
+    from loader.drill import drill
     from loader.spark import rows_written
     from loader.watch import Watch
 
@@ -203,7 +206,7 @@ def run(
         if dry_run:
             sys.exit(report.previewed(output, pipeline.preview(select, full_refresh)))
         progress = Progress(output, lambda table: rows_written(pipeline.spark, table))
-        watch = Watch(progress)
+        watch = Watch(progress, drill(os.environ, pipeline.spark))
         with progress, _stopping(watch.stopped.set, pipeline.spark):
             outcomes = []
             for outcome in pipeline.run(watch, select, full_refresh, concurrency):

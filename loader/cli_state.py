@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import click
-from filelock import Timeout
 
-from loader.errors import LockedError, SpecError, StateError, TableError
+from loader import cli_state_upkeep
+from loader.cli_state_stores import backends, held, stores_of
+from loader.errors import SpecError, StateError, TableError
 
 if TYPE_CHECKING:
     from loader.cli import Settings
@@ -27,21 +30,22 @@ def list_(settings: Settings) -> None:
     """Shows the newest state of every table."""
     from loader.cli import opened
     from loader.state import TableState
+    from loader.state.value import settled
 
     with opened(settings) as pipeline:
         rows: list[tuple[object, ...]] = []
-        for stores in _distinct(pipeline):
-            newest: dict[str, tuple[int, str]] = {}
-            for row in stores.state.rows():
-                newest.setdefault(row.key, (row.version, row.value))
-            for key, (version, value) in newest.items():
+        for shared in backends(pipeline):
+            for key, group in groupby(shared.stores.state.rows(), key=lambda row: row.key):
+                top, *others = group
                 try:
-                    known = TableState.from_json(value, key)
+                    said = [top, *(row for row in others if row.version == top.version)]
+                    top = settled(said, partial(settings.output.warning, table=key)) or top
+                    known = TableState.from_json(top.value, key)
                     cursor = known.cursor.text if known.cursor else None
-                    rows.append((key, cursor, known.cursor_field, known.batch, version))
+                    rows.append((key, cursor, known.cursor_field, known.batch, top.version))
                 except StateError as error:
                     settings.output.warning(str(error), table=key)
-                    rows.append((key, value, None, None, version))
+                    rows.append((key, top.value, None, None, top.version))
         columns = ("table", "cursor", "field", "batch", "version")
         if rows or settings.output.json:
             settings.output.table("state", columns, rows)
@@ -57,7 +61,7 @@ def show(settings: Settings, table: str) -> None:
     from loader.cli import opened
 
     with opened(settings) as pipeline:
-        stores = _stores(pipeline, table)
+        stores = stores_of(pipeline, table)
         rows = stores.state.rows(table)
         if not rows:
             raise SpecError(
@@ -85,7 +89,7 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
     from loader.plan import parsed
 
     with opened(settings) as pipeline:
-        stores = _stores(pipeline, table)
+        stores = stores_of(pipeline, table)
         known = _known(stores, table)
         if known is None or known.cursor is None or known.cursor_field is None:
             raise SpecError(
@@ -97,7 +101,7 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
             moved = parsed(cursor, known.cursor.type, "loader state set")
         except TableError as error:
             raise SpecError(error.what, where=error.where, remedy=error.remedy) from None
-        _store(settings, stores, table, known.moved(moved, known.cursor_field))
+        _store(settings, pipeline, table, known.moved(moved, known.cursor_field))
 
 
 @state.command()
@@ -108,7 +112,7 @@ def reset(settings: Settings, table: str) -> None:
     from loader.cli import opened
 
     with opened(settings) as pipeline:
-        stores = _stores(pipeline, table)
+        stores = stores_of(pipeline, table)
         known = _known(stores, table)
         if known is None:
             raise SpecError(
@@ -116,7 +120,7 @@ def reset(settings: Settings, table: str) -> None:
                 where="loader state reset",
                 remedy="`loader state list` shows what there is",
             )
-        _store(settings, stores, table, known.moved(None, known.cursor_field))
+        _store(settings, pipeline, table, known.moved(None, known.cursor_field))
 
 
 def _known(stores: Stores, table: str) -> TableState | None:
@@ -133,42 +137,18 @@ def _known(stores: Stores, table: str) -> TableState | None:
         return TableState.from_json(head.state, table)
 
 
-def _store(settings: Settings, stores: Stores, table: str, wanted: TableState) -> None:
-    try:
-        with stores.lake.lock(table.split(".", 1)[1], timeout=0):
-            row = stores.state.write(table, wanted)
-    except Timeout:
-        raise LockedError(
-            "a run is syncing this table",
-            where=f"table {table}",
-            remedy="Its end would overwrite the change: wait for it, then try again",
-        ) from None
+def _store(settings: Settings, pipeline: Pipeline, table: str, wanted: TableState) -> None:
+    with held(pipeline, [table]):
+        row = stores_of(pipeline, table).state.write(table, wanted)
     shown = wanted.cursor.text if wanted.cursor else "none: the next sync reads from the beginning"
     version = f" (version {row.version})" if row else " (as it was)"
     settings.output.say(f"{table}: cursor {shown}{version}")
 
 
-def _distinct(pipeline: Pipeline) -> list[Stores]:
-    """The stores of all sources, those that share a state table once."""
-    found: dict[tuple[str, str], Stores] = {}
-    for source, _ in pipeline.sources:
-        found.setdefault((source.state_destination, source.state_table), pipeline.stores(source))
-    return list(found.values())
-
-
-def _stores(pipeline: Pipeline, table: str) -> Stores:
-    """The stores that hold a table's state.
-
-    Raises:
-        SpecError: where the name is not `source.table`, or the spec has no such source.
-    """
-    name, dot, rest = table.partition(".")
-    for source, _ in pipeline.sources:
-        if source.name == name and dot and rest:
-            return pipeline.stores(source)
-    names = [source.name for source, _ in pipeline.sources]
-    raise SpecError(
-        f"{table!r} is not `source.table` with a source of the spec",
-        where="loader state",
-        remedy=f"Its sources: {', '.join(names)}; `loader state list` shows the tables",
-    )
+for _command in (
+    cli_state_upkeep.prune,
+    cli_state_upkeep.export,
+    cli_state_upkeep.import_,
+    cli_state_upkeep.rebuild,
+):
+    state.add_command(_command)

@@ -2,6 +2,11 @@
 
 A row is a redelivery where it is identical to its key's newest version in raw. A value that goes
 back to an earlier one at the same cursor (A, B, A) is a new version, so only the newest counts.
+
+Where the source itself declares the key, it has each key once, as it is now. Then a row whose
+cursor lies below that of its key's newest version is no older version, but the truth: a
+transaction that began earlier has committed later (`now()` is its start), or somebody set the
+clock column back. Such a read overrules what cursors say, and its batch begins a generation.
 """
 
 from __future__ import annotations
@@ -33,6 +38,7 @@ COLUMNS: dict[str, t.DataType] = {
     GENERATION: t.LongType(),
 }
 REDELIVERED = "_cq_redelivered"
+OVERRULES = "_cq_overrules"
 
 
 @dataclass(frozen=True)
@@ -93,15 +99,32 @@ def _hashable(value: Column, data_type: t.DataType) -> Column:
     return value
 
 
+@dataclass(frozen=True)
+class Generations:
+    """Which generations of raw a window's rows are compared with.
+
+    Attributes:
+        base: the newest that began with a complete read; older ones are history.
+        current: the newest. It is above `base` where a later read overruled a cursor.
+    """
+
+    base: int
+    current: int
+
+
 def marked(
     rows: DataFrame,
     raw: DataFrame,
     key: Sequence[str],
     window: Window,
     nulls: bool,
-    generation: int,
+    generations: Generations,
+    authoritative: bool,
 ) -> DataFrame:
-    """Adds a boolean ``_cq_redelivered`` to stamped rows: raw's newest version says the same.
+    """Adds two booleans to stamped rows.
+
+    ``_cq_redelivered``: raw's newest version says the same. ``_cq_overrules``: raw's newest
+    version has a higher cursor, and is wrong.
 
     Only raw rows that the window could deliver again are read (cursor at or above its lower
     bound, by a literal that Iceberg prunes files with), so the cost is the boundary's.
@@ -110,10 +133,10 @@ def marked(
         raw: the raw table.
         key: the primary key; empty compares whole rows, as many times as raw holds them.
         nulls: whether any of the rows has no cursor.
-        generation: the current one; a match in an older one is appended again, as a version of
-            the newer generation may lie outside of the window.
+        authoritative: the source has each key once, as it is now.
     """
-    known = raw.where(f.col(GENERATION) == f.lit(generation)).where(_region(raw, window, nulls))
+    region = _region(raw, window, nulls)
+    known = _comparable(raw, region, generations)
     if not key:
         return _marked_by_multiplicity(rows, known)
     cursor = window.cursor.name if window.cursor else None
@@ -137,22 +160,64 @@ def marked(
         f.col(quoted(n)).eqNullSafe(f.col(part)) for n, part in zip(key, parts, strict=False)
     ]
     joined = rows.join(newest, reduce(and_, same_key), "left")
-    in_raw = f.coalesce(f.array_contains("_cq_payloads", payload), f.lit(False))
-    ties = at.eqNullSafe(f.col("_cq_newest.cursor"))
-    # Rows of one key that share raw's newest cursor stand or fall together: of (A, B) read
-    # again, dropping B alone would make A the newest.
-    group = Over.partitionBy(*(f.col(quoted(name)) for name in key), ties)
-    all_in_raw = f.min(in_raw).over(group)
-    last = f.max(f.struct(f.col(SEQUENCE), payload.alias("payload"))).over(group)["payload"]
-    redelivered = (
-        f.when(f.col("_cq_newest").isNull(), f.lit(False))
-        .when(ties, all_in_raw & last.eqNullSafe(f.col("_cq_newest.payload")))
-        .otherwise(in_raw)
-    )
+    found = f.col("_cq_newest")
+    ties = at.eqNullSafe(found["cursor"])
+    same = payload.eqNullSafe(found["payload"])
+    if authoritative:
+        redelivered = found.isNotNull() & ties & same
+    else:
+        in_raw = f.coalesce(f.array_contains("_cq_payloads", payload), f.lit(False))
+        # Rows of one key that share raw's newest cursor stand or fall together: of (A, B) read
+        # again, dropping B alone would make A the newest.
+        group = Over.partitionBy(*(f.col(quoted(name)) for name in key), ties)
+        all_in_raw = f.min(in_raw).over(group)
+        last = f.max(f.struct(f.col(SEQUENCE), payload.alias("payload"))).over(group)["payload"]
+        redelivered = (
+            f.when(found.isNull(), f.lit(False))
+            .when(ties, all_in_raw & last.eqNullSafe(found["payload"]))
+            .otherwise(in_raw)
+        )
+    # A null cursor sorts lowest: it, too, is below any other.
+    below = found["cursor"].isNotNull() & (at.isNull() | (at < found["cursor"]))
+    overrules = f.coalesce(below, f.lit(False)) if authoritative else f.lit(False)
     return joined.select(
         *(f.col(quoted(name)) for name in rows.columns),
         redelivered.alias(REDELIVERED),
+        overrules.alias(OVERRULES),
     )
+
+
+def hides_a_cursor(fresh: DataFrame, raw: DataFrame, key: Sequence[str], cursor: str) -> bool:
+    """Whether a row has lost the cursor that its key has in raw, anywhere in it.
+
+    Reads raw's keys, so it is asked only for rows without a cursor that are not known yet.
+    """
+    names = [quoted(name) for name in key]
+    keys = fresh.where(f.col(quoted(cursor)).isNull()).select(
+        *(f.col(name).alias(f"_cq_key_{i}") for i, name in enumerate(names))
+    )
+    same = [f.col(name).eqNullSafe(f.col(f"_cq_key_{i}")) for i, name in enumerate(names)]
+    dated = raw.where(f.col(quoted(cursor)).isNotNull())
+    return bool(dated.join(f.broadcast(keys), reduce(and_, same), "left_semi").take(1))
+
+
+def _comparable(raw: DataFrame, region: Column, generations: Generations) -> DataFrame:
+    """The raw rows among which a key's newest version of a region is found.
+
+    A version of an older generation counts only together with all that came after it: its key's
+    newest may be of a newer generation with a cursor below the region.
+    """
+    generation = f.col(GENERATION)
+    if generations.base < generations.current:
+        older = raw.where(region).where(
+            (generation >= generations.base) & (generation < generations.current)
+        )
+        [row] = older.agg(f.min(BATCH).alias("first")).collect()
+        if row["first"] is not None:
+            return raw.where(generation >= generations.base).where(
+                region | (f.col(BATCH) >= f.lit(row["first"]))
+            )
+    return raw.where(generation == f.lit(generations.current)).where(region)
 
 
 def _marked_by_multiplicity(rows: DataFrame, known: DataFrame) -> DataFrame:
@@ -164,6 +229,7 @@ def _marked_by_multiplicity(rows: DataFrame, known: DataFrame) -> DataFrame:
         .select(
             *(f.col(quoted(name)) for name in rows.columns),
             (f.col("_cq_number") <= f.coalesce(f.col("_cq_held"), f.lit(0))).alias(REDELIVERED),
+            f.lit(False).alias(OVERRULES),
         )
     )
 

@@ -8,7 +8,10 @@ machine tries.
 
 from __future__ import annotations
 
+import datetime as dt
+import hashlib
 import json
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,8 +26,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
+from loader.catalog_owners import CatalogOwners
 from loader.delta import COLUMNS
 from loader.errors import SpecError, TableError
+from loader.lease import FileOwners, Lease
 from loader.order import quoted
 from loader.widening import Change, changes
 
@@ -45,6 +50,7 @@ class Commit:
             said it has expired.
         sync: its ledger row, as far as it was known before the commit.
         rows: rows appended.
+        at: when it was committed.
     """
 
     batch: int = 0
@@ -52,6 +58,7 @@ class Commit:
     state: str | None = None
     sync: Mapping[str, Any] | None = None
     rows: int | None = None
+    at: dt.datetime | None = None
 
 
 class Lake:
@@ -147,7 +154,7 @@ class Lake:
 
     def head(self, table: str) -> Commit:
         """The newest published batch; the truth that state and ledger are indexes of."""
-        handle = self._handle(table)
+        handle = self.handle(table)
         snapshot = handle.currentSnapshot()
         while snapshot is not None:
             found = self._commit(handle, snapshot)
@@ -159,6 +166,51 @@ class Lake:
             return Commit()
         [row] = self.spark.sql(f"select max(_cq_batch) as b from {self.name(table)}").collect()
         return Commit(batch=row["b"] or 0)
+
+    def commits(self, table: str) -> list[Commit]:
+        """Every published batch, oldest first; where its commit has expired, as its rows tell it.
+
+        Such a one has no state, and of `sync` only what stands in each row.
+        """
+        handle = self.handle(table)
+        found: dict[int, Commit] = {}
+        snapshot = current = handle.currentSnapshot()
+        while snapshot is not None:
+            commit = self._commit(handle, snapshot)
+            if commit is not None:
+                found.setdefault(commit.batch, commit)
+            parent = snapshot.parentId()
+            snapshot = handle.snapshot(parent) if parent is not None else None
+        if current is not None and set(found) != set(range(1, max(found, default=0) + 1)) | {1}:
+            found = {commit.batch: commit for commit in self._told_by_rows(table)} | found
+        return [found[batch] for batch in sorted(found)]
+
+    def raw_tables(self) -> list[str]:
+        """The tables that batches are published to."""
+        if not self.spark.catalog.databaseExists(quoted(self.schema)):
+            return []
+        rows = self.spark.sql(f"show tables in {quoted(self.schema)}").collect()
+        names = sorted(row["tableName"] for row in rows if not row["isTemporary"])
+        return [n for n in names if self.handle(n).properties().get("write.wap.enabled") == "true"]
+
+    def _told_by_rows(self, table: str) -> Iterator[Commit]:
+        rows = self.spark.sql(
+            f"""
+            select
+                _cq_batch as batch,
+                count(*) as rows,
+                max(_cq_source_name) as source_name,
+                max(_cq_generation) as generation,
+                unix_micros(min(_cq_sync_time)) / 1000000 as started
+            from {self.name(table)}
+            group by _cq_batch
+            """
+        ).collect()
+        for row in rows:
+            at = dt.datetime.fromtimestamp(row["started"], dt.timezone.utc)
+            facts = {"source_name": row["source_name"], "generation": row["generation"]}
+            sync = {**facts, "batch": row["batch"], "started_at": at.isoformat()}
+            yield Commit(batch=row["batch"], sync=sync, rows=row["rows"], at=at)
 
     def stage(self, table: str, rows: DataFrame, batch: int, facts: Mapping[str, Any]) -> int:
         """Writes a batch that nobody sees yet; returns its snapshot's id.
@@ -175,7 +227,7 @@ class Lake:
                 for n, c in zip(self.frame(table).columns, columns, strict=False)
             )
         )
-        before = {snapshot.snapshotId() for snapshot in self._handle(table).snapshots()}
+        before = {snapshot.snapshotId() for snapshot in self.handle(table).snapshots()}
         self.spark.conf.set("spark.wap.id", str(batch))
         try:
             (
@@ -187,13 +239,13 @@ class Lake:
             )
         finally:
             self.spark.conf.unset("spark.wap.id")
-        staged = [s for s in self._handle(table).snapshots() if s.snapshotId() not in before]
+        staged = [s for s in self.handle(table).snapshots() if s.snapshotId() not in before]
         mine = [s for s in staged if s.summary().get("wap.id") == str(batch)]
         return int(mine[-1].snapshotId())
 
     def staged_rows(self, table: str, snapshot_id: int) -> int:
         """How many rows a staged snapshot adds."""
-        snapshot = self._handle(table).snapshot(snapshot_id)
+        snapshot = self.handle(table).snapshot(snapshot_id)
         return int(snapshot.summary().get("added-records") or 0)
 
     def publish(self, table: str, snapshot_id: int) -> Commit:
@@ -203,7 +255,7 @@ class Lake:
             TableError: where that batch number was published already.
         """
         try:
-            self._handle(table).manageSnapshots().cherrypick(snapshot_id).commit()
+            self.handle(table).manageSnapshots().cherrypick(snapshot_id).commit()
         except Py4JJavaError as error:
             if "DuplicateWAPCommit" in str(error.java_exception):
                 raise TableError(
@@ -216,7 +268,7 @@ class Lake:
 
     def discard(self, table: str, snapshot_id: int | None = None) -> int:
         """Deletes staged batches that were never published, with their files; returns how many."""
-        handle = self._handle(table)
+        handle = self.handle(table)
         published = set()
         snapshot = handle.currentSnapshot()
         while snapshot is not None:
@@ -253,12 +305,21 @@ class Lake:
         """The lock of a table across processes; released by the system when its holder dies.
 
         It lies beside the table where the warehouse is a local folder, for a Hadoop catalog
-        cannot tell two writers apart there; else in the machine's temporary folder, where it
-        keeps this machine's runs apart, and the batch number's single publication the others.
+        cannot tell two writers apart there; else in the machine's temporary folder.
         """
-        folder = self._lock_folder
+        folder = self._warehouse or self._temporary
         folder.mkdir(parents=True, exist_ok=True)
         return FileLock(folder / f"{table}.lock", timeout=timeout, thread_local=False)
+
+    def lease(self, table: str, where: str, run_id: str) -> Lease:
+        """The right to write a table, not yet taken; of a shared catalog also for other machines.
+
+        Args:
+            where: the table's name in messages.
+        """
+        folder = self._warehouse
+        owners = FileOwners(folder) if folder else CatalogOwners(self.for_thread())
+        return Lease(table, where, self.lock(table), owners, run_id)
 
     @property
     def catalog(self) -> str:
@@ -266,16 +327,19 @@ class Lake:
         return self.spark.conf.get("spark.sql.defaultCatalog", None) or "spark_catalog"
 
     @cached_property
-    def _lock_folder(self) -> Path:
-        catalog = self.catalog
-        warehouse = self.spark.conf.get(f"spark.sql.catalog.{catalog}.warehouse", None) or ""
+    def _warehouse(self) -> Path | None:
+        """The namespace's folder, of a catalog that is nothing but a folder of this machine."""
+        setting = f"spark.sql.catalog.{self.catalog}"
+        warehouse = self.spark.conf.get(f"{setting}.warehouse", None) or ""
+        kind = self.spark.conf.get(f"{setting}.type", None)
         place = urlparse(warehouse)
-        if place.scheme in ("", "file") and warehouse:
-            return Path(place.path) / self.schema
-        import hashlib
-        import tempfile
+        local = kind == "hadoop" and place.scheme in ("", "file") and warehouse
+        return Path(place.path) / self.schema if local else None
 
-        digest = hashlib.sha256(f"{catalog}|{warehouse}".encode()).hexdigest()[:12]
+    @cached_property
+    def _temporary(self) -> Path:
+        warehouse = self.spark.conf.get(f"spark.sql.catalog.{self.catalog}.warehouse", None) or ""
+        digest = hashlib.sha256(f"{self.catalog}|{warehouse}".encode()).hexdigest()[:12]
         return Path(tempfile.gettempdir()) / f"strandline-{digest}" / self.schema
 
     def _commit(self, handle: Any, snapshot: Any) -> Commit | None:
@@ -295,9 +359,11 @@ class Lake:
             state=facts.get(STATE),
             sync=json.loads(sync) if sync else None,
             rows=int(summary.get("added-records") or 0),
+            at=dt.datetime.fromtimestamp(snapshot.timestampMillis() / 1000, dt.timezone.utc),
         )
 
-    def _handle(self, table: str) -> Any:
+    def handle(self, table: str) -> Any:
+        """Iceberg's own object for a table, freshly loaded."""
         jvm: Any = self.spark._jvm
         return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
             self.spark._jsparkSession, f"{quoted(self.catalog)}.{self.name(table)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -111,6 +111,27 @@ class Ledger:
         )
         given = {key: value for key, value in values.items() if value is not None}
         self.lake.append(TABLE, self.lake.spark.sql(f"select {columns}", args=given))
+
+    def append_all(self, records: Sequence[SyncRecord]) -> None:
+        """Adds many rows in one commit, durably."""
+        if not records:
+            return
+        columns = ", ".join(f"{f.name} {_TYPES.get(f.name, 'string')}" for f in fields(SyncRecord))
+        values = [tuple(getattr(r, f.name) for f in fields(SyncRecord)) for r in records]
+        frame = self.lake.spark.createDataFrame(values, columns)
+        self.lake.append(TABLE, frame.coalesce(1))
+
+    def batches(self, source: str, table: str) -> set[int]:
+        """The batch numbers that have a row."""
+        rows = self.lake.spark.sql(
+            f"""
+            select distinct batch
+            from {self.lake.name(TABLE)}
+            where source_name = :source and table_name = :table and batch is not null
+            """,
+            args={"source": source, "table": table},
+        ).collect()
+        return {row["batch"] for row in rows}
 
     def last_batch(self, source: str, table: str) -> int:
         """The highest batch number that has a row; 0 where none has."""

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from filelock import BaseFileLock
-
 from loader.errors import LoaderError, LockedError, SpecError, TableError
 from loader.failures import clear
 from loader.lake import Lake
+from loader.lease import Heartbeat, Lease
 from loader.ledger import FAILED, LOCKED, Ledger, SyncRecord, now
 from loader.options import TableOptions
 from loader.plan import (
@@ -27,14 +26,14 @@ from loader.plan import (
     options_for_nothing,
     plan,
 )
-from loader.plugins import SourceSpec
+from loader.plugins import DestinationSpec, SourceSpec
 from loader.problems import did_you_mean
 from loader.recovery import Stores
 from loader.run import lock, preview_table, sync_table
 from loader.sources import Bounds, Snapshot, Source, TableRef, Window, connector
 from loader.spec import Spec
 from loader.state import StateBackend
-from loader.state.lake_table import LakeState
+from loader.state.opening import open_state
 from loader.watch import Watch
 
 if TYPE_CHECKING:
@@ -95,32 +94,43 @@ class Pipeline:
             kind = connector(source.path, f"{source.where}.path")
             options = source.options(kind.options_model)
             self.sources.append((source, kind(source.name, options, spark, spec.folder)))
+            self.stores(source)  # a missing package or a wrong option is told before all else
 
     def stores(self, source: SourceSpec, own_session: bool = False) -> Stores:
-        """Where a source's tables are written; a thread of its own needs a session of its own."""
+        """Where a source's tables are written; a thread of its own needs a session of its own.
+
+        Raises:
+            SpecError: where the state backend's package is missing, or its options are wrong.
+        """
         lake = Lake(self.spark, self.spec.destination(source.destinations[0]).lake.schema_)
         lake = lake.for_thread() if own_session else lake
         return Stores(lake, self._state(source, lake), Ledger(lake))
 
     def _state(self, source: SourceSpec, lake: Lake) -> StateBackend:
-        # The one place where a backend is chosen; others than the lake's table belong here.
-        kept_in = self.spec.destination(source.state_destination)
-        if source.local_state is not None or kept_in.path != "spark":
-            shown = "local files" if source.local_state is not None else kept_in.path
-            raise SpecError(
-                f"cursors cannot be kept in {shown} yet",
-                where=f"{source.where}.backend_options",
-                remedy="Leave the backend out: they are kept in the destination's own table",
-            )
-        return LakeState(lake, source.state_table)
+        tables = self.spec.destination(source.destinations[0]).lake
 
-    def prepare(self) -> None:
-        """Makes namespaces, state tables and ledgers where they are not there yet."""
-        for source, _ in self.sources:
-            stores = self.stores(source)
-            stores.lake.prepare()
-            stores.ledger.prepare()
-            stores.state.prepare()
+        def kept_in(destination: DestinationSpec) -> Lake:
+            state = destination.lake
+            if (state.profile, state.target) != (tables.profile, tables.target):
+                raise SpecError(
+                    f"{destination.name} is of another profile or target than the tables",
+                    where=f"{source.where}.backend_options.connection",
+                    remedy="One process has one Spark: name a destination of the same target",
+                )
+            return lake if state.schema_ == lake.schema else Lake(lake.spark, state.schema_)
+
+        return open_state(self.spec, source, kept_in)
+
+    def prepare(self, source: SourceSpec) -> None:
+        """Makes a source's namespace, ledger and state where they are not there yet.
+
+        Raises:
+            StateError: where the state backend is down, or not to be written.
+        """
+        stores = self.stores(source)
+        stores.lake.prepare()
+        stores.ledger.prepare()
+        stores.state.prepare()
 
     def run(
         self, watch: Watch, select: Sequence[str], full_refresh: bool, concurrency: int | None
@@ -132,18 +142,28 @@ class Pipeline:
         """
         run_id = uuid.uuid4().hex[:12]
         parts = self.planned(select, full_refresh)
-        self.prepare()
-        with ExitStack() as opened, ThreadPoolExecutor(self._workers(concurrency)) as pool:
+        leases: list[Lease] = []
+        with (
+            ExitStack() as opened,
+            Heartbeat(leases),
+            ThreadPoolExecutor(self._workers(concurrency)) as pool,
+        ):
             jobs = []
             for part in parts:
+                unready = self._unready(part.spec)
                 yield from (Outcome(error.where, error=error) for error in part.errors)
                 for table, error in part.refused.items():
                     yield self._failed(part.spec, table, error, run_id)
-                locks: list[tuple[Plan, BaseFileLock]] = []
+                locks: list[tuple[Plan, Lease]] = []
                 for planned in part.plans:
+                    if unready is not None:
+                        yield self._failed(part.spec, planned.lake_table, unready, run_id, planned)
+                        continue
                     try:
-                        held = lock(planned, self.stores(part.spec).lake)
+                        lake = self.stores(part.spec).lake
+                        held = lock(planned, lake, watch, run_id)
                         opened.callback(held.release)
+                        leases.append(held)
                         locks.append((planned, held))
                     except Exception as problem:
                         yield self._failed(part.spec, planned.lake_table, problem, run_id, planned)
@@ -167,11 +187,19 @@ class Pipeline:
             for job in as_completed(jobs):
                 yield job.result()
 
+    def _unready(self, source: SourceSpec) -> LoaderError | None:
+        """Why nothing of a source can be written; its tables fail, other sources go on."""
+        try:
+            self.prepare(source)
+        except Exception as problem:
+            return self.cleared(problem, f"source {source.name}")
+        return None
+
     def _attempt(
         self,
         source: SourceSpec,
         planned: Plan,
-        held: BaseFileLock,
+        held: Lease,
         snapshot: Snapshot,
         watch: Watch,
         run_id: str,

@@ -46,6 +46,16 @@ class Plan:
         return self.table.ref.lake_name
 
     @property
+    def authoritative(self) -> bool:
+        """Whether the source has each key once, as it is now: it declares the key itself.
+
+        Of files, or by a key that somebody configured, several versions may come at once; which
+        of them is the newest, only the cursor tells.
+        """
+        declared = self.table.primary_key
+        return bool(declared) and set(declared) <= set(self.key)
+
+    @property
     def name(self) -> str:
         """``<source>.<table>``: in messages, and the key of its state."""
         return f"{self.source}.{self.lake_table}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -16,10 +17,13 @@ from pydantic import (
 
 from loader.errors import SpecError
 from loader.options import Name, Names, Strict, unique
+from loader.problems import did_you_mean
 from loader.redaction import Redactor
 from loader.validation import Model, OptionError, validate_options
 
 SCHEME = "strandline://"
+STATE_GROUP = "strandline.state"
+_PATHS = ("spark", "sqlite", "postgresql", "redis")
 
 
 def _known_name(value: str) -> str:
@@ -175,19 +179,36 @@ def _append_only(value: Any) -> Any:
     return value
 
 
+def state_backends() -> dict[str, EntryPoint]:
+    """The state backends that installed packages bring, by the `path` of their destination."""
+    return {entry.name: entry for entry in entry_points(group=STATE_GROUP)}
+
+
+def _known_path(value: str) -> str:
+    known = list(dict.fromkeys((*_PATHS, *sorted(state_backends()))))
+    if value not in known:
+        *most, last = (repr(name) for name in known)
+        raise OptionError(
+            f"must be {', '.join(most)} or {last}, not {value!r}",
+            did_you_mean(value, known) or "Write one of these, or install the package of another",
+        )
+    return value
+
+
 class DestinationSpec(_Plugin):
     """A document of kind `destination`: a lake, or a store for state only.
 
     Attributes:
         name: what sources list in `destinations`.
-        path: `spark` for lakes; `sqlite`, `postgresql`, `redis` for state.
+        path: `spark` for lakes; `sqlite`, `postgresql`, `redis`, or one that another package
+            brings, for state.
         write_mode: `append`.
-        spec: :class:`LakeOptions` or :class:`StateStoreOptions`.
+        spec: :class:`LakeOptions` or :class:`StateStoreOptions`; another package's as they are.
     """
 
-    path: Literal["spark", "sqlite", "postgresql", "redis"]
+    path: Annotated[Name, AfterValidator(_known_path)]
     write_mode: Annotated[Literal["append"], BeforeValidator(_append_only)] = "append"
-    spec: LakeOptions | StateStoreOptions = Field(default_factory=LakeOptions)
+    spec: LakeOptions | StateStoreOptions | dict[str, Any] = Field(default_factory=LakeOptions)
 
     @property
     def connection(self) -> str:
@@ -223,3 +244,18 @@ class StateDestination(DestinationSpec):
 
     path: Literal["sqlite", "postgresql", "redis"]
     spec: StateStoreOptions
+
+
+class PluggedDestination(DestinationSpec):
+    """A destination that holds state only, in a backend of another package."""
+
+    spec: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("spec", mode="before")
+    @classmethod
+    def _empty(cls, value: Any) -> Any:
+        return {} if value is None else value
+
+    def options(self, model: type[Model]) -> Model:
+        """The backend's own options; raises SpecError naming every key that is wrong."""
+        return validate_options(model, self.spec, f"{self.where}.spec", self._redactor)

@@ -40,7 +40,7 @@ def recover(plan: Plan, stores: Stores, watch: Watch, run_id: str) -> Known:
     Raises:
         StateError: where data is newer than the state and its commit has expired.
     """
-    head, state = assess(plan, stores)
+    head, state = assess(plan, stores, watch)
     if stores.lake.exists(plan.lake_table):
         stores.lake.discard(plan.lake_table)
     stored = state.batch if state else 0
@@ -58,6 +58,7 @@ def recover(plan: Plan, stores: Stores, watch: Watch, run_id: str) -> Known:
             + ("rolled back" if head.batch else "raw is gone, reading everything anew"),
         )
         stores.state.write(plan.name, state)
+    watch.reached("recovered-state", plan.name)
     if head.batch > last and head.sync is not None:
         recovered = replace(
             SyncRecord.from_dict(head.sync),
@@ -67,14 +68,15 @@ def recover(plan: Plan, stores: Stores, watch: Watch, run_id: str) -> Known:
             snapshot_id=head.snapshot_id,
         )
         stores.ledger.append(recovered.finished())
+    watch.reached("recovered", plan.name)
     return Known(state, max(head.batch, stored, last) + 1)
 
 
-def assess(plan: Plan, stores: Stores) -> tuple[Commit, TableState | None]:
+def assess(plan: Plan, stores: Stores, watch: Watch) -> tuple[Commit, TableState | None]:
     """The newest data commit and the stored state, as they are; changes nothing."""
     lake = stores.lake
     head = lake.head(plan.lake_table) if lake.exists(plan.lake_table) else Commit()
-    return head, stores.state.read(plan.name)
+    return head, stores.state.read(plan.name, lambda text: watch.warn(plan.name, text))
 
 
 def _state_of(head: Commit, plan: Plan) -> TableState:

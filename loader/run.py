@@ -10,16 +10,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from filelock import BaseFileLock, Timeout
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from loader.delta import REDELIVERED, Stamp, marked, stamped
-from loader.errors import LockedError, TableError
+from loader.delta import (
+    OVERRULES,
+    REDELIVERED,
+    Generations,
+    Stamp,
+    hides_a_cursor,
+    marked,
+    stamped,
+)
+from loader.errors import TableError
 from loader.lake import Commit, Lake
+from loader.lease import Lease
 from loader.ledger import NOTHING_NEW, SYNCED, SyncRecord, now
-from loader.order import quoted
+from loader.order import GENERATION, quoted
 from loader.plan import FULL_REFRESH, Plan
 from loader.recovery import Known, Stores, assess, recover
 from loader.sources import Snapshot
@@ -29,7 +37,7 @@ from loader.window import Bounds, Window, lower_bound, next_cursor
 
 
 def sync_table(
-    plan: Plan, held: BaseFileLock, snapshot: Snapshot, stores: Stores, watch: Watch, run_id: str
+    plan: Plan, held: Lease, snapshot: Snapshot, stores: Stores, watch: Watch, run_id: str
 ) -> SyncRecord:
     """Appends what changed since the stored cursor, as one batch, and records the cursor.
 
@@ -43,19 +51,24 @@ def sync_table(
         TableError, StateError: this table cannot be synced; nothing of it was published.
     """
     with unlocked_after(held):  # 1 lock
+        watch.reached("locked", plan.name)
         known = recover(plan, stores, watch, run_id)  # 2 recover
         window, bounds = look(plan, snapshot, known, watch)  # 3 window
+        watch.reached("windowed", plan.name)
         record, after = intend(plan, known, window, bounds, run_id)
         commit = None
         if bounds.rows != 0:
-            with extracted(plan, snapshot, stores.lake, window, bounds, record, watch) as batch:
-                record = batch.record  # 4 extract
-                commit = append(plan, stores.lake, batch, after, watch)  # 5 append
-        return finish(plan, stores, known, record, after, bounds, commit)  # 6 record
+            intended = Batch(None, record, after)
+            with extracted(plan, snapshot, stores.lake, window, bounds, intended, watch) as batch:
+                record, after = batch.record, batch.after  # 4 extract
+                commit = append(plan, stores.lake, batch, held, watch)  # 5 append
+        done = finish(plan, stores, known, record, after, bounds, commit, watch)  # 6 record
+    watch.reached("unlocked", plan.name)
+    return done
 
 
 @contextmanager
-def unlocked_after(held: BaseFileLock) -> Iterator[None]:
+def unlocked_after(held: Lease) -> Iterator[None]:
     """Gives the table free, however its sync ends."""
     try:
         yield
@@ -63,27 +76,22 @@ def unlocked_after(held: BaseFileLock) -> Iterator[None]:
         held.release()
 
 
-def lock(plan: Plan, lake: Lake) -> BaseFileLock:
-    """Takes the table for this run, against others on this machine and through this warehouse.
+def lock(plan: Plan, lake: Lake, watch: Watch, run_id: str) -> Lease:
+    """Takes the table for this run, against all others.
 
     Raises:
         LockedError: where another run holds it; it is not waited for.
     """
-    held = lake.lock(plan.lake_table, timeout=0)
-    try:
-        held.acquire()
-        return held
-    except Timeout:
-        raise LockedError(
-            "another run is syncing this table",
-            where=f"table {plan.name}",
-            remedy="It was skipped; run again when the other is done",
-        ) from None
+    held = lake.lease(plan.lake_table, f"table {plan.name}", run_id)
+    note = held.acquire()
+    if note is not None:
+        watch.warn(plan.name, note)
+    return held
 
 
 def preview_table(plan: Plan, snapshot: Snapshot, stores: Stores) -> tuple[Window, Bounds]:
     """The window that a sync would read now, and how many rows; writes nothing."""
-    _, state = assess(plan, stores)
+    _, state = assess(plan, stores, Watch())
     return look(plan, snapshot, Known(state or TableState(), 1), Watch())
 
 
@@ -104,6 +112,7 @@ def look(plan: Plan, snapshot: Snapshot, known: Known, watch: Watch) -> tuple[Wi
             low,
             nulls=plan.options.null_cursor != "exclude",
             mark=None if full or known.state.cursor is None else known.state.mark,
+            bounded=plan.options.lookback is not None,
         )
     watch.phase(plan.name, "counting")
     bounds = snapshot.bounds(plan.table, window)
@@ -136,6 +145,7 @@ def intend(
         cursor=next_cursor(None if full else known.state.cursor, bounds),
         cursor_field=plan.cursor.name if plan.cursor else None,
         mark=bounds.mark,
+        base=None if full else known.state.base,
     )
     record = SyncRecord(
         run_id=run_id,
@@ -158,10 +168,26 @@ def intend(
 
 @dataclass(frozen=True)
 class Batch:
-    """The rows to append; `rows` is None where all of them were delivered before."""
+    """The rows to append; `rows` is None where all of them were delivered before.
+
+    Attributes:
+        record, after: the ledger row and the state that become true with them.
+    """
 
     rows: DataFrame | None
     record: SyncRecord
+    after: TableState
+
+    def overruling(self) -> Batch:
+        """The same batch, in a generation of its own: the next one."""
+        generation = self.after.generation + 1
+        base = self.after.base or self.after.generation
+        rows = self.rows
+        return Batch(
+            rows.withColumn(GENERATION, f.lit(generation).cast("bigint")) if rows else None,
+            replace(self.record, generation=generation),
+            replace(self.after, generation=generation, base=base),
+        )
 
 
 @contextmanager
@@ -171,33 +197,36 @@ def extracted(
     lake: Lake,
     window: Window,
     bounds: Bounds,
-    record: SyncRecord,
+    intended: Batch,
     watch: Watch,
 ) -> Iterator[Batch]:
     """The window's rows, stamped; where raw may hold some already, without redeliveries."""
     watch.phase(plan.name, "reading", bounds.rows)
-    assert record.batch is not None
-    assert record.generation is not None
-    stamp = Stamp(plan.source, record.started_at or now(), record.batch, record.generation)
+    record, after = intended.record, intended.after
+    stamp = Stamp(plan.source, record.started_at or now(), after.batch, after.generation)
     rows = stamped(snapshot.read(lake.spark, plan.table, window, bounds), stamp)
-    compare = (
-        plan.options.redelivered_rows == "drop"
-        and record.mode != FULL_REFRESH
-        and lake.exists(plan.lake_table)
-    )
-    if not compare:
-        yield Batch(rows, record)
+    keeps = plan.options.redelivered_rows == "append"
+    if record.mode == FULL_REFRESH or not lake.exists(plan.lake_table):
+        yield replace(intended, rows=rows)
+        return
+    if keeps and not plan.authoritative:
+        yield replace(intended, rows=rows)
         return
     raw = lake.frame(plan.lake_table)
-    judged = marked(rows, raw, plan.key, window, bounds.nulls > 0, record.generation)
+    generations = Generations(after.base or after.generation, after.generation)
+    nulls = bounds.nulls > 0
+    judged = marked(rows, raw, plan.key, window, nulls, generations, plan.authoritative)
     # Read once, judged once: the counts that the commit carries are those of its rows.
     judged = judged.persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        nulls = f.col(quoted(plan.cursor.name)).isNull() if plan.cursor else f.lit(False)
+        again = f.lit(False) if keeps else f.col(REDELIVERED)
+        null = f.col(quoted(plan.cursor.name)).isNull() if plan.cursor else f.lit(False)
         [counts] = judged.agg(
             f.count(f.lit(1)).alias("read"),
-            f.count_if(f.col(REDELIVERED)).alias("redelivered"),
-            f.count_if(nulls).alias("nulls"),
+            f.count_if(again).alias("redelivered"),
+            f.count_if(null).alias("nulls"),
+            f.count_if(null & ~f.col(REDELIVERED)).alias("new_nulls"),
+            f.count_if(f.col(OVERRULES) & ~f.col(REDELIVERED)).alias("overruling"),
         ).collect()
         record = replace(
             record,
@@ -205,25 +234,31 @@ def extracted(
             rows_redelivered=counts["redelivered"],
             rows_null_cursor=counts["nulls"] if plan.cursor else None,
         )
-        fresh = judged.where(~f.col(REDELIVERED)).drop(REDELIVERED)
-        yield Batch(fresh if counts["read"] > counts["redelivered"] else None, record)
+        fresh = judged.where(~again).drop(REDELIVERED, OVERRULES)
+        batch = Batch(fresh if counts["read"] > counts["redelivered"] else None, record, after)
+        overrules = counts["overruling"] > 0
+        if not overrules and counts["new_nulls"] and plan.authoritative and plan.cursor:
+            new = judged.where(~f.col(REDELIVERED))
+            overrules = hides_a_cursor(new, raw, plan.key, plan.cursor.name)
+        yield batch.overruling() if overrules else batch
     finally:
         judged.unpersist()
 
 
 def append(
-    plan: Plan, lake: Lake, batch: Batch, after: TableState, watch: Watch
+    plan: Plan, lake: Lake, batch: Batch, held: Lease, watch: Watch
 ) -> tuple[Commit, SyncRecord] | None:
     """Writes the batch out of sight, then publishes it whole; None where there is nothing to.
 
     Raises:
         TableError: where the table cannot take the source's columns, or the run was stopped.
     """
+    watch.reached("extracted", plan.name)
     if batch.rows is None:
         return None
     watch.phase(plan.name, "appending")
     table, schema, cursor = plan.lake_table, plan.table.schema, plan.cursor
-    record = batch.record
+    record, after = batch.record, batch.after
     if lake.exists(table):
         fixed = [*plan.key, *([cursor.name] if cursor else [])]
         found = lake.evolve(table, schema, fixed)
@@ -232,13 +267,18 @@ def append(
             watch.warn(plan.name, f"schema: {record.schema_changes}")
     else:
         lake.create_raw(table, schema, cursor.name if cursor else None)
+    watch.reached("prepared", plan.name)
     facts = {"state": after.to_json(), "sync": record.to_dict()}
     staged = lake.stage(table, batch.rows, after.batch, facts)
     if not lake.staged_rows(table, staged):
         lake.discard(table, staged)
         return None
+    watch.reached("staged", plan.name)
     watch.proceed(plan.name)
-    return lake.publish(table, staged), record
+    held.confirm()
+    published = lake.publish(table, staged)
+    watch.reached("published", plan.name)
+    return published, record
 
 
 def finish(
@@ -249,6 +289,7 @@ def finish(
     after: TableState,
     bounds: Bounds,
     commit: tuple[Commit, SyncRecord] | None,
+    watch: Watch,
 ) -> SyncRecord:
     """Records state, then ledger: a crash in between leaves only what `recover` mends."""
     if commit is not None:
@@ -276,7 +317,9 @@ def finish(
             rows_read=record.rows_redelivered or 0,
             rows_appended=0,
         )
+    watch.reached("state-recorded", plan.name)
     stores.ledger.append(done)
+    watch.reached("ledger-recorded", plan.name)
     return done
 
 

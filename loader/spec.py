@@ -20,9 +20,11 @@ from loader.plugins import (
     DestinationSpec,
     LakeDestination,
     LakeOptions,
+    PluggedDestination,
     SourceSpec,
     StateDestination,
     StateStoreOptions,
+    state_backends,
 )
 from loader.problems import did_you_mean, one_error
 from loader.redaction import Redactor, is_secret_key, url_secrets
@@ -35,6 +37,7 @@ __all__ = [
     "LakeOptions",
     "Lookback",
     "OptionError",
+    "PluggedDestination",
     "SourceSpec",
     "Spec",
     "StateDestination",
@@ -206,7 +209,9 @@ def _model(document: Document) -> type[SourceSpec] | type[DestinationSpec]:
     path = document.value["spec"].get("path")
     if path == "spark":
         return LakeDestination
-    return StateDestination if path in _STATE_PATHS else DestinationSpec
+    if path in _STATE_PATHS:
+        return StateDestination
+    return PluggedDestination if path in state_backends() else DestinationSpec
 
 
 def _outer_errors(document: Document, where: str) -> list[SpecError]:

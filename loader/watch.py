@@ -24,12 +24,25 @@ class _Silence:
     def warn(self, table: str, text: str) -> None: ...
 
 
+class Steps(Protocol):
+    """Is told when a table has come to a step of the protocol; see :mod:`loader.drill`."""
+
+    def reached(self, step: str, table: str) -> None:
+        """A table has come to a step."""
+
+
 class Watch:
     """Passes progress on, and holds the flag that stops a run before its next publish."""
 
-    def __init__(self, listener: Listener | None = None) -> None:
+    def __init__(self, listener: Listener | None = None, steps: Steps | None = None) -> None:
         self.listener = listener or _Silence()
+        self.steps = steps
         self.stopped = threading.Event()
+
+    def reached(self, step: str, table: str) -> None:
+        """A table has come to a step of the protocol."""
+        if self.steps is not None:
+            self.steps.reached(step, table)
 
     def phase(self, table: str, phase: str, rows: int | None = None) -> None:
         """A table entered a phase."""

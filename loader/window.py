@@ -33,6 +33,7 @@ class Window:
         nulls: whether rows without a cursor are read.
         mark: what the connector remembered at the last sync that stored a cursor.
         reach: how far below `low` the connector reads late rows, by its mark.
+        bounded: the user has said, by a lookback, how far below the cursor late rows may lie.
     """
 
     cursor: CursorField | None = None
@@ -41,6 +42,7 @@ class Window:
     nulls: bool = True
     mark: Mapping[str, Any] | None = None
     reach: Cursor | None = None
+    bounded: bool = False
 
     @property
     def floor(self) -> Cursor | None:

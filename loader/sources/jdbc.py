@@ -14,7 +14,7 @@ from py4j.protocol import Py4JJavaError
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructField, StructType, TimestampType
+from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from loader.cursor import CursorType
 from loader.errors import TableError, sentence
@@ -23,7 +23,7 @@ from loader.problems import did_you_mean
 from loader.sources import Source, SourceTable, TableRef
 from loader.sources.connection import Connection, explain
 from loader.sources.dialect import Dialect, dialect_class, scrubbed
-from loader.sources.horizon import activity, horizon
+from loader.sources.horizon import XMIN, activity, horizon
 from loader.sources.jdbc_snapshot import JdbcSnapshot
 from loader.validation import OptionError
 
@@ -93,6 +93,7 @@ class Native:
     Attributes:
         stored: its rows lie in this database: no view, no foreign table.
         columns: the columns' names.
+        writers: whether the last of them is PostgreSQL's system column `xmin`.
     """
 
     catalog: str | None
@@ -100,6 +101,7 @@ class Native:
     table: str
     stored: bool = True
     columns: tuple[str, ...] = ()
+    writers: bool = False
 
 
 class JdbcSource(Source):
@@ -184,13 +186,16 @@ class JdbcSource(Source):
             keys.sort(key=lambda row: int(row["KEY_SEQ"] or 0))
             indexes = connection.metadata("getIndexInfo", *place, False, True)
         schema = self._schema(ref)
+        writers = self._by_writer(ref)
+        if writers:
+            schema = StructType([*schema.fields, StructField(XMIN, LongType())])
         columns = tuple(schema.names)
         fields = [
             StructField(self.dialect.lake_name(column.name), column.dataType)
             for column in schema.fields
         ]
         described = SourceTable(
-            TableRef(ref.name, replace(native, columns=columns), ref.kind),
+            TableRef(ref.name, replace(native, columns=columns, writers=writers), ref.kind),
             StructType(fields),
             primary_key=tuple(self.dialect.lake_name(row["COLUMN_NAME"] or "") for row in keys),
             indexed=frozenset(
@@ -201,6 +206,27 @@ class JdbcSource(Source):
         )
         self.partition_column(described)  # a mistake in it is told before anything is read
         return described
+
+    def _by_writer(self, ref: TableRef) -> bool:
+        """Whether a table's cursor is the transaction that wrote each row."""
+        options = self.read_options(ref)
+        wanted = (options.cursor_field or "").lower() == XMIN
+        if not wanted or not self.dialect.shares_snapshots:
+            return False
+        where = f"table {self.name}.{ref.name}, cursor_field"
+        if not ref.native.stored:
+            raise TableError(
+                "only tables of PostgreSQL know the transactions that wrote their rows",
+                where=where,
+                remedy="Choose a column, or read the tables behind it",
+            )
+        if options.lookback is not None:
+            raise TableError(
+                "the cursor xmin knows which transactions were in flight, and takes no lookback",
+                where=where,
+                remedy="Leave the lookback away",
+            )
+        return True
 
     def partition_column(self, table: SourceTable) -> str | None:
         """The column whose ranges a table is configured to be read by.
@@ -319,9 +345,9 @@ class JdbcSource(Source):
         with self.connect() as holder:
             holder.java.setAutoCommit(False)
             holder.execute("set transaction isolation level repeatable read read only")
-            found = horizon(holder, seen) if seen is not None else None
+            found = horizon(holder, seen)
             [(exported,)] = holder.rows("select pg_catalog.pg_export_snapshot()")
-            yield JdbcSnapshot(self, offset, exported, found)
+            yield JdbcSnapshot(self, offset, exported, found, seen.blind)
 
     def _wall_offset(self) -> int:
         zone = self.options.time_zone

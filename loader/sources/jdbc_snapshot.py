@@ -18,7 +18,7 @@ from loader.cursor import Cursor, CursorType
 from loader.order import quoted
 from loader.sources import Bounds, Snapshot, SourceTable, Window
 from loader.sources.connection import Connection, DatabaseError, explain
-from loader.sources.horizon import Horizon
+from loader.sources.horizon import Fate, Horizon
 from loader.sources.partitions import balanced, largest_share, partition_count, slices
 
 if TYPE_CHECKING:
@@ -29,7 +29,14 @@ _SKEWED = 0.8
 
 
 class JdbcSnapshot(Snapshot):
-    """One moment of a database; of PostgreSQL truly one, exported to every reader."""
+    """One moment of a database; of PostgreSQL truly one, exported to every reader.
+
+    Args:
+        wall_offset: seconds that the database's wall clock is ahead of UTC.
+        exported: the name of the snapshot that all connections read.
+        horizon: of that snapshot.
+        blind: why it does not know how old open transactions are, where it does not.
+    """
 
     def __init__(
         self,
@@ -37,9 +44,11 @@ class JdbcSnapshot(Snapshot):
         wall_offset: int,
         exported: str | None = None,
         horizon: Horizon | None = None,
+        blind: str = "",
     ) -> None:
         self.source = source
         self.horizon = horizon
+        self.blind = blind
         self.dialect = source.dialect
         self.wall_offset = wall_offset
         self.session: tuple[str, ...] = ()
@@ -67,7 +76,9 @@ class JdbcSnapshot(Snapshot):
             type_ = window.cursor.type
             column = self._column(table, window.cursor.name)
             horizon = self.horizon if table.ref.native.stored else None
-            reach = self._reach(window) if horizon else None
+            if horizon is not None:
+                self._same_database(table, window)
+            reach = self._reach(table, window) if horizon else None
             window = replace(window, reach=reach)
             # The clock is read before the rows: what commits in between lies beyond it.
             clock = self._clock(connection, type_)
@@ -75,7 +86,9 @@ class JdbcSnapshot(Snapshot):
                 f"select count(*), count({column}), min({column}), max({column}) "
                 f"from {relation}{self._where(table, window)}"
             )
-            top = _parse(high, type_, table, window)
+            bottom, top = (_parse(edge, type_, table, window) for edge in (low, high))
+            if bottom is not None and self._late(table, window) is not None:
+                reach = bottom  # nothing lies below
             future = 0
             if clock is not None and top is not None and top.order > clock.order:
                 [(count,)] = connection.rows(
@@ -86,14 +99,14 @@ class JdbcSnapshot(Snapshot):
             return Bounds(
                 rows=int(rows or 0),
                 nulls=int(rows or 0) - int(dated or 0),
-                low=_parse(low, type_, table, window),
+                low=bottom,
                 high=top,
                 clock=clock,
                 future=future,
                 reach=reach,
                 mark=horizon.to_mark() if horizon else None,
-                settled=self._settled(window) if horizon else False,
-                notes=self._notes(table, type_),
+                settled=self._settled(table, window) if horizon else False,
+                notes=self._notes(table, window, type_),
             )
 
     def read(
@@ -102,8 +115,8 @@ class JdbcSnapshot(Snapshot):
         source, native = self.source, table.ref.native
         where = self._where(table, window)
         columns = ", ".join(
-            f"{self.dialect.quote(name)} as {self._alias(native, i)}"
-            for i, name in enumerate(native.columns)
+            f"{self._expression(native, i)} as {self._alias(native, i)}"
+            for i in range(len(native.columns))
         )
         relation = f"(select {columns} from {source.relation(native)}{where}) strandline"
         predicates = self._predicates(spark, table, window, bounds)
@@ -132,8 +145,12 @@ class JdbcSnapshot(Snapshot):
         )
 
     def _column(self, table: SourceTable, name: str) -> str:
-        native: Native = table.ref.native
-        return self.dialect.quote(native.columns[table.schema.names.index(name)])
+        return self._expression(table.ref.native, table.schema.names.index(name))
+
+    def _expression(self, native: Native, index: int) -> str:
+        if native.writers and index == len(native.columns) - 1 and self.horizon is not None:
+            return self.horizon.written_by()
+        return self.dialect.quote(native.columns[index])
 
     def _where(self, table: SourceTable, window: Window) -> str:
         if window.cursor is None:
@@ -147,33 +164,96 @@ class JdbcSnapshot(Snapshot):
         if not limits:
             return "" if window.nulls else f" where {column} is not null"
         text = " and ".join(limits)
-        before = Horizon.from_mark(window.mark)
-        if window.reach is not None and before is not None and self.horizon is not None:
-            late = f"{column} >= {self.dialect.literal(window.reach)}"
-            text = f"({text}) or ({late} and {before.written_since(self.horizon)})"
+        late = self._late(table, window)
+        if late is not None and table.ref.native.writers:
+            text = late  # the transactions before were all over, and their rows are in raw
+        elif late is not None:
+            text = f"({text}) or ({late})"
         return f" where ({text}) or {column} is null" if window.nulls else f" where {text}"
 
-    def _reach(self, window: Window) -> Cursor | None:
-        before = Horizon.from_mark(window.mark)
-        if before is None or self.horizon is None or window.cursor is None or window.low is None:
+    def _before(self, table: SourceTable, window: Window) -> Horizon | None:
+        """The horizon of the last sync, where it can be held against this one's."""
+        comparable = table.ref.native.stored and window.low is not None and self.horizon is not None
+        return Horizon.from_mark(window.mark) if comparable else None
+
+    def _late(self, table: SourceTable, window: Window) -> str | None:
+        """SQL of rows below the window that a transaction in flight at the last sync may have left.
+
+        Times are sought from the oldest transaction's on. Of other cursors nothing tells how low
+        they can be: all rows are asked who wrote them, unless a lookback bounds it.
+        """
+        before = self._before(table, window)
+        if before is None or self.horizon is None or window.cursor is None:
             return None
-        return before.reach(window.cursor.type, self.wall_offset)
+        column = self._column(table, window.cursor.name)
+        above = (
+            f"{column} >= {self.dialect.literal(window.reach)}" if window.reach is not None else ""
+        )
+        if table.ref.native.writers:
+            return above or None
+        if not above and (window.cursor.type.is_time or window.bounded or not before.open):
+            return None
+        return " and ".join(filter(None, [above, before.written_since(self.horizon)]))
 
-    def _settled(self, window: Window) -> bool:
+    def _reach(self, table: SourceTable, window: Window) -> Cursor | None:
+        before = self._before(table, window)
+        if before is None or window.cursor is None:
+            return None
+        if table.ref.native.writers:
+            return Cursor.parse(str(before.xmin), CursorType.INTEGER)
+        return before.reach(window.cursor.type)
+
+    def _settled(self, table: SourceTable, window: Window) -> bool:
         before = Horizon.from_mark(window.mark)
-        return bool(before and before.open and self.horizon and not self.horizon.open)
+        if before is None or self.horizon is None:
+            return False
+        if table.ref.native.writers and window.low is not None:
+            return before.xmin <= int(window.low.text) < self.horizon.xmin
+        return before.open and not self.horizon.open
 
-    def _notes(self, table: SourceTable, type_: CursorType) -> tuple[str, ...]:
+    def _same_database(self, table: SourceTable, window: Window) -> None:
+        """Refuses a cursor that means something else now.
+
+        Raises:
+            DatabaseError: where numbers may have been given out a second time.
+        """
+        before = Horizon.from_mark(window.mark)
+        if before is None or self.horizon is None or window.cursor is None:
+            return
+        fate = before.fate(self.horizon)
+        by_writer = table.ref.native.writers
+        if fate is Fate.RESTORED and not window.cursor.type.is_time:
+            what = "the database is not the one of the last sync: restored, or another one"
+        elif fate is Fate.FAILED_OVER and by_writer:
+            what = "the database failed over since the last sync"
+        else:
+            return
+        name = f"{self.source.name}.{table.ref.lake_name}"
+        shown = window.low.text if window.low else "?"
+        accept = "" if by_writer else f"; or accept it with `loader state set {name} {shown}`"
+        raise DatabaseError(
+            f"{what}; it may give out values of {window.cursor.name} again that are below the "
+            f"stored cursor, {shown}",
+            where=f"table {name}",
+            remedy=f"`loader run --full-refresh --select {name}`{accept}",
+        )
+
+    def _notes(self, table: SourceTable, window: Window, type_: CursorType) -> tuple[str, ...]:
         if not self.dialect.shares_snapshots or not type_.is_time:
             return ()
         if not table.ref.native.stored:
             return ("of a view, rows that commit late are found within the lookback only",)
-        if self.horizon is not None:
-            return ()
-        return (
-            "this role cannot see how old open transactions are, so rows that commit late are "
-            "found within the lookback only: grant it pg_read_all_stats, or set a lookback",
-        )
+        notes = []
+        before = Horizon.from_mark(window.mark)
+        fate = before.fate(self.horizon) if before and self.horizon else Fate.SAME
+        if fate is not Fate.SAME:
+            notes.append(
+                f"the database was {fate.value} since the last sync: what was written from the "
+                "last sync on is read again; what it lost stays in raw until a full refresh"
+            )
+        if self.blind:
+            notes.append(f"{self.blind}: rows that commit late are found within the lookback only")
+        return tuple(notes)
 
     def _clock(self, connection: Connection, type_: CursorType) -> Cursor | None:
         if not type_.is_time:

@@ -1,132 +1,144 @@
 """Where cursors live: one narrow interface, and what every backend has in common.
 
-A backend stores rows ``key, value, version``; it only ever adds. The newest version of a key
+A backend stores rows ``key, value, version``; a change is a new row. The newest version of a key
 wins; a null version counts as 0 (CloudQuery's first state tables have none).
 """
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, ClassVar
 
-from loader.cursor import Cursor, CursorType, stored
+from pydantic import BaseModel
+
 from loader.errors import StateError
+from loader.state.value import StateRow, TableState, settled
+
+__all__ = ["Place", "StateBackend", "StateRow", "TableState"]
 
 
 @dataclass(frozen=True)
-class StateRow:
-    """One stored version of a key."""
-
-    key: str
-    value: str
-    version: int
-    updated_at: str | None = None
-
-
-@dataclass(frozen=True)
-class TableState:
-    """What a state value says: the cursor, and the batch it covers.
+class Place:
+    """What a spec says of a backend beyond its own options.
 
     Attributes:
-        batch: the newest batch whose rows the cursor stands for.
-        generation: the generation new rows are appended in.
-        cursor: None where no row with a cursor was seen yet, or the table has none.
-        cursor_field: the column the cursor is of.
-        mark: what the connector remembered with it (PostgreSQL: its transaction horizon).
+        table: ``backend_options.table_name``.
+        folder: the spec's folder; relative paths are relative to it.
+        where: the document and its key, for errors.
     """
 
-    batch: int = 0
-    generation: int = 1
-    cursor: Cursor | None = None
-    cursor_field: str | None = None
-    mark: Mapping[str, Any] | None = None
+    table: str
+    folder: Path
+    where: str
 
-    def to_json(self) -> str:
-        """The value as stored: keys sorted, the cursor as text."""
-        value: dict[str, Any] = {
-            "batch": self.batch,
-            "cursor": self.cursor.text if self.cursor else None,
-            "cursor_field": self.cursor_field,
-            "cursor_type": self.cursor.type.value if self.cursor else None,
-            "generation": self.generation,
-        }
-        if self.mark is not None:
-            value["mark"] = dict(self.mark)
-        return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
-    @classmethod
-    def from_json(cls, text: str, key: str) -> TableState:
-        """Reads a stored value.
-
-        Raises:
-            StateError: where the value is not one of ours. It is refused, as starting from
-                nothing would send every row again, and guessing could skip some.
-        """
-        try:
-            value: Any = json.loads(text)
-            if not isinstance(value, dict) or "batch" not in value:
-                raise ValueError("it is not a JSON object with a batch")
-            cursor = None
-            if value.get("cursor") is not None:
-                CursorType(value["cursor_type"])
-                cursor = stored(str(value["cursor"]), value["cursor_type"], key)
-            return cls(
-                batch=int(value["batch"]),
-                generation=int(value.get("generation") or 1),
-                cursor=cursor,
-                cursor_field=value.get("cursor_field"),
-                mark=value.get("mark"),
-            )
-        except (ValueError, KeyError, TypeError) as problem:
-            raise StateError(
-                f"the stored state {text[:80]!r} was not written by this loader ({problem})",
-                where=f"state {key}",
-                remedy="Set a cursor with `loader state set`, or start over with "
-                "`loader state reset`",
-            ) from None
-
-    def moved(self, cursor: Cursor | None, field: str | None) -> TableState:
-        """The same state with another cursor."""
-        return replace(self, cursor=cursor, cursor_field=field)
+def _unheard(text: str) -> None:
+    """Takes a warning that nobody asked for."""
 
 
 class StateBackend(ABC):
-    """Stores state rows; a new backend is one class with these four methods."""
+    """Stores state rows; a new backend is one class with these four methods.
+
+    One that a package brings by the entry-point group ``strandline.state`` has `options_model`,
+    which validates the destination's inner ``spec``, and a constructor that takes the options and
+    a :class:`Place`. The constructor connects to nothing.
+    """
+
+    options_model: ClassVar[type[BaseModel]]
+
+    def __init__(self, options: Any, place: Place) -> None:
+        self.options = options
+        self.place = place
 
     @abstractmethod
     def prepare(self) -> None:
-        """Makes what the backend needs, where it is not there yet."""
+        """Makes what the backend needs, where it is not there yet.
+
+        Raises:
+            StateError: where the backend cannot be reached, or is not ours to write to.
+        """
 
     @abstractmethod
     def rows(self, key: str | None = None) -> list[StateRow]:
-        """All rows, or one key's, newest version first within a key.
+        """All rows, or one key's, by key, newest version first; none before :meth:`prepare`.
 
         Raises:
             StateError: where the backend cannot be read.
         """
 
     @abstractmethod
-    def append(self, row: StateRow) -> None:
-        """Adds a row, durably, before it returns."""
+    def append(self, rows: Sequence[StateRow]) -> None:
+        """Adds rows, durably, before it returns; all or none of them where the store can.
+
+        Raises:
+            StateError: where a key's version is there already, also where another writer adds it
+                at the same moment; where the backend cannot be written.
+        """
 
     @abstractmethod
-    def newest(self, key: str) -> StateRow | None:
-        """The row of the highest version, cheap also where a key has thousands."""
+    def prune(self, floors: Mapping[str, int]) -> None:
+        """Forgets the versions below a key's floor, null ones as 0, and nothing else.
 
-    def read(self, key: str) -> TableState | None:
-        """The state of a table; None where there is none."""
-        row = self.newest(key)
+        Raises:
+            StateError: where the backend cannot be written.
+        """
+
+    def latest(self, key: str) -> list[StateRow]:
+        """The rows of a key's highest version: one, unless something went wrong.
+
+        Worth overriding where a key's thousands of versions need not all be read for it.
+        """
+        rows = self.rows(key)
+        return [row for row in rows if row.version == rows[0].version]
+
+    def newest(self, key: str, tell: Callable[[str], None] = _unheard) -> StateRow | None:
+        """The row that counts; None where the key has none.
+
+        Args:
+            tell: is told where the newest version has several values, and which one counts.
+
+        Raises:
+            StateError: where several values differ and none of them is safe.
+        """
+        return settled(self.latest(key), tell)
+
+    def read(self, key: str, tell: Callable[[str], None] = _unheard) -> TableState | None:
+        """The state of a table; None where there is none.
+
+        Raises:
+            StateError: where the backend cannot be read, or holds what is not ours.
+        """
+        row = self.newest(key, tell)
         return TableState.from_json(row.value, key) if row is not None else None
 
     def write(self, key: str, state: TableState) -> StateRow | None:
         """Adds the next version, unless the newest says the same already."""
-        newest = self.newest(key)
+        latest = self.latest(key)
         value = state.to_json()
-        if newest is not None and newest.value == value:
+        if {row.value for row in latest} == {value}:
             return None
-        row = StateRow(key, value, (newest.version if newest else 0) + 1)
-        self.append(row)
+        row = StateRow(key, value, (latest[0].version if latest else 0) + 1)
+        self.append([row])
         return row
+
+    def floors(self, keep: int) -> dict[str, int]:
+        """For :meth:`prune`: the lowest version to keep, of each key with more than `keep`."""
+        floors = {}
+        for key, rows in groupby(self.rows(), key=lambda row: row.key):
+            versions = sorted({row.version for row in rows}, reverse=True)
+            if len(versions) > keep:
+                floors[key] = versions[keep - 1]
+        return floors
+
+
+def taken(row: StateRow, where: str) -> StateError:
+    """The error of a writer that came second."""
+    return StateError(
+        f"version {row.version} of {row.key} is there already: another run has written it",
+        where=where,
+        remedy="Nothing was lost; run again when the other is done",
+    )

@@ -1,4 +1,4 @@
-"""Real database servers that the suite starts for itself: PostgreSQL and MariaDB.
+"""Real servers that the suite starts for itself: PostgreSQL, MariaDB and Redis.
 
 Each lives in a folder of its own under the system's temporary folder, listens on a free port of
 127.0.0.1 only, checks passwords, sacrifices durability for speed, and has a time zone that is
@@ -9,6 +9,16 @@ from __future__ import annotations
 
 from tests.services.mariadb import MariaDb
 from tests.services.postgres import Postgres
+from tests.services.redis import Redis
 from tests.services.server import PASSWORD, USER, Database, Server, ServerMissing
 
-__all__ = ["PASSWORD", "USER", "Database", "MariaDb", "Postgres", "Server", "ServerMissing"]
+__all__ = [
+    "PASSWORD",
+    "USER",
+    "Database",
+    "MariaDb",
+    "Postgres",
+    "Redis",
+    "Server",
+    "ServerMissing",
+]

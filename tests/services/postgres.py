@@ -47,6 +47,14 @@ class Postgres(Server):
         if (self._data / "postmaster.pid").exists():
             self._run("pg_ctl", "-w", "-s", "-m", "immediate", "stop")
 
+    def replica(self) -> Postgres:
+        """A read replica of this server, which follows it until :meth:`promote`."""
+        return _Replica(self)
+
+    def promote(self) -> None:
+        """Makes a replica a primary, on a timeline of its own."""
+        self._run("pg_ctl", "-w", "-s", "promote")
+
     def connect(self, database: str) -> psycopg.Connection[Any]:
         return psycopg.connect(
             host="127.0.0.1",
@@ -87,6 +95,7 @@ class Postgres(Server):
         server.ensure_pgdata_inited()
 
     def _configure(self) -> None:
+        """Appends to the settings, of which the last one counts."""
         self.folder.chmod(0o777)  # the socket's folder, for a server that runs as another user
         settings = {
             "listen_addresses": "127.0.0.1",
@@ -104,7 +113,7 @@ class Postgres(Server):
         with (self._data / "postgresql.conf").open("a") as file:
             file.write("\n".join(["", *lines, ""]))
         (self._data / "pg_hba.conf").write_text(
-            "local all postgres trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
+            "local all,replication postgres trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
         )
 
     def _run(self, program: str, *arguments: str) -> None:
@@ -119,3 +128,15 @@ class Postgres(Server):
         log = self._data / "log"
         if done.returncode != 0:
             raise ServerMissing(f"{program} failed: {told} {tail(log)}")
+
+
+class _Replica(Postgres):
+    def __init__(self, primary: Postgres) -> None:
+        Server.__init__(self)
+        self._data = self.folder / "data"
+        self._bin, self._os_user, self.version = primary._bin, primary._os_user, primary.version
+        self.folder.chmod(0o777)
+        source = ("-h", str(primary.folder), "-p", str(primary.port), "-U", "postgres")
+        self._run("pg_basebackup", "-R", "-c", "fast", *source)
+        self._configure()
+        self.start()

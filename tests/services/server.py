@@ -72,7 +72,7 @@ class Server(ABC):
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="strandline-"))
-        self.port = _free_port()
+        self.port = free_port()
         self.version = ""
         self._names = itertools.count(1)
 
@@ -127,7 +127,7 @@ class ServerMissing(Exception):
     """A server that the tests need cannot be started; the message says what to do."""
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

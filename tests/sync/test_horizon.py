@@ -111,3 +111,45 @@ def test_a_view_is_synced_without_a_horizon(project: Project, events: Database) 
     project.jdbc(events, ["v"], table_options={"v": {"cursor_field": "at", "primary_key": "id"}})
     project.run()
     assert project.run().table("shop.v")["status"] == "nothing new"
+
+
+@pytest.mark.parametrize("kind", ["int", "text"])
+def test_a_cursor_that_is_no_time_misses_no_late_row_either(
+    project: Project, postgres_database: Database, kind: str
+) -> None:
+    value = {"int": "({0})", "text": "('k{0}')"}[kind]
+    insert = f"insert into keys values {value}"
+    postgres_database.execute(
+        f"create table keys (id {kind} primary key)", insert.format(100), insert.format(200)
+    )
+    project.jdbc(postgres_database, ["keys"], table_options={"keys": {"cursor_field": "id"}})
+    with _transaction(postgres_database) as late:
+        late.execute("savepoint s")
+        late.execute(insert.format(150))  # a number that it took before others took 300
+        late.execute("release savepoint s")
+        project.run()
+        postgres_database.execute(insert.format(300))
+        assert project.run().table("shop.keys")["appended"] == 1
+        late.execute(insert.format(120))
+        late.commit()
+    ran = project.run().table("shop.keys")
+    assert ran["appended"] == 2
+    quiet = project.run().table("shop.keys")
+    assert (quiet["appended"], quiet["read"]) == (0, 1)
+    assert project.rows("select count(*), count(distinct id) from raw.keys") == [(5, 5)]
+
+
+def test_a_lookback_bounds_how_far_late_numbers_are_sought(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table keys (id int primary key)", "insert into keys values (1000)"
+    )
+    options = {"keys": {"cursor_field": "id", "lookback": "50"}}
+    project.jdbc(postgres_database, ["keys"], table_options=options)
+    with _transaction(postgres_database) as late:
+        late.execute("insert into keys values (940), (960)")
+        project.run()
+        late.commit()
+    assert project.run().table("shop.keys")["appended"] == 1
+    assert project.rows("select id from raw.keys order by id") == [(960,), (1000,)]

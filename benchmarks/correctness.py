@@ -1,0 +1,291 @@
+"""Counts the rows that cursor-based tools lose while a database is written to.
+
+    make bench-correctness                                     60 s, 8 writers, all tools
+    make bench-correctness CORRECTNESS="--seconds 20 --tools strandline,'dlt append'"
+
+One tool after another, each against a fresh database and the same writers: two cores do not carry
+two JVMs, a server and eight writers at a steady pace, and side by side one tool's work would set
+another's pace. Variants of one tool (`>` and `>=`, append and merge) share a process and a run.
+Each begins a sync every `--interval` seconds, or as soon as its last is over. A process's start and
+its first syncs come before the clock starts; when the writers have ended, every tool syncs twice
+more. Then the newest version of each key in the tool is compared with the source.
+
+Every writer's transactions are those of the seed. When they meet is not: two runs differ by the
+machine's timing, and counts of lost rows with them.
+
+The exit code is 1 where ours has lost a row or left one stale, whatever the others did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.proxy import Proxy  # noqa: E402
+from benchmarks.tools import Process  # noqa: E402
+from benchmarks.verdict import Stale, Verdict, Version, judge, source_rows  # noqa: E402
+from benchmarks.writers import TABLE, Writers  # noqa: E402
+from tests.services import Database, Postgres  # noqa: E402
+
+OURS = "strandline"
+WARM_UP = 6
+# A process: its module, and its tools, which sync in turn.
+PROCESSES = (
+    ("spark_tools", (OURS,)),
+    ("spark_tools", ("spark cursor >", "spark cursor >=")),
+    ("dlt_tools", ("dlt append", "dlt merge")),
+)
+TOOLS = tuple(tool for _, tools in PROCESSES for tool in tools)
+
+
+@dataclasses.dataclass
+class Contender:
+    """A tool under measurement.
+
+    Attributes:
+        syncs, rows, seconds: while the writers wrote; of all syncs together.
+        received: bytes that the server sent to it in these syncs.
+        verdict: how it ended.
+    """
+
+    name: str
+    proxy: Proxy
+    syncs: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+    received: int = 0
+    verdict: Verdict | None = None
+
+
+class Race:
+    """One process with its tools, against one database, from `warm_up` to `finish`."""
+
+    def __init__(self, database: Database, process: Process, interval: float) -> None:
+        self.database = database
+        self.process = process
+        self.interval = interval
+        port = database.server.port
+        self.contenders = [Contender(name, Proxy(port)) for name in process.tools]
+
+    def warm_up(self) -> None:
+        """The first sync, and a few of some rows: a process's first jobs are its slowest."""
+        database = self.database
+        self.process.open(
+            {contender.name: contender.proxy.port for contender in self.contenders},
+            database=database.name,
+            user=database.user,
+            password=database.password,
+        )
+        for _ in range(WARM_UP):
+            database.execute(f"update {TABLE} set updated_at = now() where id <= 20")
+            self._rounds(1)
+
+    def run(self, seconds: float) -> None:
+        """Syncs again and again, for that long; what it took is kept."""
+        end = time.monotonic() + seconds
+        while (began := time.monotonic()) < end:
+            for contender in self.contenders:
+                self._measured(contender)
+            pause = min(began + self.interval, end) - time.monotonic()
+            time.sleep(max(0.0, pause))
+
+    def finish(self) -> None:
+        """Two more syncs, and the verdicts."""
+        self._rounds(2)
+        source = source_rows(self.database)
+        for contender in self.contenders:
+            versions = self.process.versions(contender.name)
+            contender.verdict = judge(
+                source,
+                (Version(key, tuple(p), cursor, tuple(o)) for key, p, cursor, o in versions),
+            )
+            contender.proxy.close()
+
+    def _measured(self, contender: Contender) -> None:
+        before, began = contender.proxy.sent, time.monotonic()
+        contender.rows += self.process.sync(contender.name)
+        contender.seconds += time.monotonic() - began
+        contender.received += contender.proxy.sent - before
+        contender.syncs += 1
+
+    def _rounds(self, count: int) -> None:
+        for _ in range(count):
+            for contender in self.contenders:
+                self.process.sync(contender.name)
+
+
+@contextlib.contextmanager
+def running(python: str, module: str, tools: tuple[str, ...], folder: Path) -> Iterator[Process]:
+    """A process, ended in the end."""
+    process = Process(python, module, tools, folder)
+    try:
+        yield process
+    finally:
+        process.close()
+
+
+def report(contenders: list[Contender]) -> Table:
+    """The table that is printed."""
+    table = Table()
+    table.add_column("tool", no_wrap=True)
+    for column in (
+        "syncs",
+        "s/sync",
+        "rows",
+        "lost",
+        "stale",
+        "outranked",
+        "doubled",
+        "rows/sync",
+        "KB/sync",
+    ):
+        table.add_column(column, justify="right")
+    for contender in contenders:
+        verdict, syncs = contender.verdict, max(contender.syncs, 1)
+        assert verdict is not None
+        table.add_row(
+            contender.name,
+            str(contender.syncs),
+            f"{contender.seconds / syncs:.1f}",
+            f"{verdict.rows:,}",
+            str(len(verdict.lost)),
+            str(len(verdict.stale)),
+            str(verdict.outranked),
+            str(verdict.doubled),
+            f"{contender.rows / syncs:,.0f}",
+            f"{contender.received / syncs / 1024:,.1f}",
+        )
+    return table
+
+
+def versions(python: str, *packages: str) -> str:
+    """Versions of the packages that a Python has."""
+    script = (
+        "import importlib.metadata as m, sys; print(*(f'{p} {m.version(p)}' for p in sys.argv[1:]))"
+    )
+    done = subprocess.run([python, "-c", script, *packages], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise click.UsageError(f"{python} lacks {', '.join(packages)}: {done.stderr[-200:]}")
+    return done.stdout.strip()
+
+
+def told(stale: Stale) -> str:
+    """One row that is not as in the source, for people who look for the reason."""
+    return f"source {stale.source[:3]}, {OURS} {stale.has} (version read: {stale.held})"
+
+
+def _tools(context: click.Context, parameter: click.Parameter, given: str) -> list[str]:
+    wanted = [name.strip() for name in given.split(",")]
+    for name in wanted:
+        if name not in TOOLS:
+            raise click.BadParameter(f"no tool {name!r}; there are: {', '.join(TOOLS)}")
+    return wanted
+
+
+@click.command(help=(__doc__ or "").split("\n")[0])
+@click.option("--seconds", default=60.0, show_default=True, help="How long the writers write.")
+@click.option("--writers", default=8, show_default=True, help="How many of them.")
+@click.option("--seed", default=1, show_default=True, help="What they do.")
+@click.option("--interval", default=3.0, show_default=True, help="Seconds between syncs' starts.")
+@click.option("--tools", default=",".join(TOOLS), callback=_tools, help="Which, by commas.")
+@click.option("--forwards", is_flag=True, help="A row's cursor never falls; see README.md.")
+@click.option("--peers", default=sys.executable, help="The Python that has dlt.")
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Writes the result there.")
+def main(
+    seconds: float,
+    writers: int,
+    seed: int,
+    interval: float,
+    tools: list[str],
+    forwards: bool,
+    peers: str,
+    file: Path | None,
+) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="strandline-bench-"))
+    server = Postgres()
+    contenders: list[Contender] = []
+    try:
+        for module, names in PROCESSES:
+            chosen = tuple(name for name in names if name in tools)
+            if not chosen:
+                continue
+            python = peers if module == "dlt_tools" else sys.executable
+            place = folder / chosen[0].replace(" ", "_")
+            with server.database() as database, running(python, module, chosen, place) as process:
+                workload = Writers(database, seed, writers, backwards=not forwards)
+                workload.create()
+                race = Race(database, process, interval)
+                race.warm_up()
+                workload.start()
+                try:
+                    race.run(seconds)
+                finally:
+                    workload.stop()
+                race.finish()
+            contenders += race.contenders
+    finally:
+        server.remove()
+        shutil.rmtree(folder, ignore_errors=True)
+    facts = {
+        "seed": seed,
+        "writers": writers,
+        "seconds": seconds,
+        "interval": interval,
+        "cursors": "only forwards" if forwards else "now()",
+        "cores": os.cpu_count(),
+        "server": server.version,
+        "packages": versions(sys.executable, "strandline", "pyspark"),
+    }
+    if any(name.startswith("dlt") for name in tools):
+        facts["peers"] = versions(peers, "dlt", "duckdb", "sqlalchemy", "psycopg2-binary")
+    console = Console()
+    console.width = max(console.width, 100)
+    console.print(report(contenders))
+    for name, fact in facts.items():
+        console.print(f"{name}: {fact}", highlight=False)
+    if file is not None:
+        results = [_plain(contender) for contender in contenders]
+        file.write_text(json.dumps({**facts, "tools": results}, indent=2) + "\n")
+    ours = [c.verdict for c in contenders if c.name == OURS and c.verdict is not None]
+    for verdict in ours:
+        for row in (*verdict.lost, *verdict.stale):
+            console.print(told(row), highlight=False)
+    sys.exit(0 if all(verdict.right for verdict in ours) else 1)
+
+
+def _plain(contender: Contender) -> dict[str, Any]:
+    verdict = contender.verdict
+    assert verdict is not None
+    return {
+        "tool": contender.name,
+        "syncs": contender.syncs,
+        "seconds": round(contender.seconds, 1),
+        "rows_in_source": verdict.rows,
+        "lost": len(verdict.lost),
+        "stale": len(verdict.stale),
+        "outranked": verdict.outranked,
+        "doubled": verdict.doubled,
+        "rows_read": contender.rows,
+        "bytes_read": contender.received,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""dlt with its own `sql_database` source, as its documentation sets up an incremental load.
+
+Run by the Python of the peers' own virtual environment (`peers.txt`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import dlt
+from dlt.sources.sql_database import sql_table
+
+from benchmarks.tools import Tool, serve
+
+_TABLE = "orders"
+
+
+class Dlt:
+    """A pipeline into DuckDB; the key is the one that dlt reflects from the database.
+
+    Args:
+        disposition: `append` keeps all versions, the newest is that of the greatest cursor, then
+            of the last load; `merge` keeps one.
+    """
+
+    def __init__(self, folder: Path, disposition: str, url: str) -> None:
+        self.url = url
+        self.disposition = disposition
+        self.pipeline = dlt.pipeline(
+            pipeline_name=f"orders_{disposition}",
+            pipelines_dir=str(folder / "pipelines"),
+            destination=dlt.destinations.duckdb(str(folder / f"{disposition}.duckdb")),
+            dataset_name="raw",
+        )
+
+    def sync(self) -> int:
+        """One run of the pipeline; how many rows it loaded."""
+        table = sql_table(
+            credentials=self.url,
+            table=_TABLE,
+            incremental=dlt.sources.incremental("updated_at"),
+            write_disposition=self.disposition,
+        )
+        self.pipeline.run(table)
+        normalized = self.pipeline.last_trace.last_normalize_info
+        return int(normalized.row_counts.get(_TABLE, 0)) if normalized else 0
+
+    def versions(self) -> list[list[Any]]:
+        """All that is in the destination."""
+        with self.pipeline.sql_client() as client:
+            rows = client.execute_sql(
+                f"select id, amount, note, epoch_us(updated_at), _dlt_load_id from {_TABLE}"
+            )
+        return [
+            [key, [amount, note], cursor, [cursor, float(load)]]
+            for key, amount, note, cursor, load in rows or []
+        ]
+
+
+def open_tools(request: Mapping[str, Any]) -> Mapping[str, Tool]:
+    """The tools that a request names."""
+    account = f"{request['user']}:{request['password']}"
+    return {
+        name: Dlt(
+            Path(request["folder"]),
+            name.split()[-1],
+            f"postgresql+psycopg2://{account}@127.0.0.1:{port}/{request['database']}",
+        )
+        for name, port in request["ports"].items()
+    }
+
+
+if __name__ == "__main__":
+    serve(open_tools)

@@ -1,0 +1,137 @@
+"""Tools on Spark: ours, and what people write by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as f
+
+from benchmarks.tools import ROOT, Tool, serve
+from loader.profile import load_profile
+from loader.spark import session
+from tests.sync.project import Project
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TABLE = "orders"
+
+
+class Strandline:
+    """Our loader by its command line, in this process; a cursor field and no lookback."""
+
+    def __init__(
+        self, spark: SparkSession, folder: Path, schema: str, url: str, user: str, password: str
+    ) -> None:
+        self.project = Project(folder, spark, schema)
+        self.project.add(
+            "shop",
+            "jdbc",
+            [_TABLE],
+            {
+                "url": url,
+                "user": user,
+                "password": password,
+                "table_options": {_TABLE: {"cursor_field": "updated_at"}},
+            },
+        )
+
+    def sync(self) -> int:
+        """One `loader run`; the rows that it read."""
+        rows: int = self.project.run().table(f"shop.{_TABLE}")["read"] or 0
+        return rows
+
+    def versions(self) -> list[list[Any]]:
+        """All of raw, in the order of versions that macros and loader share."""
+        rows = self.project.rows(
+            f"""
+            select
+                id,
+                amount,
+                note,
+                unix_micros(updated_at),
+                _cq_generation,
+                _cq_batch,
+                _cq_seq
+            from raw.{_TABLE}
+            """
+        )
+        return [
+            [key, [amount, note], cursor, [generation, cursor, batch, seq]]
+            for key, amount, note, cursor, generation, batch, seq in rows
+        ]
+
+
+class PlainCursor:
+    """`where cursor > last` (or `>=`) on Spark's JDBC reader, appended to Parquet files.
+
+    The newest version is that of the greatest cursor, then of the last sync: the `row_number()`
+    that people put on top.
+    """
+
+    def __init__(
+        self, spark: SparkSession, folder: Path, comparison: str, options: Mapping[str, str]
+    ) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.comparison = comparison
+        self.options = options
+        self.last: int | None = None
+        self.syncs = 0
+
+    def sync(self) -> int:
+        """Reads above the last cursor; how many rows."""
+        where = ""
+        if self.last is not None:
+            last = f"timestamptz 'epoch' + {self.last} * interval '1 microsecond'"
+            where = f" where updated_at {self.comparison} {last}"
+        query = f"select id, amount, note, updated_at from {_TABLE}{where}"
+        reader = self.spark.read.format("jdbc").options(**self.options)
+        self.syncs += 1
+        batch = str(self.folder / f"sync={self.syncs}")
+        reader.option("query", query).load().write.parquet(batch)
+        top = f.max(f.unix_micros("updated_at"))
+        row = self.spark.read.parquet(batch).agg(f.count("*"), top).first()
+        assert row is not None
+        self.last = row[1] if row[1] is not None else self.last
+        return int(row[0])
+
+    def versions(self) -> list[list[Any]]:
+        """All that was appended."""
+        rows = self.spark.read.parquet(str(self.folder)).select(
+            "id", "amount", "note", f.unix_micros("updated_at"), "sync"
+        )
+        return [
+            [key, [amount, note], cursor, [cursor, sync]]
+            for key, amount, note, cursor, sync in rows.collect()
+        ]
+
+
+def open_tools(request: Mapping[str, Any]) -> Mapping[str, Tool]:
+    """The tools that a request names, on the Spark of our embedded profile."""
+    folder = Path(request["folder"])
+    profile = load_profile("strandline", "embedded", ROOT, profiles_dir=str(ROOT / "profiles"))
+    spark = session(profile)
+    tools: dict[str, Tool] = {}
+    for name, port in request["ports"].items():
+        url = f"jdbc:postgresql://127.0.0.1:{port}/{request['database']}"
+        user, password = request["user"], request["password"]
+        if name == "strandline":
+            tools[name] = Strandline(spark, folder, "raw", url, user, password)
+        else:
+            options = {
+                "url": url,
+                "user": user,
+                "password": password,
+                "driver": "org.postgresql.Driver",
+            }
+            comparison = name.split()[-1]
+            place = folder / ("above" if comparison == ">" else "from")
+            tools[name] = PlainCursor(spark, place, comparison, options)
+    return tools
+
+
+if __name__ == "__main__":
+    serve(open_tools)

@@ -1,0 +1,101 @@
+"""What a tool has, compared with what the source has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from benchmarks.writers import TABLE, micros
+from tests.services import Database
+
+
+class Version(NamedTuple):
+    """A version of a row.
+
+    Attributes:
+        key: the row's key.
+        payload: all its columns but key and cursor.
+        cursor: microseconds since 1970.
+        order: the greatest of a key is its newest; what it is made of is the tool's.
+    """
+
+    key: int
+    payload: tuple[Any, ...]
+    cursor: int
+    order: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stale:
+    """A row whose newest version in the tool is not the source's.
+
+    Attributes:
+        has: what the tool takes for the newest; None where it has no version at all.
+        held: whether the source's version is among the tool's, but not the newest there.
+    """
+
+    source: Version
+    has: Version | None
+    held: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How far a tool is from its source.
+
+    Attributes:
+        rows: rows in the source.
+        lost: rows of which the tool has no version.
+        stale: rows of which the tool's newest version is another than the source's.
+        doubled: versions appended again: same key, payload and cursor.
+        phantoms: keys that the source does not have (nothing is ever deleted there).
+    """
+
+    rows: int
+    lost: tuple[Stale, ...]
+    stale: tuple[Stale, ...]
+    doubled: int
+    phantoms: int
+
+    @property
+    def right(self) -> bool:
+        """Whether the tool's snapshot is the source."""
+        return not (self.lost or self.stale or self.phantoms)
+
+    @property
+    def outranked(self) -> int:
+        """Stale rows whose right version was read, and loses to one with a greater cursor."""
+        return sum(stale.held for stale in self.stale)
+
+
+def source_rows(database: Database) -> list[Version]:
+    """The source's rows."""
+    rows = database.query(f"select id, amount, note, {micros()} from {TABLE}")
+    return [Version(key, (amount, note), cursor) for key, amount, note, cursor in rows]
+
+
+def judge(source: Iterable[Version], versions: Iterable[Version]) -> Verdict:
+    """Compares the newest version of each key with the source's row."""
+    newest: dict[int, Version] = {}
+    appended: Counter[tuple[Any, ...]] = Counter()
+    for version in versions:
+        appended[version[:3]] += 1
+        if version.key not in newest or version.order > newest[version.key].order:
+            newest[version.key] = version
+    lost, stale, rows = [], [], 0
+    for row in source:
+        rows += 1
+        has = newest.pop(row.key, None)
+        if has is None:
+            lost.append(Stale(row, None))
+        elif has[:3] != row[:3]:
+            stale.append(Stale(row, has, held=row[:3] in appended))
+    return Verdict(
+        rows,
+        tuple(lost),
+        tuple(stale),
+        doubled=sum(appended.values()) - len(appended),
+        phantoms=len(newest),
+    )

@@ -1,0 +1,90 @@
+"""Which stores a command on state means, and holding tables while it changes them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from loader.errors import LockedError, SpecError
+from loader.lease import Heartbeat, Lease
+
+if TYPE_CHECKING:
+    from loader.pipeline import Pipeline
+    from loader.plugins import SourceSpec
+    from loader.recovery import Stores
+
+
+@dataclass(frozen=True)
+class Shared:
+    """One backend, and the sources whose cursors live in it.
+
+    Attributes:
+        stores: of one of the sources.
+    """
+
+    stores: Stores
+    sources: tuple[str, ...]
+
+    def holds(self, key: str) -> bool:
+        """Whether a key is of one of the sources; other specs may keep theirs beside it."""
+        return key.partition(".")[0] in self.sources
+
+
+def backends(pipeline: Pipeline) -> list[Shared]:
+    """The backends of all sources, each once."""
+    found: dict[tuple[str | None, ...], list[SourceSpec]] = {}
+    for source, _ in pipeline.sources:
+        table = (source.state_destination, source.state_table)
+        found.setdefault((source.local_state,) if source.local_state else table, []).append(source)
+    return [
+        Shared(pipeline.stores(sources[0]), tuple(source.name for source in sources))
+        for sources in found.values()
+    ]
+
+
+def stores_of(pipeline: Pipeline, table: str) -> Stores:
+    """The stores that hold a table's state.
+
+    Raises:
+        SpecError: where the name is not `source.table`, or the spec has no such source.
+    """
+    name, dot, rest = table.partition(".")
+    for source, _ in pipeline.sources:
+        if source.name == name and dot and rest:
+            return pipeline.stores(source)
+    names = [source.name for source, _ in pipeline.sources]
+    raise SpecError(
+        f"{table!r} is not `source.table` with a source of the spec",
+        where="loader state",
+        remedy=f"Its sources: {', '.join(names)}; `loader state list` shows the tables",
+    )
+
+
+@contextmanager
+def held(pipeline: Pipeline, tables: Sequence[str]) -> Iterator[str]:
+    """Keeps runs away from tables (`source.table`) meanwhile; yields the id it does so under.
+
+    Raises:
+        LockedError: where a run holds one of them; it is not waited for.
+    """
+    run_id = uuid.uuid4().hex[:12]
+    leases: list[Lease] = []
+    with ExitStack() as stack:
+        for table in tables:
+            lake = stores_of(pipeline, table).lake
+            lease = lake.lease(table.partition(".")[2], f"table {table}", run_id)
+            try:
+                lease.acquire()
+            except LockedError:
+                raise LockedError(
+                    "a run is syncing this table",
+                    where=f"table {table}",
+                    remedy="Its end would overwrite the change: wait for it, then try again",
+                ) from None
+            stack.callback(lease.release)
+            leases.append(lease)
+        stack.enter_context(Heartbeat(leases))
+        yield run_id

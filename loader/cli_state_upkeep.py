@@ -1,0 +1,211 @@
+"""``loader state prune | export | import | rebuild``: all cursors of a backend at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from loader.cli_state_stores import backends, held, stores_of
+from loader.errors import LoaderError, SpecError, StateError
+
+if TYPE_CHECKING:
+    from loader.cli import Settings
+    from loader.state import StateBackend, StateRow
+
+
+@click.command()
+@click.option("--keep", type=click.IntRange(1), default=10, show_default=True, metavar="N")
+@click.pass_obj
+def prune(settings: Settings, keep: int) -> None:
+    """Forgets all but the newest N versions of each table's state."""
+    from loader.cli import opened
+
+    with opened(settings) as pipeline:
+        pruned = []
+        for shared in backends(pipeline):
+            state = shared.stores.state
+            floors = {k: floor for k, floor in state.floors(keep).items() if shared.holds(k)}
+            before = [row.key for row in state.rows()] if floors else []
+            state.prune(floors)
+            after = [row.key for row in state.rows()] if floors else []
+            pruned += [(key, before.count(key) - after.count(key)) for key in floors]
+        settings.output.table("pruned", ("table", "versions"), pruned)
+        if not pruned:
+            settings.output.say(f"No table has more than {keep} versions.")
+
+
+@click.command()
+@click.argument("file", type=click.File("w", encoding="utf-8", atomic=True), default="-")
+@click.pass_obj
+def export(settings: Settings, file: IO[str]) -> None:
+    """Writes every version of every cursor to FILE (stdout by default), a JSON object a line."""
+    from loader.cli import opened
+
+    with opened(settings) as pipeline:
+        for shared in backends(pipeline):
+            for row in reversed(shared.stores.state.rows()):  # as they were written
+                if shared.holds(row.key):
+                    line = {
+                        "key": row.key,
+                        "value": row.value,
+                        "version": row.version,
+                        "updated_at": row.updated_at,
+                    }
+                    file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+@click.command("import")
+@click.argument("file", type=click.File("r", encoding="utf-8"))
+@click.option("--force", is_flag=True, help="Also where the backend has other, newer versions.")
+@click.pass_obj
+def import_(settings: Settings, file: IO[str], force: bool) -> None:
+    """Adds the cursors that `loader state export` wrote to FILE (- for stdin).
+
+    A table without state gets all its versions; one that has state gets FILE's newest as a new
+    version. All is checked before anything is written.
+    """
+    from loader.cli import opened
+
+    with opened(settings) as pipeline:
+        given = _read(file)
+        stores = {key: stores_of(pipeline, key) for key in given}
+        by_backend = {
+            key: shared.stores.state
+            for shared in backends(pipeline)
+            for key in given
+            if shared.holds(key)
+        }
+        with held(pipeline, sorted(stores)):
+            for state in {id(state): state for state in by_backend.values()}.values():
+                state.prepare()
+            wanted = {
+                key: _wanted(by_backend[key], key, rows, force) for key, rows in given.items()
+            }
+            for state in {id(state): state for state in by_backend.values()}.values():
+                keys = [key for key, backend in by_backend.items() if backend is state]
+                state.append([row for key in keys for row in wanted[key]])
+        shown = [(k, len(rows), rows[-1].version if rows else None) for k, rows in wanted.items()]
+        settings.output.table("imported", ("table", "versions_added", "version"), shown)
+
+
+def _read(file: IO[str]) -> dict[str, list[StateRow]]:
+    """The rows of an export by key, oldest version first.
+
+    Raises:
+        SpecError: where a line is none of an export's; StateError where its value is not ours.
+    """
+    from loader.state import StateRow, TableState
+    from loader.state.value import moment, moment_text
+
+    found: dict[str, list[StateRow]] = {}
+    for number, line in enumerate(file, start=1):
+        if not line.strip():
+            continue
+        where = f"{file.name}, line {number}"
+        try:
+            read = json.loads(line)
+            at = read.get("updated_at")
+            row = StateRow(
+                read["key"],
+                read["value"],
+                int(read["version"] or 0),
+                moment_text(moment(at)) if at is not None else None,
+            )
+            if not isinstance(row.key, str) or not isinstance(row.value, str):
+                raise TypeError
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise SpecError(
+                "this is no line of `loader state export`",
+                where=where,
+                remedy='A line is {"key": …, "value": "…", "version": …, "updated_at": …}',
+            ) from None
+        try:
+            TableState.from_json(row.value, row.key)
+        except StateError as error:
+            raise StateError(error.what, where=where, remedy="Leave the line out") from None
+        found.setdefault(row.key, []).append(row)
+    return {key: sorted(rows, key=lambda row: row.version) for key, rows in found.items()}
+
+
+def _wanted(state: StateBackend, key: str, rows: list[StateRow], force: bool) -> list[StateRow]:
+    """The rows to add.
+
+    Raises:
+        StateError: where the backend has another value of the same or a newer version.
+    """
+    from loader.state import StateRow
+    from loader.state.value import settled
+
+    newest = settled([row for row in rows if row.version == rows[-1].version], _silent)
+    there = state.newest(key)
+    assert newest is not None
+    if there is None:
+        return [row for row in rows if row.version < newest.version] + [newest]
+    if there.value == newest.value:
+        return []
+    if there.version >= newest.version and not force:
+        raise StateError(
+            f"the backend has version {there.version}, the file {newest.version}, and they differ",
+            where=f"state {key}",
+            remedy="Nothing was imported. Leave the table out of the file, or put the file's "
+            "value over it with --force",
+        )
+    return [StateRow(key, newest.value, there.version + 1)]
+
+
+@click.command()
+@click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
+@click.pass_obj
+def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
+    """Makes state and ledger anew from the raw tables' own commits.
+
+    What is there stays; a state that says something else than the newest commit gets a new version.
+    """
+    from loader.cli import opened
+    from loader.rebuild import raw_tables, rebuild_table
+
+    with opened(settings) as pipeline:
+        rows: list[tuple[object, ...]] = []
+        failed = False
+        for source, _ in pipeline.sources:
+            try:
+                pipeline.prepare(source)
+                stores = pipeline.stores(source)
+                found = raw_tables(stores, source.name)
+            except Exception as problem:
+                settings.output.error(pipeline.cleared(problem, f"source {source.name}"))
+                failed = True
+                continue
+            for table in found:
+                name = f"{source.name}.{table}"
+                if select and not any(fnmatchcase(name.lower(), p.lower()) for p in select):
+                    continue
+                tell = partial(settings.output.warning, table=name)
+                try:
+                    with held(pipeline, [name]) as run_id:
+                        # Read again: a run may have published until the table was held.
+                        commits = stores.lake.commits(table)
+                        done = rebuild_table(source.name, table, commits, stores, run_id, tell)
+                    rows.append((done.table, done.batches, done.states, done.syncs))
+                except Exception as problem:
+                    settings.output.error(pipeline.cleared(problem, f"table {name}"))
+                    failed = True
+        columns = ("table", "batches", "states_added", "syncs_added")
+        settings.output.table("rebuilt", columns, rows)
+        if not rows and not failed:
+            raise SpecError(
+                "there is no such raw table" if select else "there is no raw table yet",
+                where="loader state rebuild",
+                remedy="`loader run` makes them",
+            )
+        if failed:
+            sys.exit(LoaderError.exit_code)
+
+
+def _silent(text: str) -> None:
+    """Takes what is told about versions that are imported as they are."""

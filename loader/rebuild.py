@@ -1,0 +1,127 @@
+"""``loader state rebuild``: state and ledger made anew from the raw tables' own commits.
+
+The data commits are the truth; state and ledger are indexes of them. What only the indexes knew
+is gone with them: attempts that appended nothing, and a cursor moved by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from loader.lake import Commit
+from loader.ledger import RECOVERED, SyncRecord
+from loader.plan import FULL_REFRESH, INCREMENTAL
+from loader.recovery import Stores
+from loader.state import StateBackend, StateRow, TableState
+from loader.state.value import moment_text
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What was made anew of one table.
+
+    Attributes:
+        table: ``<source>.<table>``.
+        batches: how many batches it has.
+        states: state rows added.
+        syncs: ledger rows added.
+    """
+
+    table: str
+    batches: int
+    states: int
+    syncs: int
+
+
+def raw_tables(stores: Stores, source: str) -> dict[str, list[Commit]]:
+    """A source's raw tables, as their own commits name it, with the commits."""
+    found = {name: stores.lake.commits(name) for name in stores.lake.raw_tables()}
+    return {name: commits for name, commits in found.items() if _source(commits) == source}
+
+
+def rebuild_table(
+    source: str,
+    table: str,
+    commits: Sequence[Commit],
+    stores: Stores,
+    run_id: str,
+    tell: Callable[[str], None],
+) -> Rebuilt:
+    """Adds the ledger rows and the state that the commits tell of and that are not there.
+
+    The caller holds the table. A second time adds nothing.
+
+    Args:
+        tell: is told where the newest commit has expired, and what that means.
+
+    Raises:
+        StateError: where the backend is down, or holds at this key what cannot be read.
+    """
+    states = _states(f"{source}.{table}", commits, stores.state, tell)
+    known = stores.ledger.batches(source, table)
+    records = [
+        _record(source, table, commit, before, run_id)
+        for before, commit in zip([Commit(), *commits], commits, strict=False)
+        if commit.batch not in known
+    ]
+    stores.ledger.append_all(records)
+    return Rebuilt(f"{source}.{table}", len(commits), states, len(records))
+
+
+def _states(
+    key: str, commits: Sequence[Commit], backend: StateBackend, tell: Callable[[str], None]
+) -> int:
+    head = commits[-1]
+    if head.state is None:
+        return _without_cursor(key, head, backend, tell)
+    told = [(TableState.from_json(c.state, key), c) for c in commits if c.state is not None]
+    if backend.latest(key):
+        return int(backend.write(key, told[-1][0]) is not None)
+    rows = [
+        StateRow(key, state.to_json(), version, moment_text(commit.at) if commit.at else None)
+        for version, (state, commit) in enumerate(told, start=1)
+    ]
+    backend.append(rows)
+    return len(rows)
+
+
+def _without_cursor(
+    key: str, head: Commit, backend: StateBackend, tell: Callable[[str], None]
+) -> int:
+    """The state of a table whose newest commit has expired: the safe one, that reads all again."""
+    rows = backend.latest(key)
+    if rows and {TableState.from_json(row.value, key).batch for row in rows} == {head.batch}:
+        return 0  # it knows the cursor, which nothing else does
+    generation = int((head.sync or {}).get("generation") or 1)
+    backend.write(key, TableState(batch=head.batch, generation=generation))
+    tell(
+        f"the commit of batch {head.batch} has expired, and its cursor with it: the next sync "
+        "reads the table from its beginning, and drops the rows that are in raw already"
+    )
+    return 1
+
+
+def _record(source: str, table: str, commit: Commit, before: Commit, run_id: str) -> SyncRecord:
+    sync = dict(commit.sync or {})
+    earlier = int((before.sync or {}).get("generation") or 0)
+    anew = before.batch > 0 and int(sync.get("generation") or 0) > earlier
+    guessed = {
+        "run_id": run_id,
+        "source_name": source,
+        "table_name": table,
+        "batch": commit.batch,
+        "mode": FULL_REFRESH if anew else INCREMENTAL,
+    }
+    return replace(
+        SyncRecord.from_dict({**guessed, **sync}),
+        status=RECOVERED,
+        rows_appended=commit.rows,
+        finished_at=commit.at,
+        snapshot_id=commit.snapshot_id,
+    )
+
+
+def _source(commits: Sequence[Commit]) -> str | None:
+    named = [str(commit.sync["source_name"]) for commit in commits if commit.sync]
+    return named[-1] if named else None

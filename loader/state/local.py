@@ -1,0 +1,153 @@
+"""State in local JSON files, CloudQuery's older backend: ``backend: local``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from loader.errors import StateError
+from loader.state import StateBackend, StateRow, taken
+from loader.state.value import moment, moment_text
+
+_OURS = re.compile(r"[a-z0-9._-]*-[0-9a-f]{32}\.json")
+
+
+class LocalState(StateBackend):
+    """A file for each key, with all its versions: ``{"key": …, "versions": [{…}, …]}``.
+
+    A file is replaced as a whole: written beside, flushed to disk, renamed; a crash leaves the
+    old or the new one. Its name is readable, and distinct by a hash of the exact key, so that
+    keys differing in case, in slashes or beyond what a file name may hold never share a file.
+
+    The folder must outlive the process: in a container, mount it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.where = f"state folder {folder}"
+
+    def prepare(self) -> None:
+        with self._told():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for path in self.folder.glob("*.json"):
+                if not _OURS.fullmatch(path.name):
+                    raise self._foreign(path)
+            with tempfile.TemporaryFile(dir=self.folder):
+                pass  # told now where nothing can be written, not after the data was
+
+    def rows(self, key: str | None = None) -> list[StateRow]:
+        with self._told():
+            if key is not None:
+                return self._read(self._path(key), key)
+            found: list[StateRow] = []
+            for path in self.folder.glob("*.json"):
+                found += self._read(path)
+        return sorted(found, key=lambda row: (row.key, -row.version))
+
+    def append(self, rows: Sequence[StateRow]) -> None:
+        with self._told(), self._lock():
+            fresh: dict[str, list[StateRow]] = {}
+            for row in rows:
+                held = fresh.setdefault(row.key, self.rows(row.key))
+                if any(each.version == row.version for each in held):
+                    raise taken(row, self.where)
+                held.append(row)
+            for key, held in fresh.items():
+                self._replace(key, held)
+
+    def prune(self, floors: Mapping[str, int]) -> None:
+        with self._told(), self._lock():
+            for key, floor in floors.items():
+                self._replace(key, [row for row in self.rows(key) if row.version >= floor])
+
+    def _path(self, key: str) -> Path:
+        readable = re.sub(r"[^a-z0-9._-]+", "_", key.lower())[:80]
+        digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        return self.folder / f"{readable}-{digest}.json"
+
+    def _lock(self) -> FileLock:
+        return FileLock(self.folder / ".lock", timeout=60, thread_local=False)
+
+    def _read(self, path: Path, key: str | None = None) -> list[StateRow]:
+        try:
+            text = path.read_text("utf-8")
+        except FileNotFoundError:
+            return []
+        except UnicodeDecodeError:
+            raise self._foreign(path) from None
+        try:
+            held: Any = json.loads(text)
+            found = [
+                StateRow(
+                    str(held["key"]), str(row["value"]), int(row["version"] or 0), row["updated_at"]
+                )
+                for row in held["versions"]
+            ]
+        except (ValueError, KeyError, TypeError):
+            raise self._foreign(path) from None
+        if path.name != self._path(held["key"]).name or key not in (None, held["key"]):
+            raise self._foreign(path)
+        return sorted(found, key=lambda row: -row.version)
+
+    def _replace(self, key: str, rows: Sequence[StateRow]) -> None:
+        versions = [
+            {
+                "updated_at": moment_text(moment(row.updated_at)),
+                "value": row.value,
+                "version": row.version,
+            }
+            for row in sorted(rows, key=lambda row: row.version)
+        ]
+        text = json.dumps({"key": key, "versions": versions}, ensure_ascii=False, indent=1)
+        path = self._path(key)
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=self.folder, prefix=".", suffix=".tmp", delete=False
+        ) as file:
+            try:
+                file.write(text + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+        # The name too must be on disk before the version counts as written.
+        folder = os.open(self.folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def _foreign(self, path: Path) -> StateError:
+        return StateError(
+            f"{path.name} is damaged, or was not written by this loader",
+            where=self.where,
+            remedy="Move it away, or name a folder of the loader's own in `backend_spec.path`; "
+            "`loader state rebuild` makes the cursors anew",
+        )
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except Timeout:
+            raise StateError(
+                "another process has been writing there for a minute",
+                where=self.where,
+                remedy="Run again: what this run published is recorded by the next",
+            ) from None
+        except OSError as problem:
+            raise StateError(
+                f"{problem.strerror or problem}",
+                where=self.where,
+                remedy="Let the user that runs the loader write there, and see that there is space",
+            ) from problem

@@ -1,0 +1,58 @@
+"""Which backend a source's cursors live in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loader.errors import SpecError
+from loader.plugins import PluggedDestination, StateDestination, state_backends
+from loader.state import Place, StateBackend
+
+if TYPE_CHECKING:
+    from loader.lake import Lake
+    from loader.plugins import DestinationSpec, SourceSpec
+    from loader.spec import Spec
+
+OWN = ("sqlite", "postgresql", "redis")
+
+
+def open_state(
+    spec: Spec, source: SourceSpec, lake: Callable[[DestinationSpec], Lake]
+) -> StateBackend:
+    """The backend of a source; connects to nothing yet.
+
+    Args:
+        lake: makes the lake of a destination with ``path: spark``.
+
+    Raises:
+        SpecError: where a package is missing, or the backend's options are wrong.
+    """
+    if source.local_state is not None:
+        from loader.state.local import LocalState
+
+        return LocalState(spec.folder / Path(source.local_state))
+    kept_in = spec.destination(source.state_destination)
+    if kept_in.path == "spark":
+        from loader.state.lake_table import LakeState
+
+        return LakeState(lake(kept_in), source.state_table)
+    place = Place(source.state_table, spec.folder, f"{kept_in.where}.spec")
+    return _plugged(kept_in, place)
+
+
+def _plugged(kept_in: DestinationSpec, place: Place) -> StateBackend:
+    try:
+        kind: type[StateBackend] = state_backends()[kept_in.path].load()
+        if isinstance(kept_in, PluggedDestination):
+            return kind(kept_in.options(kind.options_model), place)
+        assert isinstance(kept_in, StateDestination)
+        return kind(kept_in.spec, place)
+    except ModuleNotFoundError as missing:
+        package = f"strandline[{kept_in.path}]" if kept_in.path in OWN else missing.name
+        raise SpecError(
+            f"state in {kept_in.path} needs the package {missing.name}",
+            where=f"{kept_in.where}.path",
+            remedy=f"pip install '{package}'",
+        ) from None

@@ -1,0 +1,163 @@
+"""State in Redis: a sorted set for each key, the version as its score."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import redis
+from redis.exceptions import RedisError
+
+from loader.errors import SpecError, StateError
+from loader.plugins import StateStoreOptions
+from loader.redaction import Redactor
+from loader.state import Place, StateBackend, StateRow, taken
+from loader.state.value import moment, moment_text
+
+# Redis runs a script as a whole: nobody comes between the check and the writing. It answers with
+# the index of a row whose version is taken, or with 0.
+_APPEND = """
+for i = 2, #KEYS do
+    local version = ARGV[(i - 2) * 3 + 2]
+    if redis.call('zcount', KEYS[i], version, version) > 0 then return i - 1 end
+end
+for i = 2, #KEYS do
+    redis.call('zadd', KEYS[i], ARGV[(i - 2) * 3 + 2], ARGV[(i - 2) * 3 + 3])
+    redis.call('sadd', KEYS[1], ARGV[(i - 2) * 3 + 1])
+end
+return 0
+"""
+
+
+class RedisState(StateBackend):
+    """Sorted sets ``<table_name>:<key>``, and the set ``<table_name>`` of all keys.
+
+    A member is JSON text ``{"updated_at": …, "value": …, "version": …}``.
+
+    What of Redis's persistence the promises need: nothing for "no gap" and "no silent double".
+    The data commit carries the state, so what Redis loses in a crash or a failover is rolled
+    forward by the next run. ``appendonly yes`` with ``appendfsync always`` makes each write
+    durable before it is acknowledged; with ``everysec`` a cursor moved by hand
+    (``loader state set``) can be lost in its first second. State has no expiry: use
+    ``maxmemory-policy noeviction``, or one of the ``volatile-`` ones.
+
+    One server or a failover pair; not Redis Cluster, whose scripts cannot span slots.
+    """
+
+    options_model = StateStoreOptions
+
+    def __init__(self, options: StateStoreOptions, place: Place) -> None:
+        super().__init__(options, place)
+        url = options.connection_string
+        try:
+            # Its types do not tell that answers are decoded.
+            self.client: Any = redis.Redis.from_url(
+                url if "://" in url else f"redis://{url}",
+                decode_responses=True,
+                encoding="utf-8",
+                socket_connect_timeout=10,
+                socket_timeout=30,
+            )
+        except ValueError as problem:
+            raise SpecError(
+                Redactor().redact(str(problem).splitlines()[0]).rstrip("."),
+                where=f"{place.where}.connection_string",
+                remedy="Write it as redis://user:password@host:6379/0, rediss:// with TLS",
+            ) from None
+        self.where = f"state {place.table} in {_shown(url)}"
+
+    def prepare(self) -> None:
+        with self._told():
+            self.client.ping()
+            kind = self.client.type(self.place.table)
+        if kind not in ("set", "none"):
+            raise self._foreign(f"the key {self.place.table} is a {kind}")
+
+    def rows(self, key: str | None = None) -> list[StateRow]:
+        with self._told():
+            keys = [key] if key is not None else self.client.smembers(self.place.table)
+            found: list[StateRow] = []
+            for each in sorted(keys):
+                members = self.client.zrevrange(self._name(each), 0, -1)
+                found += self._read(each, members)
+        return found
+
+    def latest(self, key: str) -> list[StateRow]:
+        with self._told():
+            top: Any = self.client.zrevrange(self._name(key), 0, 0, withscores=True)
+            if not top:
+                return []
+            score = top[0][1]
+            return self._read(key, self.client.zrangebyscore(self._name(key), score, score))
+
+    def append(self, rows: Sequence[StateRow]) -> None:
+        if not rows:
+            return
+        names = [self.place.table, *(self._name(row.key) for row in rows)]
+        given: list[Any] = []
+        for row in rows:
+            given += [row.key, row.version, _member(row)]
+        with self._told():
+            refused = int(self.client.eval(_APPEND, len(names), *names, *given))
+        if refused:
+            raise taken(rows[refused - 1], self.where)
+
+    def prune(self, floors: Mapping[str, int]) -> None:
+        with self._told(), self.client.pipeline(transaction=True) as pipe:
+            for key, floor in floors.items():
+                pipe.zremrangebyscore(self._name(key), "-inf", f"({floor}")
+            pipe.execute()
+
+    def _name(self, key: str) -> str:
+        return f"{self.place.table}:{key}"
+
+    def _read(self, key: str, members: Sequence[str]) -> list[StateRow]:
+        found = []
+        for member in members:
+            try:
+                held = json.loads(member)
+                row = StateRow(
+                    key, str(held["value"]), int(held["version"] or 0), held.get("updated_at")
+                )
+            except (ValueError, KeyError, TypeError, AttributeError):
+                raise self._foreign(f"{member[:80]!r} in the key {self._name(key)}") from None
+            found.append(row)
+        return sorted(found, key=lambda row: -row.version)
+
+    def _foreign(self, what: str) -> StateError:
+        return StateError(
+            f"{what}, which was not written by this loader",
+            where=self.where,
+            remedy="Give `backend_options.table_name` a name of its own",
+        )
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except RedisError as problem:
+            what = str(problem).strip().splitlines() or [type(problem).__name__]
+            raise StateError(
+                Redactor().redact(what[0]).rstrip(". ")[:500],
+                where=self.where,
+                remedy="Check `connection_string`, that Redis runs and accepts writes; "
+                "then run again",
+            ) from problem
+
+
+def _member(row: StateRow) -> str:
+    held = {
+        "updated_at": moment_text(moment(row.updated_at)),
+        "value": row.value,
+        "version": row.version,
+    }
+    return json.dumps(held, ensure_ascii=False, sort_keys=True)
+
+
+def _shown(url: str) -> str:
+    """The URL without user, password and query."""
+    parts = urlsplit(url if "://" in url else f"redis://{url}")
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -1,0 +1,231 @@
+"""State in a table of a database, through SQLAlchemy: SQLite, PostgreSQL."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from loader.errors import SpecError, StateError
+from loader.plugins import StateStoreOptions
+from loader.redaction import Redactor
+from loader.state import Place, StateBackend, StateRow, taken
+from loader.state.value import moment, moment_text
+
+_DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
+_NEEDED = ("key", "value", "version")
+
+
+class SqlState(StateBackend):
+    """Rows of a table ``key, value, version, updated_at``.
+
+    In a table that we make, (key, version) is the primary key, so that no version is written
+    twice whoever tries. A table of another tool may lack it, have null versions, or no
+    `updated_at`: it is used as it is; equal versions are settled when they are read.
+
+    Each operation opens a connection of its own: between two of them a sync may take hours, in
+    which servers and firewalls close what is idle.
+    """
+
+    options_model = StateStoreOptions
+
+    def __init__(self, options: StateStoreOptions, place: Place) -> None:
+        super().__init__(options, place)
+        self.engine = _engine(options.connection_string, place)
+        hidden = Redactor().redact(self.engine.url.render_as_string(hide_password=True))
+        self.where = f"state table {place.table} at {hidden}"
+
+    @cached_property
+    def _own(self) -> sa.Table:
+        # MySQL cannot index a text without a length, and by default compares without case, holds
+        # no emoji and cuts a time's fraction off.
+        mysql_ = ("mysql", "mariadb")
+        key = sa.Text().with_variant(sa.String(700, collation="utf8mb4_bin"), *mysql_)
+        value = sa.Text().with_variant(mysql.LONGTEXT(charset="utf8mb4"), *mysql_)
+        at = sa.DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), *mysql_)
+        return sa.Table(
+            self.place.table,
+            sa.MetaData(),
+            sa.Column("key", key, primary_key=True),
+            sa.Column("value", value, nullable=False),
+            sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
+            sa.Column("updated_at", at),
+        )
+
+    def prepare(self) -> None:
+        with self._connected() as connection:
+            if self._columns(connection) is not None:
+                return
+        try:
+            with self.engine.begin() as connection:
+                self._own.create(connection, checkfirst=False)
+        except SQLAlchemyError as problem:
+            with self._connected() as connection:
+                if self._columns(connection) is None:  # else somebody else has just made it
+                    raise self._error(problem) from problem
+
+    def rows(self, key: str | None = None) -> list[StateRow]:
+        return self._query(None if key is None else self._of(key))
+
+    def latest(self, key: str) -> list[StateRow]:
+        t = self._own.alias()
+        highest = sa.select(sa.func.max(sa.func.coalesce(t.c.version, 0))).where(t.c.key == key)
+        return self._query(self._of(key) & (self._version == highest.scalar_subquery()))
+
+    def append(self, rows: Sequence[StateRow]) -> None:
+        try:
+            with self._connected() as connection:
+                columns = self._columns(connection) or set()
+                for row in rows:
+                    if connection.dialect.name == "postgresql":
+                        # For tables without a primary key: two checks cannot both find nothing.
+                        lock = sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(row.key, 0))
+                        connection.execute(sa.select(lock))
+                    if connection.execute(self._insert(row, columns)).rowcount == 0:
+                        raise taken(row, self.where)
+        except StateError as error:
+            if isinstance(error.__cause__, IntegrityError) and rows:
+                raise taken(rows[0], self.where) from error.__cause__
+            raise
+
+    def prune(self, floors: Mapping[str, int]) -> None:
+        with self._connected() as connection:
+            for key, floor in floors.items():
+                old = self._of(key) & (self._version < floor)
+                connection.execute(sa.delete(self._own).where(old))
+
+    def _insert(self, row: StateRow, columns: set[str]) -> sa.Insert:
+        """One statement that checks and adds, so that nobody comes in between."""
+        t = self._own
+        values: dict[str, Any] = {"key": row.key, "value": row.value, "version": row.version}
+        if "updated_at" in columns:
+            values["updated_at"] = moment(row.updated_at)
+        there = sa.exists().where(self._of(row.key) & (self._version == row.version))
+        fresh = sa.select(*(sa.literal(v, t.c[n].type) for n, v in values.items())).where(~there)
+        added = sa.insert(t).from_select(list(values), fresh)
+        return added.execution_options(preserve_rowcount=True)
+
+    def _of(self, key: str) -> sa.ColumnElement[bool]:
+        return self._own.c.key == key
+
+    @property
+    def _version(self) -> sa.ColumnElement[int]:
+        return sa.func.coalesce(self._own.c.version, 0)
+
+    def _query(self, condition: sa.ColumnElement[bool] | None) -> list[StateRow]:
+        with self._connected() as connection:
+            columns = self._columns(connection)
+            if columns is None:
+                return []
+            t = self._own
+            at = t.c.updated_at if "updated_at" in columns else sa.null().label("updated_at")
+            query = sa.select(t.c.key, t.c.value, self._version.label("version"), at)
+            query = query if condition is None else query.where(condition)
+            found = connection.execute(query).all()
+        rows = [StateRow(r.key, r.value, int(r.version), _at(r.updated_at)) for r in found]
+        # Not by the database: its collation need not be that of other backends.
+        return sorted(rows, key=lambda row: (row.key, -row.version))
+
+    def _columns(self, connection: sa.Connection) -> set[str] | None:
+        """The table's columns; None where there is no table.
+
+        Raises:
+            StateError: where it lacks one that state needs.
+        """
+        inspector = sa.inspect(connection)
+        if not inspector.has_table(self.place.table):
+            return None
+        columns = {column["name"] for column in inspector.get_columns(self.place.table)}
+        missing = [name for name in _NEEDED if name not in columns]
+        if missing:
+            raise StateError(
+                f"the table has no column {missing[0]}",
+                where=self.where,
+                remedy="Give `backend_options.table_name` a name of its own, or add the column "
+                "(version: a bigint)",
+            )
+        return columns
+
+    @contextmanager
+    def _connected(self) -> Iterator[sa.Connection]:
+        """A transaction, committed in the end."""
+        try:
+            with self.engine.begin() as connection:
+                yield connection
+        except SQLAlchemyError as problem:
+            raise self._error(problem) from problem
+
+    def _error(self, problem: SQLAlchemyError) -> StateError:
+        # The driver's own words; SQLAlchemy's add the statement with its values.
+        said = str(getattr(problem, "orig", None) or problem).strip().splitlines()
+        # libpq's last line is the server's answer, or advice; the first names host and port.
+        what = " ".join(line.strip() for line in said[:2]) or type(problem).__name__
+        return StateError(
+            Redactor().redact(what).rstrip(". ")[:500],
+            where=self.where,
+            remedy="Check `connection_string`, that the database runs, and that its user may "
+            "create, read and write the table; then run again",
+        )
+
+
+def _at(value: object) -> str | None:
+    if isinstance(value, dt.datetime):
+        return moment_text(value if value.tzinfo else value.replace(tzinfo=dt.timezone.utc))
+    return None if value is None else str(value)
+
+
+def _engine(text: str, place: Place) -> sa.Engine:
+    """An engine for what CloudQuery's users, libpq's and SQLAlchemy's write.
+
+    Raises:
+        SpecError: where the text is none of these, or names an SQLite in memory.
+        ModuleNotFoundError: where the database's driver is not installed.
+    """
+    arguments: dict[str, Any] = {}
+    try:
+        if "://" not in text and "=" in text:  # libpq's key=value form
+            import psycopg
+
+            url = URL.create("postgresql+psycopg")
+            arguments["creator"] = lambda: psycopg.connect(text)
+        elif "://" not in text:  # a file, as CloudQuery's SQLite destination has it
+            url = URL.create("sqlite", database=text.removeprefix("file:"))
+        else:
+            url = sa.make_url(text)
+            url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
+        if url.get_backend_name() == "sqlite":
+            url = _on_disk(url, place)
+            arguments["connect_args"] = {"timeout": 30}
+        return sa.create_engine(url, poolclass=NullPool, hide_parameters=True, **arguments)
+    except (ArgumentError, NoSuchModuleError) as problem:
+        what = Redactor().redact(str(problem).splitlines()[0]).replace(text, "***")
+    except ValueError:
+        what = "the port is not a number"
+    raise SpecError(
+        what.rstrip("."),
+        where=f"{place.where}.connection_string",
+        remedy="Write it as postgresql://user:password@host/database, or as the path of an "
+        "SQLite file",
+    )
+
+
+def _on_disk(url: URL, place: Place) -> URL:
+    if not url.database or ":memory:" in url.database or "mode=memory" in str(url.query):
+        raise SpecError(
+            "an SQLite in memory forgets its cursors when the process ends",
+            where=f"{place.where}.connection_string",
+            remedy="Write the path of a file",
+        )
+    if url.database.startswith("file:"):
+        return url
+    path = Path(place.folder) / url.database
+    return url.set(database=str(path))

@@ -1,0 +1,183 @@
+"""What a state row holds, and which of several rows counts: pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from loader.cursor import Cursor, CursorType, stored
+from loader.errors import StateError
+
+_REMEDY = "Set a cursor with `loader state set`, or start over with `loader state reset`"
+
+
+@dataclass(frozen=True)
+class StateRow:
+    """One stored version of a key.
+
+    Attributes:
+        version: +1 at each change; a null of an older tool's table counts as 0.
+        updated_at: when it was written, text in UTC; None where the store does not know.
+    """
+
+    key: str
+    value: str
+    version: int
+    updated_at: str | None = None
+
+
+@dataclass(frozen=True)
+class TableState:
+    """What a state value says: the cursor, and the batch it covers.
+
+    Attributes:
+        batch: the newest batch whose rows the cursor stands for.
+        generation: the generation new rows are appended in.
+        base: the generation of the newest complete read, where later ones overruled cursors;
+            None where `generation` is it.
+        cursor: None where no row with a cursor was seen yet, or the table has none.
+        cursor_field: the column the cursor is of.
+        mark: what the connector remembered with it (PostgreSQL: its transaction horizon).
+    """
+
+    batch: int = 0
+    generation: int = 1
+    cursor: Cursor | None = None
+    cursor_field: str | None = None
+    mark: Mapping[str, Any] | None = None
+    base: int | None = None
+
+    def to_json(self) -> str:
+        """The value as stored: keys sorted, the cursor as text."""
+        value: dict[str, Any] = {
+            "batch": self.batch,
+            "cursor": self.cursor.text if self.cursor else None,
+            "cursor_field": self.cursor_field,
+            "cursor_type": self.cursor.type.value if self.cursor else None,
+            "generation": self.generation,
+        }
+        if self.base is not None:
+            value["base_generation"] = self.base
+        if self.mark is not None:
+            value["mark"] = dict(self.mark)
+        return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str, key: str) -> TableState:
+        """Reads a stored value.
+
+        Raises:
+            StateError: where the value is not one of ours. It is refused, as starting from
+                nothing would send every row again, and guessing could skip some.
+        """
+        try:
+            value: Any = json.loads(text)
+            if not isinstance(value, dict) or "batch" not in value:
+                raise ValueError("it is not a JSON object with a batch")
+            text_of, field, mark = (value.get(k) for k in ("cursor", "cursor_field", "mark"))
+            base = value.get("base_generation")
+            cursor = None
+            if text_of is not None:
+                if not isinstance(text_of, str):
+                    raise ValueError("its cursor is not a text")
+                cursor = stored(text_of, CursorType(value["cursor_type"]).value, key)
+            if not isinstance(field, str | None) or not isinstance(mark, dict | None):
+                raise ValueError("its cursor_field or mark is of another kind")
+            return cls(
+                batch=_count(value["batch"], "batch", 0),
+                generation=_count(value.get("generation", 1), "generation", 1),
+                cursor=cursor,
+                cursor_field=field,
+                mark=mark,
+                base=_count(base, "base_generation", 1) if base is not None else None,
+            )
+        except (ValueError, KeyError, TypeError) as problem:
+            raise StateError(
+                f"the stored state {text[:80]!r} was not written by this loader ({problem})",
+                where=f"state {key}",
+                remedy=_REMEDY,
+            ) from None
+
+    def moved(self, cursor: Cursor | None, field: str | None) -> TableState:
+        """The same state with another cursor; what was remembered with the old one is void."""
+        return replace(self, cursor=cursor, cursor_field=field, mark=None)
+
+
+def settled(rows: Sequence[StateRow], tell: Callable[[str], None]) -> StateRow | None:
+    """The row that counts among those of one key's newest version; None where there are none.
+
+    Rows that say the same are one. Of different ones it is the safe one: the lower batch (the
+    next run rolls it forward from the data), then the lower cursor, which reads more again.
+
+    Args:
+        tell: is told where rows differ.
+
+    Raises:
+        StateError: where rows differ and one is not ours, or none is safer than the others.
+    """
+    different = {row.value: row for row in rows}
+    if len(different) <= 1:
+        return next(iter(different.values()), None)
+    key, version = rows[0].key, rows[0].version
+    read = [(TableState.from_json(row.value, key), row) for row in different.values()]
+    lowest = min(state.batch for state, _ in read)
+    read = [(state, row) for state, row in read if state.batch == lowest]
+    if len(read) > 1:
+        read = [min(read, key=_reach([state for state, _ in read], key, version))]
+    state, row = read[0]
+    shown = state.cursor.text if state.cursor else "none"
+    tell(
+        f"the state has {len(different)} different values of version {version}: "
+        f"the safe one counts, batch {state.batch}, cursor {shown}"
+    )
+    return row
+
+
+def _reach(
+    states: Sequence[TableState], key: str, version: int
+) -> Callable[[tuple[TableState, StateRow]], Any]:
+    """A sort key of states of one batch, lowest first.
+
+    Raises:
+        StateError: where they cannot be told apart: cursors of different columns, strings (their
+            order is the database's), equal cursors with different marks or generations.
+    """
+    cursors = [state.cursor for state in states if state.cursor]
+    kinds = {(s.cursor_field, s.cursor.type) for s in states if s.cursor}
+    nulls = len(states) - len(cursors)
+    texts = any(cursor.type is CursorType.STRING for cursor in cursors) and not nulls
+    orders = {cursor.order for cursor in cursors}
+    if nulls > 1 or (not nulls and (len(kinds) > 1 or texts or len(orders) < len(cursors))):
+        raise StateError(
+            f"there are different values of version {version}, and none is safer than the others",
+            where=f"state {key}",
+            remedy=f"`loader state show {key}` shows them. {_REMEDY}",
+        )
+    if nulls:
+        return lambda each: each[0].cursor is not None
+    return lambda each: each[0].cursor.order if each[0].cursor else None
+
+
+def moment(text: str | None) -> dt.datetime:
+    """A row's time; now where it has none. Raises ValueError where it is no ISO time."""
+    if text is None:
+        return dt.datetime.now(dt.timezone.utc)
+    found = dt.datetime.fromisoformat(text)
+    return (
+        found.astimezone(dt.timezone.utc) if found.tzinfo else found.replace(tzinfo=dt.timezone.utc)
+    )
+
+
+def moment_text(moment: dt.datetime) -> str:
+    """A time as rows show it: ``2025-01-01 00:00:00.5``, in UTC, as Spark writes it."""
+    text = moment.astimezone(dt.timezone.utc).replace(tzinfo=None).isoformat(sep=" ")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _count(value: object, name: str, least: int) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+        return value
+    raise ValueError(f"its {name} is {value!r}")

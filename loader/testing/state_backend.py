@@ -1,0 +1,375 @@
+"""What every state backend promises, as a suite.
+
+Subclass :class:`StateBackendContract` and give it four fixtures::
+
+    class TestMine(StateBackendContract):
+        @pytest.fixture
+        def reopened(self, tmp_path): return lambda: MyState(MyOptions(path=tmp_path), place)
+        @pytest.fixture
+        def backend(self, reopened): …              # prepared, empty
+        @pytest.fixture
+        def plant(self, backend): …                 # stores a row past all checks
+        @pytest.fixture(params=["down", "read-only"])
+        def broken(self, request): …                # one whose store is down, or not to be written
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import pytest
+
+from loader.cursor import Cursor, CursorType
+from loader.errors import StateError
+from loader.state import StateBackend, StateRow, TableState
+
+KEY = "shop.orders"
+
+CURSORS = [
+    (CursorType.INTEGER, "9007199254740993"),
+    (CursorType.INTEGER, "-170141183460469231731687303715884105728"),
+    (CursorType.DECIMAL, "12345678901234567890.01234567890"),
+    (CursorType.DOUBLE, "0.30000000000000004"),
+    (CursorType.DATE, "2024-02-29"),
+    (CursorType.TIMESTAMP, "2025-01-01 00:00:00"),
+    (CursorType.TIMESTAMP, "2024-11-03 01:30:00.000001"),
+    (CursorType.TIMESTAMPTZ, "9999-12-31 23:59:59.999999"),
+    (CursorType.STRING, 'it\'s \\ "é" 😀 \t%s :name ${x} `{}`'),
+    (CursorType.STRING, " padded "),
+    (CursorType.STRING, "\x00\n\r\x7f"),
+    (CursorType.STRING, ""),
+]
+KEYS = [
+    "shop.Orders",
+    "SHOP.orders",
+    "shop.dbo.orders",
+    "shop.a/b\\c",
+    "shop.../etc/passwd",
+    'shop.it\'s "q" `b` %s :k *?[x]',
+    "shop.заказы-é-e\u0301-😀",
+    "shop." + "long" * 100,
+    "shop." + "long" * 100 + "er",
+    "shop.orders.json",
+    "shop.orders_",
+    "shopXorders",
+]
+FOREIGN = [
+    "2025-01-01T00:00:00Z",
+    "",
+    "null",
+    "[]",
+    '"text"',
+    "42",
+    "{}",
+    '{"cursor": "2025-01-01"}',
+    '{"batch": "3"}',
+    '{"batch": 3.5}',
+    '{"batch": -1}',
+    '{"batch": true}',
+    '{"batch": 3, "cursor": "x"}',
+    '{"batch": 3, "cursor": 5, "cursor_type": "integer"}',
+    '{"batch": 3, "cursor": "x", "cursor_type": "integer"}',
+    '{"batch": 3, "cursor": "5", "cursor_type": "uuid"}',
+    '{"batch": 3, "generation": 0}',
+    '{"batch": 3, "mark": "x"}',
+    '{"batch": 3',
+]
+
+
+class Plant(Protocol):
+    """Stores a row as another tool or an accident would: unchecked, null version and all."""
+
+    def __call__(self, key: str, value: str, version: int | None) -> None: ...
+
+
+def at(batch: int, cursor: str | None = None, **changes: Any) -> TableState:
+    """A state with an integer cursor."""
+    made = Cursor.parse(cursor, CursorType.INTEGER) if cursor is not None else None
+    return TableState(batch=batch, cursor=made, cursor_field="id" if made else None, **changes)
+
+
+class StateBackendContract:
+    """The suite; see the module.
+
+    Attributes:
+        rounds: how often two writers race.
+    """
+
+    rounds = 10
+
+    def test_an_empty_backend_knows_nothing(self, backend: StateBackend) -> None:
+        assert backend.rows() == []
+        assert backend.rows(KEY) == []
+        assert backend.newest(KEY) is None
+        assert backend.read(KEY) is None
+
+    def test_a_backend_that_was_never_prepared_is_empty(
+        self, reopened: Callable[[], StateBackend]
+    ) -> None:
+        assert reopened().rows() == []
+        assert reopened().read(KEY) is None
+
+    def test_preparing_again_keeps_what_is_there(
+        self, backend: StateBackend, reopened: Callable[[], StateBackend]
+    ) -> None:
+        backend.write(KEY, at(1, "1"))
+        again = reopened()
+        again.prepare()
+        again.prepare()
+        assert again.read(KEY) == at(1, "1")
+
+    def test_each_change_is_a_version_and_the_newest_wins(self, backend: StateBackend) -> None:
+        for batch in (1, 2, 3):
+            written = backend.write(KEY, at(batch, str(batch)))
+            assert written is not None
+            assert written.version == batch
+        assert backend.write(KEY, at(3, "3")) is None  # the same again is no change
+        assert [row.version for row in backend.rows(KEY)] == [3, 2, 1]
+        assert [row.value for row in backend.rows(KEY)] == [
+            at(n, str(n)).to_json() for n in (3, 2, 1)
+        ]
+        assert backend.read(KEY) == at(3, "3")
+        assert backend.newest(KEY) == backend.rows(KEY)[0]
+        assert all(row.updated_at for row in backend.rows())
+
+    def test_versions_are_numbers_not_texts(self, backend: StateBackend) -> None:
+        for batch in range(1, 12):
+            backend.write(KEY, at(batch))
+        assert [row.version for row in backend.rows(KEY)] == list(range(11, 0, -1))
+        assert backend.read(KEY) == at(11)
+
+    def test_keys_are_exact(self, backend: StateBackend) -> None:
+        for number, key in enumerate(KEYS, start=1):
+            backend.write(key, at(number))
+        assert {key: backend.read(key) for key in KEYS} == {
+            key: at(number) for number, key in enumerate(KEYS, start=1)
+        }
+        assert [row.key for row in backend.rows()] == sorted(KEYS)
+        assert backend.read("shop.%") is None
+        assert backend.read("shop.*") is None
+
+    def test_a_cursor_comes_back_as_it_went(
+        self, backend: StateBackend, reopened: Callable[[], StateBackend]
+    ) -> None:
+        states = {
+            f"shop.t{n}": TableState(
+                7, 2, Cursor(text, kind), 'the "cursor"', {"since": text, "xmin": n}
+            )
+            for n, (kind, text) in enumerate(CURSORS)
+        }
+        for key, state in states.items():
+            backend.write(key, state)
+        again = reopened()
+        assert {key: again.read(key) for key in states} == states
+        assert {row.key: row.value for row in again.rows()} == {
+            key: state.to_json() for key, state in states.items()
+        }
+
+    def test_long_values(self, backend: StateBackend) -> None:
+        state = TableState(1, 1, Cursor("é'\\" * 50_000, CursorType.STRING), "c")
+        backend.write(KEY, state)
+        assert backend.read(KEY) == state
+
+    def test_a_null_version_counts_as_0(self, backend: StateBackend, plant: Plant) -> None:
+        plant(KEY, at(1, "1").to_json(), None)
+        assert [(row.version, row.value) for row in backend.rows()] == [(0, at(1, "1").to_json())]
+        assert backend.read(KEY) == at(1, "1")
+        written = backend.write(KEY, at(2, "2"))
+        assert written is not None
+        assert written.version == 1
+        assert backend.read(KEY) == at(2, "2")
+
+    @pytest.mark.parametrize(
+        ("one", "other", "safe"),
+        [
+            (at(3, "9"), at(4, "10"), at(3, "9")),
+            (at(3, "9"), at(3, "10"), at(3, "9")),
+            (at(3, "9"), at(3), at(3)),
+            (at(3, "9"), at(4), at(3, "9")),
+        ],
+    )
+    def test_of_different_values_of_one_version_the_safe_one_counts(
+        self,
+        backend: StateBackend,
+        plant: Plant,
+        one: TableState,
+        other: TableState,
+        safe: TableState,
+    ) -> None:
+        for values in ((one, other), (other, one)):
+            key = f"shop.t{values[0].batch}{values[0].cursor}"
+            plant(key, at(1, "1").to_json(), 1)
+            for value in values:
+                plant(key, value.to_json(), 2)
+            told: list[str] = []
+            assert backend.read(key, told.append) == safe
+            assert len(told) == 1
+            assert "2 different values of version 2" in told[0]
+            written = backend.write(key, at(5, "11"))
+            assert written is not None
+            assert written.version == 3
+            assert backend.read(key, told.append) == at(5, "11")
+            assert len(told) == 1
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            (at(3, "9", mark={"xmin": 1}), at(3, "9", mark={"xmin": 2})),
+            (
+                TableState(3, 1, Cursor("a", CursorType.STRING), "c"),
+                TableState(3, 1, Cursor("B", CursorType.STRING), "c"),
+            ),
+            (at(3, "9"), TableState(3, 1, Cursor("9", CursorType.INTEGER), "other")),
+        ],
+    )
+    def test_where_no_value_is_safer_none_is_chosen(
+        self, backend: StateBackend, plant: Plant, one: TableState, other: TableState
+    ) -> None:
+        plant(KEY, one.to_json(), 2)
+        plant(KEY, other.to_json(), 2)
+        with pytest.raises(StateError, match="none is safer"):
+            backend.read(KEY)
+
+    def test_values_of_other_tools_are_refused(self, backend: StateBackend, plant: Plant) -> None:
+        for number, value in enumerate(FOREIGN):
+            plant(f"shop.t{number}", value, 1)
+        for number, value in enumerate(FOREIGN):
+            with pytest.raises(StateError, match=r"not written by this loader|cannot be read"):
+                raise AssertionError(value, backend.read(f"shop.t{number}"))
+        # to be looked at and exported
+        assert sorted(row.value for row in backend.rows()) == sorted(FOREIGN)
+        backend.write("shop.t0", at(2, "2"))  # a person has decided
+        assert backend.read("shop.t0") == at(2, "2")
+
+    def test_rows_keep_their_version_and_time(
+        self, backend: StateBackend, reopened: Callable[[], StateBackend]
+    ) -> None:
+        rows = [
+            StateRow("shop.a", at(5).to_json(), 6, "2024-02-29 23:59:59.25"),
+            StateRow("shop.a", at(4).to_json(), 5, "2024-02-28 00:00:00"),
+            StateRow("shop.b", at(1).to_json(), 1, "2024-02-28 00:00:00"),
+        ]
+        backend.append(rows)
+        assert reopened().rows() == rows
+
+    def test_a_version_is_written_once(self, backend: StateBackend) -> None:
+        backend.append([StateRow(KEY, at(1).to_json(), 1)])
+        with pytest.raises(StateError, match=r"version 1 of shop.orders is there already"):
+            backend.append([StateRow(KEY, at(2).to_json(), 1)])
+        with pytest.raises(StateError, match=r"version 1 of shop.orders is there already"):
+            backend.append([StateRow(KEY, at(1).to_json(), 1)])
+        assert backend.read(KEY) == at(1)
+
+    def test_a_refused_row_takes_its_companions_along(self, backend: StateBackend) -> None:
+        backend.write(KEY, at(1))
+        fresh = StateRow("shop.a", at(1).to_json(), 1)
+        with pytest.raises(StateError, match="there already"):
+            backend.append([fresh, StateRow(KEY, at(2).to_json(), 1)])
+        assert [row.key for row in backend.rows()] == [KEY]
+
+    def test_of_two_writers_of_one_version_one_is_refused(
+        self, backend: StateBackend, reopened: Callable[[], StateBackend]
+    ) -> None:
+        for race in range(1, self.rounds + 1):
+            together = threading.Barrier(2)
+            ends: list[StateError | None] = []
+
+            def write(
+                cursor: str,
+                version: int = race,
+                together: threading.Barrier = together,
+                ends: list[StateError | None] = ends,
+            ) -> None:
+                own = reopened()
+                row = StateRow(KEY, at(version, cursor).to_json(), version)
+                together.wait(timeout=60)
+                ends.append(_refusal(own, row))
+
+            writers = [threading.Thread(target=write, args=(c,)) for c in "12"]
+            for writer in writers:
+                writer.start()
+            for writer in writers:
+                writer.join(timeout=120)
+            assert len(ends) == 2
+            [refused] = [error for error in ends if error is not None]
+            assert "is there already" in str(refused)
+        assert [row.version for row in backend.rows(KEY)] == list(range(self.rounds, 0, -1))
+
+    def test_writers_of_different_keys_do_not_disturb_each_other(
+        self, backend: StateBackend, reopened: Callable[[], StateBackend]
+    ) -> None:
+        failed: list[BaseException] = []
+
+        def write(key: str) -> None:
+            try:
+                own = reopened()
+                for batch in range(1, self.rounds + 1):
+                    own.write(key, at(batch))
+            except BaseException as error:
+                failed.append(error)
+
+        keys = [f"shop.t{n}" for n in range(4)]
+        writers = [threading.Thread(target=write, args=(key,)) for key in keys]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            writer.join(timeout=300)
+        assert failed == []
+        assert {key: backend.read(key) for key in keys} == dict.fromkeys(keys, at(self.rounds))
+        assert len(backend.rows()) == 4 * self.rounds
+
+    def test_pruning_keeps_the_newest_versions(
+        self, backend: StateBackend, plant: Plant, reopened: Callable[[], StateBackend]
+    ) -> None:
+        other = 'shop."it\'s"'
+        plant(KEY, at(1).to_json(), None)
+        for batch in range(2, 6):
+            backend.write(KEY, at(batch))
+        for batch in (1, 2, 3):
+            backend.write(other, at(batch))
+        assert backend.floors(3) == {KEY: 2}
+        assert backend.floors(10) == {}
+        backend.prune(backend.floors(2))
+        kept = [(row.key, row.version) for row in reopened().rows()]
+        assert kept == [(other, 3), (other, 2), (KEY, 4), (KEY, 3)]
+        backend.prune(backend.floors(1))
+        assert reopened().read(KEY) == at(5)
+        assert reopened().read(other) == at(3)
+        backend.prune({})
+        assert len(backend.rows()) == 2
+        written = backend.write(KEY, at(6))
+        assert written is not None
+        assert written.version == 5
+
+    def test_pruning_leaves_all_rows_of_a_doubled_newest_version(
+        self, backend: StateBackend, plant: Plant
+    ) -> None:
+        for cursor, version in (("1", 1), ("3", 2), ("2", 2)):
+            plant(KEY, at(1, cursor).to_json(), version)
+        backend.prune(backend.floors(1))
+        assert [row.version for row in backend.rows(KEY)] == [2, 2]
+        assert backend.read(KEY) == at(1, "2")
+
+    def test_a_broken_store_is_told_with_what_where_and_remedy(self, broken: StateBackend) -> None:
+        def use() -> None:
+            broken.prepare()
+            broken.write(KEY, at(1))
+
+        with pytest.raises(StateError) as raised:
+            use()
+        error = raised.value
+        assert error.what
+        assert error.where
+        assert error.remedy
+        assert "hunter22" not in "".join(traceback.format_exception(error))
+
+
+def _refusal(backend: StateBackend, row: StateRow) -> StateError | None:
+    try:
+        backend.append([row])
+    except StateError as error:
+        return error
+    return None

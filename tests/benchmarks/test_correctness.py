@@ -1,0 +1,112 @@
+"""The correctness benchmark: ours under its writers, and that it sees what it is to count."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from benchmarks.proxy import Proxy
+from benchmarks.spark_tools import PlainCursor, Strandline
+from benchmarks.tools import Tool
+from benchmarks.verdict import Verdict, Version, judge, source_rows
+from benchmarks.writers import TABLE, Writers, transactions
+from tests.services import Database
+
+SECONDS = 8
+
+
+def _verdict(database: Database, tool: Tool) -> Verdict:
+    versions = (Version(k, tuple(p), c, tuple(o)) for k, p, c, o in tool.versions())
+    return judge(source_rows(database), versions)
+
+
+def test_under_live_writers_ours_loses_nothing_and_a_plain_cursor_does(
+    spark: SparkSession, tmp_path: Path, postgres_database: Database
+) -> None:
+    database = postgres_database
+    account = {"user": database.user, "password": database.password}
+    ours = Strandline(spark, tmp_path, f"raw_{database.name}", database.url, **account)
+    options = {"url": database.url, "driver": "org.postgresql.Driver", **account}
+    plain = PlainCursor(spark, tmp_path / "plain", ">", options)
+    # Rows whose cursor falls are a matter of the order of versions, not of windows.
+    writers = Writers(database, seed=1, backwards=False)
+    writers.create()
+    late = database.connect()
+    late.execute("begin")
+    late.execute(f"insert into {TABLE} (amount, note) values (0, 'late')")
+    ours.sync()
+    writers.start()
+    began, syncs = time.monotonic(), 0
+    try:
+        while syncs < 3 or time.monotonic() < began + SECONDS:
+            ours.sync()
+            plain.sync()
+            syncs += 1
+    finally:
+        writers.stop()
+    late.execute("commit")
+    late.close()
+    for tool in (ours, ours, plain, plain):
+        tool.sync()
+    verdict = _verdict(database, ours)
+    assert (verdict.lost, verdict.stale, verdict.doubled, verdict.phantoms) == ((), (), 0, 0)
+    assert verdict.rows > 200, "the writers wrote nothing"
+    lost = [row.source.payload for row in _verdict(database, plain).lost]
+    assert (0, "late") in lost
+
+
+def test_every_kind_of_difference_is_counted() -> None:
+    source = [Version(key, ("now",), 20) for key in range(1, 6)]
+    right = Version(1, ("now",), 20, (20, 1))
+    verdict = judge(
+        source,
+        [
+            right,
+            right._replace(order=(20, 2)),  # key 1: the same again
+            Version(2, ("before",), 10, (10, 1)),  # key 2: never read again
+            Version(3, ("before",), 30, (30, 1)),  # key 3: read, but a greater cursor wins
+            Version(3, ("now",), 20, (20, 2)),
+            Version(4, ("now",), 19, (19, 1)),  # key 4: another cursor is another version
+            Version(9, ("never",), 20, (20, 1)),
+        ],
+    )
+    assert [row.source.key for row in verdict.lost] == [5]
+    assert [row.source.key for row in verdict.stale] == [2, 3, 4]
+    assert (verdict.outranked, verdict.doubled, verdict.phantoms) == (1, 1, 1)
+    assert not verdict.right
+    assert judge(source, [row._replace(order=(1,)) for row in source]).right
+
+
+def test_a_seed_repeats_every_writers_transactions() -> None:
+    def some(seed: int, writer: int) -> list[object]:
+        return list(itertools.islice(transactions(seed, writer), 50))
+
+    assert some(1, 1) == some(1, 1)
+    assert some(1, 1) != some(1, 2)
+    assert some(1, 1) != some(2, 1)
+
+
+def test_a_writer_that_fails_is_told(postgres_database: Database) -> None:
+    writers = Writers(postgres_database, seed=1, count=1)
+    writers.start()  # without its table
+    time.sleep(0.5)
+    with pytest.raises(RuntimeError, match="a writer failed"):
+        writers.stop()
+
+
+def test_the_proxy_counts_what_the_server_sends(postgres_database: Database) -> None:
+    proxy = Proxy(postgres_database.server.port)
+    try:
+        url = f"host=127.0.0.1 port={proxy.port} dbname={postgres_database.name}"
+        account = {"user": postgres_database.user, "password": postgres_database.password}
+        with psycopg.connect(url, **account) as connection:
+            before = proxy.sent
+            connection.execute("select repeat('x', 100000)").fetchall()
+        assert 100_000 < proxy.sent - before < 101_000
+    finally:
+        proxy.close()

@@ -1,0 +1,25 @@
+"""A run inside the test process that does something when a table comes to a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from loader.pipeline import Outcome, Pipeline
+from loader.spec import load_spec
+from loader.watch import Watch
+from tests.sync.project import Project
+
+
+@dataclass(frozen=True)
+class Hook:
+    """Calls a function with each step and table; see :class:`loader.watch.Steps`."""
+
+    reached: Callable[[str, str], None]
+
+
+def run_with(project: Project, reached: Callable[[str, str], None]) -> dict[str, Outcome]:
+    """Runs a project's spec; returns how each table ended."""
+    pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
+    outcomes = pipeline.run(Watch(steps=Hook(reached)), (), False, None)
+    return {outcome.table: outcome for outcome in outcomes}

@@ -1,0 +1,44 @@
+"""A process of its own that runs `loader` commands on demand, with its Spark started beforehand.
+
+Reads one JSON object a line, ``{"arguments": […], "environment": {…}}``, and answers with one:
+``{"code": …, "output": …}``. What the loader does in it is what it does under its own command;
+only Spark's start is not waited for each time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from loader.cli import main
+from loader.profile import load_profile
+from loader.spark import session
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def serve() -> None:
+    """Answers until its input ends."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what else is printed must not look like an answer
+    profile = load_profile("strandline", "embedded", ROOT, profiles_dir=str(ROOT / "profiles"))
+    spark = session(profile)
+    spark.range(1).count()
+    pid = spark._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
+    print(json.dumps({"ready": os.getpid(), "jvm": pid}), file=answers, flush=True)
+    for line in sys.stdin:
+        wanted = json.loads(line)
+        os.environ.update(wanted["environment"])
+        result = CliRunner().invoke(main, wanted["arguments"])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        told = {"code": result.exit_code, "output": result.output}
+        print(json.dumps(told), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,148 @@
+"""`loader state prune | export | import`, by hand and over backends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from loader.cli import main
+from tests.services import Database
+from tests.sync.project import Project, Ran
+
+
+@pytest.fixture
+def shop(project: Project, postgres_database: Database) -> Project:
+    """A table whose state has six versions."""
+    postgres_database.execute(
+        "create table orders (id int primary key, version bigint)",
+        "insert into orders values (1, 5), (2, 6)",
+    )
+    project.jdbc(
+        postgres_database, ["orders"], table_options={"orders": {"cursor_field": "version"}}
+    )
+    project.run()
+    for cursor in (1, 2, 3, 4, 6):
+        assert project.loader("state", "set", "shop.orders", str(cursor)).code == 0
+    return project
+
+
+def _local(project: Project) -> None:
+    project.sources[0] |= {"backend": "local"}
+    project.write()
+
+
+def _versions(project: Project) -> list[tuple[int, str]]:
+    shown = project.loader("state", "show", "shop.orders")
+    return [(e["version"], json.loads(e["value"])["cursor"]) for e in shown.events]
+
+
+def _export(project: Project, file: Path) -> list[dict[str, object]]:
+    assert project.loader("state", "export", str(file)).code == 0
+    return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+
+
+def _import(project: Project, file: Path, lines: list[dict[str, object]], *options: str) -> Ran:
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    return project.loader("state", "import", str(file), *options)
+
+
+def test_prune_keeps_the_newest_versions(shop: Project) -> None:
+    shop.spark.sql(
+        f"insert into {shop.schema}._cq_state select 'other.t', value, version, updated_at "
+        f"from {shop.schema}._cq_state"
+    )
+    assert shop.loader("state", "prune").events == []
+    pruned = shop.loader("state", "prune", "--keep", "2")
+    assert [(e["table"], e["versions"]) for e in pruned.events] == [("shop.orders", 4)]
+    assert _versions(shop) == [(6, "6"), (5, "4")]
+    assert shop.rows("select count(*) from raw._cq_state where key = 'other.t'") == [(6,)]
+    assert shop.loader("state", "prune", "--keep", "1").code == 0
+    assert _versions(shop) == [(6, "6")]
+    assert shop.loader("state", "prune", "--keep", "0").code == 2
+    assert shop.run().table("shop.orders")["status"] == "nothing new"
+    assert shop.loader("state", "set", "shop.orders", "5").code == 0
+    assert _versions(shop) == [(7, "5"), (6, "6")]
+
+
+def test_an_export_moves_to_another_backend_as_it_is(shop: Project, tmp_path: Path) -> None:
+    file = tmp_path / "état.jsonl"
+    lines = _export(shop, file)
+    assert [(line["key"], line["version"]) for line in lines] == [
+        ("shop.orders", version) for version in range(1, 7)
+    ]
+    config = str(shop.folder / "loader.yml")
+    printed = CliRunner().invoke(main, ["-c", config, "state", "export"])
+    assert printed.stdout == file.read_text("utf-8")
+
+    _local(shop)
+    done = shop.loader("state", "import", str(file))
+    assert done.code == 0, done.text
+    assert [(e["table"], e["versions_added"], e["version"]) for e in done.events] == [
+        ("shop.orders", 6, 6)
+    ]
+    assert _export(shop, tmp_path / "again.jsonl") == lines
+    assert shop.run().table("shop.orders")["status"] == "nothing new"
+    again = shop.loader("state", "import", str(file))
+    assert (again.code, [e["versions_added"] for e in again.events]) == (0, [0])
+
+
+def test_an_import_never_goes_over_newer_versions_by_itself(shop: Project, tmp_path: Path) -> None:
+    file = tmp_path / "state.jsonl"
+    older = _export(shop, file)[:5]
+    refused = _import(shop, file, older)
+    assert refused.code == 1
+    assert "the backend has version 6, the file 5, and they differ" in refused.errors[0]
+    assert len(_versions(shop)) == 6
+    assert _import(shop, file, older, "--force").code == 0
+    assert _versions(shop)[:2] == [(7, "4"), (6, "6")]
+    newer = [{**older[0], "version": 20}]
+    assert _import(shop, file, newer).code == 0
+    assert _versions(shop)[0] == (8, "6")  # the next number: no gap
+
+
+def test_an_import_takes_all_or_nothing(shop: Project, tmp_path: Path) -> None:
+    file = tmp_path / "state.jsonl"
+    good = _export(shop, file)
+    fresh = {**good[0], "key": "shop.fresh"}
+    for bad, code, told in (
+        ({**good[0], "key": "shop.x", "value": '{"since": 3}'}, 1, "line 2: the stored state"),
+        ({**good[0], "key": "shop.x", "value": "2025-01-01"}, 1, "line 2: the stored state"),
+        ({**good[0], "key": "nowhere.x"}, 2, "'nowhere.x' is not `source.table`"),
+        ({"key": "shop.x"}, 2, "line 2: this is no line of `loader state export`"),
+        ({**good[0], "version": "six"}, 2, "line 2: this is no line of `loader state export`"),
+        ({**good[0], "value": {"batch": 1}}, 2, "line 2: this is no line"),
+        ({**good[0], "updated_at": "yesterday"}, 2, "line 2: this is no line"),
+        (good[2], 1, "the backend has version 6, the file 3, and they differ"),
+    ):
+        refused = _import(shop, file, [fresh, bad])
+        assert (refused.code, len(refused.errors)) == (code, 1), refused.text
+        assert told in refused.errors[0]
+    assert [e["table"] for e in shop.loader("state", "list").events] == ["shop.orders"]
+    with shop.lake().lock("fresh", timeout=0):
+        busy = _import(shop, file, [fresh])
+    assert busy.errors[0].startswith("table shop.fresh: a run is syncing this table.")
+    assert _import(shop, file, [fresh]).code == 0
+    assert [e["table"] for e in shop.loader("state", "list").events] == [
+        "shop.fresh",
+        "shop.orders",
+    ]
+
+
+def test_two_values_of_one_version_are_told_and_the_safe_one_counts(shop: Project) -> None:
+    shop.spark.sql(
+        f"""
+        insert into {shop.schema}._cq_state
+        select key, replace(value, '"cursor": "6"', '"cursor": "5"'), version, updated_at
+        from {shop.schema}._cq_state where version = 6
+        """
+    )
+    [warning, listed] = shop.loader("state", "list").events
+    assert "2 different values of version 6: the safe one counts" in warning["text"]
+    assert listed["cursor"] == "5"
+    ran = shop.run()
+    assert any("the safe one counts, batch 1, cursor 5" in text for text in ran.warnings)
+    assert ran.table("shop.orders")["status"] == "nothing new"
+    assert _versions(shop)[0] == (7, "6")

@@ -1,0 +1,279 @@
+"""Cursors that live elsewhere than the tables: real runs over every backend, up and down."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from loader import plugins
+from loader.errors import SpecError
+from loader.spec import load_spec
+from loader.state.opening import open_state
+from tests.services import Database, Redis
+from tests.sync.project import Project
+
+Kept = Callable[[Project, str], None]
+"""Makes a source's cursors live in a backend; its name is that of the destination."""
+
+
+def keep_in(project: Project, path: str, connection_string: str, *, source: int = 0) -> None:
+    """Adds a state destination, and refers a source to it."""
+    project.sources[source]["backend_options"] = {"connection": "@@plugins.store.connection"}
+    project.write()
+    file = project.folder / "loader.yml"
+    store = {"name": "store", "path": path, "spec": {"connection_string": connection_string}}
+    file.write_text(
+        file.read_text() + "---\n" + yaml.safe_dump({"kind": "destination", "spec": store})
+    )
+
+
+@pytest.fixture
+def shop(project: Project, postgres_database: Database) -> Project:
+    postgres_database.execute(
+        "create table orders (id int primary key, version bigint)",
+        "insert into orders values (1, 5), (2, 6)",
+    )
+    project.jdbc(
+        postgres_database, ["orders"], table_options={"orders": {"cursor_field": "version"}}
+    )
+    return project
+
+
+def _libpq(database: Database) -> str:
+    place = f"127.0.0.1:{database.server.port}/{database.name}"
+    return f"postgresql://{database.user}:{database.password}@{place}"
+
+
+@pytest.mark.parametrize(
+    "backend", ["sqlite", "postgresql", "postgresql key=value", "redis", "local"]
+)
+def test_a_source_is_synced_with_its_cursors_elsewhere(
+    shop: Project, postgres_database: Database, redis_server: Redis, backend: str
+) -> None:
+    if backend == "local":
+        shop.sources[0]["backend"] = "local"
+        shop.write()
+    else:
+        database = postgres_database
+        connection = {
+            "sqlite": "./db.sqlite",  # as CloudQuery's documentation has it
+            "postgresql": _libpq(database),
+            "postgresql key=value": f"host=127.0.0.1 port={database.server.port} "
+            f"user={database.user} password={database.password} dbname={database.name}",
+            "redis": redis_server.url,
+        }
+        keep_in(shop, backend.partition(" ")[0], connection[backend])
+    assert shop.run().table("shop.orders")["appended"] == 2
+    assert not shop.lake().exists("_cq_state")
+    postgres_database.execute("insert into orders values (3, 7)")
+    assert shop.run().table("shop.orders")["appended"] == 1
+    assert shop.run().table("shop.orders")["status"] == "nothing new"
+    [listed] = shop.loader("state", "list").events
+    assert (listed["cursor"], listed["batch"], listed["version"]) == ("7", 2, 2)
+    assert shop.loader("state", "set", "shop.orders", "5").code == 0
+    assert shop.run().table("shop.orders")["redelivered"] == 3
+    if backend == "local":
+        [file] = (shop.folder / ".cq" / "state").glob("*.json")
+        assert file.name.startswith("shop.orders-")
+        assert json.loads(file.read_text())["key"] == "shop.orders"
+    if backend == "sqlite":
+        assert (shop.folder / "db.sqlite").exists()
+    if backend == "redis":
+        redis_server.client().flushall()
+
+
+def test_a_state_store_that_is_down_fails_its_source_only(
+    shop: Project, postgres_database: Database, tmp_path: Path
+) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "notes.csv").write_text("id,at\n1,2025-01-01\n")
+    options = {"notes": {"path": "notes.csv", "cursor_field": "at", "primary_key": "id"}}
+    own = {"path": "files", "format": "csv", "table_options": options}
+    shop.add("files", "file", ["notes"], own)
+    down = _libpq(postgres_database).replace(postgres_database.password, "hunter22")
+    keep_in(shop, "postgresql", down)
+    ran = shop.loader("run")
+    assert ran.code == 1
+    assert ran.table("files.notes")["status"] == "synced"
+    assert ran.table("shop.orders")["status"] == "failed"
+    [error] = ran.errors
+    assert "password authentication failed" in error
+    assert "state table _cq_state at postgresql+psycopg://" in error
+    assert "Check `connection_string`" in error
+    [(status, told)] = shop.rows(
+        "select status, error from raw._cq_syncs where source_name = 'shop'"
+    )
+    assert (status, told.count("password authentication failed")) == ("failed", 1)
+    assert not shop.lake().exists("orders")  # nothing was read that could not be recorded
+    debug = shop.loader("run", options=("--debug",))
+    for text in (ran.text, told, debug.text):
+        assert "hunter22" not in text
+        assert postgres_database.password not in text
+
+
+def test_a_store_that_goes_away_between_data_and_state_is_caught_up_with(
+    shop: Project, redis_server: Redis, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from loader.lake import Lake
+
+    keep_in(shop, "redis", redis_server.url)
+    shop.run()
+    postgres_database.execute("insert into orders values (3, 7)")
+    publish = Lake.publish
+
+    def then_gone(self: Lake, table: str, snapshot_id: int) -> Any:
+        commit = publish(self, table, snapshot_id)
+        redis_server.stop()
+        return commit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lake, "publish", then_gone)
+        ran = shop.loader("run")
+    assert ran.code == 1
+    assert "Redis" in ran.errors[0]
+    redis_server.start()
+    again = shop.run()
+    assert any("rolled forward to batch 2" in warning for warning in again.warnings)
+    assert shop.rows("select count(*), count(distinct id) from raw.orders") == [(3, 3)]
+    [listed] = shop.loader("state", "list").events
+    assert (listed["cursor"], listed["batch"]) == ("7", 2)
+    # all of Redis lost: the data knows
+    redis_server.client().flushall()
+    assert shop.run().table("shop.orders")["status"] == "nothing new"
+    assert len(shop.loader("state", "show", "shop.orders").events) == 1
+    redis_server.client().flushall()
+
+
+def test_state_in_another_schema_of_the_lake(shop: Project) -> None:
+    keep_in(shop, "spark", "")
+    file = shop.folder / "loader.yml"
+    documents = list(yaml.safe_load_all(file.read_text()))
+    documents[-1]["spec"]["spec"] = {
+        **documents[-2]["spec"]["spec"],
+        "schema": f"{shop.schema}_ops",
+    }
+    file.write_text(yaml.safe_dump_all(documents))
+    shop.run()
+    assert not shop.lake().exists("_cq_state")
+    assert shop.spark.table(f"{shop.schema}_ops._cq_state").count() == 1
+    documents[-1]["spec"]["spec"]["target"] = "cluster"
+    file.write_text(yaml.safe_dump_all(documents))
+    refused = shop.loader("run")
+    assert refused.code == 2
+    assert "store is of another profile or target than the tables" in refused.errors[0]
+
+
+SPEC = """
+kind: source
+spec:
+  name: shop
+  path: jdbc
+  tables: [orders]
+  destinations: [lake]
+  backend_options: {connection: "@@plugins.store.connection"}
+---
+kind: destination
+spec: {name: lake, path: spark}
+---
+kind: destination
+spec: {name: store, path: PATH, spec: {connection_string: "CONNECTION"}}
+"""
+
+
+def _opened(folder: Path, path: str, connection: str) -> Any:
+    file = folder / "loader.yml"
+    file.write_text(SPEC.replace("PATH", path).replace("CONNECTION", connection))
+    spec = load_spec(file)
+    return open_state(spec, spec.sources[0], lambda destination: pytest.fail("no lake"))
+
+
+@pytest.mark.parametrize(
+    ("path", "module", "connection", "package"),
+    [
+        ("sqlite", "sqlalchemy", "x.db", "strandline[sqlite]"),
+        ("postgresql", "sqlalchemy", "postgresql://h/d", "strandline[postgresql]"),
+        ("postgresql", "psycopg", "postgresql://h/d", "strandline[postgresql]"),
+        ("postgresql", "psycopg", "host=h", "strandline[postgresql]"),
+        ("redis", "redis", "redis://h", "strandline[redis]"),
+    ],
+)
+def test_a_missing_package_is_named_with_its_remedy(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    module: str,
+    connection: str,
+    package: str,
+) -> None:
+    for name in [n for n in sys.modules if n.split(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("loader.state.sql", "loader.state.redis"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(SpecError) as raised:
+        _opened(tmp_path, path, connection)
+    assert raised.value.remedy == f"pip install '{package}'"
+    assert module in raised.value.what
+
+
+@pytest.mark.parametrize(
+    ("path", "connection", "told"),
+    [
+        ("sqlite", ":memory:", "an SQLite in memory forgets its cursors"),
+        ("sqlite", "sqlite://", "an SQLite in memory forgets its cursors"),
+        ("postgresql", "oracel://u:hunter22@h/d", "Can't load plugin"),
+        ("postgresql", "p://u:hunter22@h:port/d", "the port is not a number"),
+        ("redis", "http://:hunter22@h", "Redis URL must specify one of"),
+        ("redis", "redis://:hunter22@h:port", "Port could not be cast"),
+    ],
+)
+def test_a_wrong_connection_string_is_told_without_its_password(
+    tmp_path: Path, path: str, connection: str, told: str
+) -> None:
+    with pytest.raises(SpecError, match=told) as raised:
+        _opened(tmp_path, path, connection)
+    assert raised.value.where.endswith("spec.connection_string")
+    assert "hunter22" not in str(raised.value)
+
+
+PLUGIN = """
+from pydantic import BaseModel
+from loader.state.local import LocalState
+
+class Options(BaseModel):
+    folder: str
+
+class Mine(LocalState):
+    options_model = Options
+    def __init__(self, options, place):
+        super().__init__(place.folder / options.folder / place.table)
+"""
+
+
+def test_a_package_may_bring_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "their_state.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    theirs = EntryPoint("mine", "their_state:Mine", "strandline.state")
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [theirs])
+    file = tmp_path / "loader.yml"
+    good = SPEC.replace("PATH", "mine").replace('connection_string: "CONNECTION"', "folder: kept")
+    file.write_text(good)
+    spec = load_spec(file)
+    backend = open_state(spec, spec.sources[0], lambda destination: pytest.fail("no lake"))
+    assert backend.where == f"state folder {tmp_path / 'kept' / '_cq_state'}"
+
+    file.write_text(good.replace("folder:", "foldr:"))
+    spec = load_spec(file)
+    with pytest.raises(SpecError, match=r"document 3 \(destination store\), spec.spec.folder"):
+        open_state(spec, spec.sources[0], lambda destination: pytest.fail("no lake"))
+
+    file.write_text(good.replace("path: mine", "path: mnie"))
+    with pytest.raises(SpecError, match=r"or 'mine', not 'mnie'. Did you mean `mine`\?"):
+        load_spec(file)

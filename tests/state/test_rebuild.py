@@ -1,0 +1,204 @@
+"""State and ledger are indexes of the data commits: dropped, they are made anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.dbt.dbtproject import DbtProject
+from tests.services import Database
+from tests.sync.project import Project
+
+TESTS = ["batches_accounted", "state_not_ahead", "inclusive_cursor"]
+
+
+@pytest.fixture
+def shop(project: Project, postgres_database: Database) -> Project:
+    """Two tables; orders has three batches, the third of a full refresh."""
+    postgres_database.execute(
+        "create table orders (id int primary key, note text, version bigint)",
+        "insert into orders select i, 'n', i from generate_series(1, 10) as i",
+        "create table items (id int primary key, version bigint)",
+        "insert into items values (1, 5)",
+    )
+    options = {name: {"cursor_field": "version"} for name in ("orders", "items")}
+    project.jdbc(postgres_database, ["orders", "items"], table_options=options)
+    project.run()
+    postgres_database.execute("insert into orders values (11, 'late', 11)")
+    project.run()
+    project.run("--full-refresh", "--select", "shop.orders")
+    return project
+
+
+def _proven(project: Project, spark: SparkSession, folder: Path) -> None:
+    """dbt's own tests of raw, state and ledger hold."""
+    folder.mkdir()
+    dbt = DbtProject(spark, folder, schema=f"{project.schema}_dbt", raw_schema=project.schema)
+    strandline = [f"strandline.{name}" for name in TESTS]
+    dbt.write(
+        "models/sources.yml",
+        {
+            "sources": [
+                {
+                    "name": "raw",
+                    "schema": project.schema,
+                    "tables": [
+                        {"name": "orders", "data_tests": strandline},
+                        {"name": "items", "data_tests": strandline},
+                        {"name": "_cq_state", "data_tests": ["strandline.state_monotonic"]},
+                    ],
+                }
+            ]
+        },
+    )
+    results = dbt.run("test", "--select", "source:raw")
+    assert len(results) == 7
+    assert {r.name: r.message for r in results.values() if r.status != "pass"} == {}
+
+
+def _states(project: Project) -> list[tuple[object, ...]]:
+    return project.rows("select key, version, value from raw._cq_state order by key, version")
+
+
+def _syncs(project: Project) -> list[tuple[object, ...]]:
+    """What the commits tell of the ledger."""
+    return project.rows(
+        "select source_name, table_name, batch, generation, mode, cursor_field, cursor_type, "
+        "cursor_low, cursor_high, rows_appended, rows_redelivered, started_at, snapshot_id "
+        "from raw._cq_syncs where batch is not null order by table_name, batch"
+    )
+
+
+def test_dropped_state_and_ledger_are_made_anew(
+    shop: Project, spark: SparkSession, tmp_path: Path
+) -> None:
+    before = _states(shop), _syncs(shop)
+    assert len(before[0]) == len(before[1]) == 4
+    spark.sql(f"drop table {shop.schema}._cq_state")
+    spark.sql(f"drop table {shop.schema}._cq_syncs")
+    made = shop.loader("state", "rebuild")
+    assert made.code == 0, made.text
+    assert [
+        (e["table"], e["batches"], e["states_added"], e["syncs_added"]) for e in made.events
+    ] == [("shop.items", 1, 1, 1), ("shop.orders", 3, 3, 3)]
+    assert (_states(shop), _syncs(shop)) == before
+    assert shop.rows("select distinct status from raw._cq_syncs") == [("recovered",)]
+    _proven(shop, spark, tmp_path / "dbt")
+
+    again = shop.loader("state", "rebuild")
+    assert [(e["states_added"], e["syncs_added"]) for e in again.events] == [(0, 0), (0, 0)]
+    assert (_states(shop), _syncs(shop)) == before
+
+    ran = shop.run()
+    assert {e["status"] for e in ran.events if e["event"] == "table"} == {"nothing new"}
+    assert _states(shop) == before[0]
+
+
+def test_the_selected_table_only(shop: Project, spark: SparkSession) -> None:
+    spark.sql(f"drop table {shop.schema}._cq_syncs")
+    made = shop.loader("state", "rebuild", "--select", "shop.it*")
+    assert [(e["table"], e["states_added"], e["syncs_added"]) for e in made.events] == [
+        ("shop.items", 0, 1)
+    ]
+    missing = shop.loader("state", "rebuild", "--select", "shop.nothing")
+    assert (missing.code, len(missing.errors)) == (2, 1)
+    with shop.lake().lock("orders", timeout=0):
+        busy = shop.loader("state", "rebuild")
+    assert busy.code == 1
+    assert [e["table"] for e in busy.events if e["event"] == "rebuilt"] == ["shop.items"]
+    assert busy.errors[0].startswith("table shop.orders: a run is syncing this table.")
+
+
+def test_a_state_that_says_something_else_follows_the_newest_commit(
+    shop: Project, spark: SparkSession
+) -> None:
+    right = shop.state("shop.orders")
+    skipping = {**right, "cursor": "999"}
+    for version, value in ((4, str(skipping).replace("'", '"')), (5, "not ours")):
+        spark.sql(
+            f"insert into {shop.schema}._cq_state values "
+            f"('shop.orders', '{value}', {version}, now())"
+        )
+        made = shop.loader("state", "rebuild", "-s", "shop.orders")
+        assert made.code == 0, made.text
+        if version == 4:
+            assert made.events[0]["states_added"] == 1
+            assert shop.state("shop.orders") == right
+            spark.sql(f"delete from {shop.schema}._cq_state where version = 5")
+    assert shop.state("shop.orders") == right
+
+
+def test_expired_commits_are_told_by_their_rows(
+    shop: Project, spark: SparkSession, postgres_database: Database, tmp_path: Path
+) -> None:
+    before = _syncs(shop)
+    handle = shop.lake().handle("orders")
+    handle.expireSnapshots().retainLast(1).expireOlderThan(
+        handle.currentSnapshot().timestampMillis() + 1
+    ).commit()
+    spark.sql(f"drop table {shop.schema}._cq_state")
+    spark.sql(f"drop table {shop.schema}._cq_syncs")
+    assert shop.loader("state", "rebuild").code == 0
+    told = "table_name, batch, generation, mode, rows_appended"
+    assert shop.rows(
+        f"select {told} from raw._cq_syncs where table_name = 'orders' order by batch"
+    ) == [
+        ("orders", 1, 1, "incremental", 10),
+        ("orders", 2, 1, "incremental", 1),
+        ("orders", 3, 2, "full_refresh", 11),
+    ]
+    assert _syncs(shop)[-1] == before[-1]  # the newest is told by its commit
+    assert [version for key, version, _ in _states(shop) if key == "shop.orders"] == [1]
+    _proven(shop, spark, tmp_path / "dbt")
+    assert shop.run().table("shop.orders")["status"] == "nothing new"
+
+
+def test_where_the_newest_commit_has_expired_everything_is_read_again_and_said_so(
+    shop: Project, spark: SparkSession
+) -> None:
+    lake = shop.lake()
+    name = lake.name("orders")
+    # as a compaction leaves it: the rows are there, their commits are not
+    spark.sql(f"alter table {name} set tblproperties ('commit.retry.num-retries' = '3')")
+    spark.sql(f"insert overwrite {name} select * from {name}")
+    handle = lake.handle("orders")
+    handle.expireSnapshots().retainLast(1).expireOlderThan(
+        handle.currentSnapshot().timestampMillis() + 1
+    ).commit()
+    spark.sql(f"drop table {shop.schema}._cq_state")
+    made = shop.loader("state", "rebuild", "-s", "shop.orders")
+    assert made.code == 0, made.text
+    assert any("the commit of batch 3 has expired" in text for text in made.warnings)
+    assert shop.state("shop.orders") == {
+        "batch": 3,
+        "cursor": None,
+        "cursor_field": None,
+        "cursor_type": None,
+        "generation": 2,
+    }
+    ran = shop.run().table("shop.orders")
+    assert (ran["status"], ran["redelivered"]) == ("nothing new", 11)
+    assert shop.state("shop.orders")["cursor"] == "11"
+    # from now on it is the state that knows
+    again = shop.loader("state", "rebuild", "-s", "shop.orders")
+    assert (again.events[0]["states_added"], again.warnings) == (0, [])
+
+
+def test_into_another_backend(shop: Project) -> None:
+    before = [(key, version, value) for key, version, value in _states(shop)]
+    shop.sources[0] |= {"backend": "local", "backend_spec": {"path": "cursors"}}
+    shop.write()
+    assert shop.loader("state", "list").events == []
+    assert shop.loader("state", "rebuild").code == 0
+    exported = shop.loader("state", "export")
+    lines = [event for event in exported.text.splitlines() if event.startswith("{")]
+    assert len(lines) == 4
+    assert shop.run().table("shop.orders")["status"] == "nothing new"
+    kept = shop.loader("state", "show", "shop.orders").events
+    assert [(e["version"], e["value"]) for e in reversed(kept)] == [
+        (version, value) for key, version, value in before if key == "shop.orders"
+    ]
+    file = next((shop.folder / "cursors").glob("shop.items-*.json"))
+    assert file.read_text("utf-8").count('"version"') == 1

@@ -1,0 +1,100 @@
+"""PostgreSQL replaced behind the loader's back: restored, failed over, a read replica."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.services import Database, Postgres
+from tests.sync.project import Project
+
+TABLES = {
+    "by_time": "create table by_time (id int primary key, at timestamptz default now())",
+    "by_number": "create table by_number (id int primary key)",
+    "by_writer": "create table by_writer (id int primary key)",
+}
+OPTIONS = {
+    "by_time": {"cursor_field": "at"},
+    "by_number": {"cursor_field": "id"},
+    "by_writer": {"cursor_field": "xmin"},
+}
+
+
+@pytest.fixture(scope="module")
+def primary() -> Iterator[Postgres]:
+    """A server that may be lost."""
+    server = Postgres()
+    yield server
+    server.remove()
+
+
+def _fill(database: Database, *ids: int) -> None:
+    for number in ids:
+        database.execute(*(f"insert into {table} (id) values ({number})" for table in TABLES))
+
+
+def _tables(project: Project, database: Database) -> None:
+    project.jdbc(database, list(TABLES), table_options=OPTIONS)
+
+
+def test_a_replica_is_read_and_then_promoted(project: Project, primary: Postgres) -> None:
+    with primary.database() as database:
+        database.execute(*TABLES.values())
+        _fill(database, 1, 2, 3)
+        replica = primary.replica()
+        try:
+            copy = Database(replica, database.name)
+            _tables(project, copy)
+            told = project.run()
+            assert [w for w in told.warnings if "read replica" in w] == [
+                "shop.by_time: a read replica does not show the transactions that are open "
+                "on its primary: rows that commit late are found within the lookback only"
+            ]
+            replica.promote()
+            _fill(copy, 4)
+            ran = project.loader("run")
+            assert ran.table("shop.by_time")["appended"] == 1
+            assert any("was failed over since the last sync" in w for w in ran.warnings)
+            assert ran.table("shop.by_number")["appended"] == 1
+            assert ran.errors == [
+                "table shop.by_writer: the database failed over since the last sync; it may give "
+                "out values of xmin again that are below the stored cursor, "
+                f"{project.state('shop.by_writer')['cursor']}. "
+                "`loader run --full-refresh --select shop.by_writer`"
+            ]
+            project.run("--full-refresh", "--select", "shop.by_writer")
+            _fill(copy, 5)
+            again = project.run()
+            assert {again.table(f"shop.{name}")["appended"] for name in TABLES} == {1}
+        finally:
+            replica.remove()
+
+
+def test_a_restored_database_is_not_taken_for_the_one_that_it_was(
+    project: Project, primary: Postgres, postgres_database: Database
+) -> None:
+    postgres_database.execute(*TABLES.values())
+    _fill(postgres_database, 1, 2, 3)
+    _tables(project, postgres_database)
+    project.run()
+    with primary.database() as restored:
+        restored.execute(*TABLES.values())
+        _fill(restored, 1, 2)
+        _fill(restored, 4)
+        _tables(project, restored)
+        ran = project.loader("run")
+        assert ran.code == 1
+        # Everything from the last sync on is read again, whatever wrote it.
+        assert ran.table("shop.by_time")["appended"] == 3
+        assert any("was restored since the last sync" in w for w in ran.warnings)
+        refused = [e for e in ran.errors if "restored, or another one" in e]
+        assert [e.partition(":")[0] for e in sorted(refused)] == [
+            "table shop.by_number",
+            "table shop.by_writer",
+        ]
+        assert "or accept it with `loader state set shop.by_number 3`" in min(refused)
+        assert project.rows("select count(*) from raw.by_number") == [(3,)]
+        project.loader("state", "set", "shop.by_number", "1")
+        project.run("--select", "shop.by_number")
+        assert project.rows("select id from raw.by_number order by id") == [(1,), (2,), (3,), (4,)]

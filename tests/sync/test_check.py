@@ -1,0 +1,60 @@
+"""`loader check` diagnoses cursors."""
+
+from __future__ import annotations
+
+from tests.services import Database
+from tests.sync.project import Project
+
+
+def _notes(project: Project) -> dict[str, str]:
+    checked = project.loader("check")
+    assert checked.code == 0, checked.text
+    return {e["table"].removeprefix("shop."): e["notes"] for e in checked.events if "notes" in e}
+
+
+def test_what_is_wrong_with_a_cursor_is_seen_in_its_rows(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table fine (id int primary key, at timestamptz)",
+        "create index on fine (at)",
+        "insert into fine values (1, '2025-01-01Z')",
+        "create table holes (id int primary key, at timestamptz)",
+        "insert into holes values (1, null), (2, '2025-01-01Z'), (3, '2999-01-01Z')",
+        "create table coarse (id int primary key, day date)",
+        "insert into coarse select n, '2025-01-01' from generate_series(1, 1500) n",
+    )
+    options = {
+        "fine": {"cursor_field": "at"},
+        "holes": {"cursor_field": "at"},
+        "coarse": {"cursor_field": "day"},
+    }
+    project.jdbc(postgres_database, list(options), table_options=options)
+    notes = _notes(project)
+    assert notes["fine"] == ""
+    assert notes["holes"] == (
+        "at has no index: every sync scans the whole table; "
+        "1 of 3 rows have no at: they are read at every sync; 1 rows are dated in the future"
+    )
+    assert "1,500 rows share the highest day: every sync reads them again" in notes["coarse"]
+    assert "a day is coarse" in notes["coarse"]
+
+
+def test_updates_that_left_the_cursor_as_it_was_are_told(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table parts (id int primary key, note text, version int)",
+        "create index on parts (version)",
+        "insert into parts values (1, 'a', 7), (2, 'b', 7)",
+    )
+    options = {"parts": {"cursor_field": "version"}}
+    project.jdbc(postgres_database, ["parts"], table_options=options)
+    assert _notes(project) == {"parts": ""}
+    project.run()
+    postgres_database.execute("update parts set note = 'c' where id = 1")
+    project.run()
+    assert _notes(project) == {
+        "parts": "1 keys were updated without a new version: such updates are seen only while "
+        "they lie at the cursor or within the lookback"
+    }

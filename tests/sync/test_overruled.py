@@ -1,0 +1,134 @@
+"""A key whose cursor goes backwards: the source's row is the truth, whatever its cursor says."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.services import Database
+from tests.sync.project import Project
+from tests.sync.test_horizon import _transaction
+
+
+@pytest.fixture
+def events(project: Project, postgres_database: Database) -> Database:
+    """Five rows with a cursor that is set by now()."""
+    postgres_database.execute(
+        "create table events (id int primary key, note text, at timestamptz default now())",
+        "insert into events select n, 'first' from generate_series(1, 5) n",
+    )
+    project.jdbc(postgres_database, ["events"], table_options={"events": {"cursor_field": "at"}})
+    project.run()
+    return postgres_database
+
+
+def _snapshot(project: Project) -> list[tuple[object, ...]]:
+    """The newest versions, in the total order that every model uses."""
+    return project.rows(
+        "select id, max_by(note, struct(_cq_generation, at, _cq_batch, _cq_seq)) "
+        "from raw.events group by id order by id"
+    )
+
+
+def _source(database: Database) -> list[tuple[object, ...]]:
+    return database.query("select id, note from events order by id")
+
+
+def test_an_update_with_an_older_now_that_commits_last_is_the_newest(
+    project: Project, events: Database
+) -> None:
+    with _transaction(events) as older:
+        older.execute("select now()")
+        events.execute("update events set note = 'second', at = now() where id = 1")
+        assert project.run().table("shop.events")["appended"] == 1
+        older.execute("update events set note = 'third', at = now() where id = 1")
+        older.commit()
+    ran = project.run().table("shop.events")
+    assert (ran["appended"], ran["redelivered"]) == (1, 0)
+    assert _snapshot(project) == _source(events)
+    state = project.state("shop.events")
+    assert (state["generation"], state["base_generation"]) == (2, 1)
+    # What follows in the new generation neither loses nor sends the old one's rows again.
+    events.execute("update events set note = 'fourth', at = now() where id in (1, 2)")
+    ran = project.run().table("shop.events")
+    assert ran["appended"] == 2
+    assert project.run().table("shop.events")["status"] == "nothing new"
+    assert _snapshot(project) == _source(events)
+
+
+def test_rows_of_the_generation_before_are_not_appended_again(
+    project: Project, events: Database
+) -> None:
+    with _transaction(events) as oldest:
+        oldest.execute("select now()")
+        with _transaction(events) as older:
+            older.execute("select now()")
+            events.execute("update events set note = 'second', at = now()")
+            project.run()
+            older.execute("update events set note = 'third', at = now() where id = 1")
+            older.commit()
+        # The oldest is still open, so its window reaches back over all of them.
+        assert project.run().table("shop.events")["appended"] == 1
+        ran = project.run().table("shop.events")
+        assert (ran["read"], ran["appended"]) == (4, 0)
+        # Back to the very row that the older generation has, cursor and all: a new version.
+        [(at,)] = events.query("select at::text from events where id = 2")
+        events.execute(f"update events set note = 'second', at = '{at}' where id = 1")
+        assert project.run().table("shop.events")["appended"] == 1
+        assert project.run().table("shop.events")["appended"] == 0
+        oldest.rollback()
+    assert _snapshot(project) == _source(events)
+
+
+@pytest.mark.parametrize("policy", ["drop", "append"])
+def test_a_date_in_the_future_that_is_put_right(
+    project: Project, events: Database, policy: str
+) -> None:
+    options = {"events": {"cursor_field": "at", "redelivered_rows": policy}}
+    project.jdbc(events, ["events"], table_options=options)
+    events.execute("update events set note = 'typo', at = '2999-01-01Z' where id = 3")
+    project.run()
+    assert (3, "typo") in _snapshot(project)
+    events.execute("update events set note = 'right', at = now() where id = 3")
+    project.run()
+    assert _snapshot(project) == _source(events)
+
+
+def test_a_cursor_that_became_null(project: Project, events: Database) -> None:
+    events.execute("update events set note = 'later', at = now() where id > 1")
+    project.run()
+    events.execute("update events set note = 'no time', at = null where id = 1")
+    ran = project.run().table("shop.events")
+    assert ran["appended"] == 1
+    assert project.run().table("shop.events")["status"] == "nothing new"
+    assert _snapshot(project) == _source(events)
+    events.execute("insert into events values (6, 'never had one', null)")
+    before = project.state("shop.events")["generation"]
+    project.run()
+    assert project.state("shop.events")["generation"] == before
+    assert _snapshot(project) == _source(events)
+
+
+@pytest.mark.parametrize("kind", ["timestamptz(0)", "timestamptz(3)", "timestamp(0)", "timestamp"])
+def test_a_late_row_whose_time_was_rounded_or_is_of_another_zone(
+    project: Project, postgres_database: Database, kind: str
+) -> None:
+    postgres_database.execute(
+        f"create table late (id serial primary key, at {kind} default now())",
+        "insert into late default values",
+    )
+    project.jdbc(postgres_database, ["late"], table_options={"late": {"cursor_field": "at"}})
+    project.run()
+    for _ in range(2):
+        with _transaction(postgres_database) as open_:
+            open_.execute("set time zone 'America/New_York'")
+            open_.execute("insert into late default values")
+            time.sleep(1.1)
+            postgres_database.execute("insert into late default values")
+            project.run()
+            open_.commit()
+        project.run()
+    assert project.rows("select id from raw.late order by id") == postgres_database.query(
+        "select id from late order by id"
+    )

@@ -1,0 +1,103 @@
+"""PostgreSQL tables without any cursor column: the transaction that wrote each row is one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.services import Database
+from tests.sync.project import Project
+
+
+@pytest.fixture
+def parts(project: Project, postgres_database: Database) -> Database:
+    """A table that knows nothing of time, with three rows of one transaction."""
+    postgres_database.execute(
+        "create table parts (id int primary key, note text)",
+        "insert into parts select n, 'n' || n from generate_series(1, 3) n",
+    )
+    project.jdbc(postgres_database, ["parts"], table_options={"parts": {"cursor_field": "xmin"}})
+    return postgres_database
+
+
+def _newest(project: Project) -> list[tuple[int, str]]:
+    return project.rows(
+        "select id, max_by(note, struct(xmin, _cq_batch, _cq_seq)) from raw.parts "
+        "group by id order by id"
+    )
+
+
+def _synced(project: Project, database: Database) -> dict[str, object]:
+    ran = project.run().table("shop.parts")
+    assert _newest(project) == database.query("select id, note from parts order by id")
+    return ran
+
+
+def test_inserts_and_updates_are_found_and_nothing_is_read_twice(
+    project: Project, parts: Database
+) -> None:
+    assert _synced(project, parts)["appended"] == 3
+    parts.execute("insert into parts values (4, 'n4')", "update parts set note = 'u' where id = 1")
+    ran = _synced(project, parts)
+    assert (ran["read"], ran["appended"]) == (2, 2)
+    parts.execute("vacuum freeze parts")
+    ran = _synced(project, parts)
+    assert (ran["read"], ran["status"]) == (0, "nothing new")
+    ids = project.rows("select max(xmin) from raw.parts")
+    assert ids == parts.query("select max(xmin::text::bigint) from parts")
+
+
+@pytest.mark.parametrize("savepoint", [False, True])
+def test_a_transaction_that_commits_late_is_found(
+    project: Project, parts: Database, savepoint: bool
+) -> None:
+    project.run()
+    late = parts.connect()
+    late.autocommit = False
+    late.execute("select txid_current()")
+    if savepoint:
+        late.execute("savepoint s")
+        late.execute("insert into parts values (5, 'late')")
+        late.execute("release savepoint s")
+    parts.execute("insert into parts values (6, 'n6')")
+    assert _synced(project, parts)["appended"] == 1
+    late.execute("update parts set note = 'late' where id = 2")
+    late.commit()
+    late.close()
+    ran = _synced(project, parts)
+    assert ran["appended"] == (2 if savepoint else 1)
+    assert ran["redelivered"] == 1  # what was written while the late one was open
+    assert _synced(project, parts)["read"] <= 3
+    assert _synced(project, parts)["read"] == 0
+
+
+def test_transactions_before_and_after_a_wrap_around_are_told_apart(
+    project: Project, parts: Database
+) -> None:
+    from loader.sources.horizon import Horizon
+
+    [(shown,)] = parts.query("select max(xmin::text::bigint) from parts")
+    for epochs in (0, 1, 5):
+        seen = Horizon(None, 0, False, "", xmax=epochs * 2**32 + shown + 10)
+        [(full,)] = parts.query(f"select max({seen.written_by()}) from parts")
+        assert full == epochs * 2**32 + shown
+    # the counter has just wrapped around: the rows are of the epoch before
+    seen = Horizon(None, 0, False, "", xmax=2**32 + shown - 1)
+    [(full,)] = parts.query(f"select max({seen.written_by()}) from parts")
+    assert full == shown
+
+
+def test_what_cannot_be_is_refused(project: Project, parts: Database) -> None:
+    parts.execute("create view v as select * from parts")
+    options = {
+        "parts": {"cursor_field": "XMIN", "lookback": "10"},
+        "v": {"cursor_field": "xmin", "primary_key": "id"},
+    }
+    project.jdbc(parts, ["parts", "v"], table_options=options)
+    ran = project.loader("run")
+    assert ran.code == 1
+    assert sorted(ran.errors) == [
+        "table shop.parts, cursor_field: the cursor xmin knows which transactions were in flight, "
+        "and takes no lookback. Leave the lookback away",
+        "table shop.v, cursor_field: only tables of PostgreSQL know the transactions that wrote "
+        "their rows. Choose a column, or read the tables behind it",
+    ]
