@@ -1,6 +1,7 @@
 # Every target works on a fresh clone with nothing but Python 3.10 to 3.12 on the machine.
 #   make demo     an embedded shop database, synced and built three times
-#   make test     all tests, against real PostgreSQL and MariaDB servers that the suite starts
+#   make test     all tests, against real PostgreSQL, MariaDB and Redis servers that the
+#                 suite starts
 #   make lint     formatting, lint, types
 #   make bench    measurements, of this machine
 #   make bench-correctness    rows lost under live writers: ours, dlt, plain cursors

@@ -98,6 +98,8 @@ class Lake:
     ) -> None:
         """Makes an empty table, without a snapshot, set for append-only small batches.
 
+        Another process may have made it a moment ago: then it stays as it is.
+
         Args:
             schema: the columns, as a struct or as DDL.
             properties: Iceberg table properties beyond ours.
@@ -108,8 +110,17 @@ class Lake:
         given = {**_PROPERTIES, **(properties or {})}
         listed = ", ".join(f"'{_text(key)}' = '{_text(value)}'" for key, value in given.items())
         self.spark.sql(
-            f"create table {self.name(table)} ({schema}) using iceberg tblproperties ({listed})"
+            f"create table if not exists {self.name(table)} ({schema}) using iceberg "
+            f"tblproperties ({listed})"
         )
+
+    def ensure(self, table: str, schema: str) -> None:
+        """Makes a shared table (state, ledger), unless it is there; two runs may ask at once."""
+        if self.exists(table):
+            return
+        with _shared, self.lock(table):
+            if not self.exists(table):
+                self.create(table, schema)
 
     def create_raw(self, table: str, schema: StructType, cursor_field: str | None) -> None:
         """Makes a raw table: the source's columns, then ours, with statistics that prune.

@@ -95,11 +95,8 @@ class Ledger:
 
     def prepare(self) -> None:
         """Makes the table, where it is not there yet."""
-        if not self.lake.exists(TABLE):
-            columns = ", ".join(
-                f"{field.name} {_TYPES.get(field.name, 'string')}" for field in fields(SyncRecord)
-            )
-            self.lake.create(TABLE, columns)
+        columns = (f"{one.name} {_TYPES.get(one.name, 'string')}" for one in fields(SyncRecord))
+        self.lake.ensure(TABLE, ", ".join(columns))
 
     def append(self, record: SyncRecord) -> None:
         """Adds one row, durably."""

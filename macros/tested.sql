@@ -47,6 +47,30 @@
 {%- endmacro %}
 
 
+{% macro tested_source(snapshot, raw, test) -%}
+    {#- The raw table of a snapshot: the one that is named, else the only source its model reads. -#}
+    {%- if raw is not none -%}
+        {{ return(raw) }}
+    {%- endif -%}
+    {%- set found = [] -%}
+    {%- for node in graph.nodes.values()
+        if node.resource_type == "model"
+        and node.schema == snapshot.schema
+        and (node.alias or node.name) == snapshot.identifier -%}
+        {%- for source in graph.sources.values() if source.unique_id in node.depends_on.nodes -%}
+            {%- do found.append(source) -%}
+        {%- endfor -%}
+    {%- endfor -%}
+    {%- if found | length != 1 -%}
+        {{ exceptions.raise_compiler_error(
+            "Test " ~ test ~ " on " ~ snapshot ~ ": its model reads " ~ found | length
+            ~ " sources. Name the raw table: `raw: source('...', '...')`."
+        ) }}
+    {%- endif -%}
+    {{ return(api.Relation.create(schema=found[0].schema, identifier=found[0].identifier)) }}
+{%- endmacro %}
+
+
 {% macro column_type(relation, column) -%}
     {%- for candidate in adapter.get_columns_in_relation(relation) if candidate.name | lower == column | lower -%}
         {{ return(candidate.dtype) }}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from tests.services import Database, MariaDb, Postgres, Server, ServerMissing
+from tests.services import Database, MariaDb, Postgres, Redis, Server, ServerMissing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +29,7 @@ os.environ["DBT_SEND_ANONYMOUS_USAGE_STATS"] = "false"
 for name in ("DBT_PROFILES_DIR", "DBT_TARGET", "STRANDLINE_TARGET"):
     os.environ.pop(name, None)
 
-S = TypeVar("S", bound=Server)
+S = TypeVar("S", bound="Server | Redis")
 _VERSIONS = pytest.StashKey[list[str]]()
 
 
@@ -64,6 +64,13 @@ def postgres(pytestconfig: pytest.Config) -> Iterator[Postgres]:
 def mariadb(pytestconfig: pytest.Config) -> Iterator[MariaDb]:
     """The MariaDB server; `mariadb.database()` makes a database."""
     with _running(MariaDb, pytestconfig) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server(pytestconfig: pytest.Config) -> Iterator[Redis]:
+    """The Redis server; `redis_server.name()` makes a name that no test has had."""
+    with _running(Redis, pytestconfig) as server:
         yield server
 
 

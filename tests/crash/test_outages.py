@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import subprocess
 from collections.abc import Iterator
@@ -10,20 +9,29 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.services import Database
 from tests.sync.project import Project
 
 ROWS = 4000
 
 
-@contextmanager
-def _little_space(project: Project) -> Iterator[None]:
-    """Lets the lake's namespace take two megabytes, and no more."""
+@pytest.fixture
+def place(project: Project) -> Iterator[Path]:
+    """The folder of the project's namespace, which a test may put on a disk of its own."""
     folder = Path(project.spark.conf.get("spark.sql.catalog.lake.warehouse") or "")
     folder /= project.schema
-    folder.mkdir(parents=True, exist_ok=True)
-    mounted = os.geteuid() == 0 and not _run("mount", "-t", "tmpfs", "-o", "size=2m", "x", folder)
-    if mounted:
+    folder.mkdir(parents=True)
+    yield folder
+    if folder.is_mount():
+        _run("umount", "-l", folder)
+
+
+@contextmanager
+def _little_space(project: Project, folder: Path) -> Iterator[None]:
+    """Lets a folder take two megabytes, and no more."""
+    if not _run("mount", "-t", "tmpfs", "-o", "size=2m", "strandline", folder):
         yield
         _run("mount", "-o", "remount,size=200m", folder)
         return
@@ -42,7 +50,9 @@ def _run(*command: object) -> int:
     return subprocess.run([str(c) for c in command], capture_output=True, check=False).returncode
 
 
-def test_the_disk_fills_up_in_mid_write(project: Project, postgres_database: Database) -> None:
+def test_the_disk_fills_up_in_mid_write(
+    project: Project, postgres_database: Database, place: Path
+) -> None:
     postgres_database.execute(
         "create table blobs (id int primary key, body text)",
         "insert into blobs select n, (select string_agg(md5(random()::text || n || g), '') "
@@ -52,7 +62,7 @@ def test_the_disk_fills_up_in_mid_write(project: Project, postgres_database: Dat
     )
     options = {"blobs": {"cursor_field": "id"}, "small": {"cursor_field": "id"}}
     project.jdbc(postgres_database, ["blobs", "small"], table_options=options)
-    with _little_space(project):
+    with _little_space(project, place):
         ran = project.loader("run", "--concurrency", "1")
         assert ran.code == 1
         [error] = [e for e in ran.errors if e.startswith("table shop.blobs:")]

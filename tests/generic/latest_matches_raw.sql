@@ -1,9 +1,10 @@
-{% test latest_matches_raw(model, raw, primary_key=none, cursor_field=none) %}
+{% test latest_matches_raw(model, raw=none, primary_key=none, cursor_field=none) %}
     {{ config(severity="error") }}
     {%- set snapshot = strandline.tested_table(model, "latest_matches_raw") %}
     {%- if not execute %}
         select 'problem' as problem where false
     {%- else %}
+    {%- set raw = strandline.tested_source(snapshot, raw, "latest_matches_raw") %}
     {%- set keys = strandline.tested_key(snapshot, primary_key, "latest_matches_raw") %}
     {%- set cursor = strandline.tested_cursor(snapshot, cursor_field) %}
     {%- set covered = strandline.watermark(snapshot) or {"batch": strandline.head_batch(snapshot) or 0} %}
