@@ -8,6 +8,7 @@ that the next window begins at or before the row.
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -109,6 +110,9 @@ class Cursor:
                 raise ValueError(f"{text!r} is not a number") from None
             return cls(format(Decimal(text), "f"), type_)
         if type_ is CursorType.DOUBLE:
+            if not math.isfinite(float(text)):
+                # NaN and infinity are above every number: stored, they would blind later syncs.
+                raise ValueError(f"{text!r} is not a finite number")
             return cls(repr(float(text)), type_)
         if type_ is CursorType.DATE:
             day = text[:10] if re.fullmatch(r"\d{4}-\d\d-\d\d([ T].*)?", text) else text

@@ -130,15 +130,20 @@ class Ledger:
         ).collect()
         return {row["batch"] for row in rows}
 
-    def last_batch(self, source: str, table: str) -> int:
-        """The highest batch number that has a row; 0 where none has."""
+    def last_batch(self, source: str, table: str, since: int = 0) -> int:
+        """The highest batch number that has a row; 0 where none has.
+
+        Args:
+            since: look only at batches from this one on, so that statistics pass over the files
+                of all others.
+        """
         [row] = self.lake.spark.sql(
             f"""
             select max(batch) as batch
             from {self.lake.name(TABLE)}
-            where source_name = :source and table_name = :table
+            where source_name = :source and table_name = :table and batch >= :since
             """,
-            args={"source": source, "table": table},
+            args={"source": source, "table": table, "since": since},
         ).collect()
         return row["batch"] or 0
 

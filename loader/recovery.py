@@ -44,7 +44,7 @@ def recover(plan: Plan, stores: Stores, watch: Watch, run_id: str) -> Known:
     if stores.lake.exists(plan.lake_table):
         stores.lake.discard(plan.lake_table)
     stored = state.batch if state else 0
-    last = stores.ledger.last_batch(plan.source, plan.lake_table)
+    last = stores.ledger.last_batch(plan.source, plan.lake_table, since=head.batch)
     if state is None or stored < head.batch:
         state = _state_of(head, plan)
         if head.batch:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel
 
-from loader.errors import SpecError
+from loader.cursor import Cursor, CursorType
+from loader.errors import SpecError, TableError
 from loader.options import TableOptions
 from loader.window import Bounds, CursorField, Window
 
@@ -125,6 +126,25 @@ class Source(ABC):
         return options
 
 
+def edge(text: str | None, type_: CursorType, table: SourceTable, window: Window) -> Cursor | None:
+    """The lowest or highest cursor of a window, as the source writes it; None where it has none.
+
+    Raises:
+        TableError: where it has no place in an order: NaN, infinity, a date beyond all calendars.
+    """
+    if text is None:
+        return None
+    try:
+        return Cursor.parse(text, type_)
+    except ValueError as problem:
+        column = window.cursor.name if window.cursor else "?"
+        raise TableError(
+            f"a value of the cursor column cannot be used: {problem}",
+            where=f"table {table.ref.name}, column {column}",
+            remedy="Mend the value in the source, or choose another cursor_field",
+        ) from None
+
+
 def connector(path: str, where: str) -> type[Source]:
     """The connector class of a source document's ``path``.
 
@@ -153,4 +173,5 @@ __all__ = [
     "TableRef",
     "Window",
     "connector",
+    "edge",
 ]

@@ -27,7 +27,7 @@ from loader.failures import clear
 from loader.literal import literal
 from loader.options import TableOptions
 from loader.order import quoted
-from loader.sources import Bounds, Snapshot, Source, SourceTable, TableRef, Window
+from loader.sources import Bounds, Snapshot, Source, SourceTable, TableRef, Window, edge
 
 MODIFIED = "_file_modified_at"
 PATH = "_file_path"
@@ -181,12 +181,12 @@ class FileSnapshot(Snapshot):
             return Bounds(None if found["rows"] else 0)
         counted = cursor.name != MODIFIED
         clock = _clock(cursor.type)
-        high = _parse(found["high"], cursor.type)
+        high = edge(found["high"], cursor.type, table, window)
         ahead = high is not None and clock is not None and high.order > clock.order
         return Bounds(
             rows=found["rows"] if counted else (None if found["rows"] else 0),
             nulls=found["rows"] - found["dated"],
-            low=_parse(found["low"], cursor.type),
+            low=edge(found["low"], cursor.type, table, window),
             high=high,
             clock=clock,
             future=_ahead(rows, column, clock, table, window) if ahead and clock else 0,
@@ -248,10 +248,6 @@ def _clock(type_: CursorType) -> Cursor | None:
         return None
     now = dt.datetime.now(dt.timezone.utc).replace(tzinfo=None)
     return Cursor.parse(now.isoformat(sep=" ", timespec="microseconds"), type_)
-
-
-def _parse(text: str | None, type_: CursorType) -> Cursor | None:
-    return None if text is None else Cursor.parse(text, type_)
 
 
 def _table_name(name: str) -> str:

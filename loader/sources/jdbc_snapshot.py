@@ -16,7 +16,7 @@ from pyspark.sql.types import TimestampNTZType, TimestampType
 
 from loader.cursor import Cursor, CursorType
 from loader.order import quoted
-from loader.sources import Bounds, Snapshot, SourceTable, Window
+from loader.sources import Bounds, Snapshot, SourceTable, Window, edge
 from loader.sources.connection import Connection, DatabaseError, explain
 from loader.sources.horizon import Fate, Horizon
 from loader.sources.partitions import balanced, largest_share, partition_count, slices
@@ -86,7 +86,7 @@ class JdbcSnapshot(Snapshot):
                 f"select count(*), count({column}), min({column}), max({column}) "
                 f"from {relation}{self._where(table, window)}"
             )
-            bottom, top = (_parse(edge, type_, table, window) for edge in (low, high))
+            bottom, top = (edge(text, type_, table, window) for text in (low, high))
             if bottom is not None and self._late(table, window) is not None:
                 reach = bottom  # nothing lies below
             future = 0
@@ -306,8 +306,8 @@ class JdbcSnapshot(Snapshot):
                 )
                 bounds = Bounds(
                     bounds.rows,
-                    low=_parse(low, type_, table, window),
-                    high=_parse(high, type_, table, window),
+                    low=edge(low, type_, table, window),
+                    high=edge(high, type_, table, window),
                 )
             edges = slices(bounds)
             if not edges:
@@ -319,19 +319,3 @@ class JdbcSnapshot(Snapshot):
             [counts] = connection.rows(f"select {sums} from {relation}{where}")
         below = [*(int(n or 0) for n in counts), bounds.rows or 0]
         return balanced(edges, below, count) if largest_share(below) <= _SKEWED else []
-
-
-def _parse(
-    text: str | None, type_: CursorType, table: SourceTable, window: Window
-) -> Cursor | None:
-    if text is None:
-        return None
-    try:
-        return Cursor.parse(text, type_)
-    except ValueError as problem:
-        column = window.cursor.name if window.cursor else "?"
-        raise DatabaseError(
-            f"a value of the cursor column cannot be used: {problem}",
-            where=f"table {table.ref.name}, column {column}",
-            remedy="Mend the value in the source, or choose another cursor_field",
-        ) from None

@@ -190,3 +190,33 @@ def test_a_batch_of_null_cursors_only_leaves_the_cursor_where_it_was(
         "cursor_type": "integer",
         "generation": 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("double precision", "'NaN'"),
+        ("double precision", "'infinity'"),
+        ("numeric", "'NaN'"),
+        ("timestamptz", "'infinity'"),
+        ("date", "'infinity'"),
+    ],
+)
+def test_a_value_that_has_no_place_in_an_order_is_refused_and_blinds_nothing(
+    project: Project, postgres_database: Database, kind: str, value: str
+) -> None:
+    low = {"timestamptz": "'2025-01-01Z'", "date": "'2025-01-01'"}.get(kind, "1")
+    postgres_database.execute(
+        f"create table t (id int primary key, c {kind})", f"insert into t values (1, {low})"
+    )
+    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}})
+    project.run()
+    before = project.state("shop.t")["cursor"]
+    postgres_database.execute(f"insert into t values (2, {value}), (3, {low})")
+    ran = project.loader("run")
+    assert ran.code == 1
+    assert "a value of the cursor column cannot be used" in ran.errors[0]
+    assert "Mend the value in the source, or choose another cursor_field" in ran.errors[0]
+    assert project.state("shop.t")["cursor"] == before
+    postgres_database.execute(f"update t set c = {low} where id = 2")
+    assert project.run().table("shop.t")["appended"] == 2
