@@ -6,7 +6,7 @@
 #   make bench    measurements, of this machine
 #   make bench-correctness    rows lost under live writers: ours, dlt, plain cursors
 # PYTHON=… picks the Python of the virtual environment, VENV=… its folder,
-# TESTS="tests/unit -k cursor" what `make test` runs,
+# TESTS="tests -m 'not slow'" what `make test` runs,
 # CORRECTNESS="--seconds 20" how `make bench-correctness` runs.
 
 SHELL := /bin/bash
@@ -52,7 +52,7 @@ demo: $(INSTALLED)
 	"$(BIN)/python" demo/run.py
 
 test: $(DRIVERS)
-	"$(BIN)/python" -m pytest $(TESTS)
+	eval "\"$(BIN)/python\" -m pytest $(TESTS)"
 
 lint: $(INSTALLED)
 	"$(BIN)/ruff" format --check .

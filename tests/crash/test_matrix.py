@@ -25,6 +25,7 @@ def _killed(worker: Worker, project: Project, step: str) -> None:
     assert worker.died() == signal.SIGKILL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tables", [1, 4], ids=["1-table", "4-tables"])
 @pytest.mark.parametrize("kind", ["first", "incremental"])
 @pytest.mark.parametrize("step", list(STEPS))

@@ -10,6 +10,8 @@ import random
 import time
 from collections import Counter
 
+import pytest
+
 from tests.crash import shop
 from tests.crash.workers import Workers
 from tests.services import Database
@@ -18,6 +20,7 @@ from tests.sync.project import Project
 ROUNDS = int(os.environ.get("STRANDLINE_RACES", "20"))
 
 
+@pytest.mark.slow
 def test_two_processes_race_for_one_table(
     project: Project, postgres_database: Database, workers: Workers
 ) -> None:
