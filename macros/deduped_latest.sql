@@ -1,32 +1,32 @@
-{% macro deduped_latest(relation, primary_key, cursor_field=none, as_of=none) -%}
-    {{- return(adapter.dispatch("deduped_latest", "strandline")(relation, primary_key, cursor_field, as_of)) -}}
+{% macro deduped_latest(relation, primary_key, cursor_field=none, as_of=none, delete_stale=false) -%}
+    {{- return(adapter.dispatch("deduped_latest", "strandline")(
+        relation, primary_key, cursor_field, as_of, delete_stale
+    )) -}}
 {%- endmacro %}
 
 
-{% macro default__deduped_latest(relation, primary_key, cursor_field, as_of) -%}
-    {%- set keys = strandline.key_columns(primary_key, "deduped_latest(" ~ relation ~ ")") -%}
+{% macro default__deduped_latest(relation, primary_key, cursor_field, as_of, delete_stale) -%}
+    {%- set owner = "deduped_latest(" ~ relation ~ ")" -%}
+    {%- set keys = strandline.key_columns(primary_key, owner) -%}
+    {%- set versions = strandline.versions_as_of(relation, as_of, owner) -%}
+    {%- if delete_stale and execute -%}
+        {%- set refreshes = strandline.complete_refreshes(relation, strandline.batch_at(relation, as_of), owner) -%}
+        {%- set versions = strandline.generations_from(versions, refreshes[-1].generation if refreshes else none) -%}
+    {%- endif -%}
+    {{- strandline.latest_sql(versions, keys, cursor_field) -}}
+{%- endmacro %}
+
+
+{% macro latest_sql(versions, primary_key, cursor_field) -%}
     select newest.*
     from (
         {#- max_by over the whole struct: MAP columns allowed, nothing shuffled but the winner -#}
         {{- "\n" }}        select max_by(struct(*), {{ strandline.version_order(cursor_field) }}) as newest
-        from {{ relation }} as versions
-        {%- if as_of is not none %}
-        where {{ strandline.stood_at(as_of) }}
-        {%- endif %}
+        from {{ versions }} as versions
         group by
-            {%- for key in keys %}
+            {%- for key in primary_key %}
             {{ strandline.quoted(key) }}{{ "," if not loop.last }}
             {%- endfor %}
     ) as keys
     where not coalesce(newest._cq_deleted, false)
-{%- endmacro %}
-
-
-{% macro stood_at(as_of) -%}
-    {#- All rows of a batch carry the time at which its sync began: a time is a set of batches. -#}
-    {%- if as_of is number -%}
-        _cq_batch <= {{ as_of }}
-    {%- else -%}
-        _cq_sync_time <= timestamp {{ strandline.text_literal(as_of) }}
-    {%- endif -%}
 {%- endmacro %}

@@ -35,6 +35,48 @@
 {%- endmacro %}
 
 
+{% macro tested_order(relation, cursor_field, test) -%}
+    {#- The cursor column, for tests that have nothing to ask without one. -#}
+    {%- if not execute -%}
+        {{ return("cursor_field") }}
+    {%- endif -%}
+    {%- set cursor = strandline.tested_cursor(relation, cursor_field) -%}
+    {%- if not cursor -%}
+        {{ exceptions.raise_compiler_error(
+            "Test " ~ test ~ " on " ~ relation ~ " needs a cursor_field: give it as an argument or in the source's "
+            ~ "config.meta.strandline."
+        ) }}
+    {%- endif -%}
+    {{ return(cursor) }}
+{%- endmacro %}
+
+
+{% macro tested_time(relation, cursor_field, test) -%}
+    {#- The cursor column, which must be a time: a number is never in the future. -#}
+    {%- set cursor = strandline.tested_order(relation, cursor_field, test) -%}
+    {%- if execute and relation is not string -%}
+        {%- set type = strandline.column_type(relation, cursor) -%}
+        {%- if type not in ("date", "timestamp", "timestamp_ntz") -%}
+            {{ exceptions.raise_compiler_error(
+                "Test " ~ test ~ " on " ~ relation ~ ": the cursor " ~ cursor ~ " is "
+                ~ ("of type " ~ type if type else "not among its columns")
+                ~ ". It asks about dates and timestamps: remove the test, or name a column that is one."
+            ) }}
+        {%- endif -%}
+    {%- endif -%}
+    {{ return(cursor) }}
+{%- endmacro %}
+
+
+{% macro tested_rows(relation, row_condition) -%}
+    {#- Beside the config `where`, which hides from a test what it tests: the condition, and all else kept. -#}
+    {%- if not row_condition -%}
+        {{ return(relation) }}
+    {%- endif -%}
+    {{ return("(select * from " ~ relation ~ " as all_rows where " ~ row_condition ~ ")") }}
+{%- endmacro %}
+
+
 {% macro tested_table(relation, test) -%}
     {#- State and ledger stand beside the raw table: these tests need the table itself. -#}
     {%- if execute and relation is string -%}

@@ -15,22 +15,23 @@
 
 {% macro watermark(relation) -%}
     {#-
-        What a snapshot table covers: {batch, generation_floor, snapshot_id, primary_key,
-        cursor_field, exact}. The property is believed while the table's content is the one that it
-        was written for (`exact`). After a crash between merge and property, a rollback or a foreign
-        write, the newest batch among the table's own rows takes its place: never above what was
-        applied, at worst a batch is merged again, which changes nothing. none: not a table of ours.
+        What a table of a deduped_ materialization covers: {batch, generation_floor, snapshot_id,
+        primary_key, cursor_field, raw, materialization, exact}. The property is believed while the
+        table's content is the one that it was written for (`exact`). After a crash between merge
+        and property, a rollback or a foreign write, the newest batch among the table's own rows
+        takes its place: never above what was applied, at worst a batch is merged again, which
+        changes nothing. none: not a table of ours.
     -#}
-    {%- set properties = {} -%}
-    {%- for row in run_query("show tblproperties " ~ relation) -%}
-        {%- do properties.update({row[0]: row[1]}) -%}
-    {%- endfor -%}
+    {%- set properties = strandline.table_properties(relation) -%}
     {%- if "strandline.watermark" not in properties -%}
         {{ return(none) }}
     {%- endif -%}
     {%- set stored = fromjson(properties["strandline.watermark"]) -%}
     {%- set snapshot = strandline.current_snapshot(relation) -%}
-    {%- do stored.update({"exact": snapshot is not none and stored.get("snapshot_id") == snapshot}) -%}
+    {%- do stored.update({
+        "exact": snapshot is not none and stored.get("snapshot_id") == snapshot,
+        "materialization": properties.get("strandline.materialization", "deduped_latest"),
+    }) -%}
     {%- if not stored["exact"] -%}
         {%- do stored.update({"batch": strandline.head_batch(relation) or 0}) -%}
     {%- endif -%}
@@ -38,22 +39,21 @@
 {%- endmacro %}
 
 
-{% macro watermark_text(batch, generation_floor, primary_key, cursor_field, snapshot_id=none) -%}
+{% macro watermark_text(goal, snapshot_id=none) -%}
     {{- return(tojson({
-        "batch": batch or 0,
-        "cursor_field": cursor_field,
-        "generation_floor": generation_floor,
-        "primary_key": primary_key,
+        "batch": goal.head or 0,
+        "cursor_field": goal.cursor_field,
+        "generation_floor": goal.floor,
+        "primary_key": goal.primary_key,
+        "raw": goal.raw,
         "snapshot_id": snapshot_id,
     }, sort_keys=true)) -}}
 {%- endmacro %}
 
 
-{% macro set_watermark(relation, batch, generation_floor, primary_key, cursor_field) -%}
-    {%- set text = strandline.watermark_text(
-        batch, generation_floor, primary_key, cursor_field, strandline.current_snapshot(relation)
-    ) -%}
-    {%- do run_query(
+{% macro set_watermark(relation, goal) -%}
+    {%- set text = strandline.watermark_text(goal, strandline.current_snapshot(relation)) -%}
+    {%- do strandline.run_statement(
         "alter table " ~ relation ~ " set tblproperties ('strandline.watermark' = "
         ~ strandline.text_literal(text) ~ ")"
     ) -%}

@@ -1,3 +1,4 @@
+{%- do strandline.check_dispatch() -%}
 {%- set state = source("strandline", "_cq_state") -%}
 {%- if execute and load_relation(state) is none -%}
     {#- Nothing was synced yet: an empty table, so that what reads this model can be built. -#}

@@ -1,100 +1,97 @@
 {% materialization deduped_latest, adapter="spark", supported_languages=["sql"] %}
-    {%- set owner = "Model '" ~ model.name ~ "' (deduped_latest)" -%}
-    {%- set primary_key = strandline.key_columns(config.get("primary_key"), owner) -%}
-    {%- set cursor_field = config.get("cursor_field") -%}
-    {%- set target = this.incorporate(type="table") -%}
-    {%- set existing = load_relation(this) -%}
-
-    {{ run_hooks(pre_hooks) }}
-
-    {%- if flags.EMPTY and existing is not none -%}
-        {{ exceptions.raise_compiler_error(
-            owner ~ ": --empty would empty " ~ target ~ ". Leave --empty away, or build into a schema of its own "
-            ~ "(--target)."
-        ) }}
-    {%- endif -%}
-
-    {%- set columns = get_columns_in_query(sql) -%}
-    {%- do strandline.check_snapshot_columns(columns, primary_key, cursor_field, owner) -%}
-
-    {%- set head = strandline.head_batch("(\n" ~ sql ~ "\n)") -%}
-    {%- set floor = strandline.generation_floor(head, owner) if config.get("delete_stale", false) else none -%}
-    {%- set covered = strandline.watermark(existing) if existing is not none and existing.is_iceberg else none -%}
-    {%- set plan = strandline.snapshot_plan(covered, head, floor, primary_key, cursor_field) -%}
-
-    {%- if plan.step == "build" -%}
-        {%- if plan.reason -%}
-            {{ log(owner ~ ": built anew: " ~ plan.reason, info=true) }}
-        {%- endif -%}
-        {%- if existing is not none and not existing.is_iceberg -%}
-            {%- do adapter.drop_relation(existing) -%}
-        {%- endif -%}
-        {%- call statement("main") -%}
-            {{ strandline.snapshot_build_sql(target, sql, head, floor, primary_key, cursor_field) }}
-        {%- endcall -%}
-        {%- do strandline.set_watermark(target, head, floor, primary_key, cursor_field) -%}
-        {{- store_raw_result(name="main", message="BUILD to batch " ~ (head or 0), code="BUILD", rows_affected="-1") -}}
-    {%- elif plan.step == "merge" -%}
-        {%- do strandline.add_new_columns(target, sql, columns) -%}
-        {%- call statement("main") -%}
-            {{ strandline.snapshot_merge_sql(target, sql, plan.low, head, floor, primary_key, cursor_field) }}
-        {%- endcall -%}
-        {%- do strandline.set_watermark(target, head, floor, primary_key, cursor_field) -%}
-        {{- store_raw_result(name="main", message="MERGE to batch " ~ head, code="MERGE", rows_affected="-1") -}}
-    {%- else -%}
-        {%- call noop_statement("main", "NO NEW BATCH", "NOOP", "0") -%}
-            -- nothing after batch {{ plan.low }}
-        {%- endcall -%}
-    {%- endif -%}
-
-    {%- if config.get("grants") -%}
-        {%- do apply_grants(target, config.get("grants"), should_revoke(existing, plan.step == "build")) -%}
-    {%- endif -%}
-    {%- do strandline.persist_snapshot_docs(target) -%}
-
-    {{ run_hooks(post_hooks) }}
-
-    {{ return({"relations": [target]}) }}
+    {{ return(strandline.build_from_batches("deduped_latest", [])) }}
 {% endmaterialization %}
 
 
-{% macro check_snapshot_columns(columns, primary_key, cursor_field, owner) -%}
-    {%- set known = columns | map("lower") | list -%}
-    {%- set missing = [] -%}
-    {%- for name in ["_cq_batch", "_cq_seq", "_cq_generation", "_cq_deleted"] if name not in known -%}
-        {%- do missing.append(name) -%}
-    {%- endfor -%}
-    {%- if missing -%}
-        {{ exceptions.raise_compiler_error(
-            owner ~ ": its SELECT lacks " ~ missing | join(", ") ~ ". It must read a raw table of the loader and keep "
-            ~ "the _cq_ columns, as in: select * from {{ source('shop', 'orders') }}"
-        ) }}
-    {%- endif -%}
-    {%- do strandline.check_columns(primary_key, columns, owner, "primary_key") -%}
-    {%- if cursor_field -%}
-        {%- do strandline.check_columns([cursor_field], columns, owner, "cursor_field") -%}
+{% macro latest_select(sql, goal) -%}
+    {{ strandline.latest_sql(
+        "(\n" ~ strandline.up_to_head(strandline.shown_generations(sql, goal.floor), goal.head) ~ "\n)",
+        goal.primary_key,
+        goal.cursor_field
+    ) }}
+{%- endmacro %}
+
+
+{% macro shown_generations(sql, floor) -%}
+    {%- if floor is none -%}
+        {{ sql }}
+    {%- else -%}
+        select *
+        from (
+            {{ sql }}
+        ) as all_generations
+        where _cq_generation >= {{ floor }}
     {%- endif -%}
 {%- endmacro %}
 
 
-{% macro snapshot_plan(covered, head, floor, primary_key, cursor_field) -%}
-    {#- Whether to build, merge or do nothing; a build is always right, a merge is cheap. -#}
-    {%- set plan = {"step": "build", "reason": none, "low": none} -%}
-    {%- if covered is none or should_full_refresh() -%}
-        {{ return(plan) }}
-    {%- endif -%}
-    {%- if covered.primary_key != primary_key or covered.cursor_field != cursor_field -%}
-        {%- do plan.update({"reason": "primary_key or cursor_field changed"}) -%}
-    {%- elif covered.generation_floor != floor -%}
-        {%- do plan.update({"reason": "delete_stale: the rows it hides changed (generation floor " ~ floor ~ ")"}) -%}
-    {%- elif floor is not none and not covered.exact -%}
-        {%- do plan.update({"reason": "delete_stale: the table was written by others"}) -%}
-    {%- elif (head or 0) < covered.batch -%}
-        {%- do plan.update({"reason": "the raw table ends at batch " ~ (head or 0) ~ ", before batch " ~ covered.batch}) -%}
-    {%- elif (head or 0) == covered.batch -%}
-        {%- do plan.update({"step": "nothing", "low": covered.batch}) -%}
-    {%- else -%}
-        {%- do plan.update({"step": "merge", "low": covered.batch}) -%}
-    {%- endif -%}
-    {{ return(plan) }}
+{% macro up_to_head(sql, head) -%}
+    {#- What a loader that runs meanwhile publishes waits for the next build. -#}
+    select *
+    from (
+        {{ sql }}
+    ) as all_batches
+    where _cq_batch <= {{ head or 0 }}
+{%- endmacro %}
+
+
+{% macro latest_merge(target, sql, low, goal, columns) -%}
+    {%- set known = columns | map("lower") | list -%}
+    {%- set existing = adapter.get_columns_in_relation(target) | map(attribute="name") | list -%}
+    {%- set delta_order = strandline.version_order(goal.cursor_field, "delta") -%}
+    {%- set snapshot_order = strandline.version_order(goal.cursor_field, "snapshot") -%}
+    merge into {{ target }} as snapshot
+    using (
+        with versions as (
+            {{ strandline.shown_generations(sql, goal.floor) }}
+        ),
+
+        -- literals, not a subquery: Iceberg prunes raw files by their batch statistics
+        delta as (
+            select *
+            from versions
+            where _cq_batch > {{ low }} and _cq_batch <= {{ goal.head }}
+        ),
+
+        newest as (
+            select keys.newest.*
+            from (
+                select max_by(struct(*), {{ strandline.version_order(goal.cursor_field) }}) as newest
+                from delta
+                group by
+                    {%- for key in goal.primary_key %}
+                    {{ strandline.quoted(key) }}{{ "," if not loop.last }}
+                    {%- endfor %}
+            ) as keys
+        ),
+
+        -- a deleted key has left the snapshot: only its tombstone tells that a late version is stale
+        tombstones as (
+            select *
+            from versions
+            where _cq_deleted and _cq_batch <= {{ low }}
+        )
+
+        select newest.*
+        from newest
+        left anti join tombstones
+            on {{ strandline.same_key(goal.primary_key, "newest", "tombstones") }}
+            and {{ strandline.version_order(goal.cursor_field, "tombstones") }}
+                > {{ strandline.version_order(goal.cursor_field, "newest") }}
+    ) as delta
+    on {{ strandline.same_key(goal.primary_key, "snapshot", "delta") }}
+    when matched and {{ delta_order }} > {{ snapshot_order }} and delta._cq_deleted then delete
+    when matched and {{ delta_order }} > {{ snapshot_order }} then update set
+        {%- for column in existing %}
+        {{ strandline.quoted(column) }} = {{ strandline.delta_value(column, known) }}{{ "," if not loop.last }}
+        {%- endfor %}
+    when not matched and not coalesce(delta._cq_deleted, false) then insert (
+        {%- for column in existing %}
+        {{ strandline.quoted(column) }}{{ "," if not loop.last }}
+        {%- endfor %}
+    ) values (
+        {%- for column in existing %}
+        {{ strandline.delta_value(column, known) }}{{ "," if not loop.last }}
+        {%- endfor %}
+    )
 {%- endmacro %}

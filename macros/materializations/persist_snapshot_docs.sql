@@ -8,7 +8,7 @@
         {%- for column in model.columns.values() -%}
             {%- set current = stored.get(column.name | lower) -%}
             {%- if current is not none and current != column.description -%}
-                {%- do run_query(
+                {%- do strandline.run_statement(
                     "alter table " ~ target ~ " alter column " ~ strandline.quoted(column.name)
                     ~ " comment " ~ strandline.text_literal(column.description)
                 ) -%}

@@ -13,6 +13,13 @@ from dbt.cli.main import dbtRunner
 from pyspark.sql import SparkSession
 
 PACKAGE = Path(__file__).resolve().parents[2]
+SESSION = {
+    "type": "spark",
+    "method": "session",
+    "host": "NA",
+    "threads": 2,
+    "server_side_parameters": {"spark.sql.catalogImplementation": "in-memory"},
+}
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,7 @@ class DbtProject:
         schema: the schema of its target.
         raw_schema: the schema that the package's variables name.
         settings: more for ``dbt_project.yml``.
+        output: the target, without its schema; by default the suite's own session.
     """
 
     def __init__(
@@ -54,6 +62,7 @@ class DbtProject:
         raw_schema: str,
         name: str = "probe",
         settings: Mapping[str, Any] | None = None,
+        output: Mapping[str, Any] | None = None,
     ) -> None:
         self.spark = spark
         self.folder = folder
@@ -74,11 +83,14 @@ class DbtProject:
             },
         )
         self.write("packages.yml", {"packages": [{"local": str(PACKAGE)}]})
-        target = {"type": "spark", "method": "session", "host": "NA", "threads": 2}
-        catalog = {"spark.sql.catalogImplementation": "in-memory"}
-        output = {**target, "schema": schema, "server_side_parameters": catalog}
         self.write(
-            "profiles.yml", {f"{name}_profile": {"target": "dev", "outputs": {"dev": output}}}
+            "profiles.yml",
+            {
+                f"{name}_profile": {
+                    "target": "dev",
+                    "outputs": {"dev": {**(output or SESSION), "schema": schema}},
+                }
+            },
         )
 
     def write(self, path: str, content: str | Mapping[str, Any]) -> None:

@@ -100,7 +100,13 @@ class RawSchema:
 
     def states(self, table: str, values: Iterable[tuple[int | None, Any]]) -> None:
         """Appends state rows (version, value); a string is stored as it is, JSON or not."""
-        rows = [
+        self.insert(self.state_table, self.state_rows(table, values))
+
+    def state_rows(
+        self, table: str, values: Iterable[tuple[int | None, Any]]
+    ) -> list[tuple[Any, ...]]:
+        """What :meth:`states` appends."""
+        return [
             (
                 f"shop.{table}",
                 value if isinstance(value, str) else json.dumps(value),
@@ -109,13 +115,16 @@ class RawSchema:
             )
             for version, value in values
         ]
-        self.insert(self.state_table, rows)
 
     def syncs(self, table: str, entries: Iterable[Mapping[str, Any]]) -> None:
         """Appends ledger rows, one sync a day from the first day on.
 
         What an entry does not give is what a healthy incremental sync leaves.
         """
+        self.insert(self.syncs_table, self.sync_rows(table, entries))
+
+    def sync_rows(self, table: str, entries: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+        """What :meth:`syncs` appends."""
         names = self.spark.table(f"{self.schema}.{self.syncs_table}").columns
         rows = []
         for run, entry in enumerate(entries, start=1):
@@ -134,7 +143,7 @@ class RawSchema:
                 **entry,
             }
             rows.append(tuple(row.get(name) for name in names))
-        self.insert(self.syncs_table, rows)
+        return rows
 
     def insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """Appends rows as they are, in one commit."""

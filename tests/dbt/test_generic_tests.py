@@ -257,6 +257,117 @@ CASES = {
         ({"batch": 1, "ledger_entries": 2, "problem": "several times in the ledger"},),
         syncs=({"batch": 1, "rows_appended": 1}, {"batch": 1, "rows_appended": 1}),
     ),
+    "in_batch_pass": Case(
+        "duplicate_in_batch", ([version(1, 1), version(1, 2), version(2, 1)], [version(1, 2)])
+    ),
+    "in_batch_warn": Case(
+        "duplicate_in_batch",
+        ([version(1, 1), version(2, 1)], [version(1, 2), version(1, 2), version(1, 2, "9.00")]),
+        "warn",
+        ({"id": 1, "_cq_batch": 2, "previous_batch": 2, "previous_seq": 0, "_cq_seq": 1},),
+    ),
+    "in_batch_condition_pass": Case(
+        "duplicate_in_batch",
+        ([version(1, 1), version(1, 1)],),
+        arguments={"row_condition": "id > 1"},
+    ),
+    "boundary_pass": Case(
+        "redelivered_at_boundary",
+        (TWO, [version(2, 1), version(3, 2), version(4, None)], [version(4, None), version(3, 2)]),
+        syncs=(window(1, None, 1), window(2, 1, 2), window(3, 2, 2)),
+    ),
+    "boundary_lookback_pass": Case(
+        "redelivered_at_boundary",
+        ([version(1, 1), version(2, 3)], [version(1, 1)]),
+        syncs=(window(1, None, 3), window(2, 1, 3, lookback="2 days")),
+    ),
+    "boundary_below": Case(
+        "redelivered_at_boundary",
+        ([version(1, 1), version(2, 3)], [version(1, 1), version(2, 3)]),
+        "warn",
+        ({"id": 1, "previous_batch": 1, "_cq_batch": 2, "cursor_low": cursor_text(3)},),
+        syncs=(window(1, None, 3), window(2, 3, 3)),
+    ),
+    "behind_pass": Case(
+        "state_not_behind", (ONE, [version(1, 5)]), states=((1, state(1, 1)), (2, state(2, 5)))
+    ),
+    "behind_in_flight_pass": Case(
+        "state_not_behind", (ONE, [version(1, 5)]), states=((1, state(1, 1)),)
+    ),
+    "behind_head": Case(
+        "state_not_behind",
+        (ONE, [version(1, 5)]),
+        "warn",
+        (
+            {
+                "table_name": "behind_head",
+                "raw_batch": 2,
+                "state_batch": 1,
+                "problem": "the newest batch without state: the next run recovers it",
+            },
+        ),
+        states=((1, state(1, 1)),),
+        arguments={"grace_minutes": 0},
+    ),
+    "behind_several": Case(
+        "state_not_behind",
+        (ONE, [version(1, 2)], [version(1, 3)]),
+        "warn",
+        ({"raw_batch": 3, "state_batch": 1, "problem": "several batches without state"},),
+        states=((1, state(1, 1)),),
+    ),
+    "behind_none": Case(
+        "state_not_behind",
+        (ONE, [version(1, 2)]),
+        "warn",
+        ({"raw_batch": 2, "state_batch": None, "problem": "data without any state"},),
+    ),
+    "future_pass": Case("no_future_cursor", ([version(1, 1), version(2, None)], [version(1, 2)])),
+    "future_fail": Case(
+        "no_future_cursor",
+        ([version(1, 1), version(2, 3)],),
+        "fail",
+        ({"id": 2, "_cq_batch": 1, "seconds_ahead": 2 * 86400},),
+    ),
+    "future_tolerated_pass": Case(
+        "no_future_cursor", ([version(2, 3)],), arguments={"tolerance": "2 days"}
+    ),
+    "regression_pass": Case(
+        "no_cursor_regression",
+        # in one batch versions may come in any order; a null claims none
+        ([version(1, 2), version(1, 1), version(2, 2)], [version(1, 2), version(2, None)]),
+    ),
+    "regression_warn": Case(
+        "no_cursor_regression",
+        ([version(1, 3), version(2, 3)], [version(1, 2), version(2, 2, _generation=2)]),
+        "warn",
+        (
+            {
+                "id": 1,
+                "newest_batch": 1,
+                "_cq_batch": 2,
+                "problem": "an older version came late: the newest cursor counts",
+            },
+            {
+                "id": 2,
+                "newest_batch": 1,
+                "problem": "the cursor went back at the source: this version counts, "
+                "its generation overrules",
+            },
+        ),
+    ),
+    "not_null_pass": Case("cursor_not_null", ([version(1, 1)], [version(1, None, _deleted=True)])),
+    "not_null_warn": Case(
+        "cursor_not_null",
+        ([version(1, 1), version(2, None)],),
+        "warn",
+        ({"id": 2, "_cq_batch": 1},),
+    ),
+    "not_null_share_pass": Case(
+        "cursor_not_null",
+        ([version(1, 1), version(2, None)],),
+        arguments={"max_share": 0.5},
+    ),
     "matches_pass": Case(
         "latest_matches_raw", ([version(1, 1), version(2, 1), version(None, 1)], [version(1, 2)])
     ),
@@ -317,13 +428,15 @@ STATES = {
 def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
     """All cases in one dbt invocation: a test's name is its case's."""
     tables = []
+    states: list[tuple[Any, ...]] = []
+    syncs: list[tuple[Any, ...]] = []
     for name, case in CASES.items():
         raw.create(name, COLUMNS)
         for batch, rows in enumerate(case.batches, start=1):
             if rows is not None:
                 raw.append(name, batch, rows)
-        raw.states(name, case.states)
-        raw.syncs(name, case.syncs)
+        states += raw.state_rows(name, case.states)
+        syncs += raw.sync_rows(name, case.syncs)
         test: dict[str, Any] = {"name": name, "arguments": {**case.arguments}}
         tested = name
         if case.test == "latest_matches_raw":
@@ -339,6 +452,8 @@ def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
                 "data_tests": [{f"strandline.{case.test}": test}],
             }
         )
+    raw.insert(raw.state_table, states)
+    raw.insert(raw.syncs_table, syncs)
     for name, (versions, _, _) in STATES.items():
         raw.spark.sql(f"create table {raw.schema}.{name} ({STATE_COLUMNS}) using iceberg")
         raw.insert(name, [(key, "{}", number, sync_time(1)) for key, number in versions])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from dbt_common.exceptions import DbtBaseException
 from pyspark.sql import SparkSession
 
 from tests.dbt.dbtproject import DbtProject
@@ -18,6 +21,8 @@ MODEL = """
 {{ config(materialized='deduped_latest', primary_key='id', cursor_field='updated_at') }}
 select * from {{ source('shop', 'orders') }}
 """
+# nothing to run: a build lists it as such
+EXPOSURE = "exposure:strandline_sync_health"
 UNIT_TESTS = {
     "unit_tests": [
         {
@@ -74,6 +79,34 @@ UNIT_TESTS = {
             },
         },
         {
+            "name": "validity_of_versions",
+            "model": "history_by_macro",
+            "given": [
+                {
+                    "input": "ref('versions')",
+                    "format": "sql",
+                    "rows": (
+                        "select 1 as id, make_date(2025, 1, d) as at, g as _cq_generation, "
+                        "b as _cq_batch, 0L as _cq_seq, timestamp '2025-02-01' as _cq_sync_time, "
+                        "h as _cq_row_hash, h is null as _cq_deleted from values "
+                        # created, sent again, changed; a version in between that came late;
+                        # deleted, and created once more
+                        "(2, 1L, 1L, 7L), (2, 1L, 2L, 7L), (6, 1L, 2L, 8L), (4, 1L, 3L, 9L), "
+                        "(7, 1L, 4L, null), (9, 1L, 5L, 7L) as t(d, g, b, h)"
+                    ),
+                }
+            ],
+            "expect": {
+                "format": "sql",
+                "rows": (
+                    "select b as _cq_batch, "
+                    "cast(make_date(2025, 1, f) as timestamp) as valid_from, "
+                    "cast(make_date(2025, 1, t) as timestamp) as valid_to, t is null as is_current "
+                    "from values (1L, 2, 4), (3L, 4, 6), (2L, 6, 7), (5L, 9, null) as v(b, f, t)"
+                ),
+            },
+        },
+        {
             "name": "newest_state",
             "model": "state_by_macro",
             "given": [
@@ -122,6 +155,10 @@ def foreign(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Db
     # a unit test with SQL rows expects every column of its model: these select what is asked about
     wrappers = {
         "latest_by_macro": ("id, v", "deduped_latest(ref('versions'), 'id', 'at')"),
+        "history_by_macro": (
+            "_cq_batch, valid_from, valid_to, is_current",
+            "deduped_history(ref('versions'), 'id', 'at')",
+        ),
         "duplicates_by_macro": (
             "_cq_batch, duplicate_kind",
             "duplicates(ref('versions'), 'id', 'at')",
@@ -145,15 +182,24 @@ def test_unit_tests_before_any_build(foreign: DbtProject) -> None:
     results = foreign.run("test", "--select", "test_type:unit")
     statuses = {name: (one.status, one.message) for name, one in results.items()}
     assert {status for status, _ in statuses.values()} == {"pass"}, statuses
-    assert len(results) == 3
+    assert len(results) == 4
+
+
+def test_says_what_the_project_lacks(spark: SparkSession, tmp_path: Path) -> None:
+    """Without the dispatch entry a fresh catalog would fail somewhere in dbt-spark."""
+    bare = DbtProject(
+        spark, tmp_path, name="bare", schema="bare", raw_schema="raw", settings={"dispatch": []}
+    )
+    with pytest.raises(DbtBaseException, match=r"search_order: \[bare, strandline, dbt\]"):
+        bare.parse()
 
 
 def test_builds_on_a_fresh_catalog(foreign: DbtProject) -> None:
     """Nothing was synced yet: empty tables, passing tests, nothing of the demo."""
-    results = foreign.run("build", "--select", "package:strandline")
+    results = foreign.run("build", "--select", "package:strandline", "--exclude", EXPOSURE)
     assert {one.status for one in results.values()} == {"success", "pass"}, results
     models = {name for name, one in results.items() if one.status == "success"}
-    assert models == {"cq_state_current", "cq_sync_log", "cq_duplicates"}
+    assert models == {"cq_state_current", "cq_sync_log", "cq_duplicates", "cq_freshness"}
     assert foreign.rows("mart_acme.cq_state_current") == []
     assert foreign.rows("mart_acme.cq_sync_log") == []
     assert foreign.rows("mart_acme.cq_duplicates") == []
@@ -177,8 +223,10 @@ def test_builds_with_data(foreign: DbtProject, spark: SparkSession) -> None:
         ],
     )
     foreign.write("models/orders.sql", MODEL)
+    foreign.write("models/orders_history.sql", MODEL.replace("deduped_latest", "deduped_history"))
     tests = ["cursor_conflict", "exact_redelivery", "inclusive_cursor"]
-    tests += ["state_not_ahead", "batches_accounted"]
+    tests += ["state_not_ahead", "state_not_behind", "batches_accounted", "duplicate_in_batch"]
+    tests += ["redelivered_at_boundary", "no_cursor_regression", "cursor_not_null"]
     key = {"primary_key": "id", "cursor_field": "updated_at"}
     foreign.write(
         "models/shop.yml",
@@ -212,7 +260,8 @@ def test_builds_with_data(foreign: DbtProject, spark: SparkSession) -> None:
             ],
         },
     )
-    results = foreign.run("build", "--select", "orders", "source:*", "package:strandline")
+    chosen = ["orders", "orders_history", "source:*", "package:strandline"]
+    results = foreign.run("build", "--select", *chosen, "--exclude", EXPOSURE)
     statuses = {name: one.status for name, one in results.items()}
     warned = {name for name, status in statuses.items() if status == "warn"}
     assert warned == {"strandline_source_exact_redelivery_shop_orders_"}, statuses
@@ -224,3 +273,6 @@ def test_builds_with_data(foreign: DbtProject, spark: SparkSession) -> None:
     (state,) = foreign.rows("mart_acme.cq_state_current")
     assert (state["table_name"], state["version"], state["batch"]) == ("orders", 2, 2)
     assert len(foreign.rows("mart_acme.cq_sync_log")) == 2
+    (freshness,) = foreign.rows("mart_acme.cq_freshness")
+    assert (freshness["last_batch"], freshness["last_status"]) == (2, "synced")
+    assert (freshness["cursor"], freshness["cursor_lag_seconds"]) == ("1", None)

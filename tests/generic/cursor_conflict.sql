@@ -1,15 +1,9 @@
-{% test cursor_conflict(model, primary_key=none, cursor_field=none) %}
+{% test cursor_conflict(model, primary_key=none, cursor_field=none, row_condition=none) %}
     {{ config(severity="error") }}
     {%- set keys = strandline.tested_key(model, primary_key, "cursor_conflict") %}
-    {%- set cursor = strandline.tested_cursor(model, cursor_field) or "cursor_field" %}
-    {%- if execute and not strandline.tested_cursor(model, cursor_field) %}
-        {{ exceptions.raise_compiler_error(
-            "Test cursor_conflict on " ~ model ~ " needs a cursor_field: give it as an argument or in the source's "
-            ~ "config.meta.strandline."
-        ) }}
-    {%- endif %}
+    {%- set cursor = strandline.tested_order(model, cursor_field, "cursor_conflict") %}
     with conflicts as (
-        {{ strandline.duplicates(model, keys, cursor) }}
+        {{ strandline.duplicates(strandline.tested_rows(model, row_condition), keys, cursor) }}
     )
 
     select *

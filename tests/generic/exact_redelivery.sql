@@ -1,13 +1,14 @@
-{% test exact_redelivery(model, primary_key=none, cursor_field=none, max_share=0) %}
+{% test exact_redelivery(model, primary_key=none, cursor_field=none, max_share=0, row_condition=none) %}
     {{ config(severity="warn") }}
     {%- set keys = primary_key or strandline.tested_settings(model).get("primary_key") %}
+    {%- set tested = strandline.tested_rows(model, row_condition) %}
     with redeliveries as (
-        {{ strandline.duplicates(model, keys, strandline.tested_cursor(model, cursor_field)) }}
+        {{ strandline.duplicates(tested, keys, strandline.tested_cursor(model, cursor_field)) }}
     ),
 
     total as (
         select count(*) as all_rows
-        from {{ model }}
+        from {{ tested }} as versions
     ),
 
     share as (

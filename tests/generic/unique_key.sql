@@ -1,4 +1,4 @@
-{% test unique_key(model, primary_key=none) %}
+{% test unique_key(model, primary_key=none, row_condition=none) %}
     {{ config(severity="error") }}
     {%- set keys = strandline.tested_key(model, primary_key, "unique_key") %}
     select
@@ -6,7 +6,7 @@
         {{ strandline.quoted(key) }},
         {%- endfor %}
         count(*) as rows_of_key
-    from {{ model }}
+    from {{ strandline.tested_rows(model, row_condition) }} as rows_of_table
     group by
         {%- for key in keys %}
         {{ strandline.quoted(key) }}{{ "," if not loop.last }}

@@ -1,0 +1,86 @@
+{% macro versions_as_of(relation, as_of, owner) -%}
+    {#-
+        The versions that a raw relation held. All rows of a batch carry the time at which its sync
+        began: a time is a set of batches. Iceberg's own snapshots and tags are read as such.
+    -#}
+    {%- set moment = strandline.moment(as_of, owner) -%}
+    {%- if moment is none -%}
+        {{ return(relation) }}
+    {%- endif -%}
+    {%- if moment.kind in ("snapshot", "tag") -%}
+        {{ return(relation ~ " version as of " ~ moment.literal) }}
+    {%- endif -%}
+    {%- do strandline.check_not_compacted(relation, as_of, owner) -%}
+    {%- set column = "_cq_batch" if moment.kind == "batch" else "_cq_sync_time" -%}
+    {{ return("(select * from " ~ relation ~ " as all_versions where " ~ column ~ " <= " ~ moment.literal ~ ")") }}
+{%- endmacro %}
+
+
+{% macro moment(as_of, owner) -%}
+    {#- What `as_of` names: {kind, literal}. A number is a batch, a text a time (UTC). -#}
+    {%- if as_of is none -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {%- set named = as_of if as_of is mapping else {("batch" if as_of is number else "time"): as_of} -%}
+    {%- set kind = (named.keys() | list | first) if named | length == 1 else none -%}
+    {%- if kind in ("batch", "snapshot") and modules.re.match("^[0-9]+$", named[kind] | string) -%}
+        {{ return({"kind": kind, "literal": named[kind] | string}) }}
+    {%- elif kind == "tag" -%}
+        {{ return({"kind": kind, "literal": strandline.text_literal(named[kind])}) }}
+    {%- elif kind == "time" -%}
+        {{ return({"kind": kind, "literal": "timestamp " ~ strandline.text_literal(named[kind])}) }}
+    {%- endif -%}
+    {{ exceptions.raise_compiler_error(
+        owner ~ ": as_of is " ~ as_of ~ ". Give a batch (7), a time in UTC ('2025-01-31 12:00:00'), "
+        ~ "or an Iceberg snapshot or tag of the raw table ({'snapshot': 123} or {'tag': 'january'})."
+    ) }}
+{%- endmacro %}
+
+
+{% macro batch_at(relation, as_of, owner="as_of") -%}
+    {#- The last batch of what a raw relation held; none where `as_of` is none: no limit. -#}
+    {%- set moment = strandline.moment(as_of, owner) -%}
+    {%- if moment is none -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {%- if moment.kind == "batch" -%}
+        {{ return(moment.literal | int) }}
+    {%- endif -%}
+    {{ return(strandline.head_batch(strandline.versions_as_of(relation, as_of, owner)) or 0) }}
+{%- endmacro %}
+
+
+{% macro check_not_compacted(relation, as_of, owner) -%}
+    {#- Compaction takes old versions away: below it, no batch and no time can be shown as it was. -#}
+    {%- if not execute or relation is string -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {%- set properties = strandline.table_properties(relation) -%}
+    {%- set compacted_to = properties.get("strandline.compacted_to", "0") | int -%}
+    {%- if compacted_to == 0 -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {%- set moment = strandline.moment(as_of, owner) -%}
+    {%- if moment.kind == "batch" -%}
+        {%- set batch = moment.literal | int -%}
+    {%- else -%}
+        {%- set batch = strandline.head_batch(
+            "(select * from " ~ relation ~ " as all_versions where _cq_sync_time <= " ~ moment.literal ~ ")"
+        ) or 0 -%}
+    {%- endif -%}
+    {%- if batch < compacted_to -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": as_of " ~ as_of ~ " lies at batch " ~ batch ~ ", but older versions were compacted away up to batch "
+            ~ compacted_to ~ ". Ask for batch " ~ compacted_to ~ " or later, or for an Iceberg snapshot that was kept."
+        ) }}
+    {%- endif -%}
+{%- endmacro %}
+
+
+{% macro table_properties(relation) -%}
+    {%- set properties = {} -%}
+    {%- for row in run_query("show tblproperties " ~ relation) -%}
+        {%- do properties.update({row[0]: row[1]}) -%}
+    {%- endfor -%}
+    {{ return(properties) }}
+{%- endmacro %}

@@ -1,0 +1,132 @@
+{% macro deduped_history(relation, primary_key, cursor_field=none, as_of=none, delete_stale=false) -%}
+    {{- return(adapter.dispatch("deduped_history", "strandline")(
+        relation, primary_key, cursor_field, as_of, delete_stale
+    )) -}}
+{%- endmacro %}
+
+
+{% macro default__deduped_history(relation, primary_key, cursor_field, as_of, delete_stale) -%}
+    {%- set owner = "deduped_history(" ~ relation ~ ")" -%}
+    {%- set keys = strandline.key_columns(primary_key, owner) -%}
+    {%- set versions = strandline.versions_as_of(relation, as_of, owner) -%}
+    {%- if delete_stale and execute -%}
+        {%- set refreshes = strandline.complete_refreshes(relation, strandline.batch_at(relation, as_of), owner) -%}
+        {%- set columns = adapter.get_columns_in_relation(relation) | map(attribute="name") | list -%}
+        {%- set versions = strandline.with_vanished(versions, refreshes, columns, keys) -%}
+    {%- endif -%}
+    {{- strandline.history_sql(versions, keys, strandline.version_order(cursor_field), strandline.changed_at(cursor_field)) -}}
+{%- endmacro %}
+
+
+{% macro history_sql(versions, primary_key, place, changed_at) -%}
+    {#-
+        Versions in their order, repetitions collapsed, each valid until the next begins. A version
+        that a newer one claims to precede was never valid: it begins where that one does. So valid_from never
+        decreases, and a time falls into one version of a key at most.
+    -#}
+    {%- set keys = [] -%}
+    {%- for key in primary_key -%}
+        {%- do keys.append("_cq_key_" ~ loop.index) -%}
+    {%- endfor -%}
+    select
+        version.*,
+        valid_from,
+        valid_to,
+        valid_to is null as is_current
+    from (
+        select
+            version,
+            valid_from,
+            lead(valid_from) over (partition by {{ keys | join(", ") }} order by place) as valid_to
+        from (
+            select
+                *,
+                min(changed_at) over (
+                    partition by {{ keys | join(", ") }}
+                    order by place desc
+                    rows between unbounded preceding and current row
+                ) as valid_from
+            from (
+                select
+                    *,
+                    content <=> lag(content) over (partition by {{ keys | join(", ") }} order by place) as repeated
+                from (
+                    select
+                        {%- for key in primary_key %}
+                        {{ strandline.quoted(key) }} as {{ keys[loop.index0] }},
+                        {%- endfor %}
+                        {{ place }} as place,
+                        {{ changed_at }} as changed_at,
+                        struct(
+                            coalesce(_cq_deleted, false) as deleted,
+                            if(_cq_deleted, null, _cq_row_hash) as row_hash
+                        ) as content,
+                        struct(*) as version
+                    from {{ versions }} as versions
+                ) as keyed
+            ) as ordered
+            where not repeated
+        ) as dated
+    ) as closed
+    where not coalesce(version._cq_deleted, false)
+{%- endmacro %}
+
+
+{% macro changed_at(cursor_field) -%}
+    {#- A cursor that is a time says when; without one, the sync that brought the version does. -#}
+    {%- if not cursor_field -%}
+        _cq_sync_time
+    {%- else -%}
+        {%- set cursor = strandline.quoted(cursor_field) -%}
+        {%- set is_time = "typeof(" ~ cursor ~ ") in ('date', 'timestamp', 'timestamp_ntz')" -%}
+        coalesce(if({{ is_time }}, cast({{ cursor }} as timestamp), null), _cq_sync_time)
+    {%- endif -%}
+{%- endmacro %}
+
+
+{% macro with_vanished(versions, refreshes, columns, primary_key) -%}
+    {#-
+        The versions, and a tombstone for every key that a complete full refresh no longer found: of
+        the refresh's generation, without a cursor, so that what comes after it is newer.
+    -#}
+    {%- if not refreshes -%}
+        {{ return(versions) }}
+    {%- endif -%}
+    {%- set keys = primary_key | map("lower") | list -%}
+    (
+        select
+            {%- for column in columns %}
+            {{ strandline.quoted(column) }}{{ "," if not loop.last }}
+            {%- endfor %}
+        from {{ versions }} as delivered
+        {%- for refresh in refreshes %}
+        union all
+        select
+            {%- for column in columns %}
+            {%- set name = column | lower %}
+            {%- if name in keys %}
+            {{ strandline.quoted(column) }}
+            {%- elif name == "_cq_batch" %}
+            cast({{ refresh.batch }} as bigint)
+            {%- elif name == "_cq_generation" %}
+            cast({{ refresh.generation }} as bigint)
+            {%- elif name == "_cq_seq" %}
+            cast(-1 as bigint)
+            {%- elif name == "_cq_deleted" %}
+            true
+            {%- elif name == "_cq_sync_time" %}
+            timestamp_micros({{ refresh.began_at }})
+            {%- else %}
+            null
+            {%- endif %} as {{ strandline.quoted(column) }}{{ "," if not loop.last }}
+            {%- endfor %}
+        from {{ versions }} as delivered
+        where _cq_batch <= {{ refresh.batch }}
+        group by
+            {%- for key in primary_key %}
+            {{ strandline.quoted(key) }}{{ "," if not loop.last }}
+            {%- endfor %}
+        having max(_cq_batch) < {{ refresh.batch }}
+        {%- endfor %}
+    )
+{%- endmacro %}

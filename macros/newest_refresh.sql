@@ -1,0 +1,14 @@
+{% macro newest_refresh(relation) -%}
+    {{- return(adapter.dispatch("newest_refresh", "strandline")(relation)) -}}
+{%- endmacro %}
+
+
+{% macro default__newest_refresh(relation) -%}
+    {#- Whole generations: what a complete full refresh delivered, and what came after it. -#}
+    {%- set refreshes = strandline.complete_refreshes(relation, none, "newest_refresh(" ~ relation ~ ")") if execute else [] -%}
+    select *
+    from {{ relation }} as versions
+    {%- if refreshes %}
+    where _cq_generation >= {{ refreshes[-1].generation }}
+    {%- endif %}
+{%- endmacro %}

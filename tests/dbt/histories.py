@@ -1,0 +1,130 @@
+"""Random histories of a raw table, and what its snapshot and history are by definition.
+
+Many histories share one table: the history's number is part of the key, so that one dbt run
+advances them all. A batch of the table holds one batch of every history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any
+
+from tests.dbt.rawtables import EPOCH, Row
+
+COLUMNS = (
+    "history int, k1 string, k2 int, cursor int, at timestamp, payload string, tags map<string,int>"
+)
+KEY = ["history", "k1", "k2"]
+# by number, by time, by arrival
+CURSORS = ("cursor", "at", None)
+
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Histories:
+    """Batches of many histories.
+
+    Args:
+        batches: rows per batch, in order of emission.
+    """
+
+    batches: tuple[tuple[Row, ...], ...]
+
+    @classmethod
+    def drawn(cls, seed: int, histories: int, batches: int) -> Histories:
+        """The same rows for the same seed; few values, so that keys meet and cursors tie."""
+        draw = Random(seed)
+        return cls(
+            tuple(
+                tuple(
+                    _change(draw, history)
+                    for history in range(histories)
+                    for _ in range(draw.randint(0, 3))
+                )
+                for _ in range(batches)
+            )
+        )
+
+
+def _change(draw: Random, history: int) -> Row:
+    cursor = draw.choice([None, 1, 2, 3])
+    payload = draw.choice([None, "x", "quote ' \\ and\nline 🌊"])
+    return {
+        "history": history,
+        "k1": draw.choice(["a", "b", None]),
+        "k2": draw.choice([1, None]),
+        "cursor": cursor,
+        "at": None if cursor is None else EPOCH + timedelta(days=cursor),
+        "payload": payload,
+        "tags": {"n": cursor or 0} if payload else None,
+        "_deleted": draw.random() < 1 / 3,
+        "_generation": draw.choice([1, 1, 1, 1, 2]),
+    }
+
+
+def order(row: Row, cursor: str | None) -> tuple[Any, ...]:
+    """The place of a version among those of its key."""
+    value = row[cursor] if cursor else None
+    return (
+        row["_cq_generation"],
+        value is not None,
+        value or 0 if cursor != "at" else value or datetime.min,
+        row["_cq_batch"],
+        row["_cq_seq"],
+    )
+
+
+def latest(rows: Iterable[Row], cursor: str | None) -> dict[Key, Row]:
+    """The newest version per key, tombstones removed: the definition, without SQL."""
+    newest = {key: versions[-1] for key, versions in _versions(rows, cursor).items()}
+    return {key: row for key, row in newest.items() if not row["_cq_deleted"]}
+
+
+def history(rows: Iterable[Row], cursor: str | None) -> dict[Key, Row]:
+    """Every distinct version with its validity, by key, batch and position."""
+    found: dict[Key, Row] = {}
+    for key, versions in _versions(rows, cursor).items():
+        distinct: list[Row] = []
+        for row in versions:
+            if not distinct or _content(row) != _content(distinct[-1]):
+                distinct.append(row)
+        valid_to = None
+        for row in reversed(distinct):
+            at = row["at"] if cursor == "at" and row["at"] is not None else row["_cq_sync_time"]
+            valid_from = at if valid_to is None else min(at, valid_to)
+            if not row["_cq_deleted"]:
+                found[(*key, row["_cq_batch"], row["_cq_seq"])] = {
+                    **row,
+                    "valid_from": valid_from,
+                    "valid_to": valid_to,
+                    "is_current": valid_to is None,
+                }
+            valid_to = valid_from
+    return found
+
+
+def by_key(rows: Iterable[Row], *more: str) -> dict[Key, Row]:
+    """Rows by their key and further columns, each once."""
+    keyed: dict[Key, Row] = {}
+    for row in rows:
+        key = tuple(row[name] for name in (*KEY, *more))
+        assert key not in keyed, f"two rows of {key}"
+        keyed[key] = row
+    return keyed
+
+
+def _versions(rows: Iterable[Row], cursor: str | None) -> dict[Key, list[Row]]:
+    keys: dict[Key, list[Row]] = {}
+    for row in rows:
+        keys.setdefault(tuple(row[name] for name in KEY), []).append(row)
+    return {
+        key: sorted(versions, key=lambda row: order(row, cursor)) for key, versions in keys.items()
+    }
+
+
+def _content(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (True,) if row["_cq_deleted"] else (False, row["_cq_row_hash"])

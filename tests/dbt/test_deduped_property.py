@@ -1,0 +1,122 @@
+"""Incremental = full rebuild = the definition, after every prefix of random histories.
+
+Longer: STRANDLINE_EXAMPLES=5 runs five hundred histories.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.dbt.dbtproject import DbtProject
+from tests.dbt.histories import COLUMNS, CURSORS, KEY, Histories, by_key, history, latest
+from tests.dbt.rawtables import RawSchema
+
+HISTORIES = 100
+BATCHES = 5
+EXAMPLES = int(os.environ.get("STRANDLINE_EXAMPLES", "2"))
+AS_OF = (2, 4)
+SOURCE = "source('shop', 'histories')"
+KINDS = {"latest": latest, "history": history}
+IDENTITY: dict[str, tuple[str, ...]] = {"latest": (), "history": ("_cq_batch", "_cq_seq")}
+
+
+def name(way: str, kind: str, cursor: str | None) -> str:
+    return f"{way}_{kind}_by_{cursor or 'arrival'}"
+
+
+def materialized(kind: str, cursor: str | None) -> str:
+    return (
+        f"{{{{ config(materialized='deduped_{kind}', primary_key={KEY}, "
+        f"cursor_field={cursor!r}) }}}}\n"
+        f"select * from {{{{ {SOURCE} }}}}"
+    ).replace("None", "none")
+
+
+def from_macro(kind: str, cursor: str | None, as_of: int | None = None) -> str:
+    return (
+        "{{ config(materialized='table', file_format='iceberg') }}\n"
+        f"{{{{ strandline.deduped_{kind}({SOURCE}, {KEY}, {cursor!r}, {as_of}) }}}}"
+    ).replace("None", "none")
+
+
+@dataclass
+class Probe:
+    """The project with its one manifest; kept out of what hypothesis prints of an example."""
+
+    project: DbtProject = field(repr=False)
+    raw: RawSchema = field(repr=False)
+    manifest: Any = field(repr=False)
+
+    def build(self, models: list[str], *flags: str) -> dict[str, str]:
+        results = self.project.run("run", "--select", *models, *flags, manifest=self.manifest)
+        assert {one.status for one in results.values()} == {"success"}, results
+        return {name: one.message for name, one in results.items()}
+
+
+@pytest.fixture(scope="module")
+def probe(project: DbtProject, raw: RawSchema) -> Probe:
+    for kind in KINDS:
+        for cursor in CURSORS:
+            project.write(f"models/{name('merged', kind, cursor)}.sql", materialized(kind, cursor))
+            project.write(f"models/{name('rebuilt', kind, cursor)}.sql", from_macro(kind, cursor))
+        for batch in AS_OF:
+            project.write(
+                f"models/{name(f'as_of_{batch}', kind, 'at')}.sql", from_macro(kind, "at", batch)
+            )
+    project.write(
+        "models/sources.yml",
+        {"sources": [{"name": "shop", "schema": raw.schema, "tables": [{"name": "histories"}]}]},
+    )
+    return Probe(project, raw, project.parse())
+
+
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(seed=st.integers(0, 2**31))
+def test_merged_is_rebuilt_is_defined(probe: Probe, seed: int) -> None:
+    """After each build, of one new batch or of several; and building again changes nothing.
+
+    The histories of a seed are independent of each other: what differs names its history.
+    """
+    print(f"seed {seed}")
+    project, raw = probe.project, probe.raw
+    drawn = Histories.drawn(seed, HISTORIES, BATCHES)
+    stops = {BATCHES, *Random(seed).sample(range(1, BATCHES), 2)}
+    raw.spark.sql(f"drop table if exists {raw.schema}.histories")
+    raw.create("histories", COLUMNS)
+    merged = {name("merged", kind, cursor): (kind, cursor) for kind in KINDS for cursor in CURSORS}
+    flags = ["--full-refresh"]
+    for batch, rows in enumerate(drawn.batches, start=1):
+        raw.append("histories", batch, rows)
+        if batch not in stops:
+            continue
+        messages = probe.build([*merged], *flags)
+        step = "BUILD" if flags else "MERGE"
+        assert {messages[model].split()[0] for model in merged} == {step}
+        flags = []
+        versions = project.rows(f"{raw.schema}.histories")
+        for model, (kind, cursor) in merged.items():
+            assert by_key(project.rows(model), *IDENTITY[kind]) == KINDS[kind](versions, cursor)
+    before = {model: project.snapshots(model) for model in merged}
+    probe.build([*merged])
+    assert {model: project.snapshots(model) for model in merged} == before
+
+    rebuilt = {name("rebuilt", kind, cursor): (kind, cursor) for kind, cursor in merged.values()}
+    as_of = {name(f"as_of_{batch}", kind, "at"): (kind, batch) for kind in KINDS for batch in AS_OF}
+    probe.build([*rebuilt, *as_of])
+    for model, (kind, cursor) in rebuilt.items():
+        assert by_key(project.rows(model), *IDENTITY[kind]) == KINDS[kind](versions, cursor)
+    for model, (kind, batch) in as_of.items():
+        then = [row for row in versions if row["_cq_batch"] <= batch]
+        assert by_key(project.rows(model), *IDENTITY[kind]) == KINDS[kind](then, "at")

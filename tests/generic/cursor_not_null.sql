@@ -1,0 +1,22 @@
+{% test cursor_not_null(model, cursor_field=none, max_share=0, row_condition=none) %}
+    {{ config(severity="warn") }}
+    {%- set cursor = strandline.tested_order(model, cursor_field, "cursor_not_null") %}
+    with versions as (
+        select *
+        from {{ strandline.tested_rows(model, row_condition) }} as versions
+        where not coalesce(_cq_deleted, false)
+    ),
+
+    share as (
+        select
+            count(*) as all_rows,
+            count_if({{ strandline.quoted(cursor) }} is null) as rows_without_cursor
+        from versions
+    )
+
+    select versions.*
+    from versions
+    cross join share
+    where versions.{{ strandline.quoted(cursor) }} is null
+        and share.rows_without_cursor > {{ max_share }} * share.all_rows
+{% endtest %}

@@ -1,0 +1,51 @@
+{% test no_cursor_regression(model, primary_key=none, cursor_field=none, row_condition=none) %}
+    {{ config(severity="warn") }}
+    {%- set keys = strandline.tested_key(model, primary_key, "no_cursor_regression") %}
+    {%- set cursor = strandline.tested_order(model, cursor_field, "no_cursor_regression") %}
+    with versions as (
+        select *
+        from {{ strandline.tested_rows(model, row_condition) }} as versions
+        where {{ strandline.quoted(cursor) }} is not null
+    ),
+
+    compared as (
+        select
+            {%- for name in (keys + [cursor]) | unique %}
+            {{ strandline.quoted(name) }},
+            {%- endfor %}
+            _cq_generation,
+            _cq_batch,
+            _cq_seq,
+            _cq_sync_time,
+            max(struct({{ strandline.quoted(cursor) }} as at, _cq_generation as generation, _cq_batch as batch))
+                over earlier as newest
+        from versions
+        window earlier as (
+            partition by
+                {%- for key in keys %}
+                {{ strandline.quoted(key) }}{{ "," if not loop.last }}
+                {%- endfor %}
+            -- by batch alone: within one, several versions may come in any order
+            order by _cq_batch
+            range between unbounded preceding and 1 preceding
+        )
+    )
+
+    select
+        {%- for name in (keys + [cursor]) | unique %}
+        {{ strandline.quoted(name) }},
+        {%- endfor %}
+        newest.at as newest_cursor,
+        newest.batch as newest_batch,
+        _cq_generation,
+        _cq_batch,
+        _cq_seq,
+        _cq_sync_time,
+        if(
+            _cq_generation > newest.generation,
+            'the cursor went back at the source: this version counts, its generation overrules',
+            'an older version came late: the newest cursor counts'
+        ) as problem
+    from compared
+    where {{ strandline.quoted(cursor) }} < newest.at
+{% endtest %}

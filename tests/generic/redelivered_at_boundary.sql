@@ -1,0 +1,38 @@
+{% test redelivered_at_boundary(model, primary_key=none, cursor_field=none, row_condition=none) %}
+    {{ config(severity="warn") }}
+    {%- set raw = strandline.tested_table(model, "redelivered_at_boundary") %}
+    {%- set cursor = strandline.tested_order(raw, cursor_field, "redelivered_at_boundary") %}
+    {%- set syncs = strandline.syncs_relation(raw.schema) %}
+    {%- if not execute or load_relation(syncs) is none %}
+        select cast(null as bigint) as _cq_batch where false
+    {%- else %}
+    {%- set keys = primary_key or strandline.tested_settings(raw).get("primary_key") %}
+    {%- set type = strandline.column_type(raw, cursor) %}
+    with redeliveries as (
+        {{ strandline.duplicates(strandline.tested_rows(raw, row_condition), keys, cursor) }}
+    ),
+
+    windows as (
+        select
+            batch,
+            max_by(cursor_low, started_at) as cursor_low
+        from {{ syncs }} as syncs
+        where table_name = {{ strandline.text_literal(raw.identifier) }}
+            and status in ('synced', 'recovered')
+            and mode = 'incremental'
+            and cursor_field = {{ strandline.text_literal(cursor) }}
+        group by batch
+    )
+
+    select
+        redeliveries.*,
+        windows.cursor_low,
+        'delivered again below the window of its sync' as problem
+    from redeliveries
+    inner join windows
+        on redeliveries._cq_batch = windows.batch
+    where redeliveries.duplicate_kind = 'redelivery'
+        -- a null cursor has no place in the window: such rows are read at every sync
+        and redeliveries.{{ strandline.quoted(cursor) }} < cast(windows.cursor_low as {{ type }})
+    {%- endif %}
+{% endtest %}

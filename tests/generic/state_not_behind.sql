@@ -1,0 +1,61 @@
+{% test state_not_behind(model, grace_minutes=10) %}
+    {{ config(severity="warn") }}
+    {%- set raw = strandline.tested_table(model, "state_not_behind") %}
+    {%- set state = strandline.state_relation(raw.schema) %}
+    {%- if not execute or load_relation(state) is none %}
+        select cast(null as string) as table_name where false
+    {%- else %}
+    {#- The data first, then the state: what a sync that runs meanwhile adds to the state does no harm. #}
+    {%- set data = strandline.pinned(raw) %}
+    with data as (
+        select
+            max(_cq_batch) as raw_batch,
+            max_by(_cq_source_name, _cq_batch) as source_name
+        from {{ data }} as versions
+    ),
+
+    -- since when the head has been there: a sync publishes it a moment before it stores the state
+    head as (
+        select max(made_current_at) as published_at
+        from {{ raw }}.history as history
+        where is_current_ancestor
+    ),
+
+    states as (
+        select
+            {{ strandline.state_table_name("key") }} as table_name,
+            substring_index(key, '.', 1) as source_name,
+            max(cast(get_json_object(value, '$.batch') as bigint)) as state_batch,
+            max(coalesce(version, 0)) as version
+        from {{ state }} as state
+        group by key
+    ),
+
+    judged as (
+        select
+            {{ strandline.text_literal(raw.identifier) }} as table_name,
+            data.source_name,
+            data.raw_batch,
+            states.state_batch,
+            states.version,
+            head.published_at,
+            case
+                when data.raw_batch is null then cast(null as string)
+                when states.state_batch is null and data.raw_batch > 1 then 'data without any state'
+                when coalesce(states.state_batch, 0) < data.raw_batch - 1 then 'several batches without state'
+                when coalesce(states.state_batch, 0) < data.raw_batch
+                    and head.published_at < current_timestamp() - interval {{ grace_minutes }} minutes
+                    then 'the newest batch without state: the next run recovers it'
+            end as problem
+        from data
+        cross join head
+        left join states
+            on states.table_name = {{ strandline.text_literal(raw.identifier) }}
+            and states.source_name = data.source_name
+    )
+
+    select *
+    from judged
+    where problem is not null
+    {%- endif %}
+{% endtest %}
