@@ -187,6 +187,9 @@ def discover(settings: Settings, sources: tuple[str, ...], columns: bool) -> Non
 @click.option("--full-refresh", is_flag=True, help="Read everything again, in a new generation.")
 @click.option("--concurrency", type=click.IntRange(1), help="Tables synced at once.")
 @click.option("--dry-run", is_flag=True, help="Show what would be read, write nothing.")
+@click.option("--from", "low", help="Read again from this cursor on, without moving the cursor.")
+@click.option("--to", "high", help="Where that ends, inclusive; default: the stored cursor.")
+@click.option("--chunk", help="How much of it one batch covers: '1 day', or 10000 for numbers.")
 @click.pass_obj
 def run(
     settings: Settings,
@@ -194,10 +197,19 @@ def run(
     full_refresh: bool,
     concurrency: int | None,
     dry_run: bool,
+    low: str | None,
+    high: str | None,
+    chunk: str | None,
 ) -> None:
     """Appends what changed since the last cursor, one batch a table, and records the cursor."""
+    if low is None and (high or chunk):
+        raise click.UsageError("--to and --chunk belong to a backfill: say where with --from.")
+    if low is not None and (full_refresh or dry_run):
+        raise click.UsageError("--from reads a range again: leave --full-refresh and --dry-run.")
     from loader import report
+    from loader.backfill import Backfill
     from loader.drill import drill
+    from loader.run import sync_table
     from loader.spark import rows_written
     from loader.watch import Watch
 
@@ -209,7 +221,8 @@ def run(
         watch = Watch(progress, drill(os.environ, pipeline.spark))
         with progress, _stopping(watch.stopped.set, pipeline.spark):
             outcomes = []
-            for outcome in pipeline.run(watch, select, full_refresh, concurrency):
+            work = Backfill(low, high, chunk) if low is not None else sync_table
+            for outcome in pipeline.run(watch, select, full_refresh, concurrency, work):
                 progress.done(outcome.table, report.ended(outcome))
                 outcomes.append(outcome)
         sys.exit(report.finished(output, outcomes))

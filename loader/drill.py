@@ -1,8 +1,9 @@
 """Crash drills: kill the loader at a named step, as a power cut would, and see what is left.
 
 ``LOADER_CRASH_AT=published loader run`` dies after the first batch is published, before its
-state is written; ``LOADER_CRASH_AT=published:shop.orders`` waits for that table. The next run
-must complete as if nothing had happened. The tests do this at every step.
+state is written; ``LOADER_CRASH_AT=published:shop.orders`` waits for that table, and
+``ledger-recorded:shop.orders#5`` for the fifth time it gets there (a backfill's fifth chunk). The
+next run must complete as if nothing had happened. The tests do this at every step.
 """
 
 from __future__ import annotations
@@ -43,16 +44,21 @@ class Drill:
         step: one of :data:`STEPS`.
         table: ``source.table``; None is the first table that gets there.
         pids: the processes to kill, this one last.
+        times: how often it must have come there.
     """
 
-    def __init__(self, step: str, table: str | None, pids: tuple[int, ...]) -> None:
+    def __init__(self, step: str, table: str | None, pids: tuple[int, ...], times: int = 1) -> None:
         self.step = step
         self.table = table
         self.pids = pids
+        self.times = times
 
     def reached(self, step: str, table: str) -> None:
         """A table has come to a step."""
-        if step == self.step and self.table in (None, table):
+        if step != self.step or self.table not in (None, table):
+            return
+        self.times -= 1
+        if self.times < 1:
             # SIGKILL: nothing gets to clean up.
             for pid in self.pids:
                 os.kill(pid, signal.SIGKILL)
@@ -67,7 +73,12 @@ def drill(environment: Mapping[str, str], spark: SparkSession) -> Drill | None:
     wanted = environment.get(VARIABLE)
     if not wanted:
         return None
-    step, _, table = wanted.partition(":")
+    place, _, times = wanted.partition("#")
+    step, _, table = place.partition(":")
+    if times and not times.isdecimal():
+        raise SpecError(
+            f"{times!r} is no number of times", where=VARIABLE, remedy="Write `published#2`"
+        )
     if step not in STEPS:
         raise SpecError(
             f"the sync protocol has no step {step!r}",
@@ -75,4 +86,5 @@ def drill(environment: Mapping[str, str], spark: SparkSession) -> Drill | None:
             remedy=f"{did_you_mean(step, STEPS)} Its steps: {', '.join(STEPS)}".strip(),
         )
     jvm: Any = spark._jvm
-    return Drill(step, table or None, (jvm.java.lang.ProcessHandle.current().pid(), os.getpid()))
+    pids = (jvm.java.lang.ProcessHandle.current().pid(), os.getpid())
+    return Drill(step, table or None, pids, int(times or 1))

@@ -36,7 +36,8 @@ class SyncRecord:
 
     Attributes:
         batch: the batch committed; None where none was.
-        cursor_low: the window's inclusive lower bound, lookback applied; None reads everything.
+        cursor_low: the window's inclusive lower bound, lookback and late rows included; None reads
+            everything.
         cursor_high: the cursor stored after this attempt.
         rows_read: rows that the source delivered; appended + redelivered.
         error: one line, secrets removed.

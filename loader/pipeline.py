@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -38,6 +38,9 @@ from loader.watch import Watch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+Work = Callable[[Plan, Lease, Snapshot, Stores, Watch, str], SyncRecord]
 
 
 @dataclass(frozen=True)
@@ -133,9 +136,17 @@ class Pipeline:
         stores.state.prepare()
 
     def run(
-        self, watch: Watch, select: Sequence[str], full_refresh: bool, concurrency: int | None
+        self,
+        watch: Watch,
+        select: Sequence[str],
+        full_refresh: bool,
+        concurrency: int | None,
+        work: Work = sync_table,
     ) -> Iterator[Outcome]:
         """Syncs the selected tables; yields each table's outcome as it ends.
+
+        Args:
+            work: what is done to each table, once it is locked and its source is open.
 
         Raises:
             SpecError: where a selection matches nothing.
@@ -181,7 +192,7 @@ class Pipeline:
                         watch.warn(planned.name, "no primary key: a snapshot needs one")
                     jobs.append(
                         pool.submit(
-                            self._attempt, part.spec, planned, held, snapshot, watch, run_id
+                            self._attempt, work, part.spec, planned, held, snapshot, watch, run_id
                         )
                     )
             for job in as_completed(jobs):
@@ -197,6 +208,7 @@ class Pipeline:
 
     def _attempt(
         self,
+        work: Work,
         source: SourceSpec,
         planned: Plan,
         held: Lease,
@@ -207,7 +219,7 @@ class Pipeline:
         started = now()
         try:
             stores = self.stores(source, own_session=True)
-            record = sync_table(planned, held, snapshot, stores, watch, run_id)
+            record = work(planned, held, snapshot, stores, watch, run_id)
             return Outcome(planned.name, record)
         except Exception as error:
             return self._failed(source, planned.lake_table, error, run_id, planned, started)

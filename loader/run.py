@@ -128,6 +128,11 @@ def look(plan: Plan, snapshot: Snapshot, known: Known, watch: Watch) -> tuple[Wi
             f"{bounds.future} rows are dated in the future (up to {bounds.high.text}): "
             f"loaded, but the cursor stays at the source's clock, {bounds.clock.text}",
         )
+    if full and bounds.rows == 0 and known.next_batch > 1:
+        watch.warn(
+            plan.name,
+            "the source is empty: nothing is appended, and what raw holds is not taken for deleted",
+        )
     for note in bounds.notes:
         watch.warn(plan.name, note)
     return replace(window, high=bounds.high, reach=bounds.reach), bounds
@@ -146,6 +151,7 @@ def intend(
         cursor_field=plan.cursor.name if plan.cursor else None,
         mark=bounds.mark,
         base=None if full else known.state.base,
+        backfill=None if full else known.state.backfill,
     )
     record = SyncRecord(
         run_id=run_id,
@@ -156,7 +162,7 @@ def intend(
         mode=FULL_REFRESH if fresh_generation else plan.mode,
         cursor_field=state.cursor_field,
         cursor_type=plan.cursor.type.value if plan.cursor else None,
-        cursor_low=window.low.text if window.low else None,
+        cursor_low=window.floor.text if window.floor else None,
         cursor_high=state.cursor.text if state.cursor else None,
         rows_redelivered=0,
         rows_null_cursor=bounds.nulls if plan.cursor else None,

@@ -41,6 +41,7 @@ class TableState:
         cursor: None where no row with a cursor was seen yet, or the table has none.
         cursor_field: the column the cursor is of.
         mark: what the connector remembered with it (PostgreSQL: its transaction horizon).
+        backfill: how far a backfill has come that is not done yet: from, to, done_to.
     """
 
     batch: int = 0
@@ -49,6 +50,7 @@ class TableState:
     cursor_field: str | None = None
     mark: Mapping[str, Any] | None = None
     base: int | None = None
+    backfill: Mapping[str, str] | None = None
 
     def to_json(self) -> str:
         """The value as stored: keys sorted, the cursor as text."""
@@ -63,6 +65,8 @@ class TableState:
             value["base_generation"] = self.base
         if self.mark is not None:
             value["mark"] = dict(self.mark)
+        if self.backfill is not None:
+            value["backfill"] = dict(self.backfill)
         return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
     @classmethod
@@ -78,7 +82,7 @@ class TableState:
             if not isinstance(value, dict) or "batch" not in value:
                 raise ValueError("it is not a JSON object with a batch")
             text_of, field, mark = (value.get(k) for k in ("cursor", "cursor_field", "mark"))
-            base = value.get("base_generation")
+            base, backfill = value.get("base_generation"), value.get("backfill")
             cursor = None
             if text_of is not None:
                 if not isinstance(text_of, str):
@@ -86,6 +90,8 @@ class TableState:
                 cursor = stored(text_of, CursorType(value["cursor_type"]).value, key)
             if not isinstance(field, str | None) or not isinstance(mark, dict | None):
                 raise ValueError("its cursor_field or mark is of another kind")
+            if not isinstance(backfill, dict | None):
+                raise ValueError("its backfill is of another kind")
             return cls(
                 batch=_count(value["batch"], "batch", 0),
                 generation=_count(value.get("generation", 1), "generation", 1),
@@ -93,6 +99,7 @@ class TableState:
                 cursor_field=field,
                 mark=mark,
                 base=_count(base, "base_generation", 1) if base is not None else None,
+                backfill=backfill,
             )
         except (ValueError, KeyError, TypeError) as problem:
             raise StateError(

@@ -1,0 +1,69 @@
+"""Long work that is killed half-way: a backfill goes on, a full refresh starts over, unseen."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.crash import shop
+from tests.crash.workers import Workers
+from tests.services import Database
+from tests.sync.project import Project
+
+CHUNKS = 12
+KILLED_AFTER = 5
+
+
+@pytest.mark.slow
+def test_a_backfill_goes_on_with_the_chunk_after_the_last(
+    project: Project, postgres_database: Database, workers: Workers
+) -> None:
+    postgres_database.execute(
+        "create table orders (id int primary key, note text)",
+        "insert into orders select n, 'first' from generate_series(1, 120) n",
+    )
+    project.jdbc(postgres_database, ["orders"], table_options={"orders": {"cursor_field": "id"}})
+    project.run()
+    postgres_database.execute("update orders set note = 'changed'")
+    command = ("run", "--from", "1", "--chunk", "10")
+    worker = workers.take()
+    worker.start(project, *command, crash_at=f"ledger-recorded:shop.orders#{KILLED_AFTER}")
+    assert worker.died() == signal.SIGKILL
+    assert project.state("shop.orders")["backfill"] == {"from": "1", "to": "120", "done_to": "50"}
+
+    again = project.run(*command[1:])
+    assert any("it goes on at 51" in text for text in again.warnings)
+    ledger = project.rows(
+        "select cursor_low, rows_appended from raw._cq_syncs where mode = 'backfill' order by batch"
+    )
+    assert ledger == [(str(1 + 10 * n), 10) for n in range(CHUNKS)]
+    assert "backfill" not in project.state("shop.orders")
+    assert project.rows("select count(*) from raw.orders where note = 'changed'") == [(120,)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["extracted", "staged"])
+def test_a_full_refresh_starts_over(
+    project: Project, postgres_database: Database, workers: Workers, step: str
+) -> None:
+    """A reader sees the table as before, until the whole refresh is there."""
+    tables = shop.names(1)
+    shop.create(postgres_database, tables)
+    shop.configure(project, postgres_database, tables)
+    project.run()
+    postgres_database.execute(f"delete from {tables[0]} where id <= 10")
+    worker = workers.take()
+    worker.start(project, "run", "--full-refresh", crash_at=step)
+    assert worker.died() == signal.SIGKILL
+    assert shop.batches_seen(project, tables) == {tables[0]: [(1, shop.FIRST)]}
+    assert project.rows("select count(*) from raw._cq_syncs where mode = 'full_refresh'") == [(0,)]
+
+    project.run("--full-refresh")
+    assert shop.batches_seen(project, tables) == {
+        tables[0]: [(1, shop.FIRST), (2, shop.FIRST - 10)]
+    }
+    complete = project.rows(
+        "select batch, generation, status from raw._cq_syncs where mode = 'full_refresh'"
+    )
+    assert complete == [(2, 2, "synced")]

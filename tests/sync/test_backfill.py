@@ -1,0 +1,98 @@
+"""A range that is read again: what was missed is found, and the cursor stays where it is."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from tests.services import Database
+from tests.sync.project import Project
+
+MONTHS = 12
+
+
+@pytest.fixture
+def orders(project: Project, postgres_database: Database) -> Database:
+    """Two rows a month, synced; then each was changed without moving its cursor."""
+    postgres_database.execute(
+        "create table orders (id int primary key, note text, at date)",
+        "insert into orders select n, 'first', date '2025-01-03' + (n - 1) / 2 * 31 "
+        f"from generate_series(1, {2 * MONTHS}) n",
+    )
+    project.jdbc(postgres_database, ["orders"], table_options={"orders": {"cursor_field": "at"}})
+    project.run()
+    postgres_database.execute("update orders set note = 'changed'")
+    return postgres_database
+
+
+def newest(project: Project) -> list[tuple[object, ...]]:
+    return project.rows(
+        "select id, max_by(note, struct(_cq_generation, at, _cq_batch, _cq_seq)) "
+        "from raw.orders group by id order by id"
+    )
+
+
+def test_a_range_is_read_again_in_chunks(project: Project, orders: Database) -> None:
+    before = project.state("shop.orders")
+    ran = project.run("--from", "2025-01-01", "--to", "2025-06-30", "--chunk", "31 days")
+    line = ran.table("shop.orders")
+    assert (line["read"], line["appended"], line["status"]) == (12, 12, "synced")
+    ledger = project.rows(
+        "select mode, batch, cursor_low, cursor_high, rows_appended from raw._cq_syncs "
+        "where batch > 1 order by batch"
+    )
+    lows = [dt.date(2025, 1, 1) + dt.timedelta(days=31 * n) for n in range(6)]
+    high = before["cursor"]
+    assert ledger == [("backfill", 2 + n, low.isoformat(), high, 2) for n, low in enumerate(lows)]
+    after = project.state("shop.orders")
+    assert after == before | {"batch": 7}
+    notes = [note for _, note in newest(project)]
+    assert notes == ["changed"] * 12 + ["first"] * 12
+
+    # what is known is not appended again, and a sync goes on where it would have
+    ran = project.run("--from", "2025-01-01", "--to", "2025-06-30")
+    assert (ran.table("shop.orders")["appended"], ran.table("shop.orders")["redelivered"]) == (
+        0,
+        12,
+    )
+    orders.execute("insert into orders values (99, 'new', date '2026-01-01')")
+    project.run()
+    assert len(newest(project)) == 2 * MONTHS + 1
+
+
+def test_without_an_end_it_goes_to_the_cursor(project: Project, orders: Database) -> None:
+    assert project.run("--from", "2025-01-01").table("shop.orders")["appended"] == 2 * MONTHS
+    assert newest(project) == orders.query("select id, note from orders order by id")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--from", "2025-06-30", "--to", "2025-01-01"], "ends (2025-01-01) before it begins"),
+        (["--from", "June"], "'June' is no value of the cursor's type, date"),
+        (["--from", "2025-01-01", "--chunk", "100"], "'100' does not cut a cursor of type date"),
+        (["--from", "2025-01-01", "--chunk", "fortnight"], "--chunk: 'fortnight' is no"),
+        (["--from", "0001-01-01", "--chunk", "1 day"], "into more than 10000 batches"),
+    ],
+)
+def test_says_what_is_wrong_with_a_range(
+    project: Project, orders: Database, arguments: list[str], words: str
+) -> None:
+    ran = project.loader("run", *arguments)
+    assert ran.code == 1
+    (error,) = ran.errors
+    assert words in error
+    assert project.state("shop.orders")["batch"] == 1
+
+
+def test_needs_something_to_go_back_to(project: Project, postgres_database: Database) -> None:
+    postgres_database.execute("create table empty (id int primary key, at date)")
+    project.jdbc(postgres_database, ["empty"], table_options={"empty": {"cursor_field": "at"}})
+    ran = project.loader("run", "--from", "2025-01-01")
+    assert (ran.code, "nothing was synced yet" in ran.errors[0]) == (1, True)
+
+
+def test_an_end_alone_is_wrong_usage(project: Project, orders: Database) -> None:
+    ran = project.loader("run", "--to", "2025-01-01")
+    assert (ran.code, "say where with --from" in ran.text) == (2, True)
