@@ -226,7 +226,8 @@ def main(
             chosen = tuple(name for name in names if name in tools)
             if not chosen:
                 continue
-            python = peers if module == "dlt_tools" else sys.executable
+            # a relative path holds here, not in the folder that the process runs in
+            python = str(Path(peers).absolute()) if module == "dlt_tools" else sys.executable
             place = folder / chosen[0].replace(" ", "_")
             with server.database() as database, running(python, module, chosen, place) as process:
                 workload = Writers(database, seed, writers, backwards=not forwards)
