@@ -33,7 +33,6 @@ def test_under_live_writers_ours_loses_nothing_and_a_plain_cursor_does(
     ours = Strandline(spark, tmp_path, f"raw_{database.name}", database.url, **account)
     options = {"url": database.url, "driver": "org.postgresql.Driver", **account}
     plain = PlainCursor(spark, tmp_path / "plain", ">", options)
-    # Rows whose cursor falls are a matter of the order of versions, not of windows.
     writers = Writers(database, seed=1, backwards=True)
     writers.create()
     late = database.connect()
