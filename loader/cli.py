@@ -302,8 +302,10 @@ def _stopping(stop: Callable[[], None], spark: SparkSession) -> Iterator[None]:
 
 
 def _register() -> None:
+    from loader.cli_codegen import codegen
     from loader.cli_state import state
 
+    main.add_command(codegen)
     main.add_command(state)
 
 

@@ -35,7 +35,8 @@ _NEXT_STEPS = (
     "  1. loader.yml: name your database and its tables; export the variables it uses",
     "  2. loader setup postgresql      # Spark, and the database's JDBC driver",
     "  3. loader run                   # append what changed",
-    "  4. dbt build --profiles-dir profiles",
+    "  4. loader codegen               # dbt sources, tests and models for all its tables",
+    "  5. dbt build --profiles-dir profiles",
 )
 
 

@@ -4,13 +4,18 @@
         that exist: [{source, relation, primary_key, cursor_field}].
     -#}
     {%- set tables = [] -%}
+    {%- set present = {} -%}
     {%- for node in graph.sources.values() | sort(attribute="unique_id") -%}
         {%- set settings = (node.config.get("meta") or {}).get("strandline") or {} -%}
         {%- if settings.get("primary_key") -%}
             {%- set relation = api.Relation.create(
                 schema=node.schema, identifier=node.identifier, quote_policy=node.quoting
             ) -%}
-            {%- if load_relation(relation) is not none -%}
+            {%- if node.schema not in present -%}
+                {%- do present.update({node.schema: strandline.tables_in(node.schema)}) -%}
+            {%- endif -%}
+            {#- load_relation() does not find names with capitals -#}
+            {%- if relation.identifier | lower in present[node.schema] -%}
                 {%- do tables.append({
                     "source": node.source_name,
                     "relation": relation,
@@ -21,4 +26,18 @@
         {%- endif -%}
     {%- endfor -%}
     {{ return(tables) }}
+{%- endmacro %}
+
+
+{% macro tables_in(schema) -%}
+    {#- The names of a schema's tables in lower case; none where there is no such schema. -#}
+    {%- set found = run_query("show schemas like " ~ strandline.text_literal(schema)) -%}
+    {%- if schema | lower not in found.columns[0].values() | map("lower") | list -%}
+        {{ return([]) }}
+    {%- endif -%}
+    {%- set names = [] -%}
+    {%- for row in run_query("show tables in " ~ strandline.quoted(schema)) -%}
+        {%- do names.append(row[1] | lower) -%}
+    {%- endfor -%}
+    {{ return(names) }}
 {%- endmacro %}

@@ -109,7 +109,9 @@
             ~ " sources. Name the raw table: `raw: source('...', '...')`."
         ) }}
     {%- endif -%}
-    {{ return(api.Relation.create(schema=found[0].schema, identifier=found[0].identifier)) }}
+    {{ return(api.Relation.create(
+        schema=found[0].schema, identifier=found[0].identifier, quote_policy=found[0].quoting
+    )) }}
 {%- endmacro %}
 
 

@@ -11,7 +11,7 @@ import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -60,6 +60,8 @@ class SourceTable:
         primary_key: from the source's own metadata; empty where it declares none.
         cursor_field: the cursor that the connector defines by itself, if any.
         indexed: columns that lead an index, so that a window on them is cheap.
+        comment: what the source says that the table is; empty where it says nothing.
+        column_comments: likewise, by column.
     """
 
     ref: TableRef
@@ -67,6 +69,8 @@ class SourceTable:
     primary_key: tuple[str, ...] = ()
     cursor_field: str | None = None
     indexed: frozenset[str] = frozenset()
+    comment: str = ""
+    column_comments: Mapping[str, str] = field(default_factory=dict)
 
 
 class Snapshot(ABC):

@@ -144,7 +144,15 @@ class FileSource(Source):
                 remedy="Rename it in the files, or leave it out with the table's `columns`",
             )
         own = [StructField(MODIFIED, TimestampType()), StructField(PATH, StringType())]
-        return SourceTable(ref, StructType([*schema.fields, *own]), cursor_field=MODIFIED)
+        return SourceTable(
+            ref,
+            StructType([*schema.fields, *own]),
+            cursor_field=MODIFIED,
+            column_comments={
+                MODIFIED: "When the file that the row comes from was last written, UTC.",
+                PATH: "The file that the row comes from.",
+            },
+        )
 
     @contextmanager
     def snapshot(self) -> Iterator[FileSnapshot]:

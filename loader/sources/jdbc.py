@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -94,6 +94,7 @@ class Native:
         stored: its rows lie in this database: no view, no foreign table.
         columns: the columns' names.
         writers: whether the last of them is PostgreSQL's system column `xmin`.
+        comment: the database's comment on the table.
     """
 
     catalog: str | None
@@ -102,6 +103,7 @@ class Native:
     stored: bool = True
     columns: tuple[str, ...] = ()
     writers: bool = False
+    comment: str = ""
 
 
 class JdbcSource(Source):
@@ -174,7 +176,9 @@ class JdbcSource(Source):
                 shown = bare if schema == default else f"{dialect.lake_name(schema or '')}.{bare}"
                 view = "VIEW" in (row["TABLE_TYPE"] or "")
                 stored = not view and "FOREIGN" not in (row["TABLE_TYPE"] or "")
-                native = Native(row["TABLE_CAT"], row["TABLE_SCHEM"], name, stored)
+                # MySQL says VIEW of a view without a comment.
+                comment = "" if row["REMARKS"] == "VIEW" else row["REMARKS"] or ""
+                native = Native(row["TABLE_CAT"], row["TABLE_SCHEM"], name, stored, comment=comment)
                 refs.append(TableRef(shown, native, "view" if view else "table"))
             return sorted(refs, key=lambda ref: ref.name)
 
@@ -185,7 +189,8 @@ class JdbcSource(Source):
             keys = connection.metadata("getPrimaryKeys", *place)
             keys.sort(key=lambda row: int(row["KEY_SEQ"] or 0))
             indexes = connection.metadata("getIndexInfo", *place, False, True)
-        schema = self._schema(ref)
+            told = self._columns(connection, native)
+        schema = self._schema(ref, told)
         writers = self._by_writer(ref)
         if writers:
             schema = StructType([*schema.fields, StructField(XMIN, LongType())])
@@ -203,6 +208,10 @@ class JdbcSource(Source):
                 for row in indexes
                 if row["ORDINAL_POSITION"] == "1" and row["COLUMN_NAME"]
             ),
+            comment=native.comment,
+            column_comments={
+                self.dialect.lake_name(name): row["REMARKS"] or "" for name, row in told.items()
+            },
         )
         self.partition_column(described)  # a mistake in it is told before anything is read
         return described
@@ -255,7 +264,7 @@ class JdbcSource(Source):
             f"{', '.join(table.schema.names)}".strip(),
         )
 
-    def _schema(self, ref: TableRef) -> StructType:
+    def _schema(self, ref: TableRef, told: Mapping[str, Mapping[str, str | None]]) -> StructType:
         native: Native = ref.native
         where = f"table {self.name}.{ref.name}"
         try:
@@ -268,7 +277,14 @@ class JdbcSource(Source):
                 where=where,
                 remedy="Read it through a view in the database, with other names or fewer columns",
             ) from error
-        instants = self._instants(native)
+        # Drivers call instants and wall clocks alike TIMESTAMP; only the database's own name of
+        # the type tells them apart.
+        instants = {
+            name
+            for name, row in told.items()
+            if (row["TYPE_NAME"] or "").lower() in self.dialect.instant_types
+            or row["DATA_TYPE"] == _TIMESTAMP_WITH_TIMEZONE
+        }
         return StructType(
             [
                 StructField(c.name, TimestampType() if c.name in instants else c.dataType)
@@ -276,23 +292,13 @@ class JdbcSource(Source):
             ]
         )
 
-    def _instants(self, native: Native) -> set[str]:
-        # Drivers call instants and wall clocks alike TIMESTAMP; only the database's own name of
-        # the type tells them apart.
-        with self.connect() as connection:
-            rows = connection.metadata(
-                "getColumns", native.catalog, native.schema, native.table, "%"
-            )
-        return {
-            row["COLUMN_NAME"] or ""
-            for row in rows
-            # The metadata takes the name for a pattern: `a_b` finds `axb` as well.
-            if row["TABLE_NAME"] == native.table
-            and (
-                (row["TYPE_NAME"] or "").lower() in self.dialect.instant_types
-                or row["DATA_TYPE"] == _TIMESTAMP_WITH_TIMEZONE
-            )
-        }
+    @staticmethod
+    def _columns(connection: Connection, native: Native) -> dict[str, dict[str, str | None]]:
+        """What the database says of each column: its own name of the type, its comment."""
+        place = (native.catalog, native.schema, native.table)
+        rows = connection.metadata("getColumns", *place, "%")
+        # The metadata takes the name for a pattern: `a_b` finds `axb` as well.
+        return {row["COLUMN_NAME"] or "": row for row in rows if row["TABLE_NAME"] == native.table}
 
     def relation(self, native: Native) -> str:
         """The table's qualified and quoted name."""

@@ -1,0 +1,132 @@
+"""``loader codegen``: the dbt side of what the loader syncs."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from loader.errors import LoaderError, SpecError
+from loader.problems import did_you_mean
+
+if TYPE_CHECKING:
+    from loader.cli import Settings
+    from loader.codegen.files import File
+    from loader.codegen.table import Table
+    from loader.output import Output
+
+
+@click.command()
+@click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
+@click.option(
+    "--history",
+    multiple=True,
+    metavar="PATTERN",
+    help="Tables that get a history model too; repeatable. Once asked for, it stays.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The folder to write; by default `strandline` among the models of the dbt project "
+    "beside the spec.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would change, write nothing.")
+@click.pass_obj
+def codegen(
+    settings: Settings,
+    select: tuple[str, ...],
+    history: tuple[str, ...],
+    output: Path | None,
+    dry_run: bool,
+) -> None:
+    """Writes dbt sources with tests, and a snapshot model for each table with a key.
+
+    Run again, it adds what is new and updates what nobody touched: edits stay.
+    """
+    from loader.cli import opened
+    from loader.codegen.dbt_project import DbtProject
+    from loader.codegen.generate import MODELS, SOURCES, Folder, generate
+    from loader.codegen.memory import FILE, Memory
+    from loader.codegen.writing import read, write_all
+    from loader.codegen.yaml_text import YamlText
+
+    spec = settings.spec()
+    project = DbtProject.find(spec.folder, output)
+    memory_file = project.output / FILE
+    remembered = read(memory_file)
+    memory = Memory.from_json(remembered, str(memory_file))
+    for name in (SOURCES, MODELS):  # what is broken is told before Spark takes its seconds
+        YamlText(read(project.output / name) or "", str(project.output / name))
+    with opened(settings, spec) as pipeline:
+        from loader.codegen.described import described
+
+        found = list(described(pipeline, select))
+    tables = [one for one in found if not isinstance(one, LoaderError)]
+    errors = [one for one in found if isinstance(one, LoaderError)]
+    if not errors:  # else it may be of what could not be looked at
+        _all_match(history, tables)
+    folder = Folder(
+        lambda name: read(project.output / name),
+        lambda name: project.shown(project.output / name),
+        project.elsewhere(),
+        project.raw_schema,
+    )
+    complete = {source.name for source in spec.sources} if not (select or errors) else set()
+    made = generate(tables, folder, memory, history, complete)
+    texts = {
+        project.output / file.name: file.text
+        for file in made.files
+        if file.text is not None and file.text != file.before
+    }
+    if made.memory != memory:
+        texts[memory_file] = made.memory.to_json()
+    if dry_run:
+        _show_changes(settings.output, made.files, folder.shown)
+    else:
+        write_all(texts)
+    rows = [(folder.shown(file.name), file.what) for file in made.files]
+    if memory_file in texts:
+        rows.append((folder.shown(FILE), "written" if remembered is None else "updated"))
+    settings.output.table("file", ("file", "what"), rows)
+    for about, note in made.notes:
+        settings.output.warning(f"{about}: {note}", about=about)
+    for error in errors:
+        settings.output.error(error)
+    if dry_run:
+        settings.output.say("Nothing was written: this was a dry run.")
+    if errors:
+        sys.exit(1)
+
+
+def _all_match(history: Sequence[str], tables: Sequence[Table]) -> None:
+    """Refuses a pattern that chooses no table, as `--select` does."""
+    from loader.codegen.generate import matches
+
+    known = [table.selectable for table in tables]
+    found = {pattern for table in tables for pattern in matches(table, history)}
+    for pattern in history:
+        if pattern not in found:
+            raise SpecError(
+                f"no selected table is called {pattern!r}",
+                where="--history",
+                remedy=f"{did_you_mean(pattern, known)} Choose from: "
+                f"{', '.join(sorted(known)[:20])}".strip(),
+            )
+
+
+def _show_changes(output: Output, files: Sequence[File], shown: Callable[[str], str]) -> None:
+    """The files' changes, as a patch would have them."""
+    for file in files:
+        if file.text is None or file.text == file.before:
+            continue
+        before = [] if file.before is None else file.before.splitlines()
+        name = shown(file.name)
+        lines = difflib.unified_diff(before, file.text.splitlines(), name, name, lineterm="")
+        if output.json:
+            output.event("diff", "", file=name, diff="\n".join(lines))
+        else:
+            output.say("\n".join([*lines, ""]))

@@ -1,0 +1,169 @@
+"""The dbt project that codegen writes into: where its models are, what they declare already."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from loader.codegen.memory import FILE
+from loader.errors import SpecError
+
+_PROJECT = "dbt_project.yml"
+_FOLDER = "strandline"
+_SNAPSHOT = re.compile(r"materialized\s*=\s*['\"]deduped_latest['\"]")
+_SOURCE = re.compile(r"source\(\s*['\"]([^'\"]+)['\"]\s*,\s*['\"]([^'\"]+)['\"]\s*\)")
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """What a project has outside of the folder that is written.
+
+    Attributes:
+        tables: files that declare a source table, by (source, table).
+        models: files of models, by name.
+        snapshots: files of `deduped_latest` models, by the (source, table) that they read.
+    """
+
+    tables: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    models: Mapping[str, str] = field(default_factory=dict)
+    snapshots: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DbtProject:
+    """A project, and the folder in it that codegen writes.
+
+    Attributes:
+        root: the project's folder; None where the output is in no project.
+        output: the folder that is written, absolute.
+        raw_schema: what the variable `strandline__raw_schema` says.
+    """
+
+    root: Path | None
+    output: Path
+    model_paths: tuple[Path, ...] = ()
+    raw_schema: str = "raw"
+
+    @classmethod
+    def find(cls, spec_folder: Path, output: Path | None) -> DbtProject:
+        """The project beside the spec, or the one that `output` is in.
+
+        The default output is the folder with a `codegen.json`, wherever somebody moved it, else
+        `strandline` in the first of the project's folders of models.
+
+        Raises:
+            SpecError: where no project is there, or none that can be read.
+        """
+        if output is not None:
+            output = Path(os.path.abspath(output))
+            root = next((p for p in (output, *output.parents) if (p / _PROJECT).is_file()), None)
+            return cls(None, output) if root is None else cls._read(root, output)
+        if not (spec_folder / _PROJECT).is_file():
+            raise SpecError(
+                "there is no dbt project beside the spec",
+                where=str(spec_folder),
+                remedy="Name a folder of your project's models with --output; `loader init` "
+                "starts a project in an empty folder",
+            )
+        return cls._read(spec_folder, None)
+
+    @classmethod
+    def _read(cls, root: Path, output: Path | None) -> DbtProject:
+        where = root / _PROJECT
+        try:
+            said = yaml.safe_load(where.read_text("utf-8"))
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            mark = getattr(error, "problem_mark", None)
+            raise SpecError(
+                "not YAML that can be read",
+                where=f"{where}:{mark.line + 1}" if mark else str(where),
+                remedy="Correct it: `dbt parse` shows what is wrong",
+            ) from None
+        said = said if isinstance(said, dict) else {}
+        given = said.get("model-paths")
+        names = [str(name) for name in given] if isinstance(given, list) and given else ["models"]
+        paths = tuple(root / name for name in names)
+        if output is None:
+            known = sorted({found.parent for path in paths for found in path.rglob(FILE)})
+            output = known[0] if known else paths[0] / _FOLDER
+        return cls(root, output, paths, _raw_schema(said))
+
+    def elsewhere(self) -> Elsewhere:
+        """What the project declares outside of the output folder."""
+        tables: dict[tuple[str, str], str] = {}
+        models: dict[str, str] = {}
+        snapshots: dict[tuple[str, str], str] = {}
+        for file in self._others():
+            shown = self.shown(file)
+            if file.suffix in (".yml", ".yaml"):
+                tables.update(dict.fromkeys(_declared(file), shown))
+                continue
+            models[file.stem] = shown
+            text = _text(file)
+            if _SNAPSHOT.search(text):
+                snapshots.update(dict.fromkeys(_SOURCE.findall(text), shown))
+        return Elsewhere(tables, models, snapshots)
+
+    def shown(self, file: Path) -> str:
+        """A file as messages name it: relative to the project."""
+        try:
+            return file.relative_to(self.root or self.output.parent).as_posix()
+        except ValueError:
+            return str(file)
+
+    def _others(self) -> Iterator[Path]:
+        properties = {self.output / "sources.yml", self.output / "models.yml"}
+        for file in sorted(file for path in self.model_paths for file in path.rglob("*")):
+            model = file.suffix in (".sql", ".py") and file.parent != self.output
+            if model or (file.suffix in (".yml", ".yaml") and file not in properties):
+                yield file
+
+
+def _declared(file: Path) -> list[tuple[str, str]]:
+    """The source tables of a properties file; of one that dbt cannot read either, none."""
+    text = _text(file)
+    if "sources" not in text:
+        return []
+    try:
+        said = yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError):
+        return []
+    return [
+        (str(source.get("name")), str(table.get("name")))
+        for source in entries(said, "sources")
+        for table in entries(source, "tables")
+    ]
+
+
+def entries(said: Any, key: str) -> list[dict[str, Any]]:
+    """The mappings in a list under a key, whatever else people write there."""
+    listed = said.get(key) if isinstance(said, dict) else None
+    return (
+        [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    )
+
+
+def _raw_schema(said: Mapping[str, Any]) -> str:
+    """The variable as dbt finds it: of the package or the project, else of all."""
+    given = said.get("vars")
+    scopes = [given] if isinstance(given, dict) else []
+    for name in (said.get("name"), "strandline"):
+        if scopes and isinstance(scopes[0].get(name), dict):
+            scopes.append(scopes[0][name])
+    for scope in reversed(scopes):
+        if "strandline__raw_schema" in scope:
+            return str(scope["strandline__raw_schema"])
+    return "raw"
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except (OSError, ValueError):
+        return ""

@@ -1,0 +1,67 @@
+"""Looks at the tables of a spec: in their sources, and in the lake where they are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from loader.codegen.table import OWN_COLUMNS, Column, Table
+from loader.delta import COLUMNS
+from loader.errors import LoaderError
+from loader.lake import Lake
+from loader.pipeline import Pipeline, Planned
+from loader.plan import INCREMENTAL, Plan
+from loader.plugins import LakeDestination, SourceSpec
+
+
+def described(pipeline: Pipeline, select: Sequence[str]) -> Iterator[Table | LoaderError]:
+    """The selected tables, and what is wrong with those that could not be looked at.
+
+    Raises:
+        SpecError: where a selection matches nothing.
+    """
+    for part in pipeline.planned(select):
+        yield from part.problems
+        for plan in part.plans:
+            try:
+                yield _table(pipeline, part, plan)
+            except Exception as error:
+                yield pipeline.cleared(error, f"table {plan.name}")
+
+
+def _table(pipeline: Pipeline, part: Planned, plan: Plan) -> Table:
+    lake = pipeline.stores(part.spec).lake
+    synced = lake.exists(plan.lake_table)
+    return Table(
+        source=plan.source,
+        asked=plan.table.ref.name,
+        name=plan.lake_table,
+        schema=lake.schema,
+        columns=tuple(_columns(lake, plan, synced)),
+        key=plan.key,
+        cursor=plan.cursor,
+        incremental=plan.mode == INCREMENTAL,
+        keeps_redeliveries=plan.options.redelivered_rows == "append",
+        state_in_lake=_state_in_lake(pipeline, part.spec),
+        description=plan.table.comment,
+        synced=synced,
+    )
+
+
+def _columns(lake: Lake, plan: Plan, synced: bool) -> Iterator[Column]:
+    if synced:
+        fields = [(f.name, f.dataType) for f in lake.frame(plan.lake_table).schema.fields]
+    else:
+        fields = [(f.name, f.dataType) for f in plan.table.schema.fields]
+        fields += COLUMNS.items()
+    for name, type_ in fields:
+        about = OWN_COLUMNS.get(name) or plan.table.column_comments.get(name, "")
+        yield Column(name, type_.simpleString(), " ".join(about.split()))
+
+
+def _state_in_lake(pipeline: Pipeline, source: SourceSpec) -> bool:
+    """Whether the package's tests find the source's state: in the table beside the raw ones."""
+    if source.local_state is not None:
+        return False
+    state = pipeline.spec.destination(source.state_destination)
+    tables = pipeline.spec.destination(source.destinations[0])
+    return isinstance(state, LakeDestination) and state.lake.schema_ == tables.lake.schema_

@@ -1,0 +1,240 @@
+"""From tables to files: what codegen would write now, merged with what stands there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from loader.codegen import naming, rendering
+from loader.codegen.dbt_project import Elsewhere, entries
+from loader.codegen.files import LEFT_OUT, File, carried, model_file, properties_file
+from loader.codegen.memory import Memory, fingerprint
+from loader.codegen.rendering import HISTORY, LATEST, Named
+from loader.codegen.table import Table
+
+SOURCES = "sources.yml"
+MODELS = "models.yml"
+
+_KINDS = (LATEST, HISTORY)
+# The dashes that a blank line goes before in a new file: sources and their tables; models.
+_SPACED = {SOURCES: (2, 6), MODELS: (2,)}
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The folder that is written, as it is.
+
+    Attributes:
+        read: a file's text; None where there is no such file.
+        shown: a file's name in messages.
+        elsewhere: what the project declares outside of it.
+        raw_schema: what the variable `strandline__raw_schema` says.
+    """
+
+    read: Callable[[str], str | None]
+    shown: Callable[[str], str] = str
+    elsewhere: Elsewhere = field(default_factory=Elsewhere)
+    raw_schema: str = "raw"
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What is to be written.
+
+    Attributes:
+        files: the generated files.
+        notes: what people should know, each with the table or file that it is about.
+        memory: what to remember.
+    """
+
+    files: list[File]
+    notes: list[tuple[str, str]]
+    memory: Memory
+
+
+def generate(
+    tables: Sequence[Table],
+    folder: Folder,
+    memory: Memory,
+    history: Sequence[str] = (),
+    complete: Container[str] = (),
+) -> Generated:
+    """What each file should be.
+
+    Args:
+        tables: the selected tables; what was written of others stays.
+        history: patterns of the tables that get a `deduped_history` model too. Those that have
+            one keep it.
+        complete: sources all of whose tables are among `tables`.
+
+    Raises:
+        SpecError: where a file is not the YAML that it should be.
+    """
+    notes: list[tuple[str, str]] = []
+    named = _named(tables, memory)
+    declared = [one for one in named if _declares(one, folder, memory, notes)]
+    schemas = {one.table.source: _schema(one.table, folder) for one in named}
+    sources = _properties(SOURCES, rendering.sources(schemas, declared), (), folder, memory)
+    standing = {*folder.elsewhere.tables, *_standing(sources)}
+    models, hashes = _models(named, standing, folder, memory, history, notes)
+    there = {
+        kind: [one for (one, of), file in models.items() if of == kind and file.what != LEFT_OUT]
+        for kind in _KINDS
+    }
+    gone = {one.model(kind) for (one, kind), file in models.items() if file.what == LEFT_OUT}
+    described = rendering.models(there[LATEST], there[HISTORY])
+    properties = [sources, _properties(MODELS, described, gone, folder, memory)]
+
+    files = [*(file for file, _ in properties if file), *models.values()]
+    notes += [(folder.shown(file.name), note) for file in files for note in file.notes]
+    notes += _stale(standing, named, memory, complete)
+    remembered = zip((SOURCES, MODELS), properties, strict=True)
+    data = {name: said for name, (_, said) in remembered if said}
+    names = {one.table.full_name: (one.dbt_name, one.stem) for one in named}
+    return Generated(files, notes, Memory(data, hashes, {**memory.names, **names}))
+
+
+def matches(table: Table, patterns: Sequence[str]) -> list[str]:
+    """The patterns that choose the table."""
+    name = table.selectable.lower()
+    return [pattern for pattern in patterns if fnmatchcase(name, pattern.lower())]
+
+
+def _named(tables: Sequence[Table], memory: Memory) -> list[Named]:
+    names: dict[str, str] = {}
+    for source in dict.fromkeys(table.source for table in tables):
+        own = [table.name for table in tables if table.source == source]
+        start = f"{source}."
+        known = {
+            full.removeprefix(start): name
+            for full, (name, _) in memory.names.items()
+            if full.startswith(start)
+        }
+        proposals = {name: name if naming.plain(name) else naming.safe(name) for name in own}
+        assigned = naming.assigned(proposals, known)
+        names |= {start + name: assigned[name] for name in own}
+    stems = naming.assigned(
+        {t.full_name: f"{naming.safe(t.source)}_{naming.safe(names[t.full_name])}" for t in tables},
+        {full: stem for full, (_, stem) in memory.names.items()},
+    )
+    return [Named(t, names[t.full_name], stems[t.full_name]) for t in tables]
+
+
+def _schema(table: Table, folder: Folder) -> str:
+    """The variable that the package goes by, where it says the same; else the name itself."""
+    if table.schema != folder.raw_schema or not naming.plain(table.schema):
+        return rendering.as_text(table.schema)
+    return f"{{{{ var('strandline__raw_schema', '{table.schema}') }}}}"
+
+
+def _declares(one: Named, folder: Folder, memory: Memory, notes: list[tuple[str, str]]) -> bool:
+    """Whether the table's source entry is codegen's to write."""
+    table = one.table
+    if not table.synced:
+        text = (
+            "not in the lake yet: its columns are as the source has them; `loader run` before dbt"
+        )
+        notes.append((table.full_name, text))
+    place = folder.elsewhere.tables.get((table.source, one.dbt_name))
+    if place is None:
+        return True
+    if table.full_name not in memory.names:
+        notes.append((table.full_name, f"declared in {place} already, and left to it"))
+    return False
+
+
+def _kinds(
+    one: Named,
+    standing: Container[tuple[str, str]],
+    folder: Folder,
+    memory: Memory,
+    history: Sequence[str],
+    notes: list[tuple[str, str]],
+) -> list[str]:
+    """The kinds of models that the table gets."""
+    table, elsewhere = one.table, folder.elsewhere
+    if not table.key:
+        text = "no primary key, so no snapshot model; if it has one, name it in "
+        notes.append((table.full_name, f"{text}table_options.{table.asked}.primary_key"))
+        return []
+    kinds = []
+    for kind in _KINDS:
+        place = elsewhere.models.get(one.model(kind))
+        if kind == LATEST and place is None:
+            place = elsewhere.snapshots.get((table.source, one.dbt_name))
+        known = f"{one.model(kind)}.sql" in memory.models
+        asked = kind == LATEST or matches(table, history)
+        declared = (table.source, one.dbt_name) in standing
+        if known or (asked and declared and place is None):
+            kinds.append(kind)
+        elif asked:
+            why = f"{place} builds it already" if place else f"{SOURCES} does not declare it"
+            notes.append((table.full_name, f"{why}: no {kind} model"))
+    return kinds
+
+
+def _models(
+    named: Sequence[Named],
+    standing: Container[tuple[str, str]],
+    folder: Folder,
+    memory: Memory,
+    history: Sequence[str],
+    notes: list[tuple[str, str]],
+) -> tuple[dict[tuple[Named, str], File], dict[str, str]]:
+    """The models' files, and what to remember of them."""
+    files: dict[tuple[Named, str], File] = {}
+    hashes = dict(memory.models)
+    for one in named:
+        for kind in _kinds(one, standing, folder, memory, history, notes):
+            name, text = f"{one.model(kind)}.sql", rendering.sql(one, kind)
+            moved = one.model(kind) in folder.elsewhere.models
+            files[one, kind] = model_file(name, text, folder.read(name), memory, moved)
+            hashes[name] = fingerprint(text)
+    return files, hashes
+
+
+def _properties(
+    name: str,
+    said: Mapping[str, Sequence[Mapping[str, Any]]],
+    gone: Container[str],
+    folder: Folder,
+    memory: Memory,
+) -> tuple[File | None, Mapping[str, Any]]:
+    """A YAML file, where there is anything to say; and what to remember of it."""
+    base = memory.data.get(name, {})
+    known = {key: carried(base.get(key, []), listed, gone) for key, listed in said.items()}
+    new = {key: listed for key, listed in known.items() if listed}
+    before = folder.read(name)
+    if before is None and not new:
+        return None, base
+    file = properties_file(name, base, new, before, folder.shown(name), _SPACED[name])
+    return file, new if file.merged else base
+
+
+def _standing(sources: tuple[File | None, Any]) -> set[tuple[str, str]]:
+    """The tables that the file of sources declares, whoever wrote them."""
+    file, _ = sources
+    return {
+        (str(source.get("name")), str(table.get("name")))
+        for source in entries(file.data if file else {}, "sources")
+        for table in entries(source, "tables")
+    }
+
+
+def _stale(
+    standing: Container[tuple[str, str]],
+    named: Sequence[Named],
+    memory: Memory,
+    complete: Container[str],
+) -> list[tuple[str, str]]:
+    """Tables that are declared still, though the spec no longer names them."""
+    current = {one.table.full_name for one in named}
+    text = "no longer a table of the spec: what was generated for it stays; delete it by hand"
+    return [
+        (full, text)
+        for full, (name, _) in sorted(memory.names.items())
+        for source in [full.partition(".")[0]]
+        if full not in current and source in complete and (source, name) in standing
+    ]

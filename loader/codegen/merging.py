@@ -1,0 +1,193 @@
+"""The three-way merge that keeps hand edits: what codegen wrote, what stands there, what it wants.
+
+The rule, for every value in a file: what nobody touched since codegen wrote it follows codegen;
+what somebody changed, added or deleted stays as they left it. It works on plain data (mappings,
+lists, scalars); :mod:`loader.codegen.yaml_text` brings a text to the result.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Path = tuple[str, ...]
+
+# Lists of things that have a name of their own, by the key they stand under: they are merged
+# thing by thing, whatever the order. Other lists, such as the columns of a key, are one value.
+_NAMED = frozenset({"sources", "tables", "models", "columns"})
+_TESTS = frozenset({"data_tests", "tests"})
+
+
+class _Absent:
+    """The value of what is not there, for null is a value."""
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Any = _Absent()
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An edit that stands in the way of what codegen would write now.
+
+    Attributes:
+        path: keys and names from the top of the file.
+        wanted: what codegen would write; ABSENT where it would remove the value.
+    """
+
+    path: Path
+    wanted: Any
+
+
+@dataclass(frozen=True)
+class ThreeWay:
+    """A merge and what it could not follow.
+
+    Args:
+        commented: whether a person's comment stands within what a path names, so that the value
+            cannot be replaced, or with `removed` be removed, without losing it.
+    """
+
+    commented: Callable[[Path, bool], bool] = lambda path, removed: False
+    kept: list[Kept] = field(default_factory=list)
+
+    def merge(self, base: Any, mine: Any, new: Any, path: Path = ()) -> Any:
+        """What should stand there.
+
+        Args:
+            base: what codegen wrote last.
+            mine: what stands there now.
+            new: what codegen would write now.
+
+        Returns:
+            ABSENT where nothing should.
+        """
+        if same(mine, new):
+            return mine
+        if mine is ABSENT:
+            return new if base is ABSENT else ABSENT
+        if new is ABSENT:
+            return self._removed(base, mine, path)
+        if isinstance(mine, Mapping) and isinstance(new, Mapping):
+            return self._mappings(base, mine, new, path)
+        if keyed(path) and isinstance(mine, list) and isinstance(new, list):
+            return self._lists(base, mine, new, path)
+        if same(mine, base) and (_is_scalar(mine) or not self.commented(path, False)):
+            return new
+        if not same(base, new):
+            self.kept.append(Kept(path, new))
+        return mine
+
+    def _removed(self, base: Any, mine: Any, path: Path) -> Any:
+        if base is ABSENT:
+            return mine
+        if same(mine, base) and not self.commented(path, True):
+            return ABSENT
+        if isinstance(mine, Mapping) and isinstance(base, Mapping) and not _is_item(path):
+            return self._mappings(base, mine, {}, path) or ABSENT
+        if keyed(path) and isinstance(mine, list) and isinstance(base, list):
+            return self._lists(base, mine, [], path) or ABSENT
+        self.kept.append(Kept(path, ABSENT))
+        return mine
+
+    def _mappings(
+        self, base: Any, mine: Mapping[Any, Any], new: Mapping[Any, Any], path: Path
+    ) -> dict[Any, Any]:
+        base = base if isinstance(base, Mapping) else {}
+        merged = {}
+        for key in _in_order(list(mine), list(new)):
+            found = self.merge(
+                base.get(key, ABSENT),
+                mine.get(key, ABSENT),
+                new.get(key, ABSENT),
+                (*path, str(key)),
+            )
+            if found is not ABSENT:
+                merged[key] = found
+        if mine and not merged and self.commented(path, False):
+            self.kept.append(Kept(path, ABSENT))
+            return dict(mine)
+        return merged
+
+    def _lists(self, base: Any, mine: Sequence[Any], new: Sequence[Any], path: Path) -> list[Any]:
+        def by_name(items: Sequence[Any]) -> dict[str, Any]:
+            return dict(zip(identities(path, items), items, strict=True))
+
+        known = by_name(base) if isinstance(base, list) else {}
+        return list(self._mappings(known, by_name(mine), by_name(new), path).values())
+
+
+def keyed(path: Path) -> bool:
+    """Whether the list at a path is merged thing by thing."""
+    return bool(path) and path[-1] in _NAMED | _TESTS and not _is_item(path)
+
+
+def identities(path: Path, items: Sequence[Any]) -> list[str]:
+    """What tells the things in a list at `path` apart: a name, or the test that an entry calls.
+
+    The second of the same name is another thing, and what has no name is known by its place.
+    """
+    named = _called if path[-1] in _TESTS else _name
+    found = [named(item) or f"\0{place}" for place, item in enumerate(items)]
+    seen: Counter[str] = Counter()
+    unique = []
+    for name in found:
+        seen[name] += 1
+        unique.append(name if seen[name] == 1 else f"{name}\0{seen[name]}")
+    return unique
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equality that tells `true` from 1, and takes no note of the order of keys."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+
+
+def _name(item: Any) -> str | None:
+    name = item.get("name") if isinstance(item, Mapping) else None
+    return name if isinstance(name, str) else None
+
+
+def _called(item: Any) -> str | None:
+    if isinstance(item, str):
+        return item
+    if not isinstance(item, Mapping) or not item:
+        return None
+    called = item.get("test_name") or next(iter(item))
+    return called if isinstance(called, str) else None
+
+
+def _is_item(path: Path) -> bool:
+    """Whether a path names a thing in a list: that is removed whole or not at all."""
+    depth = 0
+    while depth < len(path) and path[depth] in _NAMED | _TESTS:
+        if depth + 1 == len(path):
+            return False
+        if depth + 2 == len(path):
+            return True
+        depth += 2
+    return False
+
+
+def _is_scalar(value: Any) -> bool:
+    return not isinstance(value, Mapping | list)
+
+
+def _in_order(mine: Sequence[Any], new: Sequence[Any]) -> list[Any]:
+    """All keys: mine in their order, each other one behind its neighbour in the new order."""
+    order = list(mine)
+    place = 0
+    for key in new:
+        if key in order:
+            place = order.index(key) + 1
+        else:
+            order.insert(place, key)
+            place += 1
+    return order

@@ -1,0 +1,204 @@
+"""The contents of the files: sources, models and their tests, as plain data and SQL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loader.codegen.naming import plain
+from loader.codegen.table import Column, Table
+
+LATEST = "latest"
+HISTORY = "history"
+_HISTORY_COLUMNS = (
+    Column("valid_from", "timestamp", "Since when the version holds."),
+    Column("valid_to", "timestamp", "Until when it held; null where it still does."),
+    Column(
+        "is_current", "boolean", "Whether it is the newest version of a row that was not deleted."
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A table with the names that dbt knows it by.
+
+    Attributes:
+        dbt_name: of the source table: `source('shop', 'orders')`.
+        stem: of its models, without `_latest` or `_history`.
+    """
+
+    table: Table
+    dbt_name: str
+    stem: str
+
+    def model(self, kind: str) -> str:
+        """The name of its model of a kind."""
+        return f"{self.stem}_{kind}"
+
+
+def sources(schemas: Mapping[str, str], tables: Sequence[Named]) -> dict[str, Any]:
+    """The data of sources.yml.
+
+    Args:
+        schemas: by source, what stands in its `schema`.
+    """
+    listed = {name: [one for one in tables if one.table.source == name] for name in schemas}
+    return {
+        "sources": [
+            {
+                "name": name,
+                "description": f"What `loader run` appended from the source {name}.",
+                "schema": schemas[name],
+                "config": {
+                    "loaded_at_field": "_cq_sync_time",
+                    "freshness": {"warn_after": {"count": 1, "period": "day"}},
+                },
+                "tables": [_source_table(one) for one in of_source],
+            }
+            for name, of_source in listed.items()
+            if of_source
+        ]
+    }
+
+
+def models(latest: Iterable[Named], history: Iterable[Named]) -> dict[str, Any]:
+    """The data of models.yml."""
+    entries = [*map(_latest, latest), *map(_history, history)]
+    return {"models": sorted(entries, key=lambda entry: str(entry["name"]))}
+
+
+def sql(one: Named, kind: str) -> str:
+    """A model."""
+    table = one.table
+    settings = {"materialized": f"deduped_{kind}", "primary_key": list(table.key)}
+    about = "The newest version of each row" if kind == LATEST else "Every version of each row"
+    if table.cursor is not None:
+        settings["cursor_field"] = table.cursor.name
+    lines = [f"        {name}={_jinja_value(value)}" for name, value in settings.items()]
+    if not table.incremental:
+        lines.append("        delete_stale=true")
+    source = f"source({_jinja_value(table.source)}, {_jinja_value(one.dbt_name)})"
+    config = ",\n".join(lines)
+    return (
+        f"{{#- {about} of {_jinja_comment(table.full_name)}. -#}}\n"
+        f"{{{{\n    config(\n{config}\n    )\n}}}}\n\n"
+        f"select *\nfrom {{{{ {source} }}}}\n"
+    )
+
+
+def raw_tests(table: Table) -> list[str]:
+    """The tests that a raw table can be asked; each has its severity by itself."""
+    tests = ["batches_accounted"]
+    if table.state_in_lake:
+        tests += ["state_not_ahead", "state_not_behind"]
+    by_cursor = table.incremental and table.cursor is not None
+    if by_cursor:
+        tests += ["inclusive_cursor", "cursor_not_null"]
+        if table.cursor is not None and table.cursor.type.is_time:
+            tests.append("no_future_cursor")
+    if table.key:
+        tests.append("duplicate_in_batch")
+        if not table.keeps_redeliveries:
+            tests.append("exact_redelivery")
+        if by_cursor:
+            tests += ["redelivered_at_boundary", "cursor_conflict", "no_cursor_regression"]
+    return [f"strandline.{test}" for test in tests]
+
+
+def _source_table(one: Named) -> dict[str, Any]:
+    table = one.table
+    entry: dict[str, Any] = {"name": one.dbt_name}
+    if one.dbt_name != table.name:
+        entry["identifier"] = as_text(table.name)
+    if not plain(table.name):
+        entry["quoting"] = {"identifier": True}
+    about = (
+        _sentence(table.description)
+        or f"Every version of each row of {table.name} that was delivered."
+    )
+    keyless = "" if table.key else " It has no primary key, so there is no snapshot of it."
+    entry["description"] = as_text(about + keyless)
+    settings: dict[str, Any] = {}
+    if table.key:
+        settings["primary_key"] = [as_text(name) for name in table.key]
+    if table.cursor is not None:
+        settings["cursor_field"] = as_text(table.cursor.name)
+    if settings:
+        entry["config"] = {"meta": {"strandline": settings}}
+    entry["data_tests"] = raw_tests(table)
+    entry["columns"] = [
+        {
+            "name": as_text(column.name),
+            "data_type": as_text(column.type),
+            **({"description": as_text(column.description)} if column.description else {}),
+        }
+        for column in table.columns
+    ]
+    return entry
+
+
+def _latest(one: Named) -> dict[str, Any]:
+    table = one.table
+    about = f"The newest version of each row of {table.full_name}, by {', '.join(table.key)}."
+    if not table.incremental:
+        about += " What the newest complete full refresh lacks is left out."
+    tests: list[Any] = ["strandline.unique_key", "strandline.latest_matches_raw"]
+    if not plain(table.name):
+        raw = f"source({_jinja_value(table.source)}, {_jinja_value(one.dbt_name)})"
+        tests[1] = {"strandline.latest_matches_raw": {"arguments": {"raw": raw}}}
+    return _model(one, LATEST, about, tests)
+
+
+def _history(one: Named) -> dict[str, Any]:
+    table = one.table
+    about = (
+        f"Every version of each row of {table.full_name}, by {', '.join(table.key)}, and when it "
+        "was valid."
+    )
+    tests = [{"strandline.unique_key": {"arguments": {"row_condition": "is_current"}}}]
+    return _model(one, HISTORY, about, tests, _HISTORY_COLUMNS)
+
+
+def _model(
+    one: Named, kind: str, about: str, tests: list[Any], own: Sequence[Column] = ()
+) -> dict[str, Any]:
+    described = _sentence(one.table.description)
+    entry: dict[str, Any] = {
+        "name": one.model(kind),
+        "description": as_text(f"{described} {about}".strip()),
+        "data_tests": tests,
+    }
+    columns = [
+        {"name": as_text(column.name), "description": as_text(column.description)}
+        for column in (*one.table.columns, *own)
+        if column.description and not column.name.startswith("_cq_")
+    ]
+    if columns:
+        entry["columns"] = columns
+    return entry
+
+
+def as_text(text: str) -> str:
+    """A text of somebody else's for YAML that dbt renders: braces in it are no Jinja."""
+    return re.sub(r"\{[{%#]", lambda found: "{{ '" + found[0] + "' }}", text)
+
+
+def _sentence(comment: str) -> str:
+    """A database's comment in one line, ended."""
+    text = " ".join(comment.split())
+    return text if not text or text[-1] in ".!?…:;" else f"{text}."
+
+
+def _jinja_value(value: Any) -> str:
+    """A literal in Jinja, whatever is in it."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_jinja_value, value))}]"
+    escaped = str(value).replace("\\", "\\\\").replace("'", "\\'")
+    return "'" + escaped.replace("\n", "\\n").replace("\r", "\\r") + "'"
+
+
+def _jinja_comment(text: str) -> str:
+    return " ".join(text.replace("#}", "# }").split())

@@ -1,0 +1,69 @@
+"""What codegen knows of a table: from the spec, from the source, and from the lake."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loader.window import CursorField
+
+# What the loader's own columns mean; nothing else is described unless its source describes it.
+OWN_COLUMNS = {
+    "_cq_source_name": "The source's name in loader.yml.",
+    "_cq_sync_time": "When the sync that brought the row began, UTC; one time for a whole batch.",
+    "_cq_batch": "The table's batch number: 1, 2, 3 and so on, one per commit.",
+    "_cq_seq": "The row's position within its batch; it grows, and may leave numbers out.",
+    "_cq_row_hash": "A hash of the source's columns: equal rows have equal ones.",
+    "_cq_deleted": "Whether the row says that its key was deleted.",
+    "_cq_generation": "Up by one where a read overrules what cursors say, as a full refresh does.",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column; its description is empty where nobody gave one."""
+
+    name: str
+    type: str
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A raw table, as dbt should know it.
+
+    Attributes:
+        source: the source's name in the spec.
+        asked: the table's name in the spec, which `--select` and `--history` match.
+        name: the raw table's name, exactly.
+        schema: the namespace that it lies in.
+        key: the primary key; empty where there is none.
+        cursor: the cursor column; None for a full refresh without one.
+        incremental: read by its cursor; else everything anew each time.
+        keeps_redeliveries: rows that were delivered before are appended again, as the spec says.
+        state_in_lake: its cursor is kept in the state table beside it, where tests can look.
+        description: the source's own comment on the table.
+        synced: it is in the lake; else its columns are what the source announces.
+    """
+
+    source: str
+    asked: str
+    name: str
+    schema: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...] = ()
+    cursor: CursorField | None = None
+    incremental: bool = True
+    keeps_redeliveries: bool = False
+    state_in_lake: bool = True
+    description: str = ""
+    synced: bool = True
+
+    @property
+    def full_name(self) -> str:
+        """``<source>.<table>``, as state and messages have it."""
+        return f"{self.source}.{self.name}"
+
+    @property
+    def selectable(self) -> str:
+        """What a pattern of ``--select`` or ``--history`` is compared with."""
+        return f"{self.source}.{self.asked}"

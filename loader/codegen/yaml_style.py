@@ -1,0 +1,92 @@
+"""How codegen writes YAML: two spaces, dashes indented, double quotes, nothing folded."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+# Values of these keys stand in one line.
+_IN_LINE = frozenset({"primary_key", "warn_after", "error_after", "quoting"})
+
+
+class _Flow:
+    """A value in brackets."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class _Dumper(yaml.SafeDumper):
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def choose_scalar_style(self) -> Any:
+        # Jinja is full of single quotes, which YAML's own would double.
+        style = super().choose_scalar_style()
+        return '"' if style == "'" else style
+
+
+def _flow(dumper: _Dumper, flow: _Flow) -> yaml.Node:
+    if isinstance(flow.value, dict):
+        return dumper.represent_mapping("tag:yaml.org,2002:map", flow.value, flow_style=True)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", flow.value, flow_style=True)
+
+
+_Dumper.add_representer(_Flow, _flow)
+
+
+def _styled(value: Any, key: Any = None) -> Any:
+    if key in _IN_LINE and isinstance(value, dict | list):
+        return _Flow(value)
+    if isinstance(value, dict):
+        return {name: _styled(item, name) for name, item in value.items()}
+    return [_styled(item) for item in value] if isinstance(value, list) else value
+
+
+def lines(value: Any) -> list[str]:
+    """A value as lines in block style, not indented."""
+    return _dumped(_styled(value), flow=False).splitlines()
+
+
+def in_line(key: str, value: Any) -> str | None:
+    """What stands behind `key: ` in the same line; None where the value takes lines of its own."""
+    [first, *more] = lines({"k": _styled(value, key)})
+    return None if more or first == "k:" else first.removeprefix("k: ")
+
+
+def flow(value: Any) -> str:
+    """A value as it stands within brackets."""
+    return _dumped([value], flow=True).strip()[1:-1]
+
+
+def document(value: Any, header: str, spaced: tuple[int, ...]) -> str:
+    """A whole file.
+
+    Args:
+        header: comments on top.
+        spaced: the indents of dashes that a blank line goes before, except in front of the first.
+    """
+    written: list[str] = []
+    for line in lines(value):
+        dash = re.match(r" *(?=- name:)", line)
+        if dash and len(dash[0]) in spaced and not written[-1].endswith(":"):
+            written.append("")
+        written.append(line)
+    return "\n".join([*(f"# {line}" for line in header.splitlines()), "", *written, ""])
+
+
+def _dumped(value: Any, flow: bool) -> str:
+    text: str = yaml.dump(
+        value,
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=flow,
+        width=float("inf"),
+    )
+    return text

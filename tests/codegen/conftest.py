@@ -1,0 +1,25 @@
+"""A loader project that is a dbt project too."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.dbt.dbtproject import DbtProject
+from tests.sync.project import Project
+
+
+@pytest.fixture
+def project(tmp_path: Path, spark: SparkSession) -> Project:
+    """A loader.yml without sources; its raw tables lie in a namespace of the test's own."""
+    return Project(tmp_path, spark, f"raw_{uuid.uuid4().hex[:8]}")
+
+
+@pytest.fixture
+def dbt(project: Project) -> DbtProject:
+    """The dbt project beside it, which installs the package."""
+    schema = project.schema.replace("raw_", "analytics_")
+    return DbtProject(project.spark, project.folder, schema=schema, raw_schema=project.schema)

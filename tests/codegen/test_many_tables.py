@@ -1,0 +1,187 @@
+"""A database of many tables: synced, generated, built green; edited, generated again.
+
+STRANDLINE_LOOKUPS=15 makes it thirty; the suite is content with less, as each takes some seconds.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from loader.cli import main
+from tests.dbt.dbtproject import DbtProject
+from tests.services import Database
+from tests.sync.project import Project, Ran
+
+PLAIN = [f"plain_{number}" for number in range(1, 7)]
+LOOKUPS = [f"lookup_{n}" for n in range(int(os.environ.get("STRANDLINE_LOOKUPS", "2")))]
+ODD = ["Order Items", "order_items", "select", "we.ird", "naïve", "2024"]
+CURSORS = {"by_day": "date", "by_number": "int", "by_clock": "timestamp"}
+
+
+def _create(database: Database) -> dict[str, dict[str, Any]]:
+    """The tables, two rows each; returns the options that they need."""
+    statements = []
+    for name in [*PLAIN, *ODD, *LOOKUPS]:
+        statements += [
+            f'create table "{name}" (id int primary key, "a b" text, updated_at timestamptz)',
+            f"""insert into "{name}" values (1, 'x', '2025-01-01'), (2, null, '2025-01-02')""",
+        ]
+    for name, type_ in CURSORS.items():
+        literal = "1" if type_ == "int" else "'2025-01-01'"
+        statements += [
+            f"create table {name} (id int, line int, updated_at {type_}, primary key (id, line))",
+            f"insert into {name} values (1, 1, {literal}), (1, 2, {literal})",
+        ]
+    database.execute(
+        *statements,
+        "create table log (line text, updated_at timestamptz)",
+        "insert into log values ('x', '2025-01-01')",
+        "comment on table plain_1 is 'Our customers; {{ not jinja }}'",
+        "comment on column plain_1.id is 'It''s the customer'",
+    )
+    options: dict[str, dict[str, Any]] = {
+        name: {"cursor_field": "updated_at"} for name in [*PLAIN, *ODD, *CURSORS, "log"]
+    }
+    return {**options, **{name: {"sync_mode": "full_refresh"} for name in LOOKUPS}}
+
+
+def _files(ran: Ran) -> dict[str, str]:
+    return {Path(e["file"]).name: e["what"] for e in ran.events if e["event"] == "file"}
+
+
+@pytest.mark.slow
+def test_many_tables(project: Project, dbt: DbtProject, postgres_database: Database) -> None:
+    options = _create(postgres_database)
+    assert len(options) == 16 + len(LOOKUPS)
+    del options["plain_6"]
+    project.jdbc(postgres_database, list(options), table_options=options)
+    project.run()
+
+    written = project.loader("codegen", "--history", "shop.plain_1")
+    assert written.code == 0, written.text
+    folder = project.folder / "models" / "strandline"
+    files = _files(written)
+    assert set(files.values()) == {"written"}
+    models = {name for name in files if name.endswith(".sql")}
+    assert len(models) == 15 + len(LOOKUPS)  # one has no key, one has two models
+    assert {"shop_order_items_latest.sql", "shop_order_items_2_latest.sql"} < models
+    assert not [name for name in models if name != name.lower() or " " in name or "ï" in name]
+    assert [w for w in written.warnings if not w.startswith("shop.log: no primary key")] == []
+
+    built = dbt.run("build")
+    fine = ("success", "pass", "no-op")  # the last is said of exposures
+    assert {n: (r.status, r.message) for n, r in built.items() if r.status not in fine} == {}
+    assert len([name for name in built if name.startswith("strandline_")]) > 8 * len(models)
+    assert len(dbt.rows("shop_order_items_2_latest")) == 2
+    assert len(dbt.rows("shop_plain_1_history")) == 2
+    manifest = dbt.parse()
+    customers = manifest.nodes["model.probe.shop_plain_1_latest"]
+    assert customers.description.startswith("Our customers; {{ not jinja }}. The newest version")
+    assert customers.columns["id"].description == "It's the customer"
+    fresh = dbt.run("source", "freshness", "--select", "source:shop.plain_1 source:shop.we_ird")
+    assert {result.status for result in fresh.values()} == {"pass"}
+
+    test = "- strandline.exact_redelivery"
+    strict = f"{test}: {{config: {{severity: error}}}}  # none expected"
+    _edit(folder / "sources.yml", test, strict)
+    _edit(folder / "models.yml", "Our customers", "Those who buy")
+    _edit(folder / "shop_plain_2_latest.sql", "select *", "select * -- all of it")
+    (folder / "shop_plain_3_latest.sql").unlink()
+    mine = {path.name: path.read_text() for path in folder.iterdir()}
+    postgres_database.execute(
+        "alter table plain_4 drop constraint plain_4_pkey, add primary key (id, updated_at)"
+    )
+    options["plain_6"] = {"cursor_field": "updated_at"}
+    project.jdbc(postgres_database, list(options), table_options=options)
+
+    looked = project.loader("codegen", "--dry-run")
+    assert {path.name: path.read_text() for path in folder.iterdir()} == mine
+    again = project.loader("codegen")
+    assert again.code == 0, again.text
+    assert _files(again) == _files(looked)
+    assert {name: what for name, what in _files(again).items() if what != "unchanged"} == {
+        "sources.yml": "updated",
+        "models.yml": "updated",
+        "codegen.json": "updated",
+        "shop_plain_2_latest.sql": "kept",
+        "shop_plain_3_latest.sql": "left out",
+        "shop_plain_4_latest.sql": "updated",
+        "shop_plain_6_latest.sql": "written",
+    }
+    assert any(w.startswith("shop.plain_6: not in the lake yet") for w in again.warnings)
+    assert strict in (folder / "sources.yml").read_text()
+    assert "Those who buy" in (folder / "models.yml").read_text()
+    assert (folder / "shop_plain_2_latest.sql").read_text() == mine["shop_plain_2_latest.sql"]
+    assert "shop_plain_3_latest" not in (folder / "models.yml").read_text()
+    assert set(_files(project.loader("codegen")).values()) == {"unchanged", "kept", "left out"}
+    sources = [one for one in dbt.parse().sources.values() if one.source_name == "shop"]
+    assert len(sources) == 16 + len(LOOKUPS)
+
+
+def _edit(file: Path, wrong: str, right: str) -> None:
+    text = file.read_text()
+    assert wrong in text
+    file.write_text(text.replace(wrong, right, 1))
+
+
+def test_comments_of_mariadb(project: Project, dbt: DbtProject, mariadb_database: Database) -> None:
+    mariadb_database.execute(
+        "create table orders (id int primary key comment 'The order', at datetime) comment 'Ours'",
+        "create view orders_view as select * from orders",
+    )
+    options = {name: {"cursor_field": "at"} for name in ("orders", "orders_view")}
+    project.jdbc(mariadb_database, list(options), table_options=options)
+    written = project.loader("codegen")
+    assert written.code == 0, written.text
+    sources = yaml.safe_load((project.folder / "models/strandline/sources.yml").read_text())
+    orders, view = sources["sources"][0]["tables"]
+    assert orders["description"] == "Ours."
+    assert orders["columns"][0]["description"] == "The order"
+    assert view["description"].startswith("Every version of each row of orders_view")
+
+
+def test_what_is_wrong_is_told_and_nothing_is_written(
+    project: Project, dbt: DbtProject, postgres_database: Database
+) -> None:
+    postgres_database.execute("create table orders (id int primary key, at date)")
+    options = {name: {"cursor_field": "at"} for name in ("orders", "missing")}
+    project.jdbc(postgres_database, list(options), table_options=options)
+    folder = project.folder / "models" / "strandline"
+    folder.mkdir(parents=True)
+    (folder / "models.yml").write_text("models: [")
+    broken = project.loader("codegen")
+    assert (broken.code, [path.name for path in folder.iterdir()]) == (2, ["models.yml"])
+    [told] = broken.errors
+    assert "models.yml:2:1: not YAML that can be read" in told
+    assert told.endswith("nothing was changed")
+
+    (folder / "models.yml").unlink()
+    unknown = project.loader("codegen", "--select", "shop.orders", "--history", "shop.order")
+    assert (unknown.code, list(folder.iterdir())) == (2, [])
+    [told] = unknown.errors
+    assert "no selected table is called 'shop.order'. Did you mean `shop.orders`?" in told
+
+    config = str(project.folder / "loader.yml")
+    shown = CliRunner().invoke(main, ["-c", config, "codegen", "-s", "shop.orders", "--dry-run"])
+    assert (shown.exit_code, list(folder.iterdir())) == (0, [])
+    assert "+++ models/strandline/shop_orders_latest.sql" in shown.stdout.splitlines()
+    assert "+        primary_key=['id']," in shown.stdout.splitlines()
+    assert shown.stdout.endswith("Nothing was written: this was a dry run.\n")
+
+    partly = project.loader("codegen")
+    assert partly.code == 1
+    assert [error.split(". ")[0] for error in partly.errors] == [
+        "source shop, tables: the source has no table 'missing'"
+    ]
+    assert set(_files(partly)) == {
+        "sources.yml",
+        "models.yml",
+        "shop_orders_latest.sql",
+        "codegen.json",
+    }

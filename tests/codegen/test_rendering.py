@@ -1,0 +1,235 @@
+"""What codegen writes for a table: the tests that fit it, and names of any kind unharmed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jinja2 import Environment
+from jinja2.nativetypes import NativeEnvironment
+
+from loader import scaffold
+from loader.codegen import rendering
+from loader.codegen.naming import assigned, safe
+from loader.codegen.rendering import HISTORY, LATEST, Named
+from loader.codegen.table import Column, Table
+from loader.codegen.yaml_style import document
+from loader.cursor import CursorType
+from loader.window import CursorField
+
+UPDATED_AT = CursorField("updated_at", CursorType.TIMESTAMPTZ)
+
+
+def _table(**facts: Any) -> Table:
+    known: dict[str, Any] = {
+        "source": "shop",
+        "asked": "orders",
+        "name": "orders",
+        "schema": "raw",
+        "columns": (Column("order_id", "int"), Column("updated_at", "timestamp")),
+        "key": ("order_id",),
+        "cursor": UPDATED_AT,
+    }
+    return Table(**{**known, **facts})
+
+
+def _named(table: Table) -> Named:
+    return Named(table, safe(table.name), f"{safe(table.source)}_{safe(table.name)}")
+
+
+def _configured(sql: str) -> dict[str, Any]:
+    """What a model's `config()` is called with, by Jinja's own word."""
+    said: dict[str, Any] = {}
+    calls = {"config": said.update, "source": lambda *names: said.update(source=names)}
+    Environment(autoescape=False).from_string(sql).render(**calls)
+    return said
+
+
+def test_a_model_is_short_and_says_what_it_is() -> None:
+    assert rendering.sql(_named(_table()), LATEST) == (
+        "{#- The newest version of each row of shop.orders. -#}\n"
+        "{{\n"
+        "    config(\n"
+        "        materialized='deduped_latest',\n"
+        "        primary_key=['order_id'],\n"
+        "        cursor_field='updated_at'\n"
+        "    )\n"
+        "}}\n"
+        "\n"
+        "select *\n"
+        "from {{ source('shop', 'orders') }}\n"
+    )
+
+
+@pytest.mark.parametrize("kind", [LATEST, HISTORY])
+def test_a_full_refresh_hides_what_it_lacks(kind: str) -> None:
+    sql = rendering.sql(_named(_table(incremental=False, cursor=None)), kind)
+    assert _configured(sql) == {
+        "materialized": f"deduped_{kind}",
+        "primary_key": ["order_id"],
+        "delete_stale": True,
+        "source": ("shop", "orders"),
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["it's", 'quo"te', "back\\slash", "{{ x }}", "{% x %}", "#}", "表", "a\nb", "-#}"]
+)
+def test_names_of_any_kind_reach_dbt_unharmed(name: str) -> None:
+    table = _table(
+        name=name,
+        key=(name,),
+        columns=(Column(name, "int", name),),
+        cursor=CursorField(name, CursorType.INTEGER),
+        description=name,
+    )
+    one = _named(table)
+
+    said = _configured(rendering.sql(one, LATEST))
+    assert (said["primary_key"], said["cursor_field"]) == ([name], name)
+
+    written = yaml.safe_load(document(rendering.sources({"shop": "raw"}, [one]), "", (2, 6)))
+    [entry] = written["sources"][0]["tables"]
+    rendered = NativeEnvironment()  # as dbt renders each text
+
+    def read(text: str) -> str:
+        return str(rendered.from_string(text).render())
+
+    assert read(entry["identifier"]) == name
+    meta = entry["config"]["meta"]["strandline"]
+    assert ([read(part) for part in meta["primary_key"]], read(meta["cursor_field"])) == (
+        [name],
+        name,
+    )
+    assert [read(column["name"]) for column in entry["columns"]] == [name]
+    assert read(entry["description"]).startswith(" ".join(name.split()))
+
+
+@pytest.mark.parametrize(
+    ("facts", "lacks"),
+    [
+        ({}, set()),
+        ({"state_in_lake": False}, {"state_not_ahead", "state_not_behind"}),
+        ({"keeps_redeliveries": True}, {"exact_redelivery"}),
+        ({"cursor": CursorField("n", CursorType.INTEGER)}, {"no_future_cursor"}),
+        (
+            {"key": ()},
+            {
+                "duplicate_in_batch",
+                "exact_redelivery",
+                "redelivered_at_boundary",
+                "cursor_conflict",
+                "no_cursor_regression",
+            },
+        ),
+        (
+            {"incremental": False},
+            {
+                "inclusive_cursor",
+                "cursor_not_null",
+                "no_future_cursor",
+                "redelivered_at_boundary",
+                "cursor_conflict",
+                "no_cursor_regression",
+            },
+        ),
+    ],
+)
+def test_a_raw_table_gets_the_tests_that_it_can_be_asked(
+    facts: dict[str, Any], lacks: set[str]
+) -> None:
+    every = rendering.raw_tests(_table())
+    assert len(every) == 11
+    assert set(every) - set(rendering.raw_tests(_table(**facts))) == {
+        f"strandline.{name}" for name in lacks
+    }
+
+
+def test_nothing_is_invented() -> None:
+    [entry] = rendering.sources({"shop": "raw"}, [_named(_table())])["sources"][0]["tables"]
+    assert entry["columns"] == [
+        {"name": "order_id", "data_type": "int"},
+        {"name": "updated_at", "data_type": "timestamp"},
+    ]
+    assert set(entry) == {"name", "description", "config", "data_tests", "columns"}
+
+
+def test_a_databases_comments_become_descriptions() -> None:
+    columns = (Column("order_id", "int", "The order"), Column("_cq_batch", "bigint", "The batch"))
+    one = _named(_table(description="Customers'\n orders", columns=columns))
+    [entry] = rendering.sources({"shop": "raw"}, [one])["sources"][0]["tables"]
+    assert entry["description"] == "Customers' orders."
+    assert entry["columns"][0]["description"] == "The order"
+    [model] = rendering.models([one], [])["models"]
+    assert model["description"] == (
+        "Customers' orders. The newest version of each row of shop.orders, by order_id."
+    )
+    assert model["columns"] == [{"name": "order_id", "description": "The order"}]
+
+
+def test_a_table_without_a_key_says_so() -> None:
+    [entry] = rendering.sources({"shop": "raw"}, [_named(_table(key=()))])["sources"][0]["tables"]
+    assert entry["description"].endswith("It has no primary key, so there is no snapshot of it.")
+    assert entry["config"] == {"meta": {"strandline": {"cursor_field": "updated_at"}}}
+
+
+def test_the_starter_project_says_the_same() -> None:
+    templates = Path(scaffold.__file__).parent / "templates" / "models"
+    example = Named(_table(columns=()), "orders", "orders")
+    said = rendering.sources({"shop": "{{ var('strandline__raw_schema', 'raw') }}"}, [example])
+    del said["sources"][0]["tables"][0]["columns"]  # not known before the first sync
+    assert yaml.safe_load((templates / "sources.yml").read_text()) == said
+    assert yaml.safe_load((templates / "models.yml").read_text()) == rendering.models([example], [])
+    sql = (templates / "orders_latest.sql").read_text()
+    assert sql.partition("\n")[2] == rendering.sql(example, LATEST).partition("\n")[2]
+
+
+def test_a_new_file_is_laid_out_for_people() -> None:
+    text = document(
+        rendering.sources({"shop": "raw"}, [_named(_table())]), "By codegen\nyours", (2,)
+    )
+    assert text.splitlines()[:11] == [
+        "# By codegen",
+        "# yours",
+        "",
+        "sources:",
+        "  - name: shop",
+        "    description: What `loader run` appended from the source shop.",
+        "    schema: raw",
+        "    config:",
+        "      loaded_at_field: _cq_sync_time",
+        "      freshness:",
+        "        warn_after: {count: 1, period: day}",
+    ]
+    assert "primary_key: [order_id]" in text
+    assert "          - strandline.batches_accounted\n" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        ("orders", "orders"),
+        ("_log", "_log"),
+        ("Order Items", "order_items"),
+        ("we.ird-name!", "we_ird_name"),
+        ("Größe", "grosse"),
+        ("naïve", "naive"),
+        ("表", "table"),
+        ("2024", "2024"),
+    ],
+)
+def test_files_have_safe_names(name: str, made: str) -> None:
+    assert safe(name) == made
+
+
+def test_names_that_collide_are_numbered_and_stay() -> None:
+    proposals = {"a-b": "a_b", "a b": "a_b", "a_b": "a_b"}
+    first = assigned(proposals, {})
+    assert first == {"a-b": "a_b_3", "a b": "a_b_2", "a_b": "a_b"}
+    assert assigned(dict(reversed(proposals.items())), {}) == first
+
+    later = assigned({**proposals, "a!b": "a_b"}, first)
+    assert later == {**first, "a!b": "a_b_4"}
+    assert assigned({"a!b": "a_b"}, first) == {"a!b": "a_b_4"}  # the others are not selected
