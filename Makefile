@@ -6,7 +6,7 @@
 #   make bench    measurements, of this machine
 #   make bench-correctness    rows lost under live writers: ours, dlt, plain cursors
 # PYTHON=… picks the Python of the virtual environment, VENV=… its folder,
-# TESTS="tests -m 'not slow'" what `make test` runs,
+# TESTS="tests -m 'not slow'" what `make test` runs, WORKERS=1 in how many processes,
 # CORRECTNESS="--seconds 20" how `make bench-correctness` runs.
 
 SHELL := /bin/bash
@@ -17,6 +17,7 @@ SHELL := /bin/bash
 PYTHON ?=
 VENV ?= .venv
 TESTS ?= tests
+WORKERS ?= 2
 CORRECTNESS ?=
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -52,7 +53,7 @@ demo: $(INSTALLED)
 	"$(BIN)/python" demo/run.py
 
 test: $(DRIVERS)
-	eval "\"$(BIN)/python\" -m pytest $(TESTS)"
+	eval "\"$(BIN)/python\" -m pytest --numprocesses $(WORKERS) --dist loadfile $(TESTS)"
 
 lint: $(INSTALLED)
 	"$(BIN)/ruff" format --check .

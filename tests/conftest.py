@@ -1,4 +1,7 @@
-"""What all tests share: one Spark, one lake, one server of each database, started on first use."""
+"""What all tests share: one Spark, one lake, one server of each database, started on first use.
+
+With pytest-xdist each of its processes has its own.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -104,9 +107,23 @@ def _running(kind: type[S], config: pytest.Config) -> Iterator[S]:
         server.remove()
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A process of pytest-xdist hands over which servers its tests ran against."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["servers"] = session.config.stash.get(_VERSIONS, [])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Takes that over from a process that has ended."""
+    found = getattr(node, "workeroutput", {}).get("servers", [])
+    node.config.stash.setdefault(_VERSIONS, []).extend(found)
+
+
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Says which database servers the tests ran against."""
-    for version in config.stash.get(_VERSIONS, []):
+    for version in sorted(set(config.stash.get(_VERSIONS, []))):
         terminalreporter.write_line(f"ran against {version}")
