@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from pyspark.sql import functions as f
 
+from loader.candidates import candidates, marks_of_deletion
 from loader.cursor import CursorType
 from loader.delta import HASH
 from loader.errors import LoaderError
 from loader.lake import Lake
 from loader.order import GENERATION, quoted
 from loader.pipeline import Pipeline, Planned
-from loader.plan import INCREMENTAL, Plan, candidates
+from loader.plan import INCREMENTAL, Plan
 from loader.sources import Snapshot, SourceTable, Window
 
 # So many rows at the highest cursor are read again at every sync before it is worth a word.
@@ -27,12 +28,23 @@ def checked(pipeline: Pipeline, part: Planned) -> Iterator[tuple[Plan, list[str]
         with part.source.snapshot() as snapshot:
             for plan in part.plans:
                 try:
-                    notes = [*findings(plan), *measured(plan, snapshot)]
-                    yield plan, [*notes, *unbumped(plan, pipeline.stores(part.spec).lake)]
+                    lake = pipeline.stores(part.spec).lake
+                    notes = [*drifted(plan, lake), *findings(plan), *measured(plan, snapshot)]
+                    yield plan, [*notes, *unbumped(plan, lake)]
                 except Exception as error:
                     yield pipeline.cleared(error, f"table {plan.name}")
     except Exception as error:
         yield pipeline.cleared(error, f"source {part.spec.name}")
+
+
+def drifted(plan: Plan, lake: Lake) -> list[str]:
+    """What the next batch will change in raw.
+
+    Raises:
+        TableError: where raw cannot follow the source, or may not.
+    """
+    found = lake.drift(plan.lake_table, plan.table.schema, plan.terms)
+    return [f"with the next batch: {'; '.join(found.notes)}"] if found.notes else []
 
 
 def findings(plan: Plan) -> list[str]:
@@ -40,6 +52,9 @@ def findings(plan: Plan) -> list[str]:
     notes = []
     if not plan.key:
         notes.append("no primary key: syncs and appends, but a snapshot needs a key")
+    marks = marks_of_deletion(plan.table)
+    if plan.deleted is None and marks:
+        notes.append(f"{marks[0]} may mark deleted rows: deleted_field makes tombstones of them")
     cursor = plan.cursor
     if cursor is None or plan.mode != INCREMENTAL:
         return notes

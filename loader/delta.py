@@ -24,6 +24,7 @@ from pyspark.sql.window import Window as Over
 
 from loader.literal import literal
 from loader.order import BATCH, GENERATION, SEQUENCE, quoted, version_column
+from loader.row_hash import row_hash as row_hash
 from loader.window import Window
 
 HASH = "_cq_row_hash"
@@ -43,12 +44,17 @@ OVERRULES = "_cq_overrules"
 
 @dataclass(frozen=True)
 class Stamp:
-    """What every row of one batch says of its sync."""
+    """What every row of one batch says of its sync.
+
+    Attributes:
+        deleted: the source's column that marks deleted rows; see :func:`tombstone`.
+    """
 
     source: str
     sync_time: dt.datetime
     batch: int
     generation: int
+    deleted: str | None = None
 
 
 def stamped(rows: DataFrame, stamp: Stamp) -> DataFrame:
@@ -64,39 +70,26 @@ def stamped(rows: DataFrame, stamp: Stamp) -> DataFrame:
         f.lit(stamp.batch).cast("bigint").alias(BATCH),
         f.monotonically_increasing_id().alias(SEQUENCE),
         row_hash(rows.schema).alias(HASH),
-        f.lit(False).alias(DELETED),
+        tombstone(rows, stamp.deleted).alias(DELETED),
         f.lit(stamp.generation).cast("bigint").alias(GENERATION),
     )
 
 
-def row_hash(schema: t.StructType) -> Column:
-    """xxhash64 over a row's columns: by name, and null-safe.
+def tombstone(rows: DataFrame, column: str | None) -> Column:
+    """Whether a row says that it was deleted; never null.
 
-    Spark's xxhash64 passes over nulls, so (null, 'a') and ('a', null) would be one; each value is
-    therefore preceded by its column's name. A column that is null counts for nothing: one that
-    the source adds later makes no old row look changed. Widths do not count either (int and
-    bigint, float and double, decimals of one scale hash alike).
+    Args:
+        column: a boolean (true), a date or time (not null) or a number (not 0); None where the
+            source has no such column.
     """
-    parts: list[Column] = []
-    for field in sorted(schema.fields, key=lambda field: field.name):
-        value = _hashable(f.col(quoted(field.name)), field.dataType)
-        parts += [f.when(value.isNotNull(), f.lit(field.name)), value]
-    return f.xxhash64(*parts)
-
-
-def _hashable(value: Column, data_type: t.DataType) -> Column:
-    if isinstance(data_type, (t.ByteType, t.ShortType, t.IntegerType)):
-        return value.cast("bigint")
-    if isinstance(data_type, t.FloatType):
-        return value.cast("double")
-    if isinstance(data_type, t.DecimalType):
-        return value.cast("string")
-    if isinstance(data_type, t.MapType):
-        # A map has no order, so Spark refuses to hash it; its sorted entries have one.
-        return f.to_json(f.array_sort(f.map_entries(value)))
-    if "map<" in data_type.simpleString():
-        return f.to_json(f.struct(value))
-    return value
+    if column is None:
+        return f.lit(False)
+    value, data_type = f.col(quoted(column)), rows.schema[column].dataType
+    if isinstance(data_type, (t.DateType, t.TimestampType, t.TimestampNTZType)):
+        return value.isNotNull()
+    if not isinstance(data_type, t.BooleanType):
+        value = value != 0
+    return f.coalesce(value, f.lit(False))
 
 
 @dataclass(frozen=True)
@@ -221,11 +214,12 @@ def _comparable(raw: DataFrame, region: Column, generations: Generations) -> Dat
 
 
 def _marked_by_multiplicity(rows: DataFrame, known: DataFrame) -> DataFrame:
-    counts = known.groupBy(f.col(HASH).alias("_cq_known")).agg(f.count(f.lit(1)).alias("_cq_held"))
-    number = f.row_number().over(Over.partitionBy(HASH).orderBy(SEQUENCE))
+    said = f.struct(HASH, DELETED)
+    counts = known.groupBy(said.alias("_cq_known")).agg(f.count(f.lit(1)).alias("_cq_held"))
+    number = f.row_number().over(Over.partitionBy(HASH, DELETED).orderBy(SEQUENCE))
     return (
         rows.withColumn("_cq_number", number)
-        .join(counts, f.col(HASH) == f.col("_cq_known"), "left")
+        .join(counts, said.eqNullSafe(f.col("_cq_known")), "left")
         .select(
             *(f.col(quoted(name)) for name in rows.columns),
             (f.col("_cq_number") <= f.coalesce(f.col("_cq_held"), f.lit(0))).alias(REDELIVERED),
@@ -238,6 +232,9 @@ def _region(raw: DataFrame, window: Window, nulls: bool) -> Column:
     floor = window.floor
     if window.cursor is None or floor is None:
         return f.lit(True)
-    column = f.col(quoted(window.cursor.name))
-    above = column >= literal(floor, raw.schema[window.cursor.name].dataType)
+    name = window.cursor.name
+    # raw keeps a column's name when only its case changes in the source
+    [data_type] = [c.dataType for c in raw.schema.fields if c.name.lower() == name.lower()]
+    column = f.col(quoted(name))
+    above = column >= literal(floor, data_type)
     return above | column.isNull() if nulls else above

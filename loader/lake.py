@@ -13,9 +13,9 @@ import hashlib
 import json
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,16 @@ from loader.delta import COLUMNS
 from loader.errors import SpecError, TableError
 from loader.lease import FileOwners, Lease
 from loader.order import quoted
-from loader.widening import Change, changes
+from loader.schema.drift import Drift, drift, unchanged
+from loader.schema.source_schema import PROPERTY, SourceSchema
+from loader.schema.terms import Terms
+from loader.schema.widening import kept_as
 
 BATCH = "strandline.batch"
 STATE = "strandline.state"
 SYNC = "strandline.sync"
+NEWEST = "strandline.newest"
+COMPACTED_TO = "strandline.compacted_to"
 _shared = threading.Lock()
 
 
@@ -140,48 +145,59 @@ class Lake:
         properties = {
             "write.wap.enabled": "true",
             **{f"write.metadata.metrics.column.{name}": "full" for name in measured},
+            PROPERTY: SourceSchema.of(schema).text,
         }
-        fields = list(schema.fields)
+        fields = [StructField(field.name, kept_as(field.dataType)) for field in schema.fields]
         for name, data_type in COLUMNS.items():
             fields.append(StructField(name, data_type))
-        nullable = [StructField(field.name, field.dataType) for field in fields]
-        self.create(table, StructType(nullable), properties)
+        self.create(table, StructType(fields), properties)
 
-    def evolve(self, table: str, schema: StructType, fixed: Sequence[str]) -> list[Change]:
-        """Brings a raw table's columns up to the source's, before rows of the new form arrive.
-
-        Added columns are added, dropped ones stay (null in new rows), widened ones are widened.
-
-        Args:
-            fixed: the key's and the cursor's columns, whose types must not change.
+    def drift(self, table: str, schema: StructType, terms: Terms) -> Drift:
+        """How a raw table follows the source's columns as they are now; changes nothing.
 
         Raises:
-            TableError: where a column changed in a way that old rows cannot follow.
+            TableError: where it cannot, or may not.
         """
-        found = changes(self.frame(table).schema, schema, fixed, f"table {table}")
-        for change in found:
-            self.spark.sql(f"alter table {self.name(table)} {change.sql}")
-        return found
+        if not self.exists(table):
+            return unchanged(schema)
+        text = self.handle(table).properties().get(PROPERTY)
+        remembered = SourceSchema.parse(text, f"table {table}") if text else None
+        return drift(self.frame(table).schema, remembered, schema, terms)
+
+    def evolve(self, table: str, followed: Drift) -> None:
+        """Brings a raw table's columns up to the source's, before rows of the new form arrive.
+
+        What is remembered of the source stays as it was until they are published; after a crash
+        in between the same is found to do, as far as it was not done.
+        """
+        if not followed.alterations:
+            return
+        self.set_properties(table, {PROPERTY: followed.before.text})
+        for alteration in followed.alterations:
+            self.spark.sql(f"alter table {self.name(table)} {alteration.sql}")
 
     def head(self, table: str) -> Commit:
         """The newest published batch; the truth that state and ledger are indexes of."""
         handle = self.handle(table)
+        kept = _kept(handle)
         snapshot = handle.currentSnapshot()
         while snapshot is not None:
             found = self._commit(handle, snapshot)
             if found is not None:
-                return found
+                forgot = found.state is None and kept is not None and kept.batch == found.batch
+                return kept if kept and forgot else found
             parent = snapshot.parentId()
             snapshot = handle.snapshot(parent) if parent is not None else None
         if handle.currentSnapshot() is None:
             return Commit()
         [row] = self.spark.sql(f"select max(_cq_batch) as b from {self.name(table)}").collect()
-        return Commit(batch=row["b"] or 0)
+        return kept if kept and kept.batch == row["b"] else Commit(batch=row["b"] or 0)
 
     def commits(self, table: str) -> list[Commit]:
         """Every published batch, oldest first; where its commit has expired, as its rows tell it.
 
-        Such a one has no state, and of `sync` only what stands in each row.
+        Such a one has no state, and of `sync` only what stands in each row; where compaction has
+        removed rows, nobody knows how many there were.
         """
         handle = self.handle(table)
         found: dict[int, Commit] = {}
@@ -192,9 +208,29 @@ class Lake:
                 found.setdefault(commit.batch, commit)
             parent = snapshot.parentId()
             snapshot = handle.snapshot(parent) if parent is not None else None
+        kept = _kept(handle)
+        if current is not None and kept is not None:
+            found.setdefault(kept.batch, kept)
         if current is not None and set(found) != set(range(1, max(found, default=0) + 1)) | {1}:
             found = {commit.batch: commit for commit in self._told_by_rows(table)} | found
         return [found[batch] for batch in sorted(found)]
+
+    def keep_newest(self, table: str) -> None:
+        """Keeps what the newest batch's commit says, as that commit is about to expire."""
+        head = self.head(table)
+        if head.state is None:
+            return
+        said = {**asdict(head), "at": head.at.isoformat() if head.at else None}
+        text = json.dumps(said, sort_keys=True, default=str)
+        if text != self.handle(table).properties().get(NEWEST):
+            self.set_properties(table, {NEWEST: text})
+
+    def set_properties(self, table: str, properties: Mapping[str, str]) -> None:
+        """Sets properties of a table, in one commit."""
+        update = self.handle(table).updateProperties()
+        for key, value in properties.items():
+            update = update.set(key, value)
+        update.commit()
 
     def raw_tables(self) -> list[str]:
         """The tables that batches are published to."""
@@ -205,6 +241,8 @@ class Lake:
         return [n for n in names if self.handle(n).properties().get("write.wap.enabled") == "true"]
 
     def _told_by_rows(self, table: str) -> Iterator[Commit]:
+        compacted_to = int(self.handle(table).properties().get(COMPACTED_TO) or 0)
+        yield from (Commit(batch) for batch in range(1, compacted_to + 1))
         rows = self.spark.sql(
             f"""
             select
@@ -221,7 +259,8 @@ class Lake:
             at = dt.datetime.fromtimestamp(row["started"], dt.timezone.utc)
             facts = {"source_name": row["source_name"], "generation": row["generation"]}
             sync = {**facts, "batch": row["batch"], "started_at": at.isoformat()}
-            yield Commit(batch=row["batch"], sync=sync, rows=row["rows"], at=at)
+            whole = row["batch"] > compacted_to
+            yield Commit(row["batch"], sync=sync, rows=row["rows"] if whole else None, at=at)
 
     def stage(self, table: str, rows: DataFrame, batch: int, facts: Mapping[str, Any]) -> int:
         """Writes a batch that nobody sees yet; returns its snapshot's id.
@@ -259,14 +298,22 @@ class Lake:
         snapshot = self.handle(table).snapshot(snapshot_id)
         return int(snapshot.summary().get("added-records") or 0)
 
-    def publish(self, table: str, snapshot_id: int) -> Commit:
+    def publish(self, table: str, snapshot_id: int, source: SourceSchema | None = None) -> Commit:
         """Makes a staged batch visible, whole, in one commit.
+
+        Args:
+            source: what the same commit remembers of the source.
 
         Raises:
             TableError: where that batch number was published already.
         """
+        handle = self.handle(table)
+        transaction = handle.newTransaction()
         try:
-            self.handle(table).manageSnapshots().cherrypick(snapshot_id).commit()
+            transaction.manageSnapshots().cherrypick(snapshot_id).commit()
+            if source is not None and source.text != handle.properties().get(PROPERTY):
+                transaction.updateProperties().set(PROPERTY, source.text).commit()
+            transaction.commitTransaction()
         except Py4JJavaError as error:
             if "DuplicateWAPCommit" in str(error.java_exception):
                 raise TableError(
@@ -392,6 +439,15 @@ def iceberg_present(spark: SparkSession) -> Iterator[None]:
             "Spark has no Iceberg runtime", where="Spark", remedy="Run `loader setup`"
         ) from error
     yield
+
+
+def _kept(handle: Any) -> Commit | None:
+    """The newest batch as compaction kept it; an older one once newer ones were published."""
+    text = handle.properties().get(NEWEST)
+    if not text:
+        return None
+    said = json.loads(text)
+    return Commit(**{**said, "at": dt.datetime.fromisoformat(said["at"]) if said["at"] else None})
 
 
 def _text(value: str) -> str:

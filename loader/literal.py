@@ -1,4 +1,4 @@
-"""Cursors as literals of Spark; those of databases are in :mod:`loader.sources.dialect`."""
+"""Literals of Spark's; those of databases are in :mod:`loader.sources.dialect`."""
 
 from __future__ import annotations
 
@@ -15,3 +15,9 @@ def literal(cursor: Cursor, data_type: t.DataType) -> Column:
     if cursor.type is CursorType.INTEGER and isinstance(data_type, t.DecimalType):
         wide = data_type
     return f.lit(cursor.text).cast(wide)
+
+
+def text_literal(value: str) -> str:
+    """A text for Spark's parser, which reads backslash escapes."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

@@ -44,6 +44,8 @@ class TableOptions(Strict):
         lookback: how far below the cursor each window begins.
         null_cursor: whether rows without a cursor are read; `fail` refuses the table.
         redelivered_rows: whether rows identical to the key's newest raw version are appended.
+        schema_changes: whether raw follows the source's columns; `freeze` refuses the table.
+        deleted_field: the column that marks deleted rows; see :func:`loader.delta.tombstone`.
     """
 
     sync_mode: Literal["incremental", "full_refresh"] = "incremental"
@@ -53,6 +55,8 @@ class TableOptions(Strict):
     lookback: Lookback | None = None
     null_cursor: Literal["include", "exclude", "fail"] = "include"
     redelivered_rows: Literal["drop", "append"] = "drop"
+    schema_changes: Literal["evolve", "freeze"] = "evolve"
+    deleted_field: Name | None = None
 
     @field_validator("primary_key", mode="before")
     @classmethod

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-Work = Callable[[Plan, Lease, Snapshot, Stores, Watch, str], SyncRecord]
+Work = Callable[[Plan, Lease, Snapshot, Stores, Watch, str], SyncRecord | None]
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,9 @@ class Planned:
 class Pipeline:
     """A spec bound to a Spark session.
 
+    Attributes:
+        accepts_key_change: types of keys and cursors may change as far as raw's columns follow.
+
     Raises:
         SpecError: where a connector is unknown or its options are wrong.
     """
@@ -92,6 +95,7 @@ class Pipeline:
     def __init__(self, spec: Spec, spark: SparkSession) -> None:
         self.spec = spec
         self.spark = spark
+        self.accepts_key_change = False
         self.sources: list[tuple[SourceSpec, Source]] = []
         for source in spec.sources:
             kind = connector(source.path, f"{source.where}.path")
@@ -340,7 +344,7 @@ class Pipeline:
                     source.name, bound.describe(ref), options_of(bound, ref), full_refresh
                 )
                 alone(planned, plans)
-                plans.append(planned)
+                plans.append(replace(planned, accepts_key_change=self.accepts_key_change))
             except Exception as problem:
                 refused[ref.lake_name] = self.cleared(problem, where)
         return Planned(bound, source, plans, errors, refused)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from loader.candidates import MARKS, candidates, marks_of_deletion
 from loader.cursor import Cursor, CursorType
 from loader.delta import COLUMNS
 from loader.errors import TableError
@@ -13,12 +14,17 @@ from loader.ledger import TABLE as LEDGER
 from loader.options import TableOptions
 from loader.plugins import SourceSpec
 from loader.problems import did_you_mean
+from loader.reconcile.reconciled import TABLE as RECONCILED
+from loader.schema.terms import Terms
 from loader.sources import SourceTable, TableRef
 from loader.window import CursorField
 
 INCREMENTAL = "incremental"
 FULL_REFRESH = "full_refresh"
-RESERVED_TABLES = frozenset({"_cq_state", LEDGER})
+RESERVED_TABLES = frozenset({"_cq_state", LEDGER, RECONCILED})
+RESERVED_COLUMNS = "_cq_"
+# What CloudQuery adds to the tables that it writes may be read from them.
+FOREIGN_COLUMNS = frozenset({"_cq_id", "_cq_parent_id"})
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,8 @@ class Plan:
         cursor: the cursor column; None for a full refresh without one.
         mode: ``incremental`` or ``full_refresh``.
         initial: where the first sync begins; None begins with everything.
+        deleted: the column that marks deleted rows; None where none does.
+        accepts_key_change: types of key and cursor may change as far as raw's columns follow.
     """
 
     source: str
@@ -39,6 +47,8 @@ class Plan:
     cursor: CursorField | None
     mode: str
     initial: Cursor | None = None
+    deleted: str | None = None
+    accepts_key_change: bool = False
 
     @property
     def lake_table(self) -> str:
@@ -60,6 +70,19 @@ class Plan:
         """``<source>.<table>``: in messages, and the key of its state."""
         return f"{self.source}.{self.lake_table}"
 
+    @property
+    def terms(self) -> Terms:
+        """Which changes of its columns are followed."""
+        return Terms(
+            where=f"table {self.name}",
+            select=self.name,
+            key=self.key,
+            cursor=self.cursor.name if self.cursor else None,
+            freeze=self.options.schema_changes == "freeze",
+            accepts_key_change=self.accepts_key_change,
+            anew=self.mode == FULL_REFRESH,
+        )
+
 
 def plan(
     source: str, table: SourceTable, options: TableOptions, full_refresh: bool = False
@@ -68,7 +91,8 @@ def plan(
 
     Raises:
         TableError: where the cursor or key column is missing, or of a type that has no order;
-            where a column's name is taken.
+            where a column's name is taken; where deleted_field names no column that can mark
+            deleted rows.
     """
     where = f"table {source}.{table.ref.name}"
     _free_names(table, where)
@@ -109,7 +133,25 @@ def plan(
         cursor=cursor,
         mode=mode,
         initial=initial,
+        deleted=_deleted(table, options, where),
     )
+
+
+def _deleted(table: SourceTable, options: TableOptions, where: str) -> str | None:
+    if options.deleted_field is None:
+        return None
+    found = marks_of_deletion(table)
+    named = f" (candidates: {', '.join(found)})" if found else ""
+    name = _column(table, options.deleted_field, where, "deleted_field", named)
+    data_type = table.schema[name].dataType
+    if not isinstance(data_type, MARKS):
+        raise TableError(
+            f"the column {name!r} of type {data_type.simpleString()} cannot mark deleted rows",
+            where=f"{where}, deleted_field",
+            remedy="Choose a boolean (true: deleted), a date or time (not null), or a number "
+            f"(not 0){named}",
+        )
+    return name
 
 
 def _free_names(table: SourceTable, where: str) -> None:
@@ -120,9 +162,13 @@ def _free_names(table: SourceTable, where: str) -> None:
             remedy="Read it through a view of another name in the source",
         )
     for name in table.schema.names:
-        if name.lower() in COLUMNS:
+        reserved = name.lower().startswith(RESERVED_COLUMNS)
+        if reserved and name.lower() not in FOREIGN_COLUMNS:
+            says = "which the loader writes itself"
+            if name.lower() not in COLUMNS:
+                says = f"and names that begin with {RESERVED_COLUMNS} are the loader's own"
             raise TableError(
-                f"the source has a column {name!r}, which the loader writes itself",
+                f"the source has a column {name!r}, {says}",
                 where=where,
                 remedy="Rename it, or read the others through a view in the source",
             )
@@ -147,20 +193,6 @@ def _fits(options: TableOptions, type_: CursorType, where: str) -> None:
         where=f"{where}, lookback",
         remedy=remedy,
     )
-
-
-def candidates(table: SourceTable) -> list[str]:
-    """Columns that look like cursors, likeliest first."""
-
-    def score(name: str) -> int:
-        type_ = CursorType.of(table.schema[name].dataType)
-        words = ("updated", "modified", "changed", "_at", "date", "time", "version", "seq", "id")
-        if type_ is None or type_ is CursorType.STRING:
-            return 0
-        rank = next((len(words) - i for i, word in enumerate(words) if word in name.lower()), 0)
-        return rank + (10 if type_.is_time else 0)
-
-    return sorted((n for n in table.schema.names if score(n) > 1), key=score, reverse=True)
 
 
 def chosen(
@@ -209,7 +241,7 @@ def _matching(pattern: str, refs: Sequence[TableRef]) -> list[TableRef]:
     return loose if len(loose) == 1 else []
 
 
-def _column(table: SourceTable, name: str, where: str, option: str) -> str:
+def _column(table: SourceTable, name: str, where: str, option: str, more: str = "") -> str:
     names = list(table.schema.names)
     if name in names:
         return name
@@ -219,7 +251,7 @@ def _column(table: SourceTable, name: str, where: str, option: str) -> str:
     raise TableError(
         f"there is no column {name!r}",
         where=f"{where}, {option}",
-        remedy=f"{did_you_mean(name, names)} Its columns: {', '.join(names)}".strip(),
+        remedy=f"{did_you_mean(name, names)} Its columns: {', '.join(names)}{more}".strip(),
     )
 
 

@@ -104,8 +104,9 @@ def _without_cursor(
 
 def _record(source: str, table: str, commit: Commit, before: Commit, run_id: str) -> SyncRecord:
     sync = dict(commit.sync or {})
-    earlier = int((before.sync or {}).get("generation") or 0)
-    anew = before.batch > 0 and int(sync.get("generation") or 0) > earlier
+    # Of a batch that compaction took whole, nobody knows the generation: nothing is guessed by it.
+    earlier = (before.sync or {}).get("generation")
+    anew = earlier is not None and int(sync.get("generation") or 0) > int(earlier)
     guessed = {
         "run_id": run_id,
         "source_name": source,

@@ -30,6 +30,7 @@ from loader.ledger import NOTHING_NEW, SYNCED, SyncRecord, now
 from loader.order import GENERATION, quoted
 from loader.plan import FULL_REFRESH, Plan
 from loader.recovery import Known, Stores, assess, recover
+from loader.schema.fitting import fitted
 from loader.sources import Snapshot
 from loader.state import TableState
 from loader.watch import Watch
@@ -51,20 +52,29 @@ def sync_table(
         TableError, StateError: this table cannot be synced; nothing of it was published.
     """
     with unlocked_after(held):  # 1 lock
-        watch.reached("locked", plan.name)
-        known = recover(plan, stores, watch, run_id)  # 2 recover
-        window, bounds = look(plan, snapshot, known, watch)  # 3 window
-        watch.reached("windowed", plan.name)
-        record, after = intend(plan, known, window, bounds, run_id)
-        commit = None
-        if bounds.rows != 0:
-            intended = Batch(None, record, after)
-            with extracted(plan, snapshot, stores.lake, window, bounds, intended, watch) as batch:
-                record, after = batch.record, batch.after  # 4 extract
-                commit = append(plan, stores.lake, batch, held, watch)  # 5 append
-        done = finish(plan, stores, known, record, after, bounds, commit, watch)  # 6 record
+        done = synced(plan, held, snapshot, stores, watch, run_id)
     watch.reached("unlocked", plan.name)
     return done
+
+
+def synced(
+    plan: Plan, held: Lease, snapshot: Snapshot, stores: Stores, watch: Watch, run_id: str
+) -> SyncRecord:
+    """The sync of a table whose lock is held, and is held afterwards; see :func:`sync_table`."""
+    watch.reached("locked", plan.name)
+    known = recover(plan, stores, watch, run_id)  # 2 recover
+    # What raw cannot follow is refused before anything is read.
+    stores.lake.drift(plan.lake_table, plan.table.schema, plan.terms)
+    window, bounds = look(plan, snapshot, known, watch)  # 3 window
+    watch.reached("windowed", plan.name)
+    record, after = intend(plan, known, window, bounds, run_id)
+    commit = None
+    if bounds.rows != 0:
+        intended = Batch(None, record, after)
+        with extracted(plan, snapshot, stores.lake, window, bounds, intended, watch) as batch:
+            record, after = batch.record, batch.after  # 4 extract
+            commit = append(plan, stores.lake, batch, held, watch)  # 5 append
+    return finish(plan, stores, known, record, after, bounds, commit, watch)  # 6 record
 
 
 @contextmanager
@@ -92,6 +102,7 @@ def lock(plan: Plan, lake: Lake, watch: Watch, run_id: str) -> Lease:
 def preview_table(plan: Plan, snapshot: Snapshot, stores: Stores) -> tuple[Window, Bounds]:
     """The window that a sync would read now, and how many rows; writes nothing."""
     _, state = assess(plan, stores, Watch())
+    stores.lake.drift(plan.lake_table, plan.table.schema, plan.terms)
     return look(plan, snapshot, Known(state or TableState(), 1), Watch())
 
 
@@ -148,7 +159,7 @@ def intend(
         batch=known.next_batch,
         generation=known.state.generation + (1 if fresh_generation else 0),
         cursor=next_cursor(None if full else known.state.cursor, bounds),
-        cursor_field=plan.cursor.name if plan.cursor else None,
+        cursor_field=_cursor_name(plan, known),
         mark=bounds.mark,
         base=None if full else known.state.base,
         backfill=None if full else known.state.backfill,
@@ -209,7 +220,8 @@ def extracted(
     """The window's rows, stamped; where raw may hold some already, without redeliveries."""
     watch.phase(plan.name, "reading", bounds.rows)
     record, after = intended.record, intended.after
-    stamp = Stamp(plan.source, record.started_at or now(), after.batch, after.generation)
+    began = record.started_at or now()
+    stamp = Stamp(plan.source, began, after.batch, after.generation, plan.deleted)
     rows = stamped(snapshot.read(lake.spark, plan.table, window, bounds), stamp)
     keeps = plan.options.redelivered_rows == "append"
     if record.mode == FULL_REFRESH or not lake.exists(plan.lake_table):
@@ -265,24 +277,25 @@ def append(
     watch.phase(plan.name, "appending")
     table, schema, cursor = plan.lake_table, plan.table.schema, plan.cursor
     record, after = batch.record, batch.after
+    drift = lake.drift(table, schema, plan.terms)
+    rows = fitted(batch.rows, drift.routes, f"table {plan.name}")
     if lake.exists(table):
-        fixed = [*plan.key, *([cursor.name] if cursor else [])]
-        found = lake.evolve(table, schema, fixed)
-        if found:
-            record = replace(record, schema_changes="; ".join(change.text for change in found))
+        lake.evolve(table, drift)
+        if drift.notes:
+            record = replace(record, schema_changes="; ".join(drift.notes))
             watch.warn(plan.name, f"schema: {record.schema_changes}")
     else:
         lake.create_raw(table, schema, cursor.name if cursor else None)
     watch.reached("prepared", plan.name)
     facts = {"state": after.to_json(), "sync": record.to_dict()}
-    staged = lake.stage(table, batch.rows, after.batch, facts)
+    staged = lake.stage(table, rows, after.batch, facts)
     if not lake.staged_rows(table, staged):
         lake.discard(table, staged)
         return None
     watch.reached("staged", plan.name)
     watch.proceed(plan.name)
     held.confirm()
-    published = lake.publish(table, staged)
+    published = lake.publish(table, staged, drift.after)
     watch.reached("published", plan.name)
     return published, record
 
@@ -329,11 +342,19 @@ def finish(
     return done
 
 
+def _cursor_name(plan: Plan, known: Known) -> str | None:
+    """The cursor column's name: as raw and the state have it, should only its case change."""
+    before, cursor = known.state.cursor_field, plan.cursor
+    if before and cursor and before.lower() == cursor.name.lower():
+        return before
+    return cursor.name if cursor else None
+
+
 def _same_cursor(plan: Plan, known: Known) -> None:
     before, cursor = known.state, plan.cursor
     if cursor is None or before.cursor is None or plan.mode == FULL_REFRESH:
         return
-    if before.cursor_field != cursor.name or before.cursor.type is not cursor.type:
+    if before.cursor_field != _cursor_name(plan, known) or before.cursor.type is not cursor.type:
         raise TableError(
             f"the stored cursor is of {before.cursor_field} ({before.cursor.type.value}), "
             f"the table's is {cursor.name} ({cursor.type.value})",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -26,6 +26,8 @@ from loader.window import Bounds, CursorField, Window
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from loader.sources.contents import Contents
 
 GROUP = "strandline.sources"
 
@@ -85,6 +87,34 @@ class Snapshot(ABC):
         self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
     ) -> DataFrame:
         """The window's rows, lazily; partitions and their rows in the order of emission."""
+
+    tells_deletes: ClassVar[bool] = True
+    """Whether a row that is no longer there was deleted. Files may be archived once read."""
+
+    def steady(self, table: SourceTable) -> bool:
+        """Whether all that is asked of a table is answered of one moment."""
+        return False
+
+    def contents(
+        self,
+        spark: SparkSession,
+        table: SourceTable,
+        key: Sequence[str],
+        window: Window,
+        unique: bool,
+    ) -> Contents:
+        """The table's rows by key, for `loader reconcile`; by default they are read and hashed.
+
+        Worth overriding where the source can sum up its rows itself.
+
+        Args:
+            key: the primary key.
+            window: the cursor, and the rows that the spec means to load.
+            unique: whether the source has each key once.
+        """
+        from loader.sources.contents import ReadContents
+
+        return ReadContents(self, spark, table, key, window, unique)
 
 
 class Source(ABC):

@@ -162,6 +162,8 @@ class FileSource(Source):
 class FileSnapshot(Snapshot):
     """Files as they are: a file written while it is read has a later time, and is read again."""
 
+    tells_deletes = False
+
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -17,8 +17,11 @@ from pyspark.sql.types import TimestampNTZType, TimestampType
 from loader.cursor import Cursor, CursorType
 from loader.order import quoted
 from loader.sources import Bounds, Snapshot, SourceTable, Window, edge
+from loader.sources.checksum_sql import checksum
 from loader.sources.connection import Connection, DatabaseError, explain
+from loader.sources.contents import Contents
 from loader.sources.horizon import Fate, Horizon
+from loader.sources.jdbc_contents import JdbcContents, compared
 from loader.sources.partitions import balanced, largest_share, partition_count, slices
 
 if TYPE_CHECKING:
@@ -112,14 +115,55 @@ class JdbcSnapshot(Snapshot):
     def read(
         self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
     ) -> DataFrame:
+        predicates = self._predicates(spark, table, window, bounds)
+        return self._selected(spark, table, self._where(table, window), predicates)
+
+    def steady(self, table: SourceTable) -> bool:
+        # A foreign table's rows come from another database, which has snapshots of its own.
+        return bool(self.session) and bool(table.ref.native.stored)
+
+    def contents(
+        self,
+        spark: SparkSession,
+        table: SourceTable,
+        key: Sequence[str],
+        window: Window,
+        unique: bool,
+    ) -> Contents:
+        expressions = checksum(self.dialect)
+        if expressions is not None and unique:
+            with self._connect(table) as connection:
+                parts, left_out = compared(expressions, connection, table)
+            known = {part.name: part for part in parts}
+            if set(key) <= set(known):
+                return JdbcContents(
+                    expressions,
+                    self.source.relation(table.ref.native),
+                    self._where(table, window).removeprefix(" where "),
+                    {name: self._column(table, name) for name in table.schema.names},
+                    [known[name] for name in key],
+                    parts,
+                    left_out,
+                    lambda sql: self.source.reader(
+                        spark, f"({sql}) strandline", session=self.session
+                    ),
+                    lambda where: self._selected(spark, table, where),
+                )
+        return super().contents(spark, table, key, window, unique)
+
+    def _selected(
+        self,
+        spark: SparkSession,
+        table: SourceTable,
+        where: str,
+        predicates: list[str] | None = None,
+    ) -> DataFrame:
         source, native = self.source, table.ref.native
-        where = self._where(table, window)
         columns = ", ".join(
             f"{self._expression(native, i)} as {self._alias(native, i)}"
             for i in range(len(native.columns))
         )
         relation = f"(select {columns} from {source.relation(native)}{where}) strandline"
-        predicates = self._predicates(spark, table, window, bounds)
         try:
             frame = source.reader(spark, relation, predicates, self.session)
         except Py4JJavaError as error:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.dbt.dbtproject import DbtProject, Result
 from tests.dbt.rawtables import STATE_COLUMNS, RawSchema, Row, sync_time
+from tests.dbt.reconciled_cases import CASES as RECONCILED
 
 COLUMNS = "id int, part string, updated_at timestamp, amount decimal(10,2), tags map<string,int>"
 KEY = {"primary_key": ["id"], "cursor_field": "updated_at"}
@@ -508,4 +509,5 @@ def test_every_test_is_covered() -> None:
     tests = {file.stem for file in (PACKAGE / "tests" / "generic").glob("*.sql")}
     outcomes = {(case.test, case.status == "pass") for case in CASES.values()}
     outcomes |= {("state_monotonic", status == "pass") for _, status, _ in STATES.values()}
+    outcomes |= {("reconciled", case.status == "pass") for case in RECONCILED.values()}
     assert outcomes >= {(test, passed) for test in tests for passed in (True, False)}

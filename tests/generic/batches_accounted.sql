@@ -6,15 +6,26 @@
     {%- else %}
     {#-
         A loader may run meanwhile, and it publishes data, then state, then ledger. So: the head of
-        the data first, then the ledger, then the data again (the statement itself).
+        the data first, then the ledger, then the data again.
         - A batch below the head is in the ledger: its row is written before the next batch begins.
         - The head may be in flight, or await recovery by the next run: its row may be missing.
         - Whatever the ledger names is in the data, head or later: the data is read after it.
         - A batch above the head came meanwhile; the next run of this test judges it.
+        A compaction may run, too: the data is read as of one moment, at which the account of what
+        was removed is the same before and after. While rows go, they count as removed or not.
     #}
     {%- set head = strandline.head_batch(raw) or 0 %}
     {%- set syncs = strandline.syncs_relation(raw.schema) %}
     {%- set ledger = strandline.pinned(syncs) if load_relation(syncs) is not none else none %}
+    {%- set at = namespace(removed=strandline.removed_rows(raw), data=none) %}
+    {%- for _ in range(5) if at.data is none %}
+        {%- set data = strandline.pinned(raw) %}
+        {%- set removed = strandline.removed_rows(raw) %}
+        {%- if removed == at.removed or loop.last %}
+            {%- set at.data = data %}
+        {%- endif %}
+        {%- set at.removed = removed %}
+    {%- endfor %}
     with ledger as (
         {%- if ledger is none %}
         select
@@ -38,7 +49,7 @@
         select
             _cq_batch as batch,
             count(*) as rows_in_raw
-        from {{ raw }} as versions
+        from {{ at.data }} as versions
         group by _cq_batch
     ),
 
@@ -81,16 +92,25 @@
             data.rows_in_raw,
             ledger.rows_in_ledger,
             commits.rows_in_commits,
+            cast(null as bigint) as rows_compacted,
             ledger.ledger_entries,
             commits.commits,
             case
-                when data.batch is null and ledger.batch is not null then 'in the ledger, not in the raw table'
-                when data.batch is null and commits.batch is not null then 'committed, not in the raw table'
-                when data.batch is null then 'missing everywhere'
+                {#- What compaction removed is accounted for in sum, below. #}
+                {%- set compacted = "batches.batch <= " ~ at.removed.to %}
+                when coalesce(data.batch, ledger.batch, commits.batch) is null then 'missing everywhere'
+                when data.batch is null and not {{ compacted }} and ledger.batch is not null
+                    then 'in the ledger, not in the raw table'
+                when data.batch is null and not {{ compacted }} then 'committed, not in the raw table'
                 when batches.batch > {{ head }} then cast(null as string)
                 when ledger.batch is null and batches.batch < {{ head }} then 'not in the ledger'
                 when ledger.ledger_entries > 1 then 'several times in the ledger'
                 when commits.commits > 1 then 'committed several times'
+                when {{ compacted }} and ledger.rows_in_ledger < data.rows_in_raw
+                    then 'more rows in the raw table than in the ledger'
+                when {{ compacted }} and ledger.rows_in_ledger <> commits.rows_in_commits
+                    then 'ledger and commit differ in rows'
+                when {{ compacted }} then cast(null as string)
                 when ledger.rows_in_ledger <> data.rows_in_raw then 'ledger and raw table differ in rows'
                 when commits.rows_in_commits <> data.rows_in_raw then 'commit and raw table differ in rows'
                 -- older commits may have been expired, and their summaries with them
@@ -101,10 +121,36 @@
         left join data on batches.batch = data.batch
         left join ledger on batches.batch = ledger.batch
         left join commits on batches.batch = commits.batch
+    ),
+
+    -- a ledger made anew does not know how many rows a compacted batch had
+    compacted as (
+        select
+            sum(coalesce(rows_in_raw, 0)) as rows_in_raw,
+            sum(rows_in_ledger) as rows_in_ledger,
+            count_if(rows_in_ledger is null) as unknown
+        from accounts
+        where batch <= {{ at.removed.to }}
     )
 
     select *
     from accounts
     where problem is not null
+    union all
+    select
+        {{ strandline.text_literal(raw.identifier) }},
+        {{ at.removed.to }},
+        rows_in_raw,
+        rows_in_ledger,
+        null,
+        {{ at.removed.rows }},
+        null,
+        null,
+        'of the batches up to this one, raw table and removed rows differ from the ledger'
+    from compacted
+    where unknown = 0
+        and rows_in_ledger - rows_in_raw not in (
+            {{- at.removed.rows }}, {{ at.removed.rows + at.removed.removing -}}
+        )
     {%- endif %}
 {% endtest %}

@@ -10,11 +10,11 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from loader.cli_state_stores import backends, held, stores_of
+from loader.cli.state_stores import backends, held, stores_of
 from loader.errors import LoaderError, SpecError, StateError
 
 if TYPE_CHECKING:
-    from loader.cli import Settings
+    from loader.cli.command import Settings
     from loader.state import StateBackend, StateRow
 
 
@@ -23,17 +23,10 @@ if TYPE_CHECKING:
 @click.pass_obj
 def prune(settings: Settings, keep: int) -> None:
     """Forgets all but the newest N versions of each table's state."""
-    from loader.cli import opened
+    from loader.cli.command import opened
 
     with opened(settings) as pipeline:
-        pruned = []
-        for shared in backends(pipeline):
-            state = shared.stores.state
-            floors = {k: floor for k, floor in state.floors(keep).items() if shared.holds(k)}
-            before = [row.key for row in state.rows()] if floors else []
-            state.prune(floors)
-            after = [row.key for row in state.rows()] if floors else []
-            pruned += [(key, before.count(key) - after.count(key)) for key in floors]
+        pruned = [one for shared in backends(pipeline) for one in shared.prune(keep)]
         settings.output.table("pruned", ("table", "versions"), pruned)
         if not pruned:
             settings.output.say(f"No table has more than {keep} versions.")
@@ -44,7 +37,7 @@ def prune(settings: Settings, keep: int) -> None:
 @click.pass_obj
 def export(settings: Settings, file: IO[str]) -> None:
     """Writes every version of every cursor to FILE (stdout by default), a JSON object a line."""
-    from loader.cli import opened
+    from loader.cli.command import opened
 
     with opened(settings) as pipeline:
         for shared in backends(pipeline):
@@ -69,7 +62,7 @@ def import_(settings: Settings, file: IO[str], force: bool) -> None:
     A table without state gets all its versions; one that has state gets FILE's newest as a new
     version. All is checked before anything is written.
     """
-    from loader.cli import opened
+    from loader.cli.command import opened
 
     with opened(settings) as pipeline:
         given = _read(file)
@@ -166,7 +159,7 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
 
     What is there stays; a state that says something else than the newest commit gets a new version.
     """
-    from loader.cli import opened
+    from loader.cli.command import opened
     from loader.rebuild import raw_tables, rebuild_table
 
     with opened(settings) as pipeline:

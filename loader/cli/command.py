@@ -187,6 +187,7 @@ def discover(settings: Settings, sources: tuple[str, ...], columns: bool) -> Non
 @click.option("--full-refresh", is_flag=True, help="Read everything again, in a new generation.")
 @click.option("--concurrency", type=click.IntRange(1), help="Tables synced at once.")
 @click.option("--dry-run", is_flag=True, help="Show what would be read, write nothing.")
+@click.option("--accept-key-change", is_flag=True, help="Widen keys and cursors as the source did.")
 @click.option("--from", "low", help="Read again from this cursor on, without moving the cursor.")
 @click.option("--to", "high", help="Where that ends, inclusive; default: the stored cursor.")
 @click.option("--chunk", help="How much of it one batch covers: '1 day', or 10000 for numbers.")
@@ -197,6 +198,7 @@ def run(
     full_refresh: bool,
     concurrency: int | None,
     dry_run: bool,
+    accept_key_change: bool,
     low: str | None,
     high: str | None,
     chunk: str | None,
@@ -215,11 +217,12 @@ def run(
 
     output = settings.output
     with opened(settings) as pipeline:
+        pipeline.accepts_key_change = accept_key_change
         if dry_run:
             sys.exit(report.previewed(output, pipeline.preview(select, full_refresh)))
         progress = Progress(output, lambda table: rows_written(pipeline.spark, table))
         watch = Watch(progress, drill(os.environ, pipeline.spark))
-        with progress, _stopping(watch.stopped.set, pipeline.spark):
+        with progress, stopping(watch.stopped.set, pipeline.spark):
             outcomes = []
             work = Backfill(low, high, chunk) if low is not None else sync_table
             for outcome in pipeline.run(watch, select, full_refresh, concurrency, work):
@@ -277,7 +280,7 @@ def _session(settings: Settings, spec: Spec) -> SparkSession:
 
 
 @contextmanager
-def _stopping(stop: Callable[[], None], spark: SparkSession) -> Iterator[None]:
+def stopping(stop: Callable[[], None], spark: SparkSession) -> Iterator[None]:
     """SIGINT and SIGTERM: running reads are cancelled, nothing further is published.
 
     A second one ends the process at once, as it would without us.
@@ -302,11 +305,15 @@ def _stopping(stop: Callable[[], None], spark: SparkSession) -> Iterator[None]:
 
 
 def _register() -> None:
-    from loader.cli_codegen import codegen
-    from loader.cli_state import state
+    from loader.cli.codegen import codegen
+    from loader.cli.compact import compact
+    from loader.cli.reconcile import reconcile
+    from loader.cli.state import state
 
     main.add_command(codegen)
     main.add_command(state)
+    main.add_command(compact)
+    main.add_command(reconcile)
 
 
 _register()

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loader import cli_state_upkeep
-from loader.cli_state_stores import backends, held, stores_of
+from loader.cli import state_upkeep
+from loader.cli.state_stores import backends, held, stores_of
 from loader.errors import SpecError, StateError, TableError
 
 if TYPE_CHECKING:
-    from loader.cli import Settings
+    from loader.cli.command import Settings
     from loader.pipeline import Pipeline
     from loader.recovery import Stores
     from loader.state import TableState
@@ -28,7 +28,7 @@ def state() -> None:
 @click.pass_obj
 def list_(settings: Settings) -> None:
     """Shows the newest state of every table."""
-    from loader.cli import opened
+    from loader.cli.command import opened
     from loader.state import TableState
     from loader.state.value import settled
 
@@ -58,7 +58,7 @@ def list_(settings: Settings) -> None:
 @click.pass_obj
 def show(settings: Settings, table: str) -> None:
     """Shows all versions of TABLE's state (source.table), newest first."""
-    from loader.cli import opened
+    from loader.cli.command import opened
 
     with opened(settings) as pipeline:
         stores = stores_of(pipeline, table)
@@ -85,7 +85,7 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
 
     An older value is safe: rows read again are recognised. A newer one skips rows.
     """
-    from loader.cli import opened
+    from loader.cli.command import opened
     from loader.plan import parsed
 
     with opened(settings) as pipeline:
@@ -109,7 +109,7 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
 @click.pass_obj
 def reset(settings: Settings, table: str) -> None:
     """Forgets TABLE's cursor: the next sync reads from its beginning, and appends what is new."""
-    from loader.cli import opened
+    from loader.cli.command import opened
 
     with opened(settings) as pipeline:
         stores = stores_of(pipeline, table)
@@ -146,9 +146,9 @@ def _store(settings: Settings, pipeline: Pipeline, table: str, wanted: TableStat
 
 
 for _command in (
-    cli_state_upkeep.prune,
-    cli_state_upkeep.export,
-    cli_state_upkeep.import_,
-    cli_state_upkeep.rebuild,
+    state_upkeep.prune,
+    state_upkeep.export,
+    state_upkeep.import_,
+    state_upkeep.rebuild,
 ):
     state.add_command(_command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -31,6 +32,17 @@ class Shared:
     def holds(self, key: str) -> bool:
         """Whether a key is of one of the sources; other specs may keep theirs beside it."""
         return key.partition(".")[0] in self.sources
+
+    def prune(self, keep: int) -> list[tuple[str, int]]:
+        """Forgets all but the newest versions of each cursor; returns how many, by table."""
+        state = self.stores.state
+        floors = {key: floor for key, floor in state.floors(keep).items() if self.holds(key)}
+        if not floors:
+            return []
+        before = Counter(row.key for row in state.rows())
+        state.prune(floors)
+        after = Counter(row.key for row in state.rows())
+        return [(key, before[key] - after[key]) for key in floors]
 
 
 def backends(pipeline: Pipeline) -> list[Shared]:

@@ -1,0 +1,165 @@
+"""One million rows, 170 changes that no cursor tells of: found, mended, beside a full refresh.
+
+    python benchmarks/reconcile.py              1,000,000 rows on PostgreSQL
+    ROWS=100000 python benchmarks/reconcile.py  fewer
+
+100 updates without a bump, 50 deletes and 20 rows behind the cursor are made behind the loader's
+back. `loader reconcile` must report these 170 and no other, `--repair` append 170 rows, the
+newest versions in raw then equal the source by count and per-column sums, and the next sync
+append nothing. Each command is a process of its own; KB is what the server sent to it, counted
+by a proxy in between, catalog queries included. Figures are of this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.proxy import Proxy  # noqa: E402
+from benchmarks.run import ROWS, SPEC, SUMS, TABLE  # noqa: E402
+from tests.services import Database, Postgres  # noqa: E402
+
+BIN = Path(sys.executable).parent
+MISSED = {"missed_updates": 100, "missed_rows": 20, "missed_deletes": 50}
+NEWEST = """
+(
+    select newest.*
+    from (
+        select max_by(
+            struct(*), struct(_cq_generation, updated_at, _cq_batch, _cq_seq)
+        ) as newest
+        from raw.orders
+        group by order_id
+    ) as keys
+    where not newest._cq_deleted
+) as snapshot
+"""
+
+
+def main() -> int:
+    """Runs the measurement; 1 where a result is not what it must be."""
+    server = Postgres()
+    folder = Path(tempfile.mkdtemp(prefix="strandline-bench-"))
+    try:
+        print(f"{server.version}, {ROWS:,} rows, {os.cpu_count()} cores")
+        with server.database() as database:
+            return 0 if Show(database, folder).run() else 1
+    finally:
+        server.remove()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Show:
+    """A project in a folder of its own over one database, read through a proxy."""
+
+    def __init__(self, database: Database, folder: Path) -> None:
+        self.database = database
+        self.folder = folder
+        self.proxy = Proxy(database.server.port)
+        self.right = True
+        self.env = {
+            **os.environ,
+            "BENCH_PASSWORD": database.password,
+            "STRANDLINE_WAREHOUSE": str(folder / "warehouse"),
+        }
+        shutil.copytree(ROOT / "profiles", folder / "profiles")
+        url = database.url.replace(f":{database.server.port}/", f":{self.proxy.port}/")
+        (folder / "loader.yml").write_text(SPEC.format(url=url, user=database.user))
+
+    def run(self) -> bool:
+        """Sync, changes, reconcile, repair, sync, reconcile, and a full refresh to compare with."""
+        self.database.execute(
+            TABLE,
+            "alter table orders add primary key (order_id)",
+            "create index on orders (updated_at)",
+            "analyze orders",
+        )
+        self.loader("first sync", ["run"], "table", appended=ROWS)
+        self.loader("reconcile, equal", ["reconcile"], "reconciled", status="equal", rows=ROWS)
+        self.change()
+        self.loader("reconcile, 170 missed", ["reconcile"], "reconciled", **MISSED, code=1)
+        repair = ["reconcile", "--repair"]
+        self.loader("reconcile --repair", repair, "reconciled", **MISSED, repaired=170)
+        self.compare()
+        self.loader("next sync", ["run"], "table", appended=0)
+        few = ["reconcile", "--per-run", "8"]
+        self.loader("reconcile, 8 of 64", few, "reconciled", status="equal", verified=8)
+        self.loader("reconcile, equal again", ["reconcile"], "reconciled", status="equal")
+        refreshed = ROWS - 50 + 20
+        self.loader("full refresh", ["run", "--full-refresh"], "table", appended=refreshed)
+        self.compare()
+        return self.right
+
+    def change(self) -> None:
+        """The changes, spread over the table, and none of them at the cursor."""
+        step = ROWS // 200
+        self.database.execute(
+            f"update orders set note = 'changed behind' "
+            f"where order_id % {step} = 7 and order_id <= {step * 100}",
+            f"delete from orders where order_id % {step} = 11 and order_id <= {step * 50}",
+            "insert into orders select -g, 1, 1, 'came behind', "
+            "timestamptz '2025-01-01' + g * interval '1 second' from generate_series(1, 20) as g",
+        )
+
+    def loader(self, what: str, arguments: list[str], event: str, **wanted: Any) -> None:
+        """A command, its time, what the server sent, and whether it said what it must."""
+        code = wanted.pop("code", 0)
+        before = self.proxy.sent
+        command = [str(BIN / "loader"), "--log-format", "json", *arguments]
+        began = time.perf_counter()
+        done = self.process(command)
+        seconds = time.perf_counter() - began
+        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        [told] = [one for one in lines if one["event"] == event] or [{}]
+        said = {name: told.get(name) for name in wanted}
+        well = said == wanted and done.returncode == code
+        result = ", ".join(f"{name} {value}" for name, value in said.items())
+        self.told(what, seconds, result, well, (self.proxy.sent - before) / 1024)
+        if not well:
+            print(done.stdout[-2000:], done.stderr[-2000:])
+
+    def compare(self) -> None:
+        """Counts and sums of the newest versions against the source's."""
+        micros = "sum((extract(epoch from updated_at) * 1000000)::bigint)"
+        [source] = self.database.query(SUMS.format(micros=micros, relation="orders"))
+        script = (
+            "import sys; from loader.profile import load_profile; from loader.spark import session;"
+            "from pathlib import Path;"
+            "s = session(load_profile('strandline', None, Path.cwd()));"
+            "print('|'.join(map(str, s.sql(sys.argv[1]).first())))"
+        )
+        sums = SUMS.format(
+            micros="sum(cast(unix_micros(updated_at) as decimal(38, 0)))", relation=NEWEST
+        )
+        done = self.process([sys.executable, "-c", script, sums])
+        found = (done.stdout.strip().splitlines() or [done.stderr[-500:]])[-1]
+        self.told("snapshot = source", None, found, found == "|".join(map(str, source)))
+
+    def process(self, command: list[str]) -> Any:
+        """Runs a command in the project."""
+        return subprocess.run(
+            command, cwd=self.folder, env=self.env, capture_output=True, text=True, check=False
+        )
+
+    def told(
+        self, what: str, seconds: float | None, result: str, well: bool, sent: float | None = None
+    ) -> None:
+        """A line of the report."""
+        self.right = self.right and well
+        shown = f"{seconds:7.1f} s" if seconds is not None else " " * 9
+        size = f"{sent:10,.0f} KB" if sent is not None else " " * 13
+        print(f"{'ok   ' if well else 'WRONG'} {what:24} {shown} {size}  {result}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

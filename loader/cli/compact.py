@@ -1,0 +1,200 @@
+"""``loader compact``: upkeep of raw tables, state and ledger."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+import click
+
+from loader.cli.state_stores import backends
+from loader.errors import LoaderError, SpecError
+
+if TYPE_CHECKING:
+    from loader.cli.command import Settings
+    from loader.lake import Lake
+    from loader.maintenance.compaction import Compacted, Raw, Upkeep
+    from loader.output import Output
+    from loader.pipeline import Pipeline
+
+STATE_VERSIONS = 10
+
+
+@click.command()
+@click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
+@click.option(
+    "--keep-versions",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Remove all but the newest N versions of each key.",
+)
+@click.option(
+    "--keep-days",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Remove superseded versions that came more than N days ago.",
+)
+@click.option(
+    "--expire-days",
+    type=click.IntRange(0),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="Drop Iceberg snapshots older than N days, which frees the disk. With 0, queries that "
+    "run meanwhile may fail.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would go, change nothing.")
+@click.pass_obj
+def compact(
+    settings: Settings,
+    select: tuple[str, ...],
+    keep_versions: int | None,
+    keep_days: int | None,
+    expire_days: int,
+    dry_run: bool,
+) -> None:
+    """Frees what raw tables, state and ledger no longer need, beside running loaders.
+
+    By itself it changes no row: it puts small files together and drops old snapshots and old
+    versions of cursors. --keep-versions and --keep-days also remove versions of rows; together
+    they keep what either keeps. Snapshots, histories and redelivery checks say the same after it.
+    """
+    from loader.cli.command import opened
+    from loader.ledger import now
+    from loader.maintenance.compaction import Upkeep
+    from loader.maintenance.retention import Keep
+
+    output = settings.output
+    keep = None
+    if keep_versions or keep_days:
+        keep = Keep(keep_versions or 1, keep_days)
+    upkeep = Upkeep(keep, expire_days, now(), dry_run)
+    with opened(settings) as pipeline:
+        done: list[Compacted] = []
+        failed = False
+        for one in _compacted(pipeline, select, upkeep):
+            if isinstance(one, LoaderError):
+                output.error(one)
+                failed = True
+            else:
+                done.append(one)
+        if not done and not failed:
+            raise SpecError(
+                "there is no such raw table" if select else "there is no raw table yet",
+                where="loader compact",
+                remedy="`loader run` makes them",
+            )
+        _report(output, done, upkeep)
+        if failed:
+            sys.exit(LoaderError.exit_code)
+
+
+def _report(output: Output, done: Sequence[Compacted], upkeep: Upkeep) -> None:
+    lines = [_preview(one) if upkeep.dry_run else _freed(one) for one in done]
+    if lines:
+        kind = "preview" if upkeep.dry_run else "compacted"
+        output.table(kind, tuple(lines[0]), [tuple(line.values()) for line in lines])
+    if upkeep.keep is None:
+        output.say("No version of a row was removed: --keep-versions or --keep-days does.")
+
+
+def _freed(one: Compacted) -> dict[str, object]:
+    line: dict[str, object] = {"table": one.table}
+    for measure in ("rows", "files", "bytes", "stored"):
+        line[f"{measure}_before"] = getattr(one.before, measure)
+        line[f"{measure}_after"] = getattr(one.after, measure)
+    return {**line, "note": one.note}
+
+
+def _preview(one: Compacted) -> dict[str, object]:
+    return {
+        "table": one.table,
+        "rows": one.before.rows,
+        "rows_to_remove": one.removed,
+        "files": one.before.files,
+        "bytes": one.before.bytes,
+        "stored": one.before.stored,
+        "snapshots": one.before.snapshots,
+        "snapshots_to_expire": one.expired,
+        "note": one.note,
+    }
+
+
+def _compacted(
+    pipeline: Pipeline, select: Sequence[str], upkeep: Upkeep
+) -> Iterator[Compacted | LoaderError]:
+    from loader.maintenance.compaction import compact_raw, compact_shared
+    from loader.maintenance.dependents import Dependent, dependents
+
+    known, errors = _known(pipeline, select) if upkeep.keep else ({}, [])
+    yield from errors
+    all_dependents: list[Dependent] | None = None
+    for source, _ in pipeline.sources:
+        lake = pipeline.stores(source).lake
+        for raw in _raw_tables(lake, source.name, known):
+            if select and not any(fnmatchcase(raw.name.lower(), p.lower()) for p in select):
+                continue
+            try:
+                if upkeep.keep and all_dependents is None:
+                    all_dependents = dependents(lake)
+                yield compact_raw(lake, raw, upkeep, all_dependents or [])
+            except Exception as problem:
+                yield pipeline.cleared(problem, f"table {raw.name}")
+    if select:
+        return
+    if not upkeep.dry_run:
+        for shared in backends(pipeline):
+            try:
+                shared.prune(STATE_VERSIONS)
+            except Exception as problem:
+                yield pipeline.cleared(problem, f"state of {', '.join(shared.sources)}")
+    for lake, table in _shared_tables(pipeline):
+        try:
+            yield compact_shared(lake, table, upkeep)
+        except Exception as problem:
+            yield pipeline.cleared(problem, f"table {lake.schema}.{table}")
+
+
+def _known(
+    pipeline: Pipeline, select: Sequence[str]
+) -> tuple[dict[tuple[str, str], Raw], list[LoaderError]]:
+    """The tables of the spec by source and name in the lake, with their keys; and what is wrong."""
+    from loader.maintenance.compaction import Raw
+
+    found, errors = {}, []
+    for part in pipeline.planned(select):
+        errors += part.problems
+        for plan in part.plans:
+            cursor = plan.cursor.name if plan.cursor else None
+            raw = Raw(plan.lake_table, plan.name, plan.key, cursor, known=True)
+            found[plan.source, plan.lake_table] = raw
+    return found, errors
+
+
+def _raw_tables(lake: Lake, source: str, known: dict[tuple[str, str], Raw]) -> Iterator[Raw]:
+    """A source's raw tables, as their rows name it."""
+    from loader.maintenance.compaction import Raw
+
+    for table in lake.raw_tables():
+        rows = lake.frame(table).select("_cq_source_name").take(1)
+        if rows and rows[0][0] == source:
+            yield known.get((source, table)) or Raw(table, f"{source}.{table}")
+
+
+def _shared_tables(pipeline: Pipeline) -> list[tuple[Lake, str]]:
+    """The ledgers and the state tables of the lake, each once."""
+    from loader.ledger import TABLE as LEDGER
+    from loader.state.lake_table import LakeState
+
+    found: dict[tuple[str, str], Lake] = {}
+    for source, _ in pipeline.sources:
+        stores = pipeline.stores(source)
+        places = [(stores.lake, LEDGER)]
+        if isinstance(stores.state, LakeState):
+            places.append((stores.state.lake, stores.state.table))
+        for lake, table in places:
+            if lake.exists(table):
+                found.setdefault((lake.schema, table), lake)
+    return [(lake, table) for (_, table), lake in found.items()]

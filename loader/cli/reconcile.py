@@ -1,0 +1,123 @@
+"""``loader reconcile``: what cursors cannot see."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from loader.cli.command import Settings
+    from loader.output import Output
+    from loader.pipeline import Outcome
+    from loader.reconcile.reconciliation import Finding
+
+BUCKETS = 64
+_MOST = 4096
+
+
+@click.command()
+@click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
+@click.option("--repair", is_flag=True, help="Append what was missed, as one batch a table.")
+@click.option(
+    "--buckets",
+    type=click.IntRange(1, _MOST),
+    default=BUCKETS,
+    show_default=True,
+    metavar="N",
+    help="In how many parts a table's keys are compared.",
+)
+@click.option(
+    "--per-run",
+    type=click.IntRange(1),
+    metavar="M",
+    help="Compare the M buckets compared longest ago; all by default.",
+)
+@click.option("--concurrency", type=click.IntRange(1), help="Tables reconciled at once.")
+@click.pass_obj
+def reconcile(
+    settings: Settings,
+    select: tuple[str, ...],
+    repair: bool,
+    buckets: int,
+    per_run: int | None,
+    concurrency: int | None,
+) -> None:
+    """Compares sources with the lake: updates, rows and deletes that no cursor tells of.
+
+    Each table is synced first, as `loader run` does. Exits with 1 where differences remain.
+    """
+    from loader.cli.command import opened, stopping
+    from loader.drill import drill
+    from loader.output import Progress
+    from loader.reconcile.reconciliation import Reconciliation
+    from loader.spark import rows_written
+    from loader.watch import Watch
+
+    output = settings.output
+    work = Reconciliation(repair, buckets, per_run)
+    with opened(settings) as pipeline:
+        progress = Progress(output, lambda table: rows_written(pipeline.spark, table))
+        watch = Watch(progress, drill(os.environ, pipeline.spark))
+        with progress, stopping(watch.stopped.set, pipeline.spark):
+            outcomes = []
+            for outcome in pipeline.run(watch, select, False, concurrency, work):
+                progress.done(outcome.table, "")
+                outcomes.append(outcome)
+        sys.exit(finished(output, outcomes, work.findings))
+
+
+def finished(output: Output, outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> int:
+    """The tables at the end; 0 where source and lake are equal, or were made so, else 1."""
+    columns = (
+        "table",
+        "status",
+        "synced",
+        "verified",
+        "buckets",
+        "rows",
+        "missed_updates",
+        "missed_rows",
+        "missed_deletes",
+        "repaired",
+        "not_compared",
+    )
+    ordered = sorted(findings, key=lambda finding: finding.table)
+    output.table("reconciled", columns, map(_line, ordered))
+    differing = [(one.table, kind, key) for one in ordered for kind, key in one.sample]
+    if differing:
+        output.table("difference", ("table", "difference", "key"), differing)
+    for one in ordered:
+        if one.skipped:
+            output.warning(f"{one.table}: not compared: {one.skipped}", table=one.table)
+        if one.unrepaired:
+            output.say(f"{one.table}: `loader reconcile --repair --select {one.table}` appends it.")
+    failed = {str(o.error): o.error for o in outcomes if o.error is not None}
+    for error in failed.values():
+        output.error(error)
+    if not outcomes:
+        output.say("No table was chosen.")
+    return 1 if failed or any(one.unrepaired for one in findings) else 0
+
+
+def _line(finding: Finding) -> tuple[object, ...]:
+    if finding.skipped:
+        return (finding.table, "skipped", *(None,) * 9)
+    missed = finding.total("missed")
+    status = "differs" if finding.unrepaired else "repaired" if missed else "equal"
+    return (
+        finding.table,
+        status,
+        finding.synced,
+        len(finding.verified),
+        finding.buckets,
+        finding.total("rows_source"),
+        finding.total("missed_updates"),
+        finding.total("missed_rows"),
+        finding.total("missed_deletes"),
+        missed if missed and not finding.unrepaired else 0,
+        finding.left_out,
+    )

@@ -1,0 +1,1 @@
+"""`loader compact`: superseded versions, small files and old snapshots leave the lake."""

@@ -1,0 +1,210 @@
+"""``loader compact``: superseded versions, small files and old snapshots leave the lake.
+
+For each table: remove, rewrite, expire; each step is one atomic commit and right by itself, so a
+run that dies leaves the table as it was or smaller, never different. A raw table is held as by a
+sync, and state and ledger are locked as for an append: a loader may run beside it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import uuid
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from filelock import FileLock
+
+from loader.errors import TableError
+from loader.lake import Lake
+from loader.lease import Heartbeat
+from loader.ledger import now
+from loader.literal import text_literal
+from loader.maintenance import expiry
+from loader.maintenance.dependents import Dependent
+from loader.maintenance.footprint import Footprint, footprint
+from loader.maintenance.removal import count, remove
+from loader.maintenance.retention import Keep, Superseded, superseded
+from loader.order import BATCH, SEQUENCE, quoted
+
+READ_BY_LOADERS = dt.timedelta(hours=1)
+"""How long a snapshot of the state or the ledger stays at least: a loader may be reading it."""
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A raw table as `loader compact` sees it.
+
+    Attributes:
+        table: its name in the lake.
+        name: ``source.table``.
+        key: its primary key; empty where it has none.
+        cursor: its cursor column.
+        known: whether the spec says so; else nobody knows the key.
+    """
+
+    table: str
+    name: str
+    key: tuple[str, ...] = ()
+    cursor: str | None = None
+    known: bool = False
+
+
+@dataclass(frozen=True)
+class Upkeep:
+    """What a user asked for.
+
+    Attributes:
+        keep: which versions to keep; None removes none.
+        expire_days: snapshots younger than that stay.
+        now: the time that the days to keep are counted from.
+        dry_run: only look.
+    """
+
+    keep: Keep | None
+    expire_days: int
+    now: dt.datetime
+    dry_run: bool = False
+
+    def before_ms(self, at_least: dt.timedelta = dt.timedelta()) -> int:
+        """The time, in milliseconds since 1970, that snapshots to expire are older than.
+
+        Counted from this moment: with no days to keep, what compaction itself has just replaced
+        goes too.
+        """
+        age = max(dt.timedelta(days=self.expire_days), at_least)
+        return int((now() - age).timestamp() * 1000)
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """What became of a table, or, of a dry run, would.
+
+    Attributes:
+        removed: rows.
+        expired: snapshots.
+        note: what kept rows from going.
+    """
+
+    table: str
+    before: Footprint
+    after: Footprint
+    removed: int
+    expired: int
+    note: str = ""
+
+
+def compact_raw(
+    lake: Lake, raw: Raw, upkeep: Upkeep, all_dependents: Sequence[Dependent]
+) -> Compacted:
+    """Frees what a raw table no longer needs; keeps syncs away from it meanwhile.
+
+    Raises:
+        LockedError: where a run is syncing it; it is not waited for.
+    """
+    if upkeep.dry_run:
+        gone = _gone(lake, raw, upkeep, all_dependents)
+        size = footprint(lake, raw.table)
+        expired = len(expiry.found(lake, raw.table, upkeep.before_ms()))
+        return Compacted(raw.name, size, size, count(lake, gone), expired, gone.note)
+    lease = lake.lease(raw.table, f"table {raw.name}", uuid.uuid4().hex[:12])
+    lease.acquire()
+    try:
+        with Heartbeat([lease]):
+            before = footprint(lake, raw.table)
+            gone = _gone(lake, raw, upkeep, all_dependents)
+            lease.confirm()
+            removed = remove(lake, raw.table, gone)
+            rewrite_raw(lake, raw.table)
+            lake.keep_newest(raw.table)
+            expired = expiry.expire(lake, raw.table, upkeep.before_ms())
+            after = footprint(lake, raw.table)
+    finally:
+        lease.release()
+    return Compacted(raw.name, before, after, removed, expired, gone.note)
+
+
+def compact_shared(lake: Lake, table: str, upkeep: Upkeep) -> Compacted:
+    """Rewrites the small files of the state or the ledger, and expires old snapshots of it.
+
+    Raises:
+        Timeout: where another process has been writing it for a minute.
+    """
+    before_ms = upkeep.before_ms(READ_BY_LOADERS)
+    held: FileLock | nullcontext[None] = nullcontext() if upkeep.dry_run else lake.lock(table)
+    with held:
+        before = footprint(lake, table)
+        if upkeep.dry_run:
+            expired = len(expiry.found(lake, table, before_ms))
+            return Compacted(f"{lake.schema}.{table}", before, before, 0, expired)
+        rewrite(lake, table)
+        expired = expiry.expire(lake, table, before_ms)
+        after = footprint(lake, table)
+    return Compacted(f"{lake.schema}.{table}", before, after, 0, expired)
+
+
+def rewrite_raw(lake: Lake, table: str) -> None:
+    """Puts the batches but the newest into few large files, without the rows that were removed.
+
+    Sorted by batch and cursor, so that builds still read only the batches that they have not
+    merged, and syncs the rows at their boundary. The newest batch, where both begin, keeps its
+    files.
+    """
+    head = lake.head(table)
+    if head.batch < 2:
+        return
+    known = {name.lower() for name in lake.frame(table).columns}
+    cursor = json.loads(head.state or "{}").get("cursor_field")
+    cursors = [quoted(cursor)] if cursor and cursor.lower() in known else []
+    order = ", ".join(f"{one} asc nulls first" for one in (BATCH, *cursors, SEQUENCE))
+    rewrite(lake, table, order, f"{BATCH} < {head.batch}")
+
+
+def rewrite(lake: Lake, table: str, order: str = "", where: str = "") -> None:
+    """Puts small files together, in one commit; writes nothing where there are few.
+
+    Args:
+        order: sort by these columns.
+        where: only files that may hold such rows.
+    """
+    given = {"strategy": "sort", "sort_order": order} if order else {}
+    given |= {"where": where} if where else {}
+    _call(lake, "rewrite_data_files", table, given, {"delete-file-threshold": "1"})
+    # What marked removed rows may refer to files that are gone.
+    _call(lake, "rewrite_position_delete_files", table, options={"rewrite-all": "true"})
+    _call(lake, "rewrite_manifests", table)
+
+
+def _gone(lake: Lake, raw: Raw, upkeep: Upkeep, all_dependents: Sequence[Dependent]) -> Superseded:
+    if upkeep.keep is None:
+        return Superseded()
+    if not raw.known:
+        return Superseded(note="it is not in the spec, so its key is not known")
+    kept_from_it = [one for one in all_dependents if one.reads(f"{lake.schema}.{raw.table}")]
+    columns = {name.lower() for name in lake.frame(raw.table).columns}
+    missing = [
+        n for n in (*raw.key, *([raw.cursor] if raw.cursor else [])) if n.lower() not in columns
+    ]
+    if missing:
+        raise TableError(
+            f"it has no column {missing[0]!r}, which the spec names",
+            where=f"table {raw.name}",
+            remedy="Sync it once more, then compact it",
+        )
+    return superseded(lake, raw.table, raw.key, raw.cursor, upkeep.keep, kept_from_it, upkeep.now)
+
+
+def _call(
+    lake: Lake,
+    procedure: str,
+    table: str,
+    given: dict[str, str] | None = None,
+    options: dict[str, str] | None = None,
+) -> None:
+    arguments = {"table": lake.name(table), **(given or {})}
+    listed = [f"{name} => {text_literal(value)}" for name, value in arguments.items()]
+    if options:
+        pairs = ", ".join(f"{text_literal(k)}, {text_literal(v)}" for k, v in options.items())
+        listed.append(f"options => map({pairs})")
+    lake.spark.sql(f"call {quoted(lake.catalog)}.system.{procedure}({', '.join(listed)})").collect()

@@ -1,0 +1,120 @@
+"""Tables that dbt models keep from raw tables: what compaction must not take from under them.
+
+The package's materializations say it in their tables' properties: ``strandline.watermark`` (JSON:
+the batch that was merged, the key, the cursor, the relations that were read) and
+``strandline.materialization``. `macros/maintenance/dependents.sql` reads the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.errors import AnalysisException, PySparkException
+
+from loader.errors import TableError, sentence
+from loader.lake import Lake
+from loader.order import quoted
+
+WATERMARK = "strandline.watermark"
+MATERIALIZATION = "strandline.materialization"
+HISTORY = "deduped_history"
+
+
+@dataclass(frozen=True)
+class Dependent:
+    """A snapshot or a history that a model keeps.
+
+    Attributes:
+        name: ``schema.table``.
+        history: whether it shows all versions, so that a full rebuild of it needs all of them.
+        raw: the relations it reads, ``schema.table`` in lower case; None where it does not say.
+        batch: the newest batch that is certainly merged.
+        key: the key that it was built with.
+        cursor: the cursor that it was built with.
+    """
+
+    name: str
+    history: bool
+    raw: frozenset[str] | None
+    batch: int
+    key: tuple[str, ...]
+    cursor: str | None
+
+    def reads(self, raw: str) -> bool:
+        """Whether it is, or may be, built from a raw table (``schema.table``)."""
+        return self.raw is None or raw.lower() in self.raw
+
+    def agrees(self, key: tuple[str, ...], cursor: str | None) -> bool:
+        """Whether what stays of each `key`, ordered by `cursor`, is all that it needs.
+
+        The newest of a coarser key is among the newest of a finer one; what repeats what, only
+        the same key tells.
+        """
+        mine, theirs = ({name.lower() for name in names} for names in (self.key, key))
+        same_order = (self.cursor or "").lower() == (cursor or "").lower()
+        return same_order and bool(mine) and (mine == theirs if self.history else mine <= theirs)
+
+
+def dependents(lake: Lake) -> list[Dependent]:
+    """All snapshots and histories of the lake's catalog, whatever they are built from.
+
+    Raises:
+        TableError: where a table cannot be looked at: it might be one of them.
+    """
+    found = []
+    for namespace in _namespaces(lake, quoted(lake.catalog)):
+        for row in lake.spark.sql(f"show tables in {namespace}").collect():
+            if not row["isTemporary"]:
+                one = _dependent(lake, namespace, row["namespace"], row["tableName"])
+                found += [one] if one else []
+    return sorted(found, key=lambda each: each.name)
+
+
+def _namespaces(lake: Lake, within: str) -> Iterator[str]:
+    for row in lake.spark.sql(f"show namespaces in {within}").collect():
+        name = f"{quoted(lake.catalog)}.{row['namespace']}"
+        yield name
+        yield from _namespaces(lake, name)
+
+
+def _dependent(lake: Lake, namespace: str, schema: str, table: str) -> Dependent | None:
+    name, qualified = f"{schema}.{table}", f"{namespace}.{quoted(table)}"
+    try:
+        listed = lake.spark.sql(f"show tblproperties {qualified}").collect()
+        properties = {row["key"]: row["value"] for row in listed}
+        if WATERMARK not in properties:
+            return None
+        said: Any = json.loads(properties[WATERMARK])
+        raw = said.get("raw")
+        return Dependent(
+            name,
+            properties.get(MATERIALIZATION) == HISTORY,
+            frozenset(str(one).lower() for one in raw) if raw else None,
+            _merged(lake, qualified, said),
+            tuple(said.get("primary_key") or ()),
+            said.get("cursor_field"),
+        )
+    except (PySparkException, ValueError, AttributeError) as problem:
+        if isinstance(problem, AnalysisException) and "NOT_FOUND" in str(problem):
+            return None  # dropped since it was listed
+        raise TableError(
+            f"it cannot be looked at, and might be a snapshot of raw tables: {sentence(problem)}",
+            where=f"table {name}",
+            remedy="Nothing was removed. Repair or drop it, or let this user read it",
+        ) from problem
+
+
+def _merged(lake: Lake, qualified: str, said: dict[str, Any]) -> int:
+    """The batch of a watermark; of a table that changed since, the newest among its own rows."""
+    refs = lake.spark.sql(
+        f"select cast(snapshot_id as string) as id from {qualified}.refs where name = 'main'"
+    ).collect()
+    if refs and refs[0]["id"] == said.get("snapshot_id"):
+        return int(said.get("batch") or 0)
+    if "_cq_batch" not in lake.spark.table(qualified).columns:
+        return 0
+    [row] = lake.spark.sql(f"select max(_cq_batch) as batch from {qualified}").collect()
+    return int(row["batch"] or 0)

@@ -1,0 +1,79 @@
+"""Which Iceberg snapshots of a table may go, and their expiry; of any table of the lake.
+
+The newest batch's commit is the truth that state and ledger are recovered from, but its snapshot
+also holds on to every file that was replaced since. So before a raw table's commits expire, what
+that one says is written into a property (:meth:`loader.lake.Lake.keep_newest`).
+
+`macros/maintenance/expire_snapshots.sql` is the twin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from loader.lake import Lake
+
+_AT_ONCE = 500
+
+
+@dataclass(frozen=True)
+class Version:
+    """An Iceberg snapshot; `committed_ms` is its time in milliseconds since 1970."""
+
+    id: int
+    parent: int | None
+    committed_ms: int
+
+
+def expirable(
+    versions: Sequence[Version], main: int | None, others: Sequence[int], before_ms: int
+) -> list[int]:
+    """The snapshots that may go, oldest first: not the current one, not what has a name.
+
+    Args:
+        main: the current snapshot.
+        others: the heads of all tags and other branches; what leads to them stays too.
+        before_ms: younger ones stay, staged ones as well: a batch may be in flight.
+    """
+    by_id = {one.id: one for one in versions}
+    kept = {main}
+    for head in others:
+        line: int | None = head
+        while line is not None and line in by_id:
+            kept.add(line)
+            line = by_id[line].parent
+    gone = [one for one in versions if one.id not in kept and one.committed_ms < before_ms]
+    return [one.id for one in sorted(gone, key=lambda one: one.committed_ms)]
+
+
+def found(lake: Lake, table: str, before_ms: int) -> list[int]:
+    """The snapshots of a table that may go, as it is now."""
+    handle = lake.handle(table)
+    versions = []
+    for one in handle.snapshots():
+        parent = one.parentId()
+        versions.append(
+            Version(
+                int(one.snapshotId()),
+                int(parent) if parent is not None else None,
+                int(one.timestampMillis()),
+            )
+        )
+    refs: Mapping[str, int] = {
+        str(name): int(handle.refs().get(name).snapshotId()) for name in handle.refs()
+    }
+    others = [head for name, head in refs.items() if name != "main"]
+    return expirable(versions, refs.get("main"), others, before_ms)
+
+
+def expire(lake: Lake, table: str, before_ms: int) -> int:
+    """Expires them, and deletes the files that nothing else refers to; returns how many."""
+    gone = found(lake, table, before_ms)
+    for first in range(0, len(gone), _AT_ONCE):
+        # None by age: only those that are named.
+        expiry = lake.handle(table).expireSnapshots().expireOlderThan(0)
+        for id in gone[first : first + _AT_ONCE]:
+            expiry = expiry.expireSnapshotId(id)
+        expiry.commit()
+    return len(gone)

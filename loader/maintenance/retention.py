@@ -1,0 +1,223 @@
+"""Which versions of a raw table may go: superseded ones that nobody needs any more.
+
+Compaction has a horizon, a batch. Of the versions up to it, a key keeps the newest; all later
+batches stay whole. So raw still says, for the horizon and each batch after it, exactly what the
+snapshot was, and whoever has merged up to the horizon finds all that came since. It lies
+
+- below the newest batch, which state, commits and the next sync lean on;
+- at or below what each snapshot and history in the catalog has merged;
+- before the days that were asked for.
+
+Below the horizon these stay as well:
+
+- rows that the next window can deliver again, and rows without a cursor: a redelivery is told by
+  comparing with them (:mod:`loader.delta`);
+- where a history model is built from the table, every row but those that only repeat the one
+  before: a version that comes late makes it look at all of a key's versions again.
+
+`macros/maintenance/superseded_versions.sql` and `compaction_horizon.sql` are the twins; a test
+holds the two against each other.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from loader.delta import DELETED, HASH
+from loader.lake import Lake
+from loader.ledger import TABLE as LEDGER
+from loader.literal import text_literal
+from loader.maintenance.dependents import Dependent
+from loader.order import BATCH, GENERATION, SEQUENCE, quoted
+
+
+@dataclass(frozen=True)
+class Keep:
+    """What a user wants to keep of a key's versions; the newest one always stays.
+
+    Attributes:
+        versions: so many of the newest.
+        days: besides, all that came in syncs of the last so many days.
+    """
+
+    versions: int = 1
+    days: int | None = None
+
+
+@dataclass(frozen=True)
+class Superseded:
+    """What may go from a raw table.
+
+    Attributes:
+        batch: the horizon; 0 where nothing may go.
+        sql: a SELECT of the rows' ``_cq_batch`` and ``_cq_seq``; None where nothing may go.
+        note: why nothing may go, or what limited it; empty where that needs no words.
+    """
+
+    batch: int = 0
+    sql: str | None = None
+    note: str = ""
+
+
+def superseded(
+    lake: Lake,
+    table: str,
+    key: tuple[str, ...],
+    cursor: str | None,
+    keep: Keep,
+    kept_from_it: Sequence[Dependent],
+    now: dt.datetime,
+) -> Superseded:
+    """What may go of a raw table's versions, as it is now.
+
+    Args:
+        key: the primary key; empty where the table has none.
+        cursor: the cursor column; None where the table has none.
+        kept_from_it: the snapshots and histories that are built from it.
+    """
+    refused = refusal(key, cursor, kept_from_it)
+    if refused:
+        return Superseded(note=refused)
+    floor = None
+    if cursor is not None:
+        floor = _floor(lake, table, cursor)
+        if floor is None:
+            return Superseded(note=f"the ledger knows no sync by {cursor}: sync it once more")
+    batch, note = _horizon(lake, table, keep, kept_from_it, now)
+    if batch < 1:
+        return Superseded(note=note)
+    histories = [one.name for one in kept_from_it if one.history]
+    if histories:
+        note = f"only repeated rows may go: {', '.join(histories)} shows every version"
+    only_repeated = bool(histories)
+    name = lake.name(table)
+    sql = superseded_sql(name, key, cursor, batch, keep.versions, floor, only_repeated)
+    return Superseded(batch, sql, note)
+
+
+def refusal(key: tuple[str, ...], cursor: str | None, kept_from_it: Sequence[Dependent]) -> str:
+    """Why no version of a table may go; empty where some may."""
+    if not key:
+        return "it has no primary key: its rows are no versions of each other"
+    for one in kept_from_it:
+        if not one.agrees(key, cursor):
+            by = f"by {one.cursor}" if one.cursor else "as they arrived"
+            return f"{one.name} needs other versions: per {', '.join(one.key)}, {by}"
+    return ""
+
+
+def superseded_sql(
+    raw: str,
+    key: Sequence[str],
+    cursor: str | None,
+    batch: int,
+    versions: int,
+    floor: str | None,
+    only_repeated: bool,
+) -> str:
+    """A SELECT of the rows that may go; a batch and a position in it name a row.
+
+    Args:
+        raw: the raw table, quoted.
+        batch: the horizon.
+        versions: how many of a key's newest versions stay.
+        floor: an expression of the lowest cursor that may be delivered again.
+        only_repeated: whether of the others, too, only those go that repeat the one before.
+    """
+    keys = ", ".join(quoted(name) for name in key)
+    cursors = [quoted(cursor)] if cursor else []
+    order = ", ".join([GENERATION, *cursors, BATCH, SEQUENCE])
+    place = ", ".join([keys, GENERATION, *cursors])
+    conditions = f"_cq_age > {versions}"
+    if cursor:
+        # null without a cursor: not certainly below
+        conditions += f"\n    and coalesce({quoted(cursor)} < {floor}, false)"
+    if only_repeated:
+        conditions += "\n    and _cq_content <=> _cq_content_before"
+    return f"""\
+select
+    {BATCH},
+    {SEQUENCE}
+from (
+    select
+        *,
+        row_number() over (
+            partition by {keys}
+            order by struct({order}) desc
+        ) as _cq_age,
+        lag(_cq_content) over (
+            partition by {place}
+            order by {BATCH}, {SEQUENCE}
+        ) as _cq_content_before
+    from (
+        select
+            *,
+            struct({DELETED} as deleted, if({DELETED}, null, {HASH}) as row_hash) as _cq_content
+        from {raw} as versions
+        where {BATCH} <= {batch}
+    ) as considered
+) as aged
+where {conditions}"""
+
+
+def floor_sql(texts: Sequence[str | None], kind: str) -> str:
+    """The lowest of some cursors' texts, as an expression of the column's type.
+
+    Null where there is none: then no cursor lies certainly below.
+    """
+    known = [f"cast({text_literal(text)} as {kind})" for text in texts if text is not None]
+    if len(known) < 2:
+        return known[0] if known else f"cast(null as {kind})"
+    return f"least({', '.join(known)})"
+
+
+def _horizon(
+    lake: Lake, table: str, keep: Keep, kept_from_it: Sequence[Dependent], now: dt.datetime
+) -> tuple[int, str]:
+    name = lake.name(table)
+    [head] = lake.spark.sql(f"select max({BATCH}) as batch from {name}").collect()
+    batch, note = (head["batch"] or 0) - 1, "the newest batch stays whole"
+    if keep.days is not None:
+        since = int((now - dt.timedelta(days=keep.days)).timestamp() * 1_000_000)
+        [young] = lake.spark.sql(
+            f"select min({BATCH}) as batch from {name} "
+            f"where _cq_sync_time >= timestamp_micros({since})"
+        ).collect()
+        if young["batch"] is not None and young["batch"] - 1 < batch:
+            days = "1 day" if keep.days == 1 else f"{keep.days} days"
+            batch, note = young["batch"] - 1, f"nothing is older than {days}"
+    for one in kept_from_it:
+        if one.batch < batch:
+            batch, note = one.batch, f"{one.name} has merged up to batch {one.batch} only"
+    told = note if batch < 1 or "merged" in note else ""
+    return max(batch, 0), told
+
+
+def _floor(lake: Lake, table: str, cursor: str) -> str | None:
+    """The lowest cursor that the next sync can read again, as the last windows tell it.
+
+    The next window begins at the stored cursor, minus a lookback: not below where the last one
+    began. None where no sync by this cursor is known.
+    """
+    if not lake.exists(LEDGER):
+        return None
+    [row] = lake.spark.sql(
+        f"""
+        select
+            count(*) as syncs,
+            max_by(cursor_low, started_at) filter (where cursor_low is not null) as low,
+            max_by(cursor_high, started_at) filter (where cursor_high is not null) as high
+        from {lake.name(LEDGER)}
+        where table_name = :table
+            and status in ('synced', 'recovered', 'nothing new')
+            and lower(cursor_field) = lower(:cursor)
+        """,
+        args={"table": table, "cursor": cursor},
+    ).collect()
+    if not row["syncs"]:
+        return None
+    fields = {field.name.lower(): field for field in lake.frame(table).schema.fields}
+    kind = fields[cursor.lower()].dataType.simpleString()
+    return floor_sql([row["low"], row["high"]], kind)

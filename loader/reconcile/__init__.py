@@ -1,0 +1,1 @@
+"""`loader reconcile`: what cursors cannot see, found by comparing contents, and mended."""

@@ -1,0 +1,224 @@
+"""The source against the lake, by key: checksums of buckets, then the keys of those that differ.
+
+The lake's side is the newest version of each key in raw, by the loader's own order: what a
+snapshot says, whichever model built it. Rows stay in Spark; sums come to the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from loader.delta import DELETED, HASH, tombstone
+from loader.lake import Lake
+from loader.order import quoted, version_column
+from loader.plan import Plan
+from loader.schema.drift import Route
+from loader.schema.fitting import fitted
+from loader.schema.widening import bare
+from loader.sources.contents import (
+    BUCKET,
+    CHECKSUM,
+    COUNT,
+    KEY,
+    WANTED,
+    Contents,
+    Share,
+    totals,
+    within,
+)
+from loader.window import Window
+
+UPDATE = "missed update"
+ROW = "missed row"
+DELETE = "missed delete"
+KIND = "_cq_kind"
+THERE = "_cq_there"
+"""The source's checksum of a row; null where the source does not have it."""
+
+GONE = "_cq_gone"
+"""Whether a row is a tombstone that holds nothing but the key."""
+
+_INSIDE = "_cq_inside"
+_ROWS_PER_PART = 250
+_PARTS = 65_536
+_NAMED = 4_000  # parts in an SQL list; beyond it whole buckets are asked for
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket that was compared.
+
+    Attributes:
+        parts: the numbers of its parts that differ.
+    """
+
+    number: int
+    rows_source: int
+    rows_snapshot: int
+    parts: tuple[int, ...]
+
+
+def parts_per_bucket(rows: int, buckets: int) -> int:
+    """In how many parts each bucket is summed up, so that little is read of one that differs."""
+    parts = 1
+    while buckets * parts * _ROWS_PER_PART < rows and buckets * parts * 2 <= _PARTS:
+        parts *= 2
+    return parts
+
+
+def key_names(plan: Plan) -> list[str]:
+    """What the key's columns are called in a comparison, whatever their own names."""
+    return [f"_cq_key_{i}" for i in range(len(plan.key))]
+
+
+class Comparison:
+    """One table in the source and in the lake.
+
+    Args:
+        window: the rows that the spec means to load.
+        tells_deletes: whether a row that the source no longer has was deleted.
+    """
+
+    def __init__(
+        self, plan: Plan, lake: Lake, contents: Contents, window: Window, tells_deletes: bool
+    ) -> None:
+        self.plan = plan
+        self.lake = lake
+        self.contents = contents
+        self.window = window
+        self.tells_deletes = tells_deletes
+
+    def buckets(self, of: int, chosen: Sequence[int]) -> tuple[list[Bucket], Share | None]:
+        """Each chosen bucket, and the smallest share that has all differences; None if none."""
+        share = Share(of, None if len(chosen) == of else tuple(chosen))
+        parts = parts_per_bucket(self.lake.frame(self.plan.lake_table).count(), of)
+        source = self.contents.sums(share, parts)
+        newest = self._newest(share).where(~f.col(GONE) & f.col(_INSIDE))
+        snapshot = totals(newest, of * parts)
+        counted = {name: f.coalesce(f.col(name), f.lit(0)) for name in ("source", "snapshot")}
+        differs = ~(f.col("source_sum").eqNullSafe(f.col("snapshot_sum"))) | (
+            counted["source"] != counted["snapshot"]
+        )
+        rows = (
+            source.select(BUCKET, f.col(COUNT).alias("source"), f.col(CHECKSUM).alias("source_sum"))
+            .join(
+                snapshot.select(
+                    BUCKET, f.col(COUNT).alias("snapshot"), f.col(CHECKSUM).alias("snapshot_sum")
+                ),
+                BUCKET,
+                "full_outer",
+            )
+            .groupBy(f.pmod(f.col(BUCKET), f.lit(of)).alias("number"))
+            .agg(
+                f.sum(counted["source"]).alias("source"),
+                f.sum(counted["snapshot"]).alias("snapshot"),
+                f.collect_list(f.when(differs, f.col(BUCKET))).alias("parts"),
+            )
+            .collect()
+        )
+        found = {
+            row["number"]: Bucket(
+                row["number"], row["source"], row["snapshot"], tuple(sorted(row["parts"]))
+            )
+            for row in rows
+        }
+        buckets = [found.get(number, Bucket(number, 0, 0, ())) for number in chosen]
+        return buckets, smallest(buckets, of, parts)
+
+    def differences(self, share: Share) -> DataFrame:
+        """Keys that the source and the lake have differently: KEY, KIND, THERE, and key columns.
+
+        HASH and DELETED are those of raw's newest version.
+        """
+        source = self.contents.hashes(share).select(KEY, f.col(CHECKSUM).alias(THERE), WANTED)
+        snapshot = self._newest(share)
+        gone = f.coalesce(f.col(GONE), f.lit(True))
+        # A tombstone that still says all of its row is one that the source itself has marked.
+        deletable = ~gone & ~f.col(DELETED) & f.col(_INSIDE) & f.lit(self.tells_deletes)
+        kind = (
+            f.when(f.col(WANTED).isNull() & deletable, f.lit(DELETE))
+            .when(f.col(WANTED) & gone, f.lit(ROW))
+            .when(f.col(WANTED) & ~f.col(THERE).eqNullSafe(f.col(CHECKSUM)), f.lit(UPDATE))
+        )
+        joined = source.join(snapshot, KEY, "full_outer").withColumn(KIND, kind)
+        return joined.where(f.col(KIND).isNotNull()).select(
+            KEY, KIND, THERE, HASH, DELETED, *key_names(self.plan)
+        )
+
+    def _newest(self, share: Share) -> DataFrame:
+        """Per key KEY, CHECKSUM, HASH, DELETED and its columns, of the newest version in raw.
+
+        GONE, and _INSIDE: whether the spec means to load it.
+        """
+        plan, table = self.plan, self.plan.table
+        rows = self._as_source().where(share.holds(self.contents.key_hash()))
+        empty = [
+            f.col(quoted(name)).isNull() for name in table.schema.names if name not in plan.key
+        ]
+        deleted = f.coalesce(f.col(DELETED), f.lit(False))
+        # A mark of deletion that counts since, or no more, is a change of the row.
+        counts = deleted == tombstone(rows, plan.deleted)
+        says = f.struct(
+            f.when(counts, self.contents.row_checksum()).otherwise(f.lit(-1)).alias(CHECKSUM),
+            f.col(HASH),
+            deleted.alias(DELETED),
+            reduce(and_, empty, deleted).alias(GONE),
+            within(table, self.window).alias(_INSIDE),
+        )
+        keys = [f.col(quoted(name)) for name in plan.key]
+        cursor = plan.cursor.name if plan.cursor else None
+        return (
+            rows.groupBy(*keys)
+            .agg(f.max_by(says, version_column(cursor)).alias("_cq_says"))
+            .select(
+                self.contents.key_hash().alias(KEY),
+                *(key.alias(name) for key, name in zip(keys, key_names(plan), strict=True)),
+                "_cq_says.*",
+            )
+        )
+
+    def _as_source(self) -> DataFrame:
+        """Raw in the source's columns and types, as rows of the source would go into it."""
+        plan, raw = self.plan, self.lake.frame(self.plan.lake_table)
+        drift = self.lake.drift(plan.lake_table, plan.table.schema, plan.terms)
+        there = {field.name.lower(): field for field in raw.schema.fields}
+        back = [
+            Route(field.name, bare(field.dataType), route.source, route.source_type)
+            for route in drift.routes
+            if (field := there.get(route.raw.lower())) is not None
+        ]
+        rows = fitted(raw, back, f"table {plan.name}")
+        # What raw does not have yet is null in it.
+        known = {route.raw for route in back}
+        new = {
+            route.source: f.lit(None).cast(route.source_type)
+            for route in drift.routes
+            if route.source not in known
+        }
+        return rows.withColumns(new) if new else rows
+
+
+def bucket_of(number: int) -> Column:
+    """The bucket of KEY among so many."""
+    return Share(number).bucket(f.col(KEY))
+
+
+def smallest(buckets: Sequence[Bucket], of: int, parts: int) -> Share | None:
+    """The smallest share of the keys that has all differences; None where there are none.
+
+    Args:
+        of: the number of buckets, each of so many parts.
+    """
+    differing = [bucket.number for bucket in buckets if bucket.parts]
+    if not differing:
+        return None
+    named = tuple(part for bucket in buckets for part in bucket.parts)
+    if len(named) <= _NAMED:
+        return Share(of * parts, named)
+    return Share(of, None if len(differing) == of else tuple(differing))

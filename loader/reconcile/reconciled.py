@@ -1,0 +1,105 @@
+"""What was verified when: ``_cq_reconciled``, one row per table and bucket, append-only."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from loader import __version__
+from loader.lake import Lake
+
+TABLE = "_cq_reconciled"
+
+_TYPES = {
+    "run_id": "string",
+    "source_name": "string",
+    "table_name": "string",
+    "columns_left_out": "string",
+    "loader_version": "string",
+    "verified_at": "timestamp",
+    "repaired": "boolean",
+}
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A bucket that was compared; the column order is the table's.
+
+    Attributes:
+        bucket: its number; a key's bucket is its hash modulo `buckets`.
+        verified_at: when it was compared, UTC.
+        rows_source: rows that the spec means to load, in the source.
+        rows_snapshot: rows of the snapshot, before a repair.
+        repaired: whether the differences were appended to raw; false where there were none.
+        batch: the batch that they were appended as.
+        columns_left_out: columns that were not compared; None where all were.
+    """
+
+    run_id: str
+    source_name: str
+    table_name: str
+    bucket: int
+    buckets: int
+    verified_at: dt.datetime
+    rows_source: int
+    rows_snapshot: int
+    missed_updates: int = 0
+    missed_rows: int = 0
+    missed_deletes: int = 0
+    repaired: bool = False
+    batch: int | None = None
+    columns_left_out: str | None = None
+    loader_version: str = __version__
+
+    @property
+    def missed(self) -> int:
+        """Differences of any kind."""
+        return self.missed_updates + self.missed_rows + self.missed_deletes
+
+
+class Reconciled:
+    """Appends to, and reads from, ``_cq_reconciled`` of one lake."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+
+    def append(self, verified: Sequence[Verified]) -> None:
+        """Adds rows in one commit, durably; makes the table where it is not there yet."""
+        columns = ", ".join(f"{f.name} {_TYPES.get(f.name, 'bigint')}" for f in fields(Verified))
+        self.lake.ensure(TABLE, columns)
+        values = [tuple(getattr(row, f.name) for f in fields(Verified)) for row in verified]
+        frame = self.lake.spark.createDataFrame(values, columns)
+        self.lake.append(TABLE, frame.coalesce(1))
+
+    def last(self, source: str, table: str, buckets: int) -> dict[int, int]:
+        """When each bucket of a table was verified last, in microseconds since 1970.
+
+        Args:
+            buckets: their number; verified as another number of buckets counts for nothing.
+        """
+        if not self.lake.exists(TABLE):
+            return {}
+        rows = self.lake.spark.sql(
+            f"""
+            select
+                bucket,
+                unix_micros(max(verified_at)) as verified_at
+            from {self.lake.name(TABLE)}
+            where source_name = :source and table_name = :table and buckets = :buckets
+            group by bucket
+            """,
+            args={"source": source, "table": table, "buckets": buckets},
+        ).collect()
+        return {row["bucket"]: row["verified_at"] for row in rows}
+
+
+def due(last: Mapping[int, int], buckets: int, per_run: int | None) -> tuple[int, ...]:
+    """The buckets to verify now: those verified longest ago, never verified ones first.
+
+    Args:
+        last: when each was verified last.
+        per_run: how many; None is all.
+    """
+    order = sorted(range(buckets), key=lambda number: (last.get(number, -1), number))
+    return tuple(sorted(order[:per_run]))

@@ -1,0 +1,209 @@
+"""`loader reconcile`: what cursors cannot see, found by comparing contents, and mended.
+
+A table is synced first, and compared in the same moment of its source. Where the source holds
+that moment (PostgreSQL's exported snapshot), the lake then has all that cursors can bring, and
+whatever still differs is a difference. Where it does not, what differs may be on its way: the
+table is synced once more, and only a row counts that differs still and has not changed meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from loader.lease import Lease
+from loader.ledger import SyncRecord, now
+from loader.plan import FULL_REFRESH, Plan
+from loader.reconcile.comparison import Bucket, Comparison
+from loader.reconcile.differences import Differences, certain, counted, kept, named, sample, still
+from loader.reconcile.reconciled import Reconciled, Verified, due
+from loader.reconcile.repair import repair
+from loader.recovery import Stores
+from loader.run import synced, unlocked_after
+from loader.sources import Snapshot
+from loader.sources.contents import Share
+from loader.watch import Watch
+from loader.window import Window
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the comparison of one table came to.
+
+    Attributes:
+        buckets: in how many the table's keys are divided.
+        verified: those that were compared.
+        sample: some keys that differ, with how; see :data:`loader.reconcile.differences.SAMPLE`.
+        left_out: columns that were not compared, as ``name (type)``.
+        skipped: why nothing was compared.
+        synced: rows that were appended before it, by the table's sync.
+    """
+
+    table: str
+    buckets: int
+    verified: tuple[Verified, ...] = ()
+    sample: tuple[tuple[str, str], ...] = ()
+    left_out: tuple[str, ...] = ()
+    skipped: str = ""
+    synced: int = 0
+
+    def total(self, name: str) -> int:
+        """The sum of a count over all buckets that were compared."""
+        return sum(getattr(bucket, name) for bucket in self.verified)
+
+    @property
+    def unrepaired(self) -> bool:
+        """Whether differences remain."""
+        return any(bucket.missed and not bucket.repaired for bucket in self.verified)
+
+
+@dataclass
+class Reconciliation:
+    """What :meth:`loader.pipeline.Pipeline.run` does to each table in place of a sync alone.
+
+    Attributes:
+        repairs: whether differences are appended to raw.
+        buckets: in how many parts a table's keys are divided.
+        per_run: how many of them are compared at once; None is all.
+        findings: filled while it runs, a table each.
+    """
+
+    repairs: bool = False
+    buckets: int = 64
+    per_run: int | None = None
+    findings: list[Finding] = field(default_factory=list)
+
+    def __call__(
+        self,
+        plan: Plan,
+        held: Lease,
+        snapshot: Snapshot,
+        stores: Stores,
+        watch: Watch,
+        run_id: str,
+    ) -> SyncRecord | None:
+        """Syncs a table, compares it, repairs it where that was asked for, and records it.
+
+        Raises:
+            TableError: the table could not be synced, read or repaired; what was published stays.
+        """
+        why = unfit(plan)
+        if why:
+            self.findings.append(Finding(plan.name, self.buckets, skipped=why))
+            held.release()
+            return None
+        attempt = Attempt(plan, held, snapshot, stores, watch, run_id)
+        with unlocked_after(held):
+            record = attempt.synced()
+            finding = self._compared(attempt)
+            appended = finding.synced + (record.rows_appended or 0)
+            self.findings.append(replace(finding, synced=appended))
+        watch.reached("unlocked", plan.name)
+        return record
+
+    def _compared(self, attempt: Attempt) -> Finding:
+        plan, lake, watch = attempt.plan, attempt.stores.lake, attempt.watch
+        watch.phase(plan.name, "comparing")
+        wanted = Window(plan.cursor, plan.initial, nulls=plan.options.null_cursor != "exclude")
+        contents = attempt.snapshot.contents(
+            lake.spark, plan.table, plan.key, wanted, unique=plan.authoritative
+        )
+        reconciled = Reconciled(lake)
+        last = reconciled.last(plan.source, plan.lake_table, self.buckets)
+        chosen = due(last, self.buckets, self.per_run)
+        buckets, share = [Bucket(number, 0, 0, ()) for number in chosen], None
+        comparison = Comparison(plan, lake, contents, wanted, attempt.snapshot.tells_deletes)
+        if lake.exists(plan.lake_table):  # else the source had nothing to load
+            buckets, share = comparison.buckets(self.buckets, chosen)
+        began = now()
+        verified = [
+            Verified(
+                attempt.run_id,
+                plan.source,
+                plan.lake_table,
+                bucket.number,
+                self.buckets,
+                began,
+                bucket.rows_source,
+                bucket.rows_snapshot,
+                columns_left_out=", ".join(contents.left_out) or None,
+            )
+            for bucket in buckets
+        ]
+        found = Finding(plan.name, self.buckets, left_out=contents.left_out)
+        if share is not None:
+            differences, appended = attempt.differences(comparison, share)
+            found = replace(found, synced=appended)
+            if differences is not None:
+                verified = counted(verified, differences, self.buckets)
+                found = replace(found, sample=sample(plan, differences))
+                if self.repairs:
+                    verified = attempt.repaired(verified, differences)
+        reconciled.append(verified)
+        return replace(found, verified=tuple(verified))
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One table, locked, with its source open."""
+
+    plan: Plan
+    held: Lease
+    snapshot: Snapshot
+    stores: Stores
+    watch: Watch
+    run_id: str
+
+    def synced(self) -> SyncRecord:
+        """Syncs it; it stays locked."""
+        return synced(self.plan, self.held, self.snapshot, self.stores, self.watch, self.run_id)
+
+    def differences(self, comparison: Comparison, share: Share) -> tuple[Differences | None, int]:
+        """What differs for certain, and how many rows a second sync has appended.
+
+        Args:
+            share: what is to be looked at.
+        """
+        appended = 0
+        self.watch.phase(self.plan.name, "comparing keys")
+        candidates = kept(comparison.differences(share))
+        few = named(candidates, share)
+        if few is not None and not self.snapshot.steady(self.plan.table):
+            appended = self.synced().rows_appended or 0
+            candidates = kept(still(candidates, comparison.differences(few)))
+            few = named(candidates, few)
+        if few is None:
+            return None, appended
+        found = certain(self.plan, comparison.contents, candidates, few)
+        return Differences(kept(found.rows), found.gone), appended
+
+    def repaired(self, verified: list[Verified], differences: Differences) -> list[Verified]:
+        """Appends what differs; the buckets as they are then."""
+        missed = sum(bucket.missed for bucket in verified)
+        if not missed:
+            return verified
+        self.watch.phase(self.plan.name, "repairing", missed)
+        done = repair(
+            self.plan,
+            self.held,
+            self.stores,
+            self.watch,
+            self.run_id,
+            differences.rows,
+            differences.gone,
+            missed,
+        )
+        return [
+            replace(one, repaired=True, batch=done.batch) if one.missed else one for one in verified
+        ]
+
+
+def unfit(plan: Plan) -> str:
+    """Why a table cannot be reconciled, and what to do; empty where it can."""
+    if plan.mode == FULL_REFRESH:
+        return "sync_mode: full_refresh reads everything at each run: there is nothing to reconcile"
+    if not plan.key:
+        return (
+            "it has no primary key to compare rows by. "
+            f"Name one in table_options.{plan.table.ref.name}.primary_key"
+        )
+    return ""

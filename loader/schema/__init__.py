@@ -1,0 +1,1 @@
+"""How raw tables follow the columns of their source."""

@@ -1,0 +1,121 @@
+"""Rows as texts that a database and Spark write alike, so that their md5 can be compared.
+
+A value's text is exact and has one form: integers and booleans as digits, decimals as the digits
+of their unscaled value, dates as days and times as microseconds since 1970, bytes in hex, texts
+with their length before them, a null as the control character 1. A row's checksum is the first
+60 bits of the md5 of its texts, parted by the control character 31; a bucket's is their sum. A
+key's hash is the whole md5 of its texts: it names the key, whatever its type, in SQL that needs
+no literal of it, and its first 60 bits choose the bucket.
+
+Floating point numbers have no text that two systems agree on. They, and types without a form
+here, are left out of what a database sums up.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from loader.order import quoted
+
+DIGITS = 15
+"""Of an md5, that make a number: 60 bits, which fit a signed bigint."""
+
+NULL, BETWEEN = 1, 31
+"""The control characters that stand for a null, and between two texts."""
+
+
+class Form(enum.Enum):
+    """How values of a column are written as text."""
+
+    INTEGER = "integer"
+    DECIMAL = "decimal"
+    BOOLEAN = "boolean"
+    DATE = "date"
+    TIMESTAMP = "timestamp"
+    TEXT = "text"
+    PADDED = "padded"  # of char(n), whose trailing blanks mean nothing
+    BINARY = "binary"
+    OTHER = "other"  # Spark's own text: only Spark can compare it
+
+
+@dataclass(frozen=True)
+class Part:
+    """A column that is compared: its name and type in Spark, and the form of its values."""
+
+    name: str
+    type: t.DataType
+    form: Form
+
+    @property
+    def scale(self) -> int:
+        """Digits after the point, of a decimal."""
+        return self.type.scale if isinstance(self.type, t.DecimalType) else 0
+
+
+def spark_form(data_type: t.DataType) -> Form:
+    """The form of a column that Spark alone compares."""
+    if isinstance(data_type, t.IntegralType):
+        return Form.INTEGER
+    for kind, form in _FORMS:
+        if isinstance(data_type, kind):
+            return form
+    return Form.OTHER
+
+
+_FORMS: tuple[tuple[type[t.DataType], Form], ...] = (
+    (t.DecimalType, Form.DECIMAL),
+    (t.BooleanType, Form.BOOLEAN),
+    (t.DateType, Form.DATE),
+    (t.TimestampType, Form.TIMESTAMP),
+    (t.TimestampNTZType, Form.TIMESTAMP),
+    (t.StringType, Form.TEXT),
+    (t.CharType, Form.PADDED),
+    (t.VarcharType, Form.TEXT),
+    (t.BinaryType, Form.BINARY),
+)
+
+
+def spark_text(part: Part) -> Column:
+    """A column's text, of a column that has the part's name and type."""
+    value = f.col(quoted(part.name))
+    if part.form is Form.DECIMAL:
+        # Spark writes small ones as 1.2E-7; the digits before the E are the unscaled value.
+        digits = f.translate(f.substring_index(value.cast("string"), "E", 1), ".", "")
+        text = digits.cast("decimal(38, 0)").cast("string")
+    elif part.form is Form.BOOLEAN:
+        text = value.cast("int").cast("string")
+    elif part.form is Form.DATE:
+        text = f.unix_date(value).cast("string")
+    elif part.form is Form.TIMESTAMP:
+        text = f.unix_micros(value.cast("timestamp")).cast("string")
+    elif part.form is Form.BINARY:
+        text = f.lower(f.hex(value))
+    elif part.form in (Form.TEXT, Form.PADDED):
+        value = f.rtrim(value) if part.form is Form.PADDED else value
+        text = f.concat(f.char_length(value).cast("string"), f.lit(":"), value)
+    elif part.form is Form.OTHER and not isinstance(part.type, t.FractionalType):
+        text = f.when(value.isNotNull(), f.to_json(f.struct(value.alias("v"))))
+    else:
+        text = value.cast("string")
+    return f.coalesce(text, f.lit(chr(NULL)))
+
+
+def spark_hash(parts: Sequence[Part]) -> Column:
+    """The md5 of a row's texts, 32 hexadecimal digits."""
+    return f.md5(f.concat_ws(chr(BETWEEN), *map(spark_text, parts)))
+
+
+def spark_number(md5: Column) -> Column:
+    """The first 60 bits of an md5, as a bigint."""
+    return f.conv(f.substring(md5, 1, DIGITS), 16, 10).cast("bigint")
+
+
+def spark_total(number: Column) -> Column:
+    """The sum over numbers of 60 bits, as text: no integer type holds it."""
+    return f.sum(number.cast("decimal(20, 0)")).cast("string")

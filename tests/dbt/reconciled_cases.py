@@ -1,0 +1,110 @@
+"""Cases of the generic test `reconciled`: what `_cq_reconciled` holds, and the outcome."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from loader.lake import Lake
+from loader.reconcile.reconciled import Reconciled, Verified
+from tests.dbt.rawtables import RawSchema
+
+NONE: tuple[tuple[int, int, float, Mapping[str, Any]], ...] = ()
+
+
+@dataclass(frozen=True)
+class ReconciledCase:
+    """One raw table, the test on it.
+
+    Args:
+        verified: of each bucket that was compared: its number, of how many, hours ago, counts.
+        status: what dbt says.
+        rows: what the failing rows hold, column by column; all of them.
+        arguments: the test's arguments.
+    """
+
+    verified: tuple[tuple[int, int, float, Mapping[str, Any]], ...] = NONE
+    status: str = "pass"
+    rows: tuple[Mapping[str, Any], ...] = ()
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _all(buckets: int, hours: float) -> tuple[tuple[int, int, float, Mapping[str, Any]], ...]:
+    return tuple((number, buckets, hours, {}) for number in range(buckets))
+
+
+CASES = {
+    "reconciled_pass": ReconciledCase((*_all(4, 30), *_all(4, 2))),
+    "reconciled_repaired_pass": ReconciledCase(
+        (
+            *_all(4, 2),
+            (1, 4, 9, {"missed_deletes": 3}),
+            (2, 4, 1, {"missed_rows": 5, "repaired": True, "batch": 7}),
+        )
+    ),
+    "reconciled_share_pass": ReconciledCase(
+        (*_all(4, 30), (2, 4, 1, {}), (3, 4, 1, {})), arguments={"min_share": 0.5}
+    ),
+    "reconciled_within_pass": ReconciledCase(_all(4, 30), arguments={"within": 48}),
+    "reconciled_never": ReconciledCase(
+        (),
+        "warn",
+        ({"buckets": None, "problem": "never reconciled: `loader reconcile` does"},),
+    ),
+    "reconciled_late": ReconciledCase(
+        (*_all(4, 30), (3, 4, 1, {})),
+        "warn",
+        (
+            {
+                "source_name": "shop",
+                "bucket": None,
+                "buckets_verified": 1,
+                "buckets": 4,
+                "problem": "1 of 4 buckets verified in the last day",
+            },
+        ),
+    ),
+    # two of four lately, after a time of eight
+    "reconciled_divided_anew": ReconciledCase(
+        (*_all(8, 5), (0, 4, 2, {}), (1, 4, 1, {})),
+        "warn",
+        ({"buckets": 4, "problem": "2 of 4 buckets verified in the last 12 hours"},),
+        arguments={"within": 12},
+    ),
+    "reconciled_not_repaired": ReconciledCase(
+        (*_all(4, 3), (1, 4, 2, {"missed_updates": 2, "missed_deletes": 1}), (2, 4, 2, {})),
+        "warn",
+        (
+            {
+                "bucket": 1,
+                "missed_updates": 2,
+                "missed_rows": 0,
+                "missed_deletes": 1,
+                "problem": "differences, not repaired: `loader reconcile --repair` does",
+            },
+        ),
+    ),
+}
+
+
+def plant(raw: RawSchema, table: str, case: ReconciledCase) -> None:
+    """Writes what a case's reconciliations have left."""
+    now = dt.datetime.now(dt.timezone.utc)
+    rows = [
+        Verified(
+            run_id="run-1",
+            source_name="shop",
+            table_name=table,
+            bucket=bucket,
+            buckets=buckets,
+            verified_at=now - dt.timedelta(hours=hours),
+            rows_source=10,
+            rows_snapshot=10,
+            **counts,
+        )
+        for bucket, buckets, hours, counts in case.verified
+    ]
+    if rows:
+        Reconciled(Lake(raw.spark, raw.schema)).append(rows)

@@ -1,0 +1,133 @@
+"""Columns of key and cursor: a change of type is refused, or accepted where raw can follow."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.services import Database
+from tests.sync.project import Project
+
+ACCEPT = "--accept-key-change"
+
+
+@pytest.fixture
+def table(project: Project, postgres_database: Database) -> Database:
+    """Three rows, synced."""
+    postgres_database.execute(
+        "create table t (id int primary key, c int, note text)",
+        "insert into t select n, n, 'n' from generate_series(1, 3) n",
+    )
+    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}})
+    project.run()
+    return postgres_database
+
+
+def _refused(project: Project, *flags: str) -> str:
+    ran = project.loader("run", *flags)
+    assert ran.code == 1
+    [error] = ran.errors
+    assert ran.table("shop.t")["status"] == "failed"
+    return error
+
+
+def _types(project: Project) -> dict[str, str]:
+    fields = project.lake().frame("t").schema.fields[:3]
+    return {field.name: field.dataType.simpleString() for field in fields}
+
+
+@pytest.mark.parametrize(("column", "role"), [("id", "key"), ("c", "cursor")])
+def test_a_widened_one_is_refused_until_it_is_accepted(
+    project: Project, table: Database, column: str, role: str
+) -> None:
+    table.execute(f"alter table t alter {column} type bigint")
+    refusal = (
+        f"table shop.t: the {role} column '{column}' changed its type from int to bigint. Accept "
+        "it with `loader run --accept-key-change --select shop.t`: raw can follow in place"
+    )
+    assert _refused(project) == refusal  # though no row is new
+    for command in (("run", "--dry-run"), ("check",)):
+        asked = project.loader(*command)
+        assert (asked.code, asked.errors) == (1, [refusal])
+    table.execute("insert into t values (4, 4, 'n')")
+    assert _refused(project, "--full-refresh") == refusal
+    accepted = project.run(ACCEPT).table("shop.t")
+    # the boundary row, of a narrower key, is known again; the state stays valid
+    assert (accepted["appended"], accepted["redelivered"]) == (1, 1)
+    assert _types(project)[column] == "bigint"
+    assert project.rows("select schema_changes from raw._cq_syncs where batch = 2") == [
+        (f"widened {column} int to bigint",)
+    ]
+    assert project.run().table("shop.t")["status"] == "nothing new"
+    table.execute(
+        "insert into t values (5, 5, 'n')", f"update t set {column} = 3000000000 where id = 5"
+    )
+    assert project.run().table("shop.t")["appended"] == 1
+    assert project.rows(f"select max({column}) from raw.t") == [(3000000000,)]
+
+
+@pytest.mark.parametrize(
+    ("column", "role", "new", "shown"),
+    [
+        ("id", "key", "text", "string"),
+        ("id", "key", "numeric(20, 0)", "decimal(20,0)"),
+        ("c", "cursor", "text", "string"),
+        ("c", "cursor", "numeric(20, 0)", "decimal(20,0)"),
+    ],
+)
+def test_any_other_asks_to_load_anew(
+    project: Project, table: Database, column: str, role: str, new: str, shown: str
+) -> None:
+    table.execute(f"alter table t alter {column} type {new}", "insert into t values ('4', '4')")
+    for flags in ((), (ACCEPT,), (ACCEPT, "--full-refresh")):
+        assert _refused(project, *flags) == (
+            f"table shop.t: the {role} column '{column}' changed its type from int to {shown}. "
+            "Raw cannot follow in place: cast it back in a view of the source, or load the table "
+            "anew, into another schema or under another name"
+        )
+    assert project.rows("select count(*) from raw.t") == [(3,)]
+    assert _types(project) == {"id": "int", "c": "int", "note": "string"}
+
+
+def test_a_renamed_key_asks_for_a_full_refresh(project: Project, table: Database) -> None:
+    table.execute("alter table t rename id to number", "insert into t values (4, 4, 'n')")
+    assert _refused(project).startswith("table shop.t: the key column 'number' is new: the rows in")
+    assert project.run("--full-refresh").table("shop.t")["appended"] == 4
+    assert project.rows("select number, id from raw.t where _cq_generation = 2 order by 1") == [
+        (1, None),
+        (2, None),
+        (3, None),
+        (4, None),
+    ]
+    assert project.run().table("shop.t")["status"] == "nothing new"
+
+
+def test_key_and_cursor_keep_their_names_in_raw_state_and_ledger(
+    project: Project, table: Database
+) -> None:
+    table.execute('alter table t rename id to "ID"', 'alter table t rename c to "C"')
+    options = {"t": {"cursor_field": "C", "primary_key": ["ID"], "lookback": 10}}
+    project.jdbc(table, ["t"], table_options=options)
+    assert project.run().table("shop.t")["redelivered"] == 3
+    table.execute("insert into t values (4, 4, 'n')")
+    assert project.run().table("shop.t")["appended"] == 1
+    assert list(_types(project)) == ["id", "c", "note"]
+    assert project.state("shop.t")["cursor_field"] == "c"
+    assert project.rows(
+        "select cursor_field, schema_changes from raw._cq_syncs where batch = 2"
+    ) == [("c", "renamed id to ID, in id; renamed c to C, in c")]
+
+
+def test_a_frozen_table_refuses_every_change_and_no_row(project: Project, table: Database) -> None:
+    options = {"t": {"cursor_field": "c", "schema_changes": "freeze"}}
+    project.jdbc(table, ["t"], table_options=options)
+    table.execute("insert into t values (4, 4, 'n')")
+    assert project.run().table("shop.t")["appended"] == 1
+    table.execute("alter table t add extra date", "alter table t alter note type int using 1")
+    assert _refused(project) == (
+        "table shop.t, schema_changes: freeze: the source's columns have changed: changed note "
+        "string to int; added extra date. Set schema_changes: evolve to take the change over, or "
+        "undo it in the source or in a view of it"
+    )
+    assert list(_types(project).values()) == ["int", "int", "string"]
+    table.execute("alter table t drop extra", "alter table t alter note type text")
+    assert project.run().table("shop.t")["status"] == "synced"  # the boundary row's note is 1

@@ -1,0 +1,95 @@
+{% test reconciled(model, within=24, min_share=1.0) %}
+    {{ config(severity="warn") }}
+    {%- set raw = strandline.tested_table(model, "reconciled") %}
+    {%- set reconciled = api.Relation.create(schema=raw.schema, identifier="_cq_reconciled") %}
+    {%- set known = execute and load_relation(reconciled) is not none %}
+    {%- set span = "day" if within == 24 else within ~ " hours" %}
+    with verified as (
+        {%- if known %}
+        select *
+        from {{ reconciled }} as reconciled
+        where table_name = {{ strandline.text_literal(raw.identifier) }}
+        {%- else %}
+        select
+            cast(null as string) as source_name,
+            cast(null as bigint) as bucket,
+            cast(null as bigint) as buckets,
+            cast(null as timestamp) as verified_at,
+            cast(null as bigint) as missed_updates,
+            cast(null as bigint) as missed_rows,
+            cast(null as bigint) as missed_deletes,
+            cast(null as boolean) as repaired
+        where false
+        {%- endif %}
+    ),
+
+    -- a bucket of 64 is another set of keys than a bucket of 16: the newest division counts
+    division as (
+        select
+            max_by(source_name, verified_at) as source_name,
+            max_by(buckets, verified_at) as buckets
+        from verified
+    ),
+
+    newest as (
+        select
+            verified.bucket,
+            max(verified.verified_at) as verified_at,
+            max_by(
+                struct(missed_updates, missed_rows, missed_deletes, repaired), verified.verified_at
+            ) as found
+        from verified
+        inner join division
+            on verified.source_name = division.source_name
+            and verified.buckets = division.buckets
+        group by verified.bucket
+    ),
+
+    coverage as (
+        select
+            count_if(
+                verified_at >= current_timestamp() - make_dt_interval(0, 0, 0, {{ within * 3600 }})
+            ) as buckets_verified,
+            min(verified_at) as verified_at
+        from newest
+    )
+
+    select
+        {{ strandline.text_literal(raw.identifier) }} as table_name,
+        division.source_name,
+        cast(null as bigint) as bucket,
+        coverage.buckets_verified,
+        division.buckets,
+        coverage.verified_at,
+        cast(null as bigint) as missed_updates,
+        cast(null as bigint) as missed_rows,
+        cast(null as bigint) as missed_deletes,
+        if(
+            division.buckets is null,
+            'never reconciled: `loader reconcile` does',
+            concat(coverage.buckets_verified, ' of ', division.buckets, ' buckets verified in the last {{ span }}')
+        ) as problem
+    from coverage
+    cross join division
+    where division.buckets is null
+        or coverage.buckets_verified < {{ min_share }} * division.buckets
+
+    union all
+
+    select
+        {{ strandline.text_literal(raw.identifier) }},
+        division.source_name,
+        newest.bucket,
+        coverage.buckets_verified,
+        division.buckets,
+        newest.verified_at,
+        newest.found.missed_updates,
+        newest.found.missed_rows,
+        newest.found.missed_deletes,
+        'differences, not repaired: `loader reconcile --repair` does'
+    from newest
+    cross join division
+    cross join coverage
+    where not newest.found.repaired
+        and newest.found.missed_updates + newest.found.missed_rows + newest.found.missed_deletes > 0
+{% endtest %}

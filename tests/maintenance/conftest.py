@@ -1,0 +1,42 @@
+"""A loader project, a shop that it syncs, and a dbt project over its raw tables."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.crash.conftest import worker as worker
+from tests.crash.conftest import workers as workers
+from tests.maintenance.shop import Shop
+from tests.services import Database, Postgres
+from tests.sync.conftest import project as project
+from tests.sync.project import Project
+
+
+@pytest.fixture
+def shop(project: Project, postgres_database: Database, tmp_path: Path) -> Shop:
+    """A shop with a table of orders that was synced in five batches."""
+    return _grown(Shop(project, postgres_database, tmp_path / "dbt"))
+
+
+@pytest.fixture(scope="module")
+def lasting_shop(
+    spark: SparkSession, postgres: Postgres, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Shop]:
+    """Such a shop for all tests of a module; each adds the batches that it needs."""
+    folder = tmp_path_factory.mktemp("shop")
+    with postgres.database() as database:
+        project = Project(folder, spark, f"raw_{uuid.uuid4().hex[:8]}")
+        yield _grown(Shop(project, database, folder / "dbt"))
+
+
+def _grown(shop: Shop) -> Shop:
+    shop.open()
+    for _ in range(4):
+        shop.change()
+        shop.project.run()
+    return shop

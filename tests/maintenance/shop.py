@@ -1,0 +1,158 @@
+"""Orders that change, the raw table that grows with them, and what is built from it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dbt.cli.main import dbtRunner
+
+from loader.lake import Commit
+from tests.dbt.dbtproject import DbtProject
+from tests.services import Database
+from tests.sync.project import Project, Ran
+
+ORDERS = 20
+CHANGED = 5
+KEY = {"primary_key": "id", "cursor_field": "at"}
+ON_RAW = (
+    "cursor_conflict",
+    "exact_redelivery",
+    "inclusive_cursor",
+    "state_not_ahead",
+    "batches_accounted",
+)
+MODEL = """
+{{{{ config(materialized='{kind}', primary_key='id', cursor_field='at') }}}}
+select * from {{{{ source('shop', 'orders') }}}}
+"""
+
+
+@dataclass
+class Shop:
+    """A database of orders, a loader project, a dbt project.
+
+    Attributes:
+        version: how often the orders changed.
+    """
+
+    project: Project
+    database: Database
+    folder: Path
+    version: int = 0
+    _dbt: DbtProject | None = field(default=None, repr=False)
+
+    def open(self, **options: Any) -> None:
+        """Makes the orders and syncs them; their cursors are seconds of a day in January."""
+        self.database.execute(
+            "create table orders (id int primary key, note text, at timestamp)",
+            "insert into orders select n, 'n' || n, timestamp '2025-01-01' + n * interval '1 ms' "
+            f"from generate_series(1, {ORDERS}) n",
+        )
+        table = {"cursor_field": "at", **options}
+        self.project.jdbc(self.database, ["orders"], table_options={"orders": table})
+        self.project.run()
+
+    def change(self) -> None:
+        """Changes some orders; over time all of them, again and again."""
+        self.version += 1
+        first = self.version * CHANGED % ORDERS
+        self.database.execute(
+            f"update orders set note = 'v{self.version}', at = timestamp '2025-01-01' "
+            f"+ {self.version} * interval '1 minute' + id * interval '1 ms' "
+            f"where id > {first} and id <= {first + CHANGED}"
+        )
+
+    def compact(self, *arguments: str) -> Ran:
+        """`loader compact`, which must end well."""
+        ran = self.project.loader("compact", *arguments)
+        assert ran.code == 0, ran.text
+        return ran
+
+    def freed(self, ran: Ran, table: str = "shop.orders") -> dict[str, Any]:
+        """The report's line of a table."""
+        kinds = ("compacted", "preview")
+        return next(e for e in ran.events if e["event"] in kinds and e["table"] == table)
+
+    def versions(self) -> list[tuple[Any, ...]]:
+        """What raw holds: a row of key, batch and note for each version."""
+        return self.project.rows("select id, _cq_batch, note from raw.orders order by 1, 2")
+
+    def latest(self) -> list[tuple[Any, ...]]:
+        """The newest version of each key in raw."""
+        return self.project.rows(
+            "select id, max_by(note, struct(_cq_generation, at, _cq_batch, _cq_seq)) "
+            "from raw.orders group by id order by id"
+        )
+
+    def head(self) -> Commit:
+        """What the newest batch's commit says."""
+        return self.project.lake().head("orders")
+
+    @property
+    def dbt(self) -> DbtProject:
+        """A dbt project with the raw table's tests; models are added by :meth:`model`."""
+        if self._dbt is None:
+            name = self.project.schema
+            self._dbt = DbtProject(
+                self.project.spark, self.folder, schema=f"mart_{name}", raw_schema=name
+            )
+            table = {
+                "name": "orders",
+                "config": {"meta": {"strandline": KEY}},
+                "data_tests": [f"strandline.{test}" for test in ON_RAW],
+            }
+            source = {"name": "shop", "schema": name, "tables": [table]}
+            self._dbt.write("models/shop.yml", {"sources": [source]})
+        return self._dbt
+
+    def model(self, name: str, kind: str) -> None:
+        """Adds a model of a materialization over the orders, and builds it."""
+        self.dbt.write(f"models/{name}.sql", MODEL.format(kind=kind))
+        if kind == "deduped_latest":
+            tested = {"name": name, "data_tests": ["strandline.latest_matches_raw"]}
+            self.dbt.write(f"models/{name}.yml", {"models": [tested]})
+        results = self.dbt.run("run", "--select", name)
+        assert {one.status for one in results.values()} == {"success"}, results
+
+    def proven(self, *failing: str) -> dict[str, list[dict[str, Any]]]:
+        """Runs all tests; all but the given ones hold. Returns their failing rows."""
+        results = self.dbt.run("test", "--exclude", "package:strandline")
+        found = {
+            next(test for test in (*ON_RAW, "latest_matches_raw") if test in name): one
+            for name, one in results.items()
+            if one.status not in ("pass", "warn")
+        }
+        assert set(found) == set(failing), results
+        return {test: self.dbt.failing_rows(one) for test, one in found.items()}
+
+    def operation(self, name: str, **arguments: Any) -> str:
+        """A run-operation that must end well; returns what it logged."""
+        ended, log = self._operate(name, arguments)
+        assert ended, log
+        return log
+
+    def refused(self, name: str, **arguments: Any) -> str:
+        """A run-operation that must fail; returns what it said."""
+        ended, log = self._operate(name, arguments)
+        assert not ended, log
+        return log
+
+    def _operate(self, name: str, arguments: dict[str, Any]) -> tuple[bool, str]:
+        dbt = self.dbt
+        if not (dbt.folder / "dbt_packages").exists():
+            dbt.install()
+        folder = str(dbt.folder)
+        told: list[str] = []
+        outcome = dbtRunner(callbacks=[lambda event: told.append(event.info.msg)]).invoke(
+            [
+                *("run-operation", name, "--args", json.dumps(arguments)),
+                *("--project-dir", folder, "--profiles-dir", folder),
+                *("--log-path", f"{folder}/logs", "--target-path", f"{folder}/target", "--quiet"),
+            ]
+        )
+        if outcome.exception is not None:
+            raise outcome.exception
+        return outcome.success, "\n".join(told)

@@ -1,0 +1,197 @@
+"""`loader compact`: what goes, what stays, and that nobody sees a difference."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tests.maintenance.shop import CHANGED, ORDERS, Shop
+from tests.services import Database
+from tests.sync.project import Project
+
+ROWS = ORDERS + 4 * CHANGED
+"""Rows in raw after five batches; the fifth holds the newest version of its keys."""
+
+
+def _stored(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def test_by_itself_it_changes_no_row(shop: Shop, warehouse: Path) -> None:
+    for _ in range(3):
+        shop.change()
+        shop.project.run()
+    before, head = shop.versions(), shop.head()
+    folder = warehouse / shop.project.schema / "orders" / "data"
+    taken = _stored(folder)
+    ran = shop.compact("--expire-days", "0")
+    freed = shop.freed(ran)
+    assert shop.versions() == before
+    assert (freed["rows_before"], freed["rows_after"]) == (len(before), len(before))
+    assert (freed["files_before"], freed["files_after"]) == (8, 2)
+    assert freed["stored_after"] == freed["bytes_after"] < freed["bytes_before"]
+    assert _stored(folder) < taken
+    assert shop.head() == head
+    state = shop.freed(ran, f"{shop.project.schema}._cq_state")
+    assert (state["files_before"], state["files_after"]) == (8, 1)
+    assert shop.project.run().table("shop.orders")["status"] == "nothing new"
+    shop.proven()
+
+
+def test_builds_and_syncs_still_read_only_what_is_new(shop: Shop) -> None:
+    for _ in range(2):
+        shop.change()
+        shop.project.run()
+    shop.compact()
+    shop.change()
+    shop.project.run()
+    files = shop.project.rows("select count(*) from raw.orders.files")
+    assert files == [(3,)]  # the seven first batches together, the head then, the head now
+    boundary = shop.project.state("shop.orders")["cursor"]
+    for condition in ("_cq_batch > 7", f"at >= timestamp_ntz '{boundary}'"):
+        frame = shop.project.spark.sql(
+            f"select * from {shop.project.schema}.orders where {condition}"
+        )
+        frame.collect()
+        scan = frame._jdf.queryExecution().executedPlan().collectLeaves().head()
+        metrics = scan.metrics()
+        read, skipped = (
+            metrics.get(name).get().value() for name in ("resultDataFiles", "skippedDataFiles")
+        )
+        assert (read, skipped) == (1, 2), condition
+
+
+def test_superseded_versions_go_and_the_newest_stay(shop: Shop) -> None:
+    before, latest = shop.versions(), shop.latest()
+    freed = shop.freed(shop.compact("--keep-versions", "1", "--expire-days", "0"))
+    # the second to the fourth batch have changed 15 of the first one's 20 orders, the fifth is
+    # the newest and its predecessors stay with it
+    kept = {(key, batch) for key, batch, _ in shop.versions()}
+    wanted = {}
+    for key, batch, _ in before:
+        if batch < 5:
+            wanted[key] = max(batch, wanted.get(key, 0))
+    assert kept == set(wanted.items()) | {(key, batch) for key, batch, _ in before if batch == 5}
+    assert (freed["rows_before"], freed["rows_after"]) == (ROWS, ORDERS + CHANGED)
+    assert freed["stored_after"] < freed["stored_before"]
+    assert shop.latest() == latest
+    assert shop.project.run().table("shop.orders")["appended"] == 0
+    shop.proven()
+    again = shop.freed(shop.compact("--keep-versions", "1"))
+    assert again["rows_after"] == again["rows_before"]
+    shop.change()
+    shop.project.run()
+    shop.freed(shop.compact("--keep-versions", "1"))
+    shop.proven()
+
+
+def test_a_dry_run_tells_and_changes_nothing(shop: Shop, warehouse: Path) -> None:
+    folder = warehouse / shop.project.schema
+    before = {path for path in folder.rglob("*") if path.is_file()}
+    preview = shop.freed(shop.compact("--keep-versions", "1", "--expire-days", "0", "--dry-run"))
+    assert (preview["rows"], preview["rows_to_remove"]) == (ROWS, ROWS - ORDERS - CHANGED)
+    assert preview["snapshots_to_expire"] == 4
+    assert {path for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_versions_of_the_last_days_stay(shop: Shop) -> None:
+    freed = shop.freed(shop.compact("--keep-days", "1"))
+    assert freed["rows_after"] == ROWS
+    assert freed["note"] == "nothing is older than 1 day"
+    freed = shop.freed(shop.compact("--keep-versions", "2"))
+    per_key = shop.project.rows(
+        "select max(n) from (select count(*) n from raw.orders group by id)"
+    )
+    assert freed["rows_after"] <= ROWS
+    assert per_key == [(2,)]
+
+
+def test_a_table_that_is_being_synced_is_skipped_and_the_others_are_not(shop: Shop) -> None:
+    before = shop.versions()
+    with shop.project.lake().lock("orders", timeout=0):
+        ran = shop.project.loader("compact", "--keep-versions", "1")
+    assert ran.code == 1
+    assert ran.errors[0].startswith("table shop.orders: another run is syncing this table.")
+    assert shop.freed(ran, f"{shop.project.schema}._cq_syncs")["files_after"] == 1
+    assert shop.versions() == before
+
+
+def test_what_the_newest_commit_said_outlives_it(shop: Shop) -> None:
+    """Killed before the state was written, then compacted: the next run still recovers it."""
+    project, head = shop.project, shop.head()
+    state = project.state("shop.orders")
+    project.spark.sql(f"delete from {project.schema}._cq_state where version = 5")
+    project.spark.sql(f"delete from {project.schema}._cq_syncs where batch = 5")
+    shop.compact("--keep-versions", "1", "--expire-days", "0")
+    assert head.snapshot_id not in {
+        row[0] for row in project.rows("select snapshot_id from raw.orders.snapshots")
+    }
+    assert shop.head() == head
+    ran = project.run()
+    assert any("rolled forward to batch 5" in text for text in ran.warnings)
+    assert ran.table("shop.orders")["status"] == "nothing new"
+    assert project.state("shop.orders") == state
+    assert project.rows("select status, rows_appended from raw._cq_syncs where batch = 5") == [
+        ("recovered", CHANGED)
+    ]
+    shop.proven()
+
+
+def test_rows_that_vanish_otherwise_are_found(shop: Shop) -> None:
+    shop.compact("--keep-versions", "1")
+    project = shop.project
+    project.spark.sql(f"delete from {project.schema}.orders where id = 1 and _cq_batch < 5")
+    [row] = shop.proven("batches_accounted")["batches_accounted"]
+    assert row["rows_in_ledger"] == row["rows_in_raw"] + row["rows_compacted"] + 1
+    assert row["problem"].startswith("of the batches up to this one")
+
+
+def test_a_ledger_made_anew_after_compaction(shop: Shop) -> None:
+    shop.compact("--keep-versions", "1", "--expire-days", "0")
+    project = shop.project
+    project.spark.sql(f"drop table {project.schema}._cq_syncs")
+    assert project.loader("state", "rebuild").code == 0
+    assert project.rows("select batch, rows_appended from raw._cq_syncs order by batch") == [
+        (1, None),
+        (2, None),
+        (3, None),
+        (4, None),
+        (5, CHANGED),
+    ]
+    shop.proven()
+
+
+def test_without_a_key_nothing_is_removed(project: Project, postgres_database: Database) -> None:
+    postgres_database.execute("create table t (a text, c int)", "insert into t values ('x', 1)")
+    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}})
+    project.run()
+    for c in (2, 3):
+        postgres_database.execute(f"insert into t values ('x', {c})")
+        project.run()
+    ran = project.loader("compact", "--keep-versions", "1")
+    assert ran.code == 0, ran.text
+    [freed] = [e for e in ran.events if e["event"] == "compacted" and e["table"] == "shop.t"]
+    assert freed["rows_after"] == 3
+    assert freed["note"] == "it has no primary key: its rows are no versions of each other"
+
+
+def test_old_versions_of_cursors_go(shop: Shop) -> None:
+    project = shop.project
+    for number in range(12):
+        moment = f"2025-01-01 00:{number:02d}:00"
+        assert project.loader("state", "set", "shop.orders", moment).code == 0
+    newest = project.state("shop.orders")
+    shop.compact()
+    [(count, top)] = project.rows("select count(*), max(version) from raw._cq_state")
+    assert (count, top) == (10, 17)
+    assert project.state("shop.orders") == newest
+    # what a loader may be reading stays for an hour
+    time.sleep(0.01)
+    shop.compact("--expire-days", "0")
+    assert project.snapshots("_cq_state") > 1
+
+
+def test_names_that_match_nothing(shop: Shop) -> None:
+    for arguments in ((), ("--keep-versions", "1")):
+        ran = shop.project.loader("compact", "--select", "shop.nothing", *arguments)
+        assert (ran.code, len(ran.errors)) == (2, 1)

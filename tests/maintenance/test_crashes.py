@@ -1,0 +1,118 @@
+"""A compaction that dies leaves the table as it was or smaller, and every row accounted for."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from loader import compaction, expiry
+from loader.lake import Lake
+from tests.crash.workers import Workers
+from tests.maintenance.shop import CHANGED, ORDERS, Shop
+
+LEFT = ORDERS + CHANGED
+"""What raw holds after a compaction: a version of each key, and the newest batch."""
+
+COMPACT = ("compact", "--keep-versions", "1", "--expire-days", "0")
+KILLS = int(os.environ.get("STRANDLINE_KILLS", "6"))
+
+
+class Crash(BaseException):
+    """Ends a compaction as a killed process would: nothing after it is done."""
+
+
+def _at(number: int, after: bool) -> Callable[[pytest.MonkeyPatch], None]:
+    """Dies at the n-th time that properties are set: before or after it."""
+
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        real, calls = Lake.set_properties, iter(range(1, 100))
+
+        def set_properties(self: Lake, table: str, properties: Any) -> None:
+            now = next(calls)
+            if now == number and not after:
+                raise Crash
+            real(self, table, properties)
+            if now == number:
+                raise Crash
+
+        monkeypatch.setattr(Lake, "set_properties", set_properties)
+
+    return patch
+
+
+def _in(module: Any, name: str) -> Callable[[pytest.MonkeyPatch], None]:
+    """Dies where a function is called."""
+
+    def crash(*_: object) -> None:
+        raise Crash
+
+    return lambda monkeypatch: monkeypatch.setattr(module, name, crash)
+
+
+@pytest.mark.parametrize(
+    ("dies", "gone"),
+    [
+        (_at(1, after=False), False),
+        (_at(1, after=True), False),  # it was written what would go, and nothing went
+        (_at(2, after=False), True),  # the rows are gone, the account is open
+        (_in(compaction, "rewrite_raw"), True),
+        (_at(3, after=False), True),
+        (_in(expiry, "expire"), True),
+    ],
+    ids=["before", "intended", "removed", "accounted", "rewritten", "kept"],
+)
+def test_a_crash_at_each_step(
+    lasting_shop: Shop,
+    monkeypatch: pytest.MonkeyPatch,
+    dies: Callable[[pytest.MonkeyPatch], None],
+    gone: bool,
+) -> None:
+    shop = lasting_shop
+    shop.change()
+    shop.project.run()
+    rows, latest, head = len(shop.versions()), shop.latest(), shop.head()
+    assert rows > LEFT
+    with monkeypatch.context() as patch:
+        dies(patch)
+        with pytest.raises(Crash):
+            shop.project.loader(*COMPACT)
+    assert len(shop.versions()) == (LEFT if gone else rows)
+    assert (shop.latest(), shop.head()) == (latest, head)
+    shop.proven()
+    assert shop.project.run().table("shop.orders")["status"] == "nothing new"
+    shop.compact(*COMPACT[1:])
+    assert len(shop.versions()) == LEFT
+    assert (shop.latest(), shop.head()) == (latest, head)
+    assert shop.project.snapshots("orders") == 1
+    shop.proven()
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment(shop: Shop, workers: Workers) -> None:
+    """STRANDLINE_KILLS says how often."""
+    moments = random.Random(4711)
+    seen = set()
+    for number in range(KILLS):
+        shop.change()
+        shop.project.run()
+        latest, head, before = shop.latest(), shop.head(), len(shop.versions())
+        victim = workers.take()
+        victim.start(shop.project, *COMPACT)
+        time.sleep(moments.uniform(2, 12))
+        for pid in (victim.jvm, victim.process.pid):
+            os.kill(pid, signal.SIGKILL)
+        assert victim.died() == signal.SIGKILL
+        seen.add(len(shop.versions()) < before)
+        assert (shop.latest(), shop.head()) == (latest, head), f"kill {number}"
+        shop.proven()
+        assert shop.project.run().table("shop.orders")["status"] == "nothing new"
+    shop.compact(*COMPACT[1:])
+    assert len(shop.versions()) == LEFT
+    print(f"killed before and after the rows went: {seen}")
+    shop.proven()

@@ -1,0 +1,106 @@
+"""What dbt models have built from a raw table, and not merged yet, limits its compaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from loader.maintenance.dependents import dependents
+from tests.dbt.dbtproject import as_json
+from tests.maintenance.shop import CHANGED, ORDERS, Shop
+
+VERSIONS = "--keep-versions=1"
+
+
+def _rows(shop: Shop, model: str) -> list[str]:
+    return sorted(as_json(row) for row in shop.dbt.rows(model))
+
+
+def _freed(shop: Shop) -> dict[str, Any]:
+    return shop.freed(shop.compact(VERSIONS, "--expire-days", "0"))
+
+
+def test_a_snapshot_that_lags_finds_what_it_has_not_merged(shop: Shop) -> None:
+    shop.model("lagging", "deduped_latest")
+    for _ in range(3):
+        shop.change()
+        shop.project.run()
+    [found] = [d for d in dependents(shop.project.lake()) if d.name.endswith(".lagging")]
+    assert found.name.startswith(shop.dbt.schema)
+    assert (found.history, found.batch, found.key, found.cursor) == (False, 5, ("id",), "at")
+    assert found.reads(f"{shop.project.schema}.orders")
+    before = _rows(shop, "lagging")
+    freed = _freed(shop)
+    assert freed["note"] == f"{found.name} has merged up to batch 5 only"
+    # of the five batches one version of each order, and the three that came since
+    assert freed["rows_after"] == ORDERS + 3 * CHANGED
+    assert _rows(shop, "lagging") == before
+    shop.proven()
+    shop.dbt.run("run", "--select", "lagging")
+    merged = _rows(shop, "lagging")
+    assert _freed(shop)["rows_after"] == ORDERS + CHANGED
+    shop.proven()
+    shop.dbt.run("run", "--select", "lagging", "--full-refresh")
+    assert _rows(shop, "lagging") == merged
+
+
+def test_of_a_history_only_repeated_rows_go(shop: Shop) -> None:
+    project = shop.project
+    options = {"cursor_field": "at", "redelivered_rows": "append", "lookback": "2 minutes"}
+    project.jdbc(shop.database, ["orders"], table_options={"orders": options})
+    for _ in range(3):
+        project.run()  # what lies in the lookback, again and again
+    shop.change()
+    project.run()
+    shop.model("history", "deduped_history")
+    # back to now: what the last windows reach stays in raw in any case
+    project.jdbc(shop.database, ["orders"], table_options={"orders": {"cursor_field": "at"}})
+    for _ in range(2):
+        shop.change()
+        project.run()
+    shop.dbt.run("run", "--select", "history")
+    before, raw = _rows(shop, "history"), len(shop.versions())
+    freed = _freed(shop)
+    assert freed["note"].startswith("only repeated rows may go: ")
+    assert freed["rows_after"] < raw
+    assert _rows(shop, "history") == before
+    shop.dbt.run("run", "--select", "history", "--full-refresh")
+    assert _rows(shop, "history") == before
+    shop.proven()
+
+
+def test_a_snapshot_of_another_key_keeps_all_versions(shop: Shop) -> None:
+    shop.model("by_note", "deduped_latest")
+    text = (shop.dbt.folder / "models/by_note.sql").read_text()
+    shop.dbt.write("models/by_note.sql", text.replace("primary_key='id'", "primary_key='note'"))
+    shop.dbt.run("run", "--select", "by_note")
+    before = shop.versions()
+    freed = shop.freed(shop.compact(VERSIONS))
+    assert freed["note"] == f"{shop.dbt.schema}.by_note needs other versions: per note, by at"
+    assert shop.versions() == before
+    said = shop.refused(
+        "compact_raw", relation=f"{shop.project.schema}.orders", keep_versions=1, alone=True
+    )
+    assert "by_note needs other versions: per note, by at. Nothing was removed." in said
+    assert shop.versions() == before
+
+
+@pytest.mark.parametrize("batch", [3, 4])
+def test_time_travel_from_the_horizon_on(shop: Shop, batch: int) -> None:
+    shop.dbt.write(
+        "models/as_of.sql",
+        "{{ config(materialized='table', file_format='iceberg') }}\n"
+        "{{ strandline.deduped_latest(source('shop', 'orders'), 'id', 'at', "
+        f"as_of={batch}) }}}}",
+    )
+    shop.dbt.run("run", "--select", "as_of")
+    before = _rows(shop, "as_of")
+    shop.freed(shop.compact(VERSIONS))
+    [result] = shop.dbt.run("run", "--select", "as_of").values()
+    if batch < 4:
+        assert result.status == "error"
+        assert "older versions were compacted away up to batch 4" in result.message
+    else:
+        assert result.status == "success"
+        assert _rows(shop, "as_of") == before

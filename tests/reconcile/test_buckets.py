@@ -1,0 +1,49 @@
+"""Which buckets are due, and how finely they are summed up: pure."""
+
+from __future__ import annotations
+
+import pytest
+
+from loader.reconcile.comparison import Bucket, parts_per_bucket, smallest
+from loader.reconcile.reconciled import due
+from loader.sources.contents import Share
+
+
+@pytest.mark.parametrize(
+    ("last", "per_run", "expected"),
+    [
+        ({}, None, (0, 1, 2, 3)),
+        ({}, 2, (0, 1)),
+        ({0: 10, 1: 10}, 2, (2, 3)),
+        ({0: 30, 1: 10, 2: 20, 3: 40}, 2, (1, 2)),
+        ({0: 30, 1: 10, 2: 20}, 2, (1, 3)),
+        ({0: 10, 1: 10, 2: 10, 3: 10}, 3, (0, 1, 2)),
+        ({0: 10}, 99, (0, 1, 2, 3)),
+    ],
+)
+def test_buckets_verified_longest_ago_are_due(
+    last: dict[int, int], per_run: int | None, expected: tuple[int, ...]
+) -> None:
+    assert due(last, 4, per_run) == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "buckets", "parts"),
+    [(0, 64, 1), (16_000, 64, 1), (16_001, 64, 2), (1_000_000, 64, 64), (10**10, 64, 1024)],
+)
+def test_parts_hold_a_few_hundred_rows_until_there_are_too_many_of_them(
+    rows: int, buckets: int, parts: int
+) -> None:
+    assert parts_per_bucket(rows, buckets) == parts
+
+
+def _buckets(*parts: tuple[int, ...]) -> list[Bucket]:
+    return [Bucket(number, 10, 10, found) for number, found in enumerate(parts)]
+
+
+def test_what_is_looked_at_is_as_little_as_an_sql_list_can_name() -> None:
+    assert smallest(_buckets((), (), ()), 3, 2) is None
+    assert smallest(_buckets((0, 3), (), (5,)), 3, 2) == Share(6, (0, 3, 5))
+    many = tuple(range(0, 3 * 5000, 3))
+    assert smallest(_buckets(many, (), ()), 3, 5000) == Share(3, (0,))
+    assert smallest(_buckets(many, (1,), (2,)), 3, 5000) == Share(3)

@@ -1,0 +1,80 @@
+"""What dbt makes of a repair: snapshots follow it, and no test takes it for an error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.dbt.dbtproject import DbtProject
+from tests.reconcile.shop import missed, nothing, reconcile
+from tests.services import Database
+from tests.sync.project import Project
+
+MODELS = {
+    "merged": "{{ config(materialized='deduped_latest', primary_key='id', cursor_field='at') }} "
+    "select * from {{ source('shop', 't') }}",
+    "viewed": "{{ config(materialized='table', file_format='iceberg') }} "
+    "{{ strandline.deduped_latest(source('shop', 't'), 'id', 'at') }}",
+}
+# on raw; the package's others ask nothing that a repair touches
+TESTS = (
+    "cursor_conflict",
+    "exact_redelivery",
+    "duplicate_in_batch",
+    "inclusive_cursor",
+    "redelivered_at_boundary",
+    "state_not_ahead",
+    "state_not_behind",
+    "batches_accounted",
+    "cursor_not_null",
+    "reconciled",
+)
+
+
+def test_snapshots_follow_a_repair_and_the_tests_pass(
+    project: Project, postgres_database: Database, tmp_path: Path
+) -> None:
+    postgres_database.execute(
+        "create table t (id int primary key, note text, at timestamptz)",
+        "insert into t select i, 'n', now() - i * interval '1 day' from generate_series(1, 30) i",
+    )
+    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "at"}})
+    project.run()
+    name = project.schema
+    dbt = DbtProject(project.spark, tmp_path / "dbt", schema=f"mart_{name}", raw_schema=name)
+    table = {
+        "name": "t",
+        "config": {"meta": {"strandline": {"primary_key": "id", "cursor_field": "at"}}},
+        "data_tests": [f"strandline.{test}" for test in TESTS],
+    }
+    dbt.write("models/shop.yml", {"sources": [{"name": "shop", "schema": name, "tables": [table]}]})
+    for model, sql in MODELS.items():
+        dbt.write(f"models/{model}.sql", sql)
+    manifest = dbt.parse()
+
+    def check(problems: set[str]) -> None:
+        results = dbt.run("build", "--select", "source:shop+", manifest=manifest)
+        wrong = {n for n, one in results.items() if one.status not in ("pass", "success")}
+        assert {test for test in TESTS for one in wrong if test in one} == problems, results
+        assert len(results) == len(TESTS) + len(MODELS)
+        source = postgres_database.query("select id, note from t order by id")
+        for model in MODELS:
+            rows = sorted((row["id"], row["note"]) for row in dbt.rows(model))
+            assert (rows == source) is ("reconciled" not in problems), model
+
+    postgres_database.execute(
+        "update t set note = 'm' where id in (5, 6)",
+        "delete from t where id in (7, 8)",
+        "insert into t values (99, 'late', now() - interval '9 days')",
+    )
+    check({"reconciled"})  # never verified, and it shows
+    found = {"missed_updates": 2, "missed_rows": 1, "missed_deletes": 2}
+    assert missed(reconcile(project, "--repair"), "shop.t") == found
+    check(set())
+    postgres_database.execute(
+        "insert into t values (7, 'again', now())",
+        "update t set note = 'bumped', at = now() where id = 5",
+        "delete from t where id = 9",
+    )
+    project.run()
+    assert missed(reconcile(project, "--repair"), "shop.t") == {**nothing(), "missed_deletes": 1}
+    check(set())

@@ -1,0 +1,151 @@
+"""What cursors cannot see is reported exactly, and mended exactly; on each kind of database."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.reconcile.shop import (
+    FIRST,
+    MISSED,
+    Shop,
+    assert_equal,
+    line,
+    missed,
+    moment,
+    nothing,
+    reconcile,
+)
+from tests.sync.project import Project
+
+TOTAL = sum(MISSED.values())
+
+
+def test_what_cursors_cannot_see_is_reported_and_repaired(project: Project, shop: Shop) -> None:
+    shop.open(project)
+    equal = reconcile(project)
+    assert (missed(equal), line(equal)["status"]) == (nothing(), "equal")
+    assert (line(equal)["rows"], line(equal)["verified"]) == (FIRST, 64)
+
+    shop.damage()
+    before = project.state("shop.orders")
+    found = reconcile(project, code=1)
+    assert (missed(found), line(found)["status"]) == (MISSED, "differs")
+    assert len([e for e in found.events if e["event"] == "difference"]) == 10
+    assert project.rows("select count(*) from raw.orders") == [(FIRST,)]
+
+    repaired = reconcile(project, "--repair")
+    assert missed(repaired) == MISSED
+    assert (line(repaired)["status"], line(repaired)["repaired"]) == ("repaired", TOTAL)
+    assert project.rows(
+        "select count(*), count_if(_cq_deleted), min(_cq_generation), max(_cq_generation), "
+        "count(distinct _cq_seq) from raw.orders where _cq_batch = 2"
+    ) == [(TOTAL, 5, 2, 2, TOTAL)]
+    assert_equal(project, shop)
+
+    # the cursor stays; the ledger tells what it was, and the next sync has nothing to do
+    after = project.state("shop.orders")
+    assert after["cursor"] == before["cursor"]
+    assert (after["batch"], after["generation"], after["base_generation"]) == (2, 2, 1)
+    assert project.rows(
+        "select mode, status, generation, rows_appended, cursor_high from raw._cq_syncs "
+        "where batch = 2"
+    ) == [("reconcile", "synced", 2, TOTAL, after["cursor"])]
+    ran = project.run().table("shop.orders")
+    assert (ran["status"], ran["appended"]) == ("nothing new", 0)
+    assert missed(reconcile(project)) == nothing()
+
+    # what the loader does afterwards, in the new generation
+    shop.execute(
+        "update orders set note = 'bumped', "
+        f"changed = timestamp('{moment(FIRST + 5)}') where id < 20",
+        "delete from orders where id = 60",
+    )
+    assert project.run().table("shop.orders")["appended"] == 20
+    assert missed(reconcile(project, "--repair")) == {**nothing(), "missed_deletes": 1}
+    assert_equal(project, shop)
+
+
+@pytest.mark.parametrize("shop", ["postgresql", "mariadb"], indirect=True)
+def test_a_deleted_row_that_comes_back(project: Project, shop: Shop) -> None:
+    shop.open(project)
+    shop.execute("delete from orders where id in (20, 21, 22)")
+    assert missed(reconcile(project, "--repair")) == {**nothing(), "missed_deletes": 3}
+    [(generation, note, changed)] = project.rows(
+        "select _cq_generation, note, changed from raw.orders where _cq_deleted and id = 20"
+    )
+    assert (generation, note, changed) == (2, None, None)
+    # with a newer cursor the next sync brings it; with an older one, the next reconcile does
+    shop.execute(
+        f"insert into orders values (20, 'p2', 'new', 1, timestamp('{moment(FIRST + 1)}'))",
+        f"insert into orders values (21, 'p0', 'note 21', 21.25, timestamp('{moment(21)}'))",
+    )
+    assert project.run().table("shop.orders")["appended"] == 1
+    assert missed(reconcile(project, "--repair")) == {**nothing(), "missed_rows": 1}
+    assert_equal(project, shop)
+    assert project.run().table("shop.orders")["appended"] == 0
+
+
+@pytest.mark.parametrize("shop", ["postgresql", "derby"], indirect=True)
+def test_rows_that_the_spec_does_not_load_are_not_missed(project: Project, shop: Shop) -> None:
+    shop.execute(
+        "create table notes (id int primary key, note varchar(20), c int)",
+        "insert into notes values (1, 'a', 1), (2, 'b', 10), (3, 'c', 20), (4, 'd', null)",
+    )
+    options = {"cursor_field": "c", "initial_cursor": "10", "null_cursor": "exclude"}
+    shop.configure(project, ["notes"], **options)
+    assert project.run().table("shop.notes")["appended"] == 2
+    shop.execute(
+        "update notes set note = 'A' where id = 1",
+        "update notes set note = 'D' where id = 4",
+        "insert into notes values (5, 'e', 2), (6, 'f', null)",
+    )
+    ran = reconcile(project)
+    assert (missed(ran, "shop.notes"), line(ran, "shop.notes")["rows"]) == (nothing(), 2)
+    # one that left the range is still there; one that is within it was missed
+    shop.execute(
+        "update notes set c = null where id = 2",
+        "insert into notes values (7, 'g', 15)",
+    )
+    ran = reconcile(project, code=1)
+    assert missed(ran, "shop.notes") == {**nothing(), "missed_rows": 1}
+
+
+@pytest.mark.parametrize("shop", ["postgresql", "derby"], indirect=True)
+def test_buckets_take_turns(project: Project, shop: Shop) -> None:
+    shop.open(project)
+    shop.damage()
+    turns = []
+    for _ in range(3):
+        ran = project.loader("reconcile", "--repair", "--buckets", "8", "--per-run", "3")
+        assert ran.code == 0, ran.text
+        turns.append(line(ran)["repaired"])
+        assert (line(ran)["verified"], line(ran)["buckets"]) == (3, 8)
+    assert sum(turns) == TOTAL
+    assert_equal(project, shop)
+    verified = project.rows(
+        "select bucket, count(*) from raw._cq_reconciled group by bucket order by bucket"
+    )
+    assert verified == [(bucket, 2 if bucket == 0 else 1) for bucket in range(8)]
+    [(found, unrepaired, batches)] = project.rows(
+        "select sum(missed_updates + missed_rows + missed_deletes), "
+        "count_if(not repaired and missed_updates + missed_rows + missed_deletes > 0), "
+        "count(distinct batch) from raw._cq_reconciled"
+    )
+    assert (found, unrepaired, batches) == (TOTAL, 0, len([turn for turn in turns if turn]))
+
+
+@pytest.mark.parametrize("shop", ["postgresql", "mariadb"], indirect=True)
+def test_a_table_that_differs_all_over(project: Project, shop: Shop) -> None:
+    # more keys than are named one by one
+    shop.execute("create table notes (id int primary key, note varchar(20), c int)")
+    for start in range(0, 2500, 500):
+        rows = ", ".join(f"({i}, 'a', {i})" for i in range(start, start + 500))
+        shop.execute(f"insert into notes values {rows}")
+    shop.configure(project, ["notes"], cursor_field="c")
+    project.run()
+    shop.execute("update notes set note = 'b'")
+    ran = reconcile(project, "--repair", "--buckets", "4")
+    assert line(ran, "shop.notes")["synced"] == 1
+    assert missed(ran, "shop.notes") == {**nothing(), "missed_updates": 2499}
+    assert project.run().table("shop.notes")["appended"] == 0
+    assert missed(reconcile(project), "shop.notes") == nothing()

@@ -1,0 +1,93 @@
+"""What compaction may take: the rules that need no Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from loader.maintenance.dependents import Dependent
+from loader.maintenance.expiry import Version, expirable
+from loader.maintenance.removal import Removed
+from loader.maintenance.retention import floor_sql, refusal
+
+
+def dependent(
+    history: bool = False,
+    key: tuple[str, ...] = ("id",),
+    cursor: str | None = "at",
+    raw: frozenset[str] | None = None,
+) -> Dependent:
+    return Dependent("mart.orders", history, raw, 7, key, cursor)
+
+
+class TestRefusal:
+    def test_without_a_key_rows_are_no_versions(self) -> None:
+        assert "no primary key" in refusal((), "at", [])
+
+    @pytest.mark.parametrize(
+        ("one", "agrees"),
+        [
+            (dependent(), True),
+            (dependent(key=("ID",), cursor="AT"), True),
+            (dependent(key=("email",)), False),
+            (dependent(cursor=None), False),
+            (dependent(cursor="created_at"), False),
+            (dependent(history=True), True),
+            (dependent(history=True, key=("email",)), False),
+        ],
+    )
+    def test_a_table_that_keeps_other_versions(self, one: Dependent, agrees: bool) -> None:
+        assert (refusal(("id",), "at", [one]) == "") is agrees
+
+    def test_a_coarser_key_finds_its_newest_among_those_of_a_finer_one(self) -> None:
+        finer = ("id", "line")
+        assert refusal(finer, "at", [dependent()]) == ""
+        told = refusal(finer, "at", [dependent(history=True)])
+        assert told == "mart.orders needs other versions: per id, by at"
+
+
+def test_a_table_that_does_not_say_what_it_reads_may_read_anything() -> None:
+    assert dependent().reads("raw.orders")
+    named = dependent(raw=frozenset({"raw.orders"}))
+    assert named.reads("RAW.Orders")
+    assert not named.reads("raw.items")
+
+
+def test_the_lowest_of_what_the_last_windows_tell() -> None:
+    assert floor_sql([None, None], "int") == "cast(null as int)"
+    assert floor_sql(["it's", None], "string") == "cast('it\\'s' as string)"
+    assert floor_sql(["1", "2"], "bigint") == "least(cast('1' as bigint), cast('2' as bigint))"
+
+
+class TestRemoved:
+    @pytest.mark.parametrize(
+        "removed", [Removed(), Removed(4, 100), Removed(9, 100, 5, "8123456789012345678")]
+    )
+    def test_is_read_as_it_was_written(self, removed: Removed) -> None:
+        assert Removed.of(removed.properties()) == removed
+
+    def test_of_a_table_that_was_never_compacted(self) -> None:
+        assert Removed.of({}) == Removed()
+
+    def test_of_somebody_else_is_refused(self) -> None:
+        with pytest.raises((ValueError, KeyError, TypeError)):
+            Removed.of({"strandline.compacted": '{"rows": 1}'})
+
+
+class TestExpirable:
+    LINE = (Version(1, None, 10), Version(2, 1, 20), Version(3, 2, 30), Version(4, 3, 40))
+
+    def test_all_but_the_current_one_by_age(self) -> None:
+        assert expirable(self.LINE, 4, [], 100) == [1, 2, 3]
+        assert expirable(self.LINE, 4, [], 30) == [1, 2]
+        assert expirable(self.LINE, 4, [], 0) == []
+
+    def test_what_has_a_name_stays_with_what_leads_to_it(self) -> None:
+        assert expirable(self.LINE, 4, [2], 100) == [3]
+
+    def test_a_young_staged_batch_stays_and_an_old_leftover_goes(self) -> None:
+        staged = (Version(5, 4, 45), Version(6, 1, 15))
+        assert expirable((*self.LINE, *staged), 4, [], 42) == [1, 6, 2, 3]
+
+    def test_ancestors_that_have_expired_before(self) -> None:
+        assert expirable(self.LINE[2:], 4, [4], 100) == []
+        assert expirable((), None, [], 100) == []
