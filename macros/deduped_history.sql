@@ -22,7 +22,8 @@
     {#-
         Versions in their order, repetitions collapsed, each valid until the next begins. A version
         that a newer one claims to precede was never valid: it begins where that one does. So valid_from never
-        decreases, and a time falls into one version of a key at most.
+        decreases, and a time falls into one version of a key at most. Repetitions count for that, too: then a
+        version that comes late can only take valid_from back, and a merge knows when it does not.
     -#}
     {%- set keys = [] -%}
     {%- for key in primary_key -%}
@@ -41,6 +42,7 @@
         from (
             select
                 *,
+                content <=> lag(content) over (partition by {{ keys | join(", ") }} order by place) as repeated,
                 min(changed_at) over (
                     partition by {{ keys | join(", ") }}
                     order by place desc
@@ -48,25 +50,20 @@
                 ) as valid_from
             from (
                 select
-                    *,
-                    content <=> lag(content) over (partition by {{ keys | join(", ") }} order by place) as repeated
-                from (
-                    select
-                        {%- for key in primary_key %}
-                        {{ strandline.quoted(key) }} as {{ keys[loop.index0] }},
-                        {%- endfor %}
-                        {{ place }} as place,
-                        {{ changed_at }} as changed_at,
-                        struct(
-                            coalesce(_cq_deleted, false) as deleted,
-                            if(_cq_deleted, null, _cq_row_hash) as row_hash
-                        ) as content,
-                        struct(*) as version
-                    from {{ versions }} as versions
-                ) as keyed
-            ) as ordered
-            where not repeated
+                    {%- for key in primary_key %}
+                    {{ strandline.quoted(key) }} as {{ keys[loop.index0] }},
+                    {%- endfor %}
+                    {{ place }} as place,
+                    {{ changed_at }} as changed_at,
+                    struct(
+                        coalesce(_cq_deleted, false) as deleted,
+                        if(_cq_deleted, null, _cq_row_hash) as row_hash
+                    ) as content,
+                    struct(*) as version
+                from {{ versions }} as versions
+            ) as keyed
         ) as dated
+        where not repeated
     ) as closed
     where not coalesce(version._cq_deleted, false)
 {%- endmacro %}

@@ -36,33 +36,41 @@ class Histories:
 
     @classmethod
     def drawn(cls, seed: int, histories: int, batches: int) -> Histories:
-        """The same rows for the same seed; few values, so that keys meet and cursors tie."""
+        """The same rows for the same seed; few values, so that keys meet and cursors tie.
+
+        Of even seeds a generation begins with a batch, as a loader's does: then most keys are
+        merged in order. Of odd ones it is any row's own, which no loader writes, and nearly
+        every key is computed anew.
+        """
         draw = Random(seed)
-        return cls(
-            tuple(
+        generation = 1
+        drawn = []
+        for _ in range(batches):
+            generation += draw.random() < 1 / 5
+            generations = [generation] if seed % 2 == 0 else [1, 1, 1, 1, 2]
+            drawn.append(
                 tuple(
-                    _change(draw, history)
+                    _change(draw, history, draw.choice(generations))
                     for history in range(histories)
-                    for _ in range(draw.randint(0, 3))
+                    for _ in range(draw.randint(0, 4))
                 )
-                for _ in range(batches)
             )
-        )
+        return cls(tuple(drawn))
 
 
-def _change(draw: Random, history: int) -> Row:
+def _change(draw: Random, history: int, generation: int) -> Row:
     cursor = draw.choice([None, 1, 2, 3])
     payload = draw.choice([None, "x", "quote ' \\ and\nline 🌊"])
     return {
         "history": history,
-        "k1": draw.choice(["a", "b", None]),
-        "k2": draw.choice([1, None]),
+        "k1": draw.choice(["a", "a", "a", "b", None]),
+        "k2": draw.choice([1, 1, 1, None]),
         "cursor": cursor,
         "at": None if cursor is None else EPOCH + timedelta(days=cursor),
         "payload": payload,
         "tags": {"n": cursor or 0} if payload else None,
         "_deleted": draw.random() < 1 / 3,
-        "_generation": draw.choice([1, 1, 1, 1, 2]),
+        "_generation": generation,
     }
 
 
@@ -88,14 +96,12 @@ def history(rows: Iterable[Row], cursor: str | None) -> dict[Key, Row]:
     """Every distinct version with its validity, by key, batch and position."""
     found: dict[Key, Row] = {}
     for key, versions in _versions(rows, cursor).items():
-        distinct: list[Row] = []
-        for row in versions:
-            if not distinct or _content(row) != _content(distinct[-1]):
-                distinct.append(row)
-        valid_to = None
-        for row in reversed(distinct):
+        valid_to = earliest = None
+        for before, row in zip(reversed([None, *versions[:-1]]), reversed(versions), strict=True):
             at = row["at"] if cursor == "at" and row["at"] is not None else row["_cq_sync_time"]
-            valid_from = at if valid_to is None else min(at, valid_to)
+            valid_from = earliest = at if earliest is None else min(at, earliest)
+            if before is not None and _content(before) == _content(row):
+                continue
             if not row["_cq_deleted"]:
                 found[(*key, row["_cq_batch"], row["_cq_seq"])] = {
                     **row,
