@@ -13,15 +13,16 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
+from loader.batch import Batch, extracted
+from loader.commits import Commit
 from loader.cursor import Cursor, CursorType
 from loader.duration import Lookback
 from loader.errors import TableError
-from loader.lake import Commit
 from loader.lease import Lease
 from loader.ledger import NOTHING_NEW, SYNCED, SyncRecord, now
 from loader.plan import Plan, parsed
 from loader.recovery import Known, Stores, recover
-from loader.run import Batch, append, extracted, unlocked_after
+from loader.run import append, unlocked_after
 from loader.sources import Bounds, Snapshot
 from loader.state import TableState
 from loader.watch import Watch

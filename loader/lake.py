@@ -1,4 +1,4 @@
-"""The lake: create, evolve, stage, publish, and read what a commit says of itself.
+"""The lake: create, evolve, stage, publish.
 
 All of Iceberg is here, and nothing of sources. A batch is written as a staged snapshot (Iceberg's
 write-audit-publish), which no reader sees, and published by one metadata commit. The batch number
@@ -8,14 +8,12 @@ machine tries.
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import json
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from loader.catalog_owners import CatalogOwners
+from loader.commits import BATCH, STATE, SYNC, Commit, newest_commit
 from loader.delta import COLUMNS
 from loader.errors import SpecError, TableError
 from loader.lease import FileOwners, Lease
@@ -36,34 +35,7 @@ from loader.schema.source_schema import PROPERTY, SourceSchema
 from loader.schema.terms import Terms
 from loader.schema.widening import kept_as
 
-BATCH = "strandline.batch"
-STATE = "strandline.state"
-SYNC = "strandline.sync"
-NEWEST = "strandline.newest"
-COMPACTED_TO = "strandline.compacted_to"
 _shared = threading.Lock()
-
-
-@dataclass(frozen=True)
-class Commit:
-    """A published batch, as its own commit tells it.
-
-    Attributes:
-        batch: the batch number; 0 where nothing was published yet.
-        snapshot_id: Iceberg's id of the snapshot that made it visible.
-        state: the state value (JSON text) that became true with it; None where the commit that
-            said it has expired.
-        sync: its ledger row, as far as it was known before the commit.
-        rows: rows appended.
-        at: when it was committed.
-    """
-
-    batch: int = 0
-    snapshot_id: int | None = None
-    state: str | None = None
-    sync: Mapping[str, Any] | None = None
-    rows: int | None = None
-    at: dt.datetime | None = None
 
 
 class Lake:
@@ -176,55 +148,6 @@ class Lake:
         for alteration in followed.alterations:
             self.spark.sql(f"alter table {self.name(table)} {alteration.sql}")
 
-    def head(self, table: str) -> Commit:
-        """The newest published batch; the truth that state and ledger are indexes of."""
-        handle = self.handle(table)
-        kept = _kept(handle)
-        snapshot = handle.currentSnapshot()
-        while snapshot is not None:
-            found = self._commit(handle, snapshot)
-            if found is not None:
-                forgot = found.state is None and kept is not None and kept.batch == found.batch
-                return kept if kept and forgot else found
-            parent = snapshot.parentId()
-            snapshot = handle.snapshot(parent) if parent is not None else None
-        if handle.currentSnapshot() is None:
-            return Commit()
-        [row] = self.spark.sql(f"select max(_cq_batch) as b from {self.name(table)}").collect()
-        return kept if kept and kept.batch == row["b"] else Commit(batch=row["b"] or 0)
-
-    def commits(self, table: str) -> list[Commit]:
-        """Every published batch, oldest first; where its commit has expired, as its rows tell it.
-
-        Such a one has no state, and of `sync` only what stands in each row; where compaction has
-        removed rows, nobody knows how many there were.
-        """
-        handle = self.handle(table)
-        found: dict[int, Commit] = {}
-        snapshot = current = handle.currentSnapshot()
-        while snapshot is not None:
-            commit = self._commit(handle, snapshot)
-            if commit is not None:
-                found.setdefault(commit.batch, commit)
-            parent = snapshot.parentId()
-            snapshot = handle.snapshot(parent) if parent is not None else None
-        kept = _kept(handle)
-        if current is not None and kept is not None:
-            found.setdefault(kept.batch, kept)
-        if current is not None and set(found) != set(range(1, max(found, default=0) + 1)) | {1}:
-            found = {commit.batch: commit for commit in self._told_by_rows(table)} | found
-        return [found[batch] for batch in sorted(found)]
-
-    def keep_newest(self, table: str) -> None:
-        """Keeps what the newest batch's commit says, as that commit is about to expire."""
-        head = self.head(table)
-        if head.state is None:
-            return
-        said = {**asdict(head), "at": head.at.isoformat() if head.at else None}
-        text = json.dumps(said, sort_keys=True, default=str)
-        if text != self.handle(table).properties().get(NEWEST):
-            self.set_properties(table, {NEWEST: text})
-
     def set_properties(self, table: str, properties: Mapping[str, str]) -> None:
         """Sets properties of a table, in one commit."""
         update = self.handle(table).updateProperties()
@@ -239,28 +162,6 @@ class Lake:
         rows = self.spark.sql(f"show tables in {quoted(self.schema)}").collect()
         names = sorted(row["tableName"] for row in rows if not row["isTemporary"])
         return [n for n in names if self.handle(n).properties().get("write.wap.enabled") == "true"]
-
-    def _told_by_rows(self, table: str) -> Iterator[Commit]:
-        compacted_to = int(self.handle(table).properties().get(COMPACTED_TO) or 0)
-        yield from (Commit(batch) for batch in range(1, compacted_to + 1))
-        rows = self.spark.sql(
-            f"""
-            select
-                _cq_batch as batch,
-                count(*) as rows,
-                max(_cq_source_name) as source_name,
-                max(_cq_generation) as generation,
-                unix_micros(min(_cq_sync_time)) / 1000000 as started
-            from {self.name(table)}
-            group by _cq_batch
-            """
-        ).collect()
-        for row in rows:
-            at = dt.datetime.fromtimestamp(row["started"], dt.timezone.utc)
-            facts = {"source_name": row["source_name"], "generation": row["generation"]}
-            sync = {**facts, "batch": row["batch"], "started_at": at.isoformat()}
-            whole = row["batch"] > compacted_to
-            yield Commit(row["batch"], sync=sync, rows=row["rows"] if whole else None, at=at)
 
     def stage(self, table: str, rows: DataFrame, batch: int, facts: Mapping[str, Any]) -> int:
         """Writes a batch that nobody sees yet; returns its snapshot's id.
@@ -322,7 +223,7 @@ class Lake:
                     remedy="Nothing was lost or doubled; run again",
                 ) from error
             raise
-        return self.head(table)
+        return newest_commit(self, table)
 
     def discard(self, table: str, snapshot_id: int | None = None) -> int:
         """Deletes staged batches that were never published, with their files; returns how many."""
@@ -400,26 +301,6 @@ class Lake:
         digest = hashlib.sha256(f"{self.catalog}|{warehouse}".encode()).hexdigest()[:12]
         return Path(tempfile.gettempdir()) / f"strandline-{digest}" / self.schema
 
-    def _commit(self, handle: Any, snapshot: Any) -> Commit | None:
-        summary = snapshot.summary()
-        batch = summary.get(BATCH) or summary.get("published-wap-id")
-        if batch is None:
-            return None
-        facts = summary
-        if summary.get(BATCH) is None:
-            # Published over a commit of somebody else: the properties stayed with the original.
-            original = handle.snapshot(int(summary.get("source-snapshot-id")))
-            facts = original.summary() if original is not None else summary
-        sync = facts.get(SYNC)
-        return Commit(
-            batch=int(batch),
-            snapshot_id=int(snapshot.snapshotId()),
-            state=facts.get(STATE),
-            sync=json.loads(sync) if sync else None,
-            rows=int(summary.get("added-records") or 0),
-            at=dt.datetime.fromtimestamp(snapshot.timestampMillis() / 1000, dt.timezone.utc),
-        )
-
     def handle(self, table: str) -> Any:
         """Iceberg's own object for a table, freshly loaded."""
         jvm: Any = self.spark._jvm
@@ -439,15 +320,6 @@ def iceberg_present(spark: SparkSession) -> Iterator[None]:
             "Spark has no Iceberg runtime", where="Spark", remedy="Run `loader setup`"
         ) from error
     yield
-
-
-def _kept(handle: Any) -> Commit | None:
-    """The newest batch as compaction kept it; an older one once newer ones were published."""
-    text = handle.properties().get(NEWEST)
-    if not text:
-        return None
-    said = json.loads(text)
-    return Commit(**{**said, "at": dt.datetime.fromisoformat(said["at"]) if said["at"] else None})
 
 
 def _text(value: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from loader.lake import Commit
+from loader.commits import Commit, all_commits
 from loader.ledger import RECOVERED, SyncRecord
 from loader.plan import FULL_REFRESH, INCREMENTAL
 from loader.recovery import Stores
@@ -36,7 +36,7 @@ class Rebuilt:
 
 def raw_tables(stores: Stores, source: str) -> dict[str, list[Commit]]:
     """A source's raw tables, as their own commits name it, with the commits."""
-    found = {name: stores.lake.commits(name) for name in stores.lake.raw_tables()}
+    found = {name: all_commits(stores.lake, name) for name in stores.lake.raw_tables()}
     return {name: commits for name, commits in found.items() if _source(commits) == source}
 
 

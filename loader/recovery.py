@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from loader.commits import Commit, newest_commit
 from loader.errors import StateError
-from loader.lake import Commit, Lake
+from loader.lake import Lake
 from loader.ledger import RECOVERED, Ledger, SyncRecord
 from loader.plan import Plan
 from loader.state import StateBackend, TableState
@@ -75,7 +76,7 @@ def recover(plan: Plan, stores: Stores, watch: Watch, run_id: str) -> Known:
 def assess(plan: Plan, stores: Stores, watch: Watch) -> tuple[Commit, TableState | None]:
     """The newest data commit and the stored state, as they are; changes nothing."""
     lake = stores.lake
-    head = lake.head(plan.lake_table) if lake.exists(plan.lake_table) else Commit()
+    head = newest_commit(lake, plan.lake_table) if lake.exists(plan.lake_table) else Commit()
     return head, stores.state.read(plan.name, lambda text: watch.warn(plan.name, text))
 
 

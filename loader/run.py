@@ -8,26 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from pyspark import StorageLevel
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
-
-from loader.delta import (
-    OVERRULES,
-    REDELIVERED,
-    Generations,
-    Stamp,
-    hides_a_cursor,
-    marked,
-    stamped,
-)
+from loader.batch import Batch, extracted
+from loader.commits import Commit
 from loader.errors import TableError
-from loader.lake import Commit, Lake
+from loader.lake import Lake
 from loader.lease import Lease
 from loader.ledger import NOTHING_NEW, SYNCED, SyncRecord, now
-from loader.order import GENERATION, quoted
 from loader.plan import FULL_REFRESH, Plan
 from loader.recovery import Known, Stores, assess, recover
 from loader.schema.fitting import fitted
@@ -181,86 +169,6 @@ def intend(
         started_at=now(),
     )
     return record, state
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The rows to append; `rows` is None where all of them were delivered before.
-
-    Attributes:
-        record, after: the ledger row and the state that become true with them.
-    """
-
-    rows: DataFrame | None
-    record: SyncRecord
-    after: TableState
-
-    def overruling(self) -> Batch:
-        """The same batch, in a generation of its own: the next one."""
-        generation = self.after.generation + 1
-        base = self.after.base or self.after.generation
-        rows = self.rows
-        return Batch(
-            rows.withColumn(GENERATION, f.lit(generation).cast("bigint")) if rows else None,
-            replace(self.record, generation=generation),
-            replace(self.after, generation=generation, base=base),
-        )
-
-
-@contextmanager
-def extracted(
-    plan: Plan,
-    snapshot: Snapshot,
-    lake: Lake,
-    window: Window,
-    bounds: Bounds,
-    intended: Batch,
-    watch: Watch,
-) -> Iterator[Batch]:
-    """The window's rows, stamped; where raw may hold some already, without redeliveries."""
-    watch.phase(plan.name, "reading", bounds.rows)
-    record, after = intended.record, intended.after
-    began = record.started_at or now()
-    stamp = Stamp(plan.source, began, after.batch, after.generation, plan.deleted)
-    rows = stamped(snapshot.read(lake.spark, plan.table, window, bounds), stamp)
-    keeps = plan.options.redelivered_rows == "append"
-    if record.mode == FULL_REFRESH or not lake.exists(plan.lake_table):
-        yield replace(intended, rows=rows)
-        return
-    if keeps and not plan.authoritative:
-        yield replace(intended, rows=rows)
-        return
-    raw = lake.frame(plan.lake_table)
-    generations = Generations(after.base or after.generation, after.generation)
-    nulls = bounds.nulls > 0
-    judged = marked(rows, raw, plan.key, window, nulls, generations, plan.authoritative)
-    # Read once, judged once: the counts that the commit carries are those of its rows.
-    judged = judged.persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        again = f.lit(False) if keeps else f.col(REDELIVERED)
-        null = f.col(quoted(plan.cursor.name)).isNull() if plan.cursor else f.lit(False)
-        [counts] = judged.agg(
-            f.count(f.lit(1)).alias("read"),
-            f.count_if(again).alias("redelivered"),
-            f.count_if(null).alias("nulls"),
-            f.count_if(null & ~f.col(REDELIVERED)).alias("new_nulls"),
-            f.count_if(f.col(OVERRULES) & ~f.col(REDELIVERED)).alias("overruling"),
-        ).collect()
-        record = replace(
-            record,
-            rows_read=counts["read"],
-            rows_redelivered=counts["redelivered"],
-            rows_null_cursor=counts["nulls"] if plan.cursor else None,
-        )
-        fresh = judged.where(~again).drop(REDELIVERED, OVERRULES)
-        batch = Batch(fresh if counts["read"] > counts["redelivered"] else None, record, after)
-        overrules = counts["overruling"] > 0
-        if not overrules and counts["new_nulls"] and plan.authoritative and plan.cursor:
-            new = judged.where(~f.col(REDELIVERED))
-            overrules = hides_a_cursor(new, raw, plan.key, plan.cursor.name)
-        yield batch.overruling() if overrules else batch
-    finally:
-        judged.unpersist()
 
 
 def append(

@@ -160,6 +160,7 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
     What is there stays; a state that says something else than the newest commit gets a new version.
     """
     from loader.cli.command import opened
+    from loader.commits import all_commits
     from loader.rebuild import raw_tables, rebuild_table
 
     with opened(settings) as pipeline:
@@ -182,7 +183,7 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
                 try:
                     with held(pipeline, [name]) as run_id:
                         # Read again: a run may have published until the table was held.
-                        commits = stores.lake.commits(table)
+                        commits = all_commits(stores.lake, table)
                         done = rebuild_table(source.name, table, commits, stores, run_id, tell)
                     rows.append((done.table, done.batches, done.states, done.syncs))
                 except Exception as problem:

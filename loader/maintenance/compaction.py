@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from filelock import FileLock
 
+from loader.commits import keep_newest, newest_commit
 from loader.errors import TableError
 from loader.lake import Lake
 from loader.lease import Heartbeat
@@ -117,7 +118,7 @@ def compact_raw(
             lease.confirm()
             removed = remove(lake, raw.table, gone)
             rewrite_raw(lake, raw.table)
-            lake.keep_newest(raw.table)
+            keep_newest(lake, raw.table)
             expired = expiry.expire(lake, raw.table, upkeep.before_ms())
             after = footprint(lake, raw.table)
     finally:
@@ -151,14 +152,14 @@ def rewrite_raw(lake: Lake, table: str) -> None:
     merged, and syncs the rows at their boundary. The newest batch, where both begin, keeps its
     files.
     """
-    head = lake.head(table)
-    if head.batch < 2:
+    newest = newest_commit(lake, table)
+    if newest.batch < 2:
         return
     known = {name.lower() for name in lake.frame(table).columns}
-    cursor = json.loads(head.state or "{}").get("cursor_field")
+    cursor = json.loads(newest.state or "{}").get("cursor_field")
     cursors = [quoted(cursor)] if cursor and cursor.lower() in known else []
     order = ", ".join(f"{one} asc nulls first" for one in (BATCH, *cursors, SEQUENCE))
-    rewrite(lake, table, order, f"{BATCH} < {head.batch}")
+    rewrite(lake, table, order, f"{BATCH} < {newest.batch}")
 
 
 def rewrite(lake: Lake, table: str, order: str = "", where: str = "") -> None:

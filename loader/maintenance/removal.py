@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from loader.commits import COMPACTED_TO
 from loader.errors import TableError
-from loader.lake import COMPACTED_TO, Lake
+from loader.lake import Lake
 from loader.maintenance.retention import Superseded
 from loader.order import BATCH, SEQUENCE
 

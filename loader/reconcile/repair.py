@@ -11,6 +11,7 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from loader.batch import Batch
 from loader.delta import DELETED, HASH, Stamp, row_hash, stamped
 from loader.errors import TableError
 from loader.lease import Lease
@@ -19,7 +20,7 @@ from loader.order import quoted
 from loader.plan import Plan
 from loader.reconcile.comparison import GONE, key_names
 from loader.recovery import Known, Stores, recover
-from loader.run import Batch, append, finish
+from loader.run import append, finish
 from loader.watch import Watch
 from loader.window import Bounds
 

@@ -88,7 +88,7 @@
 {% macro keep_newest_batch(relation) -%}
     {#-
         Keeps what the newest batch's commit says, as that commit is about to expire: the loader
-        recovers state and ledger from it. Python's twin is loader/lake.py, keep_newest.
+        recovers state and ledger from it. Python's twin is loader/commits.py, keep_newest.
     -#}
     {%- set name = strandline.full_name(relation) -%}
     {%- set newest_sql -%}

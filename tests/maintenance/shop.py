@@ -9,7 +9,7 @@ from typing import Any
 
 from dbt.cli.main import dbtRunner
 
-from loader.lake import Commit
+from loader.commits import Commit, newest_commit
 from tests.dbt.dbtproject import DbtProject
 from tests.services import Database
 from tests.sync.project import Project, Ran
@@ -89,7 +89,7 @@ class Shop:
 
     def head(self) -> Commit:
         """What the newest batch's commit says."""
-        return self.project.lake().head("orders")
+        return newest_commit(self.project.lake(), "orders")
 
     @property
     def dbt(self) -> DbtProject:

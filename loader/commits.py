@@ -1,0 +1,149 @@
+"""What the commits of a raw table say: the truth that state and ledger are indexes of.
+
+Each batch is one commit. Its snapshot's summary carries the batch number (`strandline.batch`), the
+state that became true with it (`strandline.state`) and its ledger row (`strandline.sync`).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from loader.lake import Lake
+
+BATCH = "strandline.batch"
+STATE = "strandline.state"
+SYNC = "strandline.sync"
+NEWEST = "strandline.newest"
+COMPACTED_TO = "strandline.compacted_to"
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A published batch, as its own commit tells it.
+
+    Attributes:
+        batch: the batch number; 0 where nothing was published yet.
+        snapshot_id: Iceberg's id of the snapshot that made it visible.
+        state: the state value (JSON text) that became true with it; None where the commit that
+            said it has expired.
+        sync: its ledger row, as far as it was known before the commit.
+        rows: rows appended.
+        at: when it was committed.
+    """
+
+    batch: int = 0
+    snapshot_id: int | None = None
+    state: str | None = None
+    sync: Mapping[str, Any] | None = None
+    rows: int | None = None
+    at: dt.datetime | None = None
+
+
+def newest_commit(lake: Lake, table: str) -> Commit:
+    """The newest published batch; the truth that state and ledger are indexes of."""
+    handle = lake.handle(table)
+    kept = _kept(handle)
+    snapshot = handle.currentSnapshot()
+    while snapshot is not None:
+        found = _commit(handle, snapshot)
+        if found is not None:
+            forgot = found.state is None and kept is not None and kept.batch == found.batch
+            return kept if kept and forgot else found
+        parent = snapshot.parentId()
+        snapshot = handle.snapshot(parent) if parent is not None else None
+    if handle.currentSnapshot() is None:
+        return Commit()
+    [row] = lake.spark.sql(f"select max(_cq_batch) as b from {lake.name(table)}").collect()
+    return kept if kept and kept.batch == row["b"] else Commit(batch=row["b"] or 0)
+
+
+def all_commits(lake: Lake, table: str) -> list[Commit]:
+    """Every published batch, oldest first; where its commit has expired, as its rows tell it.
+
+    Such a one has no state, and of `sync` only what stands in each row; where compaction has
+    removed rows, nobody knows how many there were.
+    """
+    handle = lake.handle(table)
+    found: dict[int, Commit] = {}
+    snapshot = current = handle.currentSnapshot()
+    while snapshot is not None:
+        commit = _commit(handle, snapshot)
+        if commit is not None:
+            found.setdefault(commit.batch, commit)
+        parent = snapshot.parentId()
+        snapshot = handle.snapshot(parent) if parent is not None else None
+    kept = _kept(handle)
+    if current is not None and kept is not None:
+        found.setdefault(kept.batch, kept)
+    if current is not None and set(found) != set(range(1, max(found, default=0) + 1)) | {1}:
+        found = {commit.batch: commit for commit in _told_by_rows(lake, table)} | found
+    return [found[batch] for batch in sorted(found)]
+
+
+def keep_newest(lake: Lake, table: str) -> None:
+    """Keeps what the newest batch's commit says, as that commit is about to expire."""
+    newest = newest_commit(lake, table)
+    if newest.state is None:
+        return
+    said = {**asdict(newest), "at": newest.at.isoformat() if newest.at else None}
+    text = json.dumps(said, sort_keys=True, default=str)
+    if text != lake.handle(table).properties().get(NEWEST):
+        lake.set_properties(table, {NEWEST: text})
+
+
+def _told_by_rows(lake: Lake, table: str) -> Iterator[Commit]:
+    compacted_to = int(lake.handle(table).properties().get(COMPACTED_TO) or 0)
+    yield from (Commit(batch) for batch in range(1, compacted_to + 1))
+    rows = lake.spark.sql(
+        f"""
+        select
+            _cq_batch as batch,
+            count(*) as rows,
+            max(_cq_source_name) as source_name,
+            max(_cq_generation) as generation,
+            unix_micros(min(_cq_sync_time)) / 1000000 as started
+        from {lake.name(table)}
+        group by _cq_batch
+        """
+    ).collect()
+    for row in rows:
+        at = dt.datetime.fromtimestamp(row["started"], dt.timezone.utc)
+        facts = {"source_name": row["source_name"], "generation": row["generation"]}
+        sync = {**facts, "batch": row["batch"], "started_at": at.isoformat()}
+        whole = row["batch"] > compacted_to
+        yield Commit(row["batch"], sync=sync, rows=row["rows"] if whole else None, at=at)
+
+
+def _commit(handle: Any, snapshot: Any) -> Commit | None:
+    summary = snapshot.summary()
+    batch = summary.get(BATCH) or summary.get("published-wap-id")
+    if batch is None:
+        return None
+    facts = summary
+    if summary.get(BATCH) is None:
+        # Published over a commit of somebody else: the properties stayed with the original.
+        original = handle.snapshot(int(summary.get("source-snapshot-id")))
+        facts = original.summary() if original is not None else summary
+    sync = facts.get(SYNC)
+    return Commit(
+        batch=int(batch),
+        snapshot_id=int(snapshot.snapshotId()),
+        state=facts.get(STATE),
+        sync=json.loads(sync) if sync else None,
+        rows=int(summary.get("added-records") or 0),
+        at=dt.datetime.fromtimestamp(snapshot.timestampMillis() / 1000, dt.timezone.utc),
+    )
+
+
+def _kept(handle: Any) -> Commit | None:
+    """The newest batch as compaction kept it; an older one once newer ones were published."""
+    text = handle.properties().get(NEWEST)
+    if not text:
+        return None
+    said = json.loads(text)
+    return Commit(**{**said, "at": dt.datetime.fromisoformat(said["at"]) if said["at"] else None})
