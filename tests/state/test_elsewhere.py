@@ -128,8 +128,8 @@ def test_a_store_that_goes_away_between_data_and_state_is_caught_up_with(
     postgres_database.execute("insert into orders values (3, 7)")
     publish = Lake.publish
 
-    def then_gone(self: Lake, table: str, snapshot_id: int) -> Any:
-        commit = publish(self, table, snapshot_id)
+    def then_gone(self: Lake, *arguments: Any) -> Any:
+        commit = publish(self, *arguments)
         redis_server.stop()
         return commit
 
