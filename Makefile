@@ -53,7 +53,7 @@ demo: $(INSTALLED)
 	"$(BIN)/python" demo/run.py
 
 test: $(DRIVERS)
-	eval "\"$(BIN)/python\" -m pytest --numprocesses $(WORKERS) --dist loadfile $(TESTS)"
+	eval "\"$(BIN)/python\" -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)"
 
 lint: $(INSTALLED)
 	"$(BIN)/ruff" format --check .

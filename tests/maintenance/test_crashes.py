@@ -20,7 +20,7 @@ LEFT = ORDERS + CHANGED
 """What raw holds after a compaction: a version of each key, and the newest batch."""
 
 COMPACT = ("compact", "--keep-versions", "1", "--expire-days", "0")
-KILLS = int(os.environ.get("STRANDLINE_KILLS", "6"))
+KILLS = int(os.environ.get("STRANDLINE_KILLS", "3"))
 
 
 class Crash(BaseException):
