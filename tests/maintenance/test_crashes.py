@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from loader import compaction, expiry
 from loader.lake import Lake
+from loader.maintenance import compaction, expiry
 from tests.crash.workers import Workers
 from tests.maintenance.shop import CHANGED, ORDERS, Shop
 
