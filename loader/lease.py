@@ -231,7 +231,7 @@ class Lease:
 
     def _refused(self, owner: Owner | None) -> LockedError:
         return LockedError(
-            "another run is syncing this table" + (f" ({owner})" if owner else ""),
+            "another run holds this table" + (f" ({owner})" if owner else ""),
             where=self.where,
             remedy="It was skipped; run again when the other is done",
         )

@@ -127,21 +127,32 @@ def _compacted(
 ) -> Iterator[Compacted | LoaderError]:
     from loader.maintenance.compaction import compact_raw, compact_shared
     from loader.maintenance.dependents import Dependent, dependents
+    from loader.maintenance.turns import in_turn
 
     known, errors = _known(pipeline, select) if upkeep.keep else ({}, [])
     yield from errors
-    all_dependents: list[Dependent] | None = None
-    for source, _ in pipeline.sources:
-        lake = pipeline.stores(source).lake
-        for raw in _raw_tables(lake, source.name, known):
-            if select and not any(fnmatchcase(raw.name.lower(), p.lower()) for p in select):
-                continue
-            try:
-                if upkeep.keep and all_dependents is None:
-                    all_dependents = dependents(lake)
-                yield compact_raw(lake, raw, upkeep, all_dependents or [])
-            except Exception as problem:
-                yield pipeline.cleared(problem, f"table {raw.name}")
+    tables = [
+        (lake, raw)
+        for source, _ in pipeline.sources
+        for lake in [pipeline.stores(source).lake]
+        for raw in _raw_tables(lake, source.name, known)
+        if not select or any(fnmatchcase(raw.name.lower(), p.lower()) for p in select)
+    ]
+
+    readers: list[Dependent] | None = None
+
+    def compacted(table: tuple[Lake, Raw]) -> Compacted:
+        nonlocal readers
+        lake, raw = table
+        if readers is None:
+            readers = dependents(lake) if upkeep.keep else []
+        return compact_raw(lake, raw, upkeep, readers)
+
+    for (_, raw), outcome in in_turn(tables, compacted):
+        if isinstance(outcome, Exception):
+            yield pipeline.cleared(outcome, f"table {raw.name}")
+        else:
+            yield outcome
     if select:
         return
     if not upkeep.dry_run:

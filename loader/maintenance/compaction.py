@@ -102,7 +102,7 @@ def compact_raw(
     """Frees what a raw table no longer needs; keeps syncs away from it meanwhile.
 
     Raises:
-        LockedError: where a run is syncing it; it is not waited for.
+        LockedError: where a run holds it; :mod:`loader.maintenance.turns` waits for it.
     """
     if upkeep.dry_run:
         gone = _gone(lake, raw, upkeep, all_dependents)

@@ -71,7 +71,7 @@ def _shared_lake(spark: SparkSession, database: Database, folder: Path) -> Lake:
 def test_a_table_is_held_by_one_and_given_free(owners: Owners, tmp_path: Path) -> None:
     mine = _lease(tmp_path / "here", owners)
     assert mine.acquire() is None
-    with pytest.raises(LockedError, match=r"another run is syncing this table \(run a, pid \d+"):
+    with pytest.raises(LockedError, match=r"another run holds this table \(run a, pid \d+"):
         _lease(tmp_path / "here", owners, "b").acquire()
     mine.confirm()
     mine.release()

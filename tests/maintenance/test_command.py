@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
+from loader.maintenance import turns
 from tests.maintenance.shop import CHANGED, ORDERS, Shop
 from tests.services import Database
 from tests.sync.project import Project
@@ -106,12 +109,15 @@ def test_versions_of_the_last_days_stay(shop: Shop) -> None:
     assert per_key == [(2,)]
 
 
-def test_a_table_that_is_being_synced_is_skipped_and_the_others_are_not(shop: Shop) -> None:
+def test_a_table_that_is_being_synced_is_skipped_and_the_others_are_not(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "PATIENCE", 0.5)
     before = shop.versions()
     with shop.project.lake().lock("orders", timeout=0):
         ran = shop.project.loader("compact", "--keep-versions", "1")
     assert ran.code == 1
-    assert ran.errors[0].startswith("table shop.orders: another run is syncing this table.")
+    assert ran.errors[0].startswith("table shop.orders: another run holds this table.")
     assert shop.freed(ran, f"{shop.project.schema}._cq_syncs")["files_after"] == 1
     assert shop.versions() == before
 

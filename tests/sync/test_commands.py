@@ -179,6 +179,6 @@ def test_state_by_hand(project: Project, postgres_database: Database) -> None:
         locked = project.loader("run")
         assert (locked.code, locked.table(name)["status"]) == (1, "locked")
         assert locked.errors == [
-            "table shop.orders: another run is syncing this table. "
+            "table shop.orders: another run holds this table. "
             "It was skipped; run again when the other is done"
         ]

@@ -1,0 +1,52 @@
+"""Upkeep takes the tables that others hold last, and waits for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from loader.errors import LockedError, TableError
+from loader.maintenance import turns
+
+
+def _held(table: str) -> LockedError:
+    return LockedError("another run holds this table", where=table, remedy="wait")
+
+
+def test_a_held_table_comes_last_and_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "PAUSE", 0.0)
+    asked: list[str] = []
+
+    def work(table: str) -> str:
+        asked.append(table)
+        if table == "orders" and asked.count("orders") < 4:
+            raise _held(table)
+        if table == "broken":
+            raise TableError("broken", where=table, remedy="mend it")
+        return f"{table} done"
+
+    ended = list(turns.in_turn(["orders", "broken", "lines"], work))
+    assert [table for table, _ in ended] == ["broken", "lines", "orders"]
+    assert isinstance(ended[0][1], TableError)
+    assert [outcome for _, outcome in ended[1:]] == ["lines done", "orders done"]
+    assert asked == ["orders", "broken", "lines", "orders", "orders", "orders"]
+
+
+def test_patience_ends_for_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter(range(1, 100))
+    monkeypatch.setattr(turns, "PAUSE", 0.0)
+    monkeypatch.setattr(turns, "PATIENCE", 6.0)
+    monkeypatch.setattr(turns.time, "monotonic", lambda: float(next(times)))
+    asked: list[str] = []
+
+    def work(table: str) -> str:
+        asked.append(table)
+        raise _held(table)
+
+    ended = list(turns.in_turn(["a", "b"], work))
+    assert [table for table, _ in ended] == ["a", "b"]
+    assert all(isinstance(outcome, LockedError) for _, outcome in ended)
+    assert len(asked) == 2 * 7  # once, at five seconds of six, and once more after the sixth
+
+
+def test_nothing_to_do_takes_no_time() -> None:
+    assert list(turns.in_turn([], str)) == []
