@@ -21,9 +21,18 @@ _CROWD = 1000
 
 
 def checked(pipeline: Pipeline, part: Planned) -> Iterator[tuple[Plan, list[str]] | LoaderError]:
-    """Each table of a source that can be synced, with what a user should know of it."""
+    """Each table of a source that can be synced, with what a user should know of it.
+
+    Reads from the source, the lake and where the cursors are kept; writes nothing.
+    """
     if not part.plans:
         return
+    where = f"source {part.spec.name}"
+    try:
+        # one table's cursor tells whether its store can be read at all
+        pipeline.stores(part.spec).state.latest(part.plans[0].name)
+    except Exception as error:
+        yield pipeline.cleared(error, where)
     try:
         with part.source.snapshot() as snapshot:
             for plan in part.plans:
@@ -34,7 +43,7 @@ def checked(pipeline: Pipeline, part: Planned) -> Iterator[tuple[Plan, list[str]
                 except Exception as error:
                     yield pipeline.cleared(error, f"table {plan.name}")
     except Exception as error:
-        yield pipeline.cleared(error, f"source {part.spec.name}")
+        yield pipeline.cleared(error, where)
 
 
 def drifted(plan: Plan, lake: Lake) -> list[str]:

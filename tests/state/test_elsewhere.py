@@ -99,6 +99,10 @@ def test_a_state_store_that_is_down_fails_its_source_only(
     shop.add("files", "file", ["notes"], own)
     down = _libpq(postgres_database).replace(postgres_database.password, "hunter22")
     keep_in(shop, "postgresql", down)
+    checked = shop.loader("check")
+    assert checked.code == 1
+    [error] = checked.errors
+    assert "password authentication failed" in error
     ran = shop.loader("run")
     assert ran.code == 1
     assert ran.table("files.notes")["status"] == "synced"
@@ -113,7 +117,7 @@ def test_a_state_store_that_is_down_fails_its_source_only(
     assert (status, told.count("password authentication failed")) == ("failed", 1)
     assert not shop.lake().exists("orders")  # nothing was read that could not be recorded
     debug = shop.loader("run", options=("--debug",))
-    for text in (ran.text, told, debug.text):
+    for text in (checked.text, ran.text, told, debug.text):
         assert "hunter22" not in text
         assert postgres_database.password not in text
 
