@@ -62,6 +62,7 @@ def _measured(spark: Any, folder: Path, builds: int) -> int:
     raw.append("orders", 1, [{"id": n, "cursor": 0, "payload": f"row {n}"} for n in range(KEYS)])
     project.run("run", "--select", *models, manifest=manifest)
     read: dict[tuple[int, str, str], dict[str, int]] = {}
+    print(f"{'build':>6} {'model':8} {'table':14} {'files':>7} {'bytes':>12} {'rows':>9}", flush=True)
     for build in range(1, builds + 1):
         rows = [{"id": n, "cursor": build, "payload": f"row {n}"} for n in range(DELTA)]
         raw.append("orders", build + 1, rows)
@@ -71,11 +72,9 @@ def _measured(spark: Any, folder: Path, builds: int) -> int:
             assert result.status == "success", result
             if build in (*LOOKED_AT, builds):
                 for table in ("raw.orders", f"mart.{name}"):
-                    read[(build, name, table)] = _scanned(spark, table, after)
-    print(f"{'build':>6} {'model':8} {'table':14} {'files':>7} {'bytes':>12} {'rows':>9}")
-    for (build, name, table), found in read.items():
-        numbers = f"{found['files']:>7,} {found['bytes']:>12,} {found['rows']:>9,}"
-        print(f"{build:>6} {name:8} {table:14} {numbers}")
+                    found = read[(build, name, table)] = _scanned(spark, table, after)
+                    numbers = f"{found['files']:>7,} {found['bytes']:>12,} {found['rows']:>9,}"
+                    print(f"{build:>6} {name:8} {table:14} {numbers}", flush=True)
     early, late = min(LOOKED_AT), builds
     grown = [
         name
