@@ -41,7 +41,7 @@
         {{- store_raw_result(name="main", message="BUILD to batch " ~ (goal.head or 0), code="BUILD", rows_affected="-1") -}}
     {%- elif plan.step == "merge" -%}
         {%- call statement("main") -%}
-            {{ strandline.versions_merge(target, sql, plan.low, goal, columns) }}
+            {{ strandline.versions_merge(target, sql, plan.low, goal, columns, covered.exact) }}
         {%- endcall -%}
         {%- do strandline.keep_compact(target) -%}
         {%- do strandline.set_watermark(target, goal) -%}
@@ -113,9 +113,9 @@
 {%- endmacro %}
 
 
-{% macro versions_merge(target, sql, low, goal, columns) -%}
+{% macro versions_merge(target, sql, low, goal, columns, exact) -%}
     {%- if goal.materialization == "deduped_history" -%}
-        {{ strandline.history_merge(target, sql, low, goal, columns) }}
+        {{ strandline.history_merge(target, sql, low, goal, columns, exact) }}
     {%- else -%}
         {{ strandline.latest_merge(target, sql, low, goal, columns) }}
     {%- endif -%}
@@ -194,7 +194,12 @@
     {%- set select_sql = get_select_subquery(select_sql) %}
     {%- endif %}
     using iceberg
+    {%- if goal.materialization == "deduped_history" and not config.get("partition_by") %}
+    {#- Closed rows only ever grow in number: merges, and whoever asks for the current ones, pass them by. #}
+    partitioned by (is_current)
+    {%- else %}
     {{ partition_cols(label="partitioned by") }}
+    {%- endif %}
     tblproperties (
         {%- for name, value in properties.items() %}
         {{ strandline.text_literal(name) }} = {{ strandline.text_literal(value) }}{{ "," if not loop.last }}

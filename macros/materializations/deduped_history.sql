@@ -21,12 +21,15 @@
 {%- endmacro %}
 
 
-{% macro history_touched(target, sql, low, goal, columns) -%}
+{% macro history_touched(target, sql, low, goal, columns, exact) -%}
     {#-
-        The CTEs that all statements of a merge begin with: the new versions, and the newest version
-        that the table holds of each of their keys. A key is `in_order` where everything that is new
-        follows it: then the versions before need not be looked at. Versions of an older generation,
+        The CTEs that all statements of a merge begin with: the new versions, and what the table and
+        raw hold of each of their keys. A key is `in_order` where everything that is new follows its
+        last version: then the versions before need not be looked at. Versions of an older generation,
         of a lower cursor or time are not, and their keys are computed from all of raw.
+
+        Of a table that is `exact`, a key without a current row is new or deleted, and raw's
+        tombstones tell which: the rows that are closed, which grow for ever, are not read.
     -#}
     {%- set cursor = strandline.quoted(goal.cursor_field) if goal.cursor_field else "cast(null as int)" -%}
         versions as (
@@ -65,7 +68,7 @@
                 from {{ target }} as history
                 left semi join touched
                     on {{ strandline.same_key(goal.primary_key, "history", "touched") }}
-                where history._cq_batch <= {{ low }}
+                where history._cq_batch <= {{ low }}{{ " and history.is_current" if exact }}
                 group by
                     {%- for key in goal.primary_key %}
                     history.{{ strandline.quoted(key) }}{{ "," if not loop.last }}
@@ -73,25 +76,65 @@
             ) as keys
         ),
 
+        tombstones as (
+            select versions.*
+            from versions
+            left semi join touched
+                on {{ strandline.same_key(goal.primary_key, "versions", "touched") }}
+            where versions._cq_deleted and versions._cq_batch <= {{ low }}
+        ),
+
+        last as (
+            select
+                {%- for key in goal.primary_key %}
+                {{ strandline.quoted(key) }},
+                {%- endfor %}
+                max_by(since, place) as since,
+                max_by(struct(at), place) as cursor
+            from (
+                select
+                    {%- for key in goal.primary_key %}
+                    {{ strandline.quoted(key) }},
+                    {%- endfor %}
+                    {{ strandline.version_order(goal.cursor_field) }} as place,
+                    {{ cursor }} as at,
+                    valid_from as since
+                from stored
+                union all
+                select
+                    {%- for key in goal.primary_key %}
+                    {{ strandline.quoted(key) }},
+                    {%- endfor %}
+                    {{ strandline.version_order(goal.cursor_field) }},
+                    {{ cursor }},
+                    _cq_changed_at
+                from tombstones
+            ) as known
+            group by
+                {%- for key in goal.primary_key %}
+                {{ strandline.quoted(key) }}{{ "," if not loop.last }}
+                {%- endfor %}
+        ),
+
         keys as (
             select
                 touched.*,
-                stored._cq_batch is null or (
+                last.cursor is null or (
                     touched.lowest_generation >= {{ goal.generation }}
-                    and touched.lowest_cursor >= struct({{ "stored." ~ cursor if goal.cursor_field else cursor }} as at)
-                    and touched.earliest >= stored.valid_from
+                    and touched.lowest_cursor >= last.cursor
+                    and touched.earliest >= last.since
                 ) as in_order
             from touched
-            left join stored
-                on {{ strandline.same_key(goal.primary_key, "touched", "stored") }}
+            left join last
+                on {{ strandline.same_key(goal.primary_key, "touched", "last") }}
         )
 {%- endmacro %}
 
 
-{% macro disordered_keys(target, sql, low, goal, columns) -%}
+{% macro disordered_keys(target, sql, low, goal, columns, exact) -%}
     {%- set count_sql -%}
         with
-        {{ strandline.history_touched(target, sql, low, goal, columns) }}
+        {{ strandline.history_touched(target, sql, low, goal, columns, exact) }}
 
         select count(*) from keys where not in_order
     {%- endset -%}
@@ -99,15 +142,15 @@
 {%- endmacro %}
 
 
-{% macro history_merge(target, sql, low, goal, columns) -%}
+{% macro history_merge(target, sql, low, goal, columns, exact) -%}
     {%- set known = columns | map("lower") | list -%}
     {%- set validity = ["valid_from", "valid_to", "is_current"] -%}
     {%- set existing = adapter.get_columns_in_relation(target) | map(attribute="name") | list -%}
-    {%- set disordered = strandline.disordered_keys(target, sql, low, goal, columns) > 0 -%}
+    {%- set disordered = strandline.disordered_keys(target, sql, low, goal, columns, exact) > 0 -%}
     merge into {{ target }} as history
     using (
         with
-        {{ strandline.history_touched(target, sql, low, goal, columns) }},
+        {{ strandline.history_touched(target, sql, low, goal, columns, exact) }},
 
         -- what follows the newest stored version: itself, tombstones after it, what is new
         followed as (
@@ -121,10 +164,9 @@
                 on {{ strandline.same_key(goal.primary_key, "stored", "keys") }}
             union all
             select versions.*
-            from versions
+            from (select * from delta union all select * from tombstones) as versions
             left semi join (select * from keys where in_order) as keys
                 on {{ strandline.same_key(goal.primary_key, "versions", "keys") }}
-            where versions._cq_batch > {{ low }} or versions._cq_deleted
             {%- if disordered %}
             union all
             select versions.*
@@ -166,6 +208,10 @@
     on {{ strandline.same_key(goal.primary_key, "history", "delta") }}
     and history._cq_batch = delta._cq_batch
     and history._cq_seq = delta._cq_seq
+    {%- if exact and not disordered %}
+    -- nothing else can change, and Iceberg leaves out the files of closed rows
+    and history.is_current
+    {%- endif %}
     when matched and delta._cq_gone then delete
     when matched and struct(history.valid_from, history.valid_to) <> struct(delta.valid_from, delta.valid_to)
         then update set
