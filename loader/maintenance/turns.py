@@ -13,7 +13,7 @@ from typing import TypeVar
 from loader.errors import LockedError
 
 PATIENCE = 60.0
-"""Seconds that the tables which others hold are waited for, all of them together."""
+"""Seconds that the tables which others hold are waited for, all together, while none gets free."""
 
 PAUSE = 0.2
 """Seconds between two attempts; short against the gap between two runs of a loader."""
@@ -44,6 +44,7 @@ def in_turn(tables: Iterable[T], work: Callable[[T], R]) -> Iterator[tuple[T, R 
                 result = problem
             yield table, result
         if held:
-            until = until or time.monotonic() + PATIENCE
+            if until is None or len(held) < len(waiting):
+                until = time.monotonic() + PATIENCE
             time.sleep(PAUSE)
         waiting = held

@@ -48,5 +48,22 @@ def test_patience_ends_for_all_together(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(asked) == 2 * 7  # once, at five seconds of six, and once more after the sixth
 
 
+def test_own_work_is_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(turns, "PAUSE", 0.0)
+    monkeypatch.setattr(turns, "PATIENCE", 6.0)
+    monkeypatch.setattr(turns.time, "monotonic", lambda: now[0])
+    asked: list[str] = []
+
+    def work(table: str) -> str:
+        asked.append(table)
+        if asked.count(table) == 1 or (table == "b" and asked.count(table) < 4):
+            raise _held(table)
+        now[0] += 100
+        return "done"
+
+    assert list(turns.in_turn(["a", "b"], work)) == [("a", "done"), ("b", "done")]
+
+
 def test_nothing_to_do_takes_no_time() -> None:
     assert list(turns.in_turn([], str)) == []
