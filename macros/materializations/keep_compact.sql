@@ -1,8 +1,9 @@
 {% macro keep_compact(target) -%}
     {#-
         Merge-on-read is cheap to write and leaves small files, which every reader pays for. Beyond
-        some dozens of them the table is rewritten; what it says stays the same. The counts stand in
-        the summary of its newest snapshot: asking costs no scan.
+        some dozens of them the table is rewritten, and what marked rows of files that are gone is
+        removed with them, or the next build would find as many; what the table says stays the same.
+        The counts stand in the summary of its newest snapshot: asking costs no scan.
     -#}
     {%- set summary_sql -%}
         select
@@ -14,11 +15,6 @@
     {%- set found = run_query(summary_sql).rows -%}
     {%- if found and found[0][0] is not none
         and found[0][0] | int > 32 + 2 * ((found[0][1] | int) // 134217728) -%}
-        {%- set catalog = run_query("select current_catalog()").columns[0].values()[0] -%}
-        {%- do strandline.run_statement(
-            "call " ~ strandline.quoted(catalog) ~ ".system.rewrite_data_files("
-            ~ "table => " ~ strandline.text_literal(target.schema ~ "." ~ target.identifier)
-            ~ ", options => map('delete-file-threshold', '1', 'min-input-files', '2', 'remove-dangling-deletes', 'true'))"
-        ) -%}
+        {%- do strandline.rewrite(target) -%}
     {%- endif -%}
 {%- endmacro %}

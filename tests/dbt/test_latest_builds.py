@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
 from tests.dbt.dbtproject import DbtProject
 from tests.dbt.rawtables import RawSchema, Row
@@ -41,6 +42,7 @@ class Shop:
     def __init__(self, project: DbtProject, raw: RawSchema) -> None:
         self.project, self.raw = project, raw
         tables = ["orders", "grown", "rolled", "crashed", "stale", "recreated", "pruned", "empty"]
+        tables += ["small_files"]
         for table in tables:
             raw.create(table, COLUMNS)
             project.write(
@@ -250,3 +252,29 @@ def test_only_new_files_are_read(shop: Shop) -> None:
     begun = last_execution(spark)
     assert shop.build("pruned") == "MERGE to batch 9"
     assert files_read(spark, f"{raw.schema}.pruned", begun) == 1
+
+
+def test_small_files_are_put_together_once(shop: Shop) -> None:
+    """Delete files go as well: left behind, they would make every build rewrite the table."""
+    raw, spark = shop.raw, shop.project.spark
+    table = f"{shop.project.schema}.small_files"
+
+    def newest(*what: str) -> tuple[str, ...]:
+        columns = ", ".join(f"summary['total-{one}-files']" for one in what)
+        frame = spark.sql(f"select operation, {columns} from {table}.snapshots")
+        return tuple(frame.collect()[-1])
+
+    raw.append("small_files", 1, [row(key, 1, "old") for key in range(200)])
+    shop.build("small_files")
+    spark.table(table).repartition(18).writeTo(table).overwrite(f.lit(True))
+    spark.sql(f"delete from {table} where id % 2 = 0")
+    assert newest("data", "delete")[1:] == ("18", "18")
+    raw.append("small_files", 2, [row(key, 2, "new") for key in range(200)])
+    shop.build("small_files")
+    _, data, deletes = newest("data", "delete")
+    assert int(data) + int(deletes) <= 2
+    assert shop.latest("small_files") == dict.fromkeys(range(200), "new")
+    raw.append("small_files", 3, [row(1, 3, "newer")])
+    shop.build("small_files")
+    assert newest("data")[0] == "overwrite"
+    assert shop.latest("small_files") == {**dict.fromkeys(range(200), "new"), 1: "newer"}
