@@ -1,5 +1,7 @@
 # Every target works on a fresh clone with nothing but Python 3.10 to 3.12 on the machine.
 #   make demo     an embedded shop database, synced and built three times
+#   make test-fast    what to run before each commit: lint, the tests that need neither Spark
+#                 nor a server, and one real sync and build
 #   make test     all tests, against real PostgreSQL, MariaDB and Redis servers that the
 #                 suite starts
 #   make lint     formatting, lint, types
@@ -19,12 +21,13 @@ VENV ?= .venv
 TESTS ?= tests
 WORKERS ?= 2
 CORRECTNESS ?=
+PYTEST := "$(VENV)/bin/python" -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DRIVERS := $(VENV)/.drivers
 PEERS := $(VENV)-peers
 
-.PHONY: help install demo test lint bench bench-correctness clean
+.PHONY: help install demo test test-fast lint bench bench-correctness clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -53,7 +56,10 @@ demo: $(INSTALLED)
 	"$(BIN)/python" demo/run.py
 
 test: $(DRIVERS)
-	eval "\"$(BIN)/python\" -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)"
+	eval '$(PYTEST) --durations 10 --durations-min 1' "$(TESTS)"
+
+test-fast: lint
+	$(PYTEST) -m fast tests
 
 lint: $(INSTALLED)
 	"$(BIN)/ruff" format --check .
