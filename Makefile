@@ -7,9 +7,11 @@
 #   make lint     formatting, lint, types
 #   make bench    measurements, of this machine
 #   make bench-correctness    rows lost under live writers: ours, dlt, plain cursors
+#   make nemesis  random schedules of writers, events, kills and commands, until one fails
 # PYTHON=… picks the Python of the virtual environment, VENV=… its folder,
 # TESTS="tests -m 'not slow'" what `make test` runs, WORKERS=1 in how many processes,
-# CORRECTNESS="--seconds 20" how `make bench-correctness` runs.
+# CORRECTNESS="--seconds 20" how `make bench-correctness` runs, NEMESIS="--minutes 60 --seed 7"
+# how `make nemesis` does.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -21,13 +23,14 @@ VENV ?= .venv
 TESTS ?= tests
 WORKERS ?= 2
 CORRECTNESS ?=
+NEMESIS ?=
 PYTEST := "$(VENV)/bin/python" -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DRIVERS := $(VENV)/.drivers
 PEERS := $(VENV)-peers
 
-.PHONY: help install demo test test-fast lint bench bench-correctness clean
+.PHONY: help install demo test test-fast lint bench bench-correctness nemesis clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -79,6 +82,9 @@ $(PEERS)/.installed: benchmarks/peers.txt .ci/venv
 
 bench-correctness: $(DRIVERS) $(PEERS)/.installed
 	"$(BIN)/python" benchmarks/correctness.py --peers "$(PEERS)/bin/python" $(CORRECTNESS)
+
+nemesis: $(DRIVERS)
+	"$(BIN)/python" -m benchmarks.nemesis $(NEMESIS)
 
 clean:
 	rm -rf "$(VENV)" "$(PEERS)" target logs dbt_packages .mypy_cache .ruff_cache .pytest_cache .hypothesis
