@@ -6,6 +6,7 @@
 #                 suite starts
 #   make lint     formatting, lint, types
 #   make bench    measurements, of this machine
+#   make bench-cold    how long a command takes from the shell, beside dlt
 #   make bench-correctness    rows lost under live writers: ours, dlt, plain cursors
 #   make nemesis  random schedules of writers, events, kills and commands, until one fails
 # PYTHON=… picks the Python of the virtual environment, VENV=… its folder,
@@ -24,13 +25,14 @@ TESTS ?= tests
 WORKERS ?= 2
 CORRECTNESS ?=
 NEMESIS ?=
+COLD ?=
 PYTEST := "$(VENV)/bin/python" -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DRIVERS := $(VENV)/.drivers
 PEERS := $(VENV)-peers
 
-.PHONY: help install demo test test-fast lint bench bench-correctness nemesis clean
+.PHONY: help install demo test test-fast lint bench bench-cold bench-correctness nemesis clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -79,6 +81,9 @@ $(PEERS)/.installed: benchmarks/peers.txt .ci/venv
 	    -r benchmarks/peers.txt
 	echo '*' > "$(PEERS)/.gitignore"
 	touch $@
+
+bench-cold: $(DRIVERS) $(PEERS)/.installed
+	"$(BIN)/python" benchmarks/cold.py --peers "$(PEERS)/bin/python" $(COLD)
 
 bench-correctness: $(DRIVERS) $(PEERS)/.installed
 	"$(BIN)/python" benchmarks/correctness.py --peers "$(PEERS)/bin/python" $(CORRECTNESS)

@@ -70,7 +70,10 @@ def main(
     go_on: bool,
 ) -> None:
     os.environ["DBT_SEND_ANONYMOUS_USAGE_STATS"] = "false"
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    os.environ.setdefault(
+        "SPARK_SUBMIT_OPTS",
+        "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m -XX:+UseSerialGC",
+    )
     folder = Path(tempfile.mkdtemp(prefix="strandline-nemesis-"))
     arena = ARENAS[on](folder)
     failed, schedules, began = [], 0, time.monotonic()
