@@ -55,8 +55,8 @@ for name in ("DBT_PROFILES_DIR", "DBT_TARGET", "STRANDLINE_TARGET"):
 SHARED = {"warehouse", "postgres", "mariadb", "redis_server"}
 """Fixtures that start Spark or a server."""
 
-SUBPROCESSES = ("tests/demo/", "tests/benchmarks/")
-"""Where tests without such a fixture start programs that do."""
+SUBPROCESSES = ("tests/benchmarks/", "tests/demo/", "tests/setup/")
+"""Where tests without such a fixture start programs that take as long."""
 
 HEAVY = (
     "tests/dbt/test_deduped_property.py",

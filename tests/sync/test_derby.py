@@ -81,11 +81,11 @@ def test_one_sync_and_one_build_of_everything(
 ) -> None:
     """The fast lane's look at the whole: loader, codegen, snapshot and proofs, twice."""
     execute(
-        "create table orders (id int primary key, note varchar(20), at timestamp)",
+        "create table orders (id int primary key, note varchar(20), changed timestamp)",
         "insert into orders values (1, 'a', timestamp('2025-01-01 00:00:00')), "
         "(2, 'b', timestamp('2025-01-02 00:00:00'))",
     )
-    own = {"url": url, "table_options": {"orders": {"cursor_field": "at"}}}
+    own = {"url": url, "table_options": {"orders": {"cursor_field": "changed"}}}
     project.add("shop", "jdbc", ["orders"], own)
     schema = project.schema
     dbt = DbtProject(project.spark, project.folder, schema=f"mart_{schema}", raw_schema=schema)
@@ -95,14 +95,14 @@ def test_one_sync_and_one_build_of_everything(
     assert {one.status for one in results.values()} == {"success", "pass"}, results
     assert results["shop_orders_latest"].message == "BUILD to batch 1"
     execute(
-        "update orders set note = 'B' where id = 2",
-        "insert into orders values (3, 'c', timestamp('2025-01-03 00:00:00'))",
+        "update orders set note = 'A', changed = timestamp('2025-01-03 00:00:00') where id = 1",
+        "insert into orders values (3, 'c', timestamp('2025-01-02 00:00:00'))",
     )
     assert project.run().table("shop.orders")["appended"] == 2
     results = dbt.run("build", "--select", "source:shop+")
     assert results["shop_orders_latest"].message == "MERGE to batch 2"
     newest = {row["id"]: row["note"] for row in dbt.rows("shop_orders_latest")}
-    assert newest == {1: "a", 2: "B", 3: "c"}
+    assert newest == {1: "A", 2: "b", 3: "c"}
     assert project.run().table("shop.orders")["status"] == "nothing new"
 
 
