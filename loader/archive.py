@@ -48,6 +48,7 @@ _LEFT_OUT = (
     "YARN_CONF_DIR",
     "_JAVA_OPTIONS",
 )
+_WITHOUT = "Spark works without it, but starts more slowly"
 _QUIET = "-Xlog:cds*=off"
 # Read by spark-class, whose arguments a sourced file sees. The user's own options come last: the
 # JVM obeys the last. The JVM takes no archive if a folder on its class path has a file in it, and
@@ -85,7 +86,7 @@ class _Jvm:
 
 
 class _Unsuitable(Exception):
-    """Why there is no archive; the message completes "none: …"."""
+    """Why there can be no archive."""
 
 
 def prepare(home: Path, report: Report) -> None:
@@ -100,13 +101,10 @@ def prepare(home: Path, report: Report) -> None:
     try:
         report(f"class archive: {_prepared(home.resolve(), report)}")
     except _Unsuitable as reason:
-        report(f"class archive: none, {reason}; Spark starts as slowly as without")
+        report(f"class archive: none: {reason}. {_WITHOUT}")
     except OSError as error:
-        what = error.strerror or str(error)
-        report(
-            f"class archive: none, cannot write {error.filename or home}: {what}; "
-            "Spark starts as slowly as without"
-        )
+        what = f"cannot write {error.filename or home}: {error.strerror or error}"
+        report(f"class archive: none: {what}. {_WITHOUT}")
 
 
 def _prepared(home: Path, report: Report) -> str:
@@ -121,7 +119,7 @@ def _prepared(home: Path, report: Report) -> str:
     folder.mkdir(exist_ok=True)
     with FileLock(folder / ".lock"):
         if _recorded(folder) != wanted or not archive.is_file():
-            report("class archive: being made, about a quarter of a minute")
+            report("class archive: being made, once for these jars (about 15 s)")
             began = time.monotonic()
             _make(home, folder, jvm)
             (folder / "fingerprint").write_text(wanted)
@@ -154,7 +152,7 @@ def _recorded(folder: Path) -> str | None:
 
 def _check_folder(home: Path) -> None:
     if os.name != "posix" or re.search(r"[\s'\"\\:]", str(home)):
-        raise _Unsuitable(f"as Spark's folder is {home}")
+        raise _Unsuitable(f"a space or quote in {home}")
     conf = home / "conf"
     others = [
         path.name
@@ -162,7 +160,7 @@ def _check_folder(home: Path) -> None:
         if path.name not in _KNOWN and not path.name.startswith(".") and path.suffix != ".template"
     ]
     if others:
-        raise _Unsuitable(f"as the JVM takes one only without {', '.join(others)} in {conf}")
+        raise _Unsuitable(f"{conf} must stay on the class path, for {', '.join(others)}")
 
 
 def _jvm() -> _Jvm:
@@ -173,14 +171,14 @@ def _jvm() -> _Jvm:
     try:
         told = subprocess.run(asked, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.SubprocessError):
-        raise _Unsuitable(f"as {runner} does not run") from None
+        raise _Unsuitable(f"{runner} does not run") from None
     found = dict(re.findall(r"^\s+(java\.\S+) = (.+)$", told.stderr, re.MULTILINE))
     version = found.get("java.specification.version", "")
     if not version.isdigit() or int(version) < _OLDEST:
-        raise _Unsuitable(f"as Java {version or 'here'} cannot make one (from {_OLDEST} on it can)")
+        raise _Unsuitable(f"it needs Java {_OLDEST} or newer, this is {version or 'another'}")
     home = Path(found.get("java.home", ""))
     if not (home / "bin" / "java").exists() or not runner.samefile(home / "bin" / "java"):
-        raise _Unsuitable(f"as {runner} is not Java itself: set JAVA_HOME={home}")
+        raise _Unsuitable(f"{runner} is not Java itself; set JAVA_HOME={home}")
     return _Jvm(home, f"{home} {found.get('java.vm.name')} {found.get('java.vm.version')}")
 
 
@@ -191,7 +189,7 @@ def _make(home: Path, folder: Path, jvm: _Jvm) -> None:
     try:
         _record(home, jvm, f"-XX:ArchiveClassesAtExit={fresh} {_base(folder, jvm)}{_QUIET}")
         if not fresh.is_file():
-            raise _Unsuitable("as this Java wrote none")
+            raise _Unsuitable("this Java wrote none")
         fresh.replace(folder / "classes.jsa")
     finally:
         fresh.unlink(missing_ok=True)
@@ -210,7 +208,7 @@ def _base(folder: Path, jvm: _Jvm) -> str:
     command = [str(java), "-Xshare:dump", f"-XX:SharedArchiveFile={own}"]
     subprocess.run(command, capture_output=True, timeout=_SECONDS)
     if not own.is_file():
-        raise _Unsuitable(f"as the Java in {jvm.home} makes none of its own classes")
+        raise _Unsuitable(f"the Java in {jvm.home} cannot archive its own classes")
     return f"-XX:SharedArchiveFile={own} "
 
 
@@ -231,10 +229,10 @@ def _record(home: Path, jvm: _Jvm, options: str) -> None:
                 command, cwd=place, env=env, capture_output=True, text=True, timeout=_SECONDS
             )
         except subprocess.TimeoutExpired:
-            raise _Unsuitable(f"as making it took more than {_SECONDS} s") from None
+            raise _Unsuitable(f"making it took more than {_SECONDS} s") from None
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise _Unsuitable(f"as the run that makes it failed: {last}")
+        raise _Unsuitable(f"the run that makes it failed: {last}")
 
 
 def _megabytes(path: Path) -> str:

@@ -102,14 +102,16 @@ def main(folder: Path) -> None:
     (folder / "drop" / "events" / "one.csv").write_text("id,name\n1,first\n2,second\n")
     conf = {**_CONF, "spark.sql.catalog.lake.warehouse": str(folder / "warehouse")}
     spark = session(Profile("strandline", "embedded", "session", "analytics", conf, folder))
-    spark.sparkContext.setLogLevel("OFF")
-    for statements in (_SOURCE, _CHANGE):
-        _execute(spark, statements)
-        _sync(spark, folder)
-    _sync(spark, folder)  # nothing new
-    for statement in _BUILD:
-        spark.sql(statement).collect()
-    _end(spark)
+    try:
+        spark.sparkContext.setLogLevel("OFF")
+        for statements in (_SOURCE, _CHANGE):
+            _execute(spark, statements)
+            _sync(spark, folder)
+        _sync(spark, folder)  # nothing new
+        for statement in _BUILD:
+            spark.sql(statement).collect()
+    finally:
+        _end(spark)
 
 
 def _execute(spark: SparkSession, statements: tuple[str, ...]) -> None:

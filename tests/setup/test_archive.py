@@ -162,8 +162,8 @@ def test_settings_in_conf_are_never_lost(home: Path, name: str) -> None:
     told: list[str] = []
     archive.prepare(home, told.append)
     assert told == [
-        f"class archive: none, as the JVM takes one only without {name} in {home}/conf; "
-        "Spark starts as slowly as without"
+        f"class archive: none: {home}/conf must stay on the class path, for {name}. "
+        "Spark works without it, but starts more slowly"
     ]
 
 
@@ -192,8 +192,8 @@ def test_an_older_java_cannot_make_one(tmp_path: Path, monkeypatch: pytest.Monke
     told: list[str] = []
     archive.prepare(tmp_path, told.append)
     assert told == [
-        "class archive: none, as Java 1.8 cannot make one (from 13 on it can); "
-        "Spark starts as slowly as without"
+        "class archive: none: it needs Java 13 or newer, this is 1.8. "
+        "Spark works without it, but starts more slowly"
     ]
 
 
@@ -219,6 +219,6 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     )
     home.chmod(0o755)
     assert done.stdout == (
-        f"class archive: none, cannot write {home}/strandline: Permission denied; "
-        "Spark starts as slowly as without\n"
+        f"class archive: none: cannot write {home}/strandline: Permission denied. "
+        "Spark works without it, but starts more slowly\n"
     ), done.stderr
