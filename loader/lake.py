@@ -61,7 +61,8 @@ class Lake:
 
     def prepare(self) -> None:
         """Makes the namespace, where it is not there yet."""
-        self.spark.sql(f"create namespace if not exists {quoted(self.schema)}")
+        if not self.spark.catalog.databaseExists(quoted(self.schema)):
+            self.spark.sql(f"create namespace if not exists {quoted(self.schema)}")
 
     def exists(self, table: str) -> bool:
         """Whether the table is there."""
