@@ -12,7 +12,7 @@ import hashlib
 import json
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +30,7 @@ from loader.delta import COLUMNS
 from loader.errors import SpecError, TableError
 from loader.lease import FileOwners, Lease
 from loader.order import quoted
+from loader.records import Records
 from loader.schema.drift import Drift, drift, unchanged
 from loader.schema.source_schema import PROPERTY, SourceSchema
 from loader.schema.terms import Terms
@@ -60,7 +61,8 @@ class Lake:
 
     def prepare(self) -> None:
         """Makes the namespace, where it is not there yet."""
-        self.spark.sql(f"create namespace if not exists {quoted(self.schema)}")
+        if not self.spark.catalog.databaseExists(quoted(self.schema)):
+            self.spark.sql(f"create namespace if not exists {quoted(self.schema)}")
 
     def exists(self, table: str) -> bool:
         """Whether the table is there."""
@@ -249,10 +251,28 @@ class Lake:
         return len(orphans)
 
     def append(self, table: str, rows: DataFrame) -> None:
-        """A plain append to a shared table (state, ledger): one writer at a time."""
+        """A plain append to a shared table: one writer at a time."""
+        with self._alone(table):
+            rows.writeTo(self.name(table)).append()
+
+    def add(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """A plain append of a few rows to a shared table, without a Spark job; see :meth:`append`.
+
+        Args:
+            rows: column by column, as :meth:`loader.records.Records.append` takes them.
+        """
+        with self._alone(table):
+            self.records(table).append(rows)
+
+    def records(self, table: str) -> Records:
+        """A few of the table's rows, without a Spark job."""
+        return Records(self.spark, self.handle(table))
+
+    @contextmanager
+    def _alone(self, table: str) -> Iterator[None]:
         try:
             with _shared, self.lock(table):
-                rows.writeTo(self.name(table)).append()
+                yield
         except Timeout:
             raise TableError(
                 f"another process has been writing {self.schema}.{table} for a minute",
@@ -304,6 +324,8 @@ class Lake:
     def handle(self, table: str) -> Any:
         """Iceberg's own object for a table, freshly loaded."""
         jvm: Any = self.spark._jvm
+        # Catalogs are looked up in the settings of the session that is active in the thread.
+        jvm.org.apache.spark.sql.SparkSession.setActiveSession(self.spark._jsparkSession)
         return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
             self.spark._jsparkSession, f"{quoted(self.catalog)}.{self.name(table)}"
         )

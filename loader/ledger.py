@@ -101,23 +101,12 @@ class Ledger:
 
     def append(self, record: SyncRecord) -> None:
         """Adds one row, durably."""
-        values = record.to_dict()
-        # A null has no type as a parameter, so nulls are written as such.
-        texts = {key: "null" if value is None else f":{key}" for key, value in values.items()}
-        columns = ", ".join(
-            f"cast({text} as {_TYPES.get(key, 'string')}) as {key}" for key, text in texts.items()
-        )
-        given = {key: value for key, value in values.items() if value is not None}
-        self.lake.append(TABLE, self.lake.spark.sql(f"select {columns}", args=given))
+        self.append_all([record])
 
     def append_all(self, records: Sequence[SyncRecord]) -> None:
         """Adds many rows in one commit, durably."""
-        if not records:
-            return
-        columns = ", ".join(f"{f.name} {_TYPES.get(f.name, 'string')}" for f in fields(SyncRecord))
-        values = [tuple(getattr(r, f.name) for f in fields(SyncRecord)) for r in records]
-        frame = self.lake.spark.createDataFrame(values, columns)
-        self.lake.append(TABLE, frame.coalesce(1))
+        if records:
+            self.lake.add(TABLE, [asdict(record) for record in records])
 
     def batches(self, source: str, table: str) -> set[int]:
         """The batch numbers that have a row."""
@@ -138,15 +127,9 @@ class Ledger:
             since: look only at batches from this one on, so that statistics pass over the files
                 of all others.
         """
-        [row] = self.lake.spark.sql(
-            f"""
-            select max(batch) as batch
-            from {self.lake.name(TABLE)}
-            where source_name = :source and table_name = :table and batch >= :since
-            """,
-            args={"source": source, "table": table, "since": since},
-        ).collect()
-        return row["batch"] or 0
+        own = {"source_name": source, "table_name": table}
+        found = self.lake.records(TABLE).select(["batch"], own, {"batch": since})
+        return max((row["batch"] for row in found), default=0)
 
     def newest(self) -> list[dict[str, Any]]:
         """Per table, its last attempt that synced and its last attempt at all, for `status`."""

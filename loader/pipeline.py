@@ -31,6 +31,7 @@ from loader.problems import did_you_mean
 from loader.recovery import Stores
 from loader.run import lock, preview_table, sync_table
 from loader.sources import Bounds, Snapshot, Source, TableRef, Window, connector
+from loader.spark import warm_up
 from loader.spec import Spec
 from loader.state import StateBackend
 from loader.state.opening import open_state
@@ -156,6 +157,7 @@ class Pipeline:
             SpecError: where a selection matches nothing.
         """
         run_id = uuid.uuid4().hex[:12]
+        warm_up(self.spark)
         parts = self.planned(select, full_refresh)
         leases: list[Lease] = []
         with (
