@@ -246,8 +246,12 @@ class Lake:
             and s.snapshotId() not in published
             and snapshot_id in (None, s.snapshotId())
         ]
-        for orphan in orphans:
-            handle.expireSnapshots().expireSnapshotId(orphan).commit()
+        if orphans:
+            # None by age: without a limit, Iceberg also expires what the table's properties allow.
+            expiry = handle.expireSnapshots().expireOlderThan(0)
+            for orphan in orphans:
+                expiry = expiry.expireSnapshotId(orphan)
+            expiry.commit()
         return len(orphans)
 
     def append(self, table: str, rows: DataFrame) -> None:

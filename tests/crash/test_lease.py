@@ -5,8 +5,11 @@ from __future__ import annotations
 import datetime as dt
 import json
 import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -20,6 +23,7 @@ from loader.spark import sibling
 from tests.crash import shop
 from tests.crash.steps import run_with
 from tests.services import Database
+from tests.services.rest_catalog import RestCatalog
 from tests.sync.project import Project
 
 
@@ -48,11 +52,38 @@ def owners(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession) 
     return CatalogOwners(_shared_lake(spark, database, tmp_path))
 
 
+@pytest.fixture
+def rest_catalog(spark: SparkSession, tmp_path: Path) -> Iterator[RestCatalog]:
+    """A REST catalog on loopback."""
+    catalog = RestCatalog(spark, tmp_path / "served")
+    yield catalog
+    catalog.close()
+
+
+@pytest.fixture(params=["jdbc", "rest", "hadoop"])
+def shared_lake(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession) -> Lake:
+    """A lake in each kind of catalog that several machines may share."""
+    if request.param == "jdbc":
+        return _shared_lake(spark, request.getfixturevalue("postgres_database"), tmp_path)
+    if request.param == "rest":
+        served: RestCatalog = request.getfixturevalue("rest_catalog")
+        return _lake(spark, served.settings("served_" + uuid.uuid4().hex[:8]))
+    return _lake(
+        spark,
+        {
+            "spark.sql.catalog.remote": "org.apache.iceberg.spark.SparkCatalog",
+            "spark.sql.catalog.remote.type": "hadoop",
+            "spark.sql.catalog.remote.warehouse": str(tmp_path / "remote"),
+            "spark.sql.catalog.remote.cache-enabled": "false",
+            "spark.sql.defaultCatalog": "remote",
+        },
+    )
+
+
 def _shared_lake(spark: SparkSession, database: Database, folder: Path) -> Lake:
     """A lake in a catalog that several machines could share: a PostgreSQL database."""
-    session = sibling(spark)
     setting = "spark.sql.catalog.shared"
-    for key, value in {
+    settings = {
         setting: "org.apache.iceberg.spark.SparkCatalog",
         f"{setting}.type": "jdbc",
         f"{setting}.uri": database.url,
@@ -61,7 +92,13 @@ def _shared_lake(spark: SparkSession, database: Database, folder: Path) -> Lake:
         f"{setting}.warehouse": str(folder / "shared"),
         f"{setting}.cache-enabled": "false",
         "spark.sql.defaultCatalog": "shared",
-    }.items():
+    }
+    return _lake(spark, settings)
+
+
+def _lake(spark: SparkSession, settings: Mapping[str, str]) -> Lake:
+    session = sibling(spark)
+    for key, value in settings.items():
         session.conf.set(key, value)
     lake = Lake(session, "raw")
     lake.prepare()
@@ -141,12 +178,47 @@ def test_a_heartbeat_keeps_it_alive(owners: Owners, tmp_path: Path) -> None:
     mine.release()
 
 
-def test_machines_race_for_a_table_of_a_shared_catalog(
-    spark: SparkSession, postgres_database: Database, tmp_path: Path
-) -> None:
-    lake = _shared_lake(spark, postgres_database, tmp_path)
+class Elsewhere(CatalogOwners):
+    """Another machine's records: each swap lets somebody else be first, as late as can be."""
+
+    def __init__(self, lake: Lake, first: Callable[[], object]) -> None:
+        super().__init__(lake)
+        self._first: list[Callable[[], object]] = [first]
+
+    def moved(self, base: Any, table: str, snapshot: Any) -> Any:
+        for first in self._first:
+            self._first = []
+            first()
+        return super().moved(base, table, snapshot)
+
+
+def test_a_record_moves_only_from_what_was_read(shared_lake: Lake) -> None:
+    owners = CatalogOwners(shared_lake)
+    assert owners.swap("main", None, "m")  # a table may have any name
+    assert not owners.swap("orders", "nobody", "a")
+    # Between reading the record and the commit another takes it: one of them holds the table.
+    late = Elsewhere(shared_lake, lambda: owners.swap("orders", None, "early"))
+    assert not late.swap("orders", None, "late")
+    assert owners.read("orders") == "early"
+    # Another table's record does not stand in the way, also in that moment.
+    other = Elsewhere(shared_lake, lambda: owners.swap("customers", None, "c"))
+    assert other.swap("orders", "early", "next")
+    # Giving it free is a swap like any other.
+    late = Elsewhere(shared_lake, lambda: owners.swap("orders", "next", "again"))
+    assert not late.swap("orders", "next", None)
+    assert [owners.read(name) for name in ("orders", "customers", "main")] == ["again", "c", "m"]
+    assert owners.swap("orders", "again", None)
+    assert owners.read("orders") is None
+    # What is gone leaves no trace: a snapshot a table, and a sign of life adds none.
+    for sign in range(3):
+        assert owners.swap("main", "m" if not sign else str(sign - 1), str(sign))
+    assert len(list(shared_lake.handle("_cq_locks").snapshots())) == 3
+
+
+def test_machines_race_for_a_table_of_a_shared_catalog(shared_lake: Lake, tmp_path: Path) -> None:
+    lake = shared_lake
     CatalogOwners(lake).swap("other", None, "{}")  # the table is there
-    for number in range(10):
+    for number in range(5):
         together = threading.Barrier(4)
         won: list[Lease] = []
 

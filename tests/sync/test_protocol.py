@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from pyspark.sql.functions import lit
 
 from loader.errors import TableError
 from loader.lake import Lake
@@ -237,3 +238,22 @@ def test_columns_added_and_dropped(project: Project, orders: Database) -> None:
     assert project.rows("select schema_changes from raw._cq_syncs where batch = 2") == [
         ("added extra string; dropped note string",)
     ]
+
+
+def test_discarding_a_batch_expires_nothing_else(project: Project, orders: Database) -> None:
+    lake = project.lake()
+    # As if the table were older than its history may be: five days, unless a property says less.
+    lake.set_properties("orders", {"history.expire.max-snapshot-age-ms": "1"})
+    orders.execute("insert into orders values (101, 'late', 101)")
+    project.run()
+    kept = project.rows("select snapshot_id from raw.orders.snapshots order by committed_at")
+    assert len(kept) == 2
+    rows = lake.frame("orders").limit(1).withColumn("_cq_batch", lit(3).cast("bigint"))
+    facts = {"state": "{}", "sync": {}}
+    staged = [lake.stage("orders", rows, 3, facts) for _ in range(2)]
+    assert project.snapshots("orders") == 4
+    assert lake.discard("orders", staged[0]) == 1
+    assert lake.discard("orders") == 1
+    assert kept == project.rows(
+        "select snapshot_id from raw.orders.snapshots order by committed_at"
+    )
