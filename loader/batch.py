@@ -26,6 +26,7 @@ from loader.lake import Lake
 from loader.ledger import SyncRecord, now
 from loader.order import GENERATION, quoted
 from loader.plan import FULL_REFRESH, Plan
+from loader.sharing import own_rows
 from loader.sources import Snapshot
 from loader.state import TableState
 from loader.watch import Watch
@@ -79,7 +80,7 @@ def extracted(
     if keeps and not plan.authoritative:
         yield replace(intended, rows=rows)
         return
-    raw = lake.frame(plan.lake_table)
+    raw = own_rows(plan, lake.frame(plan.lake_table))
     generations = Generations(after.base or after.generation, after.generation)
     nulls = bounds.nulls > 0
     judged = marked(rows, raw, plan.key, window, nulls, generations, plan.authoritative)

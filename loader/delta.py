@@ -23,14 +23,14 @@ from pyspark.sql import types as t
 from pyspark.sql.window import Window as Over
 
 from loader.literal import literal
-from loader.order import BATCH, GENERATION, SEQUENCE, quoted, version_column
+from loader.order import BATCH, GENERATION, SEQUENCE, SOURCE_NAME, quoted, version_column
 from loader.row_hash import row_hash as row_hash
 from loader.window import Window
 
 HASH = "_cq_row_hash"
 DELETED = "_cq_deleted"
 COLUMNS: dict[str, t.DataType] = {
-    "_cq_source_name": t.StringType(),
+    SOURCE_NAME: t.StringType(),
     "_cq_sync_time": t.TimestampType(),
     BATCH: t.LongType(),
     SEQUENCE: t.LongType(),
@@ -65,7 +65,7 @@ def stamped(rows: DataFrame, stamp: Stamp) -> DataFrame:
     """
     return rows.select(
         *(f.col(quoted(name)) for name in rows.columns),
-        f.lit(stamp.source).alias("_cq_source_name"),
+        f.lit(stamp.source).alias(SOURCE_NAME),
         f.lit(stamp.sync_time).cast("timestamp").alias("_cq_sync_time"),
         f.lit(stamp.batch).cast("bigint").alias(BATCH),
         f.monotonically_increasing_id().alias(SEQUENCE),

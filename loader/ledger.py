@@ -119,32 +119,35 @@ class Ledger:
         frame = self.lake.spark.createDataFrame(values, columns)
         self.lake.append(TABLE, frame.coalesce(1))
 
-    def batches(self, source: str, table: str) -> set[int]:
-        """The batch numbers that have a row."""
+    def batches(self, table: str, sources: Sequence[str]) -> set[int]:
+        """The batch numbers of some sources that have a row."""
+        names, among = _among(sources)
         rows = self.lake.spark.sql(
             f"""
             select distinct batch
             from {self.lake.name(TABLE)}
-            where source_name = :source and table_name = :table and batch is not null
+            where table_name = :table and batch is not null {among}
             """,
-            args={"source": source, "table": table},
+            args={"table": table, **names},
         ).collect()
         return {row["batch"] for row in rows}
 
-    def last_batch(self, source: str, table: str, since: int = 0) -> int:
-        """The highest batch number that has a row; 0 where none has.
+    def last_batch(self, table: str, sources: Sequence[str] = (), since: int = 0) -> int:
+        """The highest batch number of a table that has a row; 0 where none has.
 
         Args:
+            sources: only rows of these; empty is all.
             since: look only at batches from this one on, so that statistics pass over the files
                 of all others.
         """
+        names, among = _among(sources)
         [row] = self.lake.spark.sql(
             f"""
             select max(batch) as batch
             from {self.lake.name(TABLE)}
-            where source_name = :source and table_name = :table and batch >= :since
+            where table_name = :table and batch >= :since {among}
             """,
-            args={"source": source, "table": table, "since": since},
+            args={"table": table, "since": since, **names},
         ).collect()
         return row["batch"] or 0
 
@@ -175,6 +178,13 @@ class Ledger:
             """
         ).collect()
         return [row.asDict() for row in rows]
+
+
+def _among(sources: Sequence[str]) -> tuple[dict[str, str], str]:
+    """Parameters, and a condition on the source's name; none where no source is named."""
+    names = {f"source_{number}": name for number, name in enumerate(sources)}
+    listed = ", ".join(f":{key}" for key in names)
+    return names, f"and source_name in ({listed})" if names else ""
 
 
 def now() -> dt.datetime:
