@@ -113,6 +113,7 @@ def look(plan: Plan, snapshot: Snapshot, known: Known, watch: Watch) -> tuple[Wi
             nulls=plan.options.null_cursor != "exclude",
             mark=None if full or known.state.cursor is None else known.state.mark,
             bounded=plan.options.lookback is not None,
+            whole=not plan.key,
         )
     watch.phase(plan.name, "counting")
     bounds = snapshot.bounds(plan.table, window)
