@@ -1,7 +1,7 @@
 {% macro sharers(relation) -%}
     {#- The sources that share a raw table (`shared: true`), as the loader wrote it down; none of any other table. -#}
     {#- --empty and --sample would render a SELECT, which has no properties. -#}
-    {%- set name = relation if relation is string else relation.render() -%}
+    {%- set name = relation if relation is string else strandline.full_name(relation) -%}
     {{ return(fromjson(strandline.table_properties(name).get("strandline.sources", "{}")) | list | sort) }}
 {%- endmacro %}
 
