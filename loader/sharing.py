@@ -75,6 +75,13 @@ def granted(mine: Claim, claims: Sequence[Claim]) -> tuple[str, ...]:
             remedy="Give one of the two sources a destination with another schema. If they hold "
             f"parts of one table (shards, regions), set {' and '.join(options)}",
         )
+    if mine.raw != allowed[0].raw:
+        raise TableError(
+            f"it shares a raw table with source {allowed[0].source}, where the table is spelled "
+            f"{allowed[0].table}",
+            where=f"table {mine.source}.{mine.table}",
+            remedy="Read it through a view that is spelled as there",
+        )
     return tuple(dict.fromkeys(one.source for one in allowed))
 
 

@@ -33,6 +33,12 @@ def test_sources_that_share_are_granted_together_and_one_that_does_not_only_if_i
     assert no.value.remedy.endswith("set table_options.orders.shared: true in eu")
 
 
+def test_sharers_spell_their_raw_table_alike() -> None:
+    claims = [Claim("eu", "Orders", "raw.Orders", True), Claim("us", "orders", "raw.orders", True)]
+    with pytest.raises(TableError, match="with source eu, where the table is spelled Orders"):
+        granted(claims[1], claims)
+
+
 def test_two_tables_of_one_source_never_share() -> None:
     claims = [Claim("eu", name, "raw.a_b", True) for name in ("a.b", "a_b")]
     assert granted(claims[0], claims) == ("eu",)
