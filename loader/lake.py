@@ -32,7 +32,7 @@ from loader.lease import FileOwners, Lease
 from loader.order import quoted
 from loader.records import Records
 from loader.schema.drift import Drift, drift, unchanged
-from loader.schema.source_schema import PROPERTY, SourceSchema
+from loader.schema.source_schema import PROPERTY, SourceSchema, property_of, remembered
 from loader.schema.terms import Terms
 from loader.schema.widening import kept_as
 
@@ -134,19 +134,21 @@ class Lake:
         """
         if not self.exists(table):
             return unchanged(schema)
-        text = self.handle(table).properties().get(PROPERTY)
-        remembered = SourceSchema.parse(text, f"table {table}") if text else None
-        return drift(self.frame(table).schema, remembered, schema, terms)
+        said = remembered(dict(self.handle(table).properties()), terms.source, f"table {table}")
+        return drift(self.frame(table).schema, said, schema, terms)
 
-    def evolve(self, table: str, followed: Drift) -> None:
+    def evolve(self, table: str, followed: Drift, source: str = "") -> None:
         """Brings a raw table's columns up to the source's, before rows of the new form arrive.
 
         What is remembered of the source stays as it was until they are published; after a crash
         in between the same is found to do, as far as it was not done.
+
+        Args:
+            source: of a shared table, whose columns these are.
         """
         if not followed.alterations:
             return
-        self.set_properties(table, {PROPERTY: followed.before.text})
+        self.set_properties(table, {property_of(source): followed.before.text})
         for alteration in followed.alterations:
             self.spark.sql(f"alter table {self.name(table)} {alteration.sql}")
 
@@ -201,11 +203,14 @@ class Lake:
         snapshot = self.handle(table).snapshot(snapshot_id)
         return int(snapshot.summary().get("added-records") or 0)
 
-    def publish(self, table: str, snapshot_id: int, source: SourceSchema | None = None) -> Commit:
+    def publish(
+        self, table: str, snapshot_id: int, columns: SourceSchema | None = None, source: str = ""
+    ) -> Commit:
         """Makes a staged batch visible, whole, in one commit.
 
         Args:
-            source: what the same commit remembers of the source.
+            columns: what the same commit remembers of the source.
+            source: of a shared table, which one.
 
         Raises:
             TableError: where that batch number was published already.
@@ -214,8 +219,9 @@ class Lake:
         transaction = handle.newTransaction()
         try:
             transaction.manageSnapshots().cherrypick(snapshot_id).commit()
-            if source is not None and source.text != handle.properties().get(PROPERTY):
-                transaction.updateProperties().set(PROPERTY, source.text).commit()
+            name = property_of(source)
+            if columns is not None and columns.text != handle.properties().get(name):
+                transaction.updateProperties().set(name, columns.text).commit()
             transaction.commitTransaction()
         except Py4JJavaError as error:
             if "DuplicateWAPCommit" in str(error.java_exception):

@@ -108,28 +108,35 @@ class Ledger:
         if records:
             self.lake.add(TABLE, [asdict(record) for record in records])
 
-    def batches(self, source: str, table: str) -> set[int]:
-        """The batch numbers that have a row."""
+    def batches(self, table: str, sources: Sequence[str]) -> set[int]:
+        """The batch numbers of some sources that have a row."""
+        names, among = _among(sources)
         rows = self.lake.spark.sql(
             f"""
             select distinct batch
             from {self.lake.name(TABLE)}
-            where source_name = :source and table_name = :table and batch is not null
+            where table_name = :table and batch is not null {among}
             """,
-            args={"source": source, "table": table},
+            args={"table": table, **names},
         ).collect()
         return {row["batch"] for row in rows}
 
-    def last_batch(self, source: str, table: str, since: int = 0) -> int:
-        """The highest batch number that has a row; 0 where none has.
+    def last_batch(self, table: str, sources: Sequence[str] = (), since: int = 0) -> int:
+        """The highest batch number of a table that has a row; 0 where none has.
 
         Args:
+            sources: only rows of these; empty is all.
             since: look only at batches from this one on, so that statistics pass over the files
                 of all others.
         """
-        own = {"source_name": source, "table_name": table}
-        found = self.lake.records(TABLE).select(["batch"], own, {"batch": since})
-        return max((row["batch"] for row in found), default=0)
+        records = self.lake.records(TABLE)
+        wanted = [{"table_name": table, "source_name": source} for source in sources]
+        found = [
+            row["batch"]
+            for equal in wanted or [{"table_name": table}]
+            for row in records.select(["batch"], equal, {"batch": since})
+        ]
+        return max(found, default=0)
 
     def newest(self) -> list[dict[str, Any]]:
         """Per table, its last attempt that synced and its last attempt at all, for `status`."""
@@ -158,6 +165,13 @@ class Ledger:
             """
         ).collect()
         return [row.asDict() for row in rows]
+
+
+def _among(sources: Sequence[str]) -> tuple[dict[str, str], str]:
+    """Parameters, and a condition on the source's name; none where no source is named."""
+    names = {f"source_{number}": name for number, name in enumerate(sources)}
+    listed = ", ".join(f":{key}" for key in names)
+    return names, f"and source_name in ({listed})" if names else ""
 
 
 def now() -> dt.datetime:

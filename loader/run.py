@@ -19,6 +19,7 @@ from loader.ledger import NOTHING_NEW, SYNCED, SyncRecord, now
 from loader.plan import FULL_REFRESH, Plan
 from loader.recovery import Known, Stores, assess, recover
 from loader.schema.fitting import fitted
+from loader.sharing import register
 from loader.sources import Snapshot
 from loader.state import TableState
 from loader.watch import Watch
@@ -89,7 +90,7 @@ def lock(plan: Plan, lake: Lake, watch: Watch, run_id: str) -> Lease:
 
 def preview_table(plan: Plan, snapshot: Snapshot, stores: Stores) -> tuple[Window, Bounds]:
     """The window that a sync would read now, and how many rows; writes nothing."""
-    _, state = assess(plan, stores, Watch())
+    _, _, state = assess(plan, stores, Watch())
     stores.lake.drift(plan.lake_table, plan.table.schema, plan.terms)
     return look(plan, snapshot, Known(state or TableState(), 1), Watch())
 
@@ -112,6 +113,7 @@ def look(plan: Plan, snapshot: Snapshot, known: Known, watch: Watch) -> tuple[Wi
             nulls=plan.options.null_cursor != "exclude",
             mark=None if full or known.state.cursor is None else known.state.mark,
             bounded=plan.options.lookback is not None,
+            whole=not plan.key,
         )
     watch.phase(plan.name, "counting")
     bounds = snapshot.bounds(plan.table, window)
@@ -127,7 +129,7 @@ def look(plan: Plan, snapshot: Snapshot, known: Known, watch: Watch) -> tuple[Wi
             f"{bounds.future} rows are dated in the future (up to {bounds.high.text}): "
             f"loaded, but the cursor stays at the source's clock, {bounds.clock.text}",
         )
-    if full and bounds.rows == 0 and known.next_batch > 1:
+    if full and bounds.rows == 0 and known.began:
         watch.warn(
             plan.name,
             "the source is empty: nothing is appended, and what raw holds is not taken for deleted",
@@ -142,7 +144,7 @@ def intend(
 ) -> tuple[SyncRecord, TableState]:
     """The ledger row and the state that this batch will make true; both travel in its commit."""
     full = plan.mode == FULL_REFRESH or known.starts_over
-    fresh_generation = full and known.next_batch > 1
+    fresh_generation = full and known.began
     state = TableState(
         batch=known.next_batch,
         generation=known.state.generation + (1 if fresh_generation else 0),
@@ -188,12 +190,13 @@ def append(
     drift = lake.drift(table, schema, plan.terms)
     rows = fitted(batch.rows, drift.routes, f"table {plan.name}")
     if lake.exists(table):
-        lake.evolve(table, drift)
+        lake.evolve(table, drift, plan.terms.source)
         if drift.notes:
             record = replace(record, schema_changes="; ".join(drift.notes))
             watch.warn(plan.name, f"schema: {record.schema_changes}")
     else:
         lake.create_raw(table, schema, cursor.name if cursor else None)
+        register(plan, lake)
     watch.reached("prepared", plan.name)
     facts = {"state": after.to_json(), "sync": record.to_dict()}
     staged = lake.stage(table, rows, after.batch, facts)
@@ -203,7 +206,7 @@ def append(
     watch.reached("staged", plan.name)
     watch.proceed(plan.name)
     held.confirm()
-    published = lake.publish(table, staged, drift.after)
+    published = lake.publish(table, staged, drift.after, plan.terms.source)
     watch.reached("published", plan.name)
     return published, record
 

@@ -34,6 +34,9 @@ class Window:
         mark: what the connector remembered at the last sync that stored a cursor.
         reach: how far below `low` the connector reads late rows, by its mark.
         bounded: the user has said, by a lookback, how far below the cursor late rows may lie.
+        whole: all rows from the floor on are read, not only the late ones among those below
+            `low`. Without a key, rows are compared by their number, so the source has to be asked
+            for as many as raw is.
     """
 
     cursor: CursorField | None = None
@@ -43,6 +46,7 @@ class Window:
     mark: Mapping[str, Any] | None = None
     reach: Cursor | None = None
     bounded: bool = False
+    whole: bool = False
 
     @property
     def floor(self) -> Cursor | None:

@@ -85,13 +85,18 @@ class JdbcSnapshot(Snapshot):
             window = replace(window, reach=reach)
             # The clock is read before the rows: what commits in between lies beyond it.
             clock = self._clock(connection, type_)
+            counted = f"select count(*), count({column}), min({column}), max({column})"
             [(rows, dated, low, high)] = connection.rows(
-                f"select count(*), count({column}), min({column}), max({column}) "
-                f"from {relation}{self._where(table, window)}"
+                f"{counted} from {relation}{self._where(table, window)}"
             )
             bottom, top = (edge(text, type_, table, window) for text in (low, high))
             if bottom is not None and self._late(table, window) is not None:
                 reach = bottom  # nothing lies below
+                if window.whole and window.reach is None:
+                    window = replace(window, reach=reach)
+                    [(rows, dated, _, _)] = connection.rows(
+                        f"{counted} from {relation}{self._where(table, window)}"
+                    )
             future = 0
             if clock is not None and top is not None and top.order > clock.order:
                 [(count,)] = connection.rows(
@@ -233,7 +238,7 @@ class JdbcSnapshot(Snapshot):
         above = (
             f"{column} >= {self.dialect.literal(window.reach)}" if window.reach is not None else ""
         )
-        if table.ref.native.writers:
+        if table.ref.native.writers or (window.whole and above):
             return above or None
         if not above and (window.cursor.type.is_time or window.bounded or not before.open):
             return None

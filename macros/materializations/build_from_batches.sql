@@ -86,6 +86,7 @@
     } -%}
     {%- for relation in strandline.model_sources() -%}
         {%- do goal.raw.append(relation.schema ~ "." ~ relation.identifier) -%}
+        {%- do strandline.check_shared_key(relation, primary_key, owner) -%}
     {%- endfor -%}
     {%- if config.get("as_of") is not none and goal.head is not none -%}
         {%- set source = strandline.model_source(owner, "as_of") -%}
@@ -96,9 +97,7 @@
         {%- do goal.update({"refreshes": strandline.complete_refreshes(
             strandline.model_source(owner, "delete_stale"), goal.head, owner
         )}) -%}
-        {%- if goal.refreshes -%}
-            {%- do goal.update({"floor": goal.refreshes[-1].generation}) -%}
-        {%- endif -%}
+        {%- do goal.update({"floor": strandline.refresh_floor(goal.refreshes)}) -%}
     {%- endif -%}
     {{ return(goal) }}
 {%- endmacro %}
