@@ -6,9 +6,12 @@ became true with it; state and ledger are indexes, rolled forward from it after 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 
 from loader.batch import Batch, extracted
 from loader.commits import Commit
@@ -16,6 +19,7 @@ from loader.errors import TableError
 from loader.lake import Lake
 from loader.lease import Lease
 from loader.ledger import NOTHING_NEW, SYNCED, SyncRecord, now
+from loader.order import GENERATION, quoted
 from loader.plan import FULL_REFRESH, Plan
 from loader.recovery import Known, Stores, assess, recover
 from loader.schema.fitting import fitted
@@ -54,7 +58,7 @@ def synced(
     known = recover(plan, stores, watch, run_id)  # 2 recover
     # What raw cannot follow is refused before anything is read.
     stores.lake.drift(plan.lake_table, plan.table.schema, plan.terms)
-    window, bounds = look(plan, snapshot, known, watch)  # 3 window
+    window, bounds = look(plan, snapshot, known, stores.lake, watch)  # 3 window
     watch.reached("windowed", plan.name)
     record, after = intend(plan, known, window, bounds, run_id)
     commit = None
@@ -92,11 +96,17 @@ def preview_table(plan: Plan, snapshot: Snapshot, stores: Stores) -> tuple[Windo
     """The window that a sync would read now, and how many rows; writes nothing."""
     _, _, state = assess(plan, stores, Watch())
     stores.lake.drift(plan.lake_table, plan.table.schema, plan.terms)
-    return look(plan, snapshot, Known(state or TableState(), 1), Watch())
+    return look(plan, snapshot, Known(state or TableState(), 1), stores.lake, Watch())
 
 
-def look(plan: Plan, snapshot: Snapshot, known: Known, watch: Watch) -> tuple[Window, Bounds]:
+def look(
+    plan: Plan, snapshot: Snapshot, known: Known, lake: Lake, watch: Watch
+) -> tuple[Window, Bounds]:
     """Fixes the window before anything is read: inclusive below, a fixed end above.
+
+    A read of everything has no end above where the source goes on changing meanwhile: a row that
+    is updated between bounds and read would lie above it, and be missing from what calls itself
+    complete. The cursor stays at the bound, so the next window begins there.
 
     Raises:
         TableError: where rows have no cursor and the spec says to fail on them.
@@ -114,6 +124,8 @@ def look(plan: Plan, snapshot: Snapshot, known: Known, watch: Watch) -> tuple[Wi
             mark=None if full or known.state.cursor is None else known.state.mark,
             bounded=plan.options.lookback is not None,
             whole=not plan.key,
+            initial=plan.initial,
+            held=None if full else _held(plan, lake, known),
         )
     watch.phase(plan.name, "counting")
     bounds = snapshot.bounds(plan.table, window)
@@ -136,7 +148,9 @@ def look(plan: Plan, snapshot: Snapshot, known: Known, watch: Watch) -> tuple[Wi
         )
     for note in bounds.notes:
         watch.warn(plan.name, note)
-    return replace(window, high=bounds.high, reach=bounds.reach), bounds
+    everything = full or known.state.cursor is None
+    open_ended = everything and not snapshot.steady(plan.table)
+    return replace(window, high=None if open_ended else bounds.high, reach=bounds.reach), bounds
 
 
 def intend(
@@ -251,6 +265,19 @@ def finish(
     stores.ledger.append(done)
     watch.reached("ledger-recorded", plan.name)
     return done
+
+
+def _held(plan: Plan, lake: Lake, known: Known) -> Callable[[Sequence[str]], DataFrame] | None:
+    """Columns of what raw holds since its newest complete read; None where there is no raw."""
+    if not lake.exists(plan.lake_table):
+        return None
+    base = known.state.base or known.state.generation
+
+    def held(names: Sequence[str]) -> DataFrame:
+        raw = lake.frame(plan.lake_table)
+        return raw.where(f.col(GENERATION) >= base).select(*map(quoted, names))
+
+    return held
 
 
 def _cursor_name(plan: Plan, known: Known) -> str | None:

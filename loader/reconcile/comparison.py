@@ -100,7 +100,7 @@ class Comparison:
         share = Share(of, None if len(chosen) == of else tuple(chosen))
         parts = parts_per_bucket(self._raw().count(), of)
         source = self.contents.sums(share, parts)
-        newest = self._newest(share).where(~f.col(GONE) & f.col(_INSIDE))
+        newest = self.newest(share).where(~f.col(GONE) & f.col(_INSIDE))
         snapshot = totals(newest, of * parts)
         counted = {name: f.coalesce(f.col(name), f.lit(0)) for name in ("source", "snapshot")}
         differs = ~(f.col("source_sum").eqNullSafe(f.col("snapshot_sum"))) | (
@@ -138,7 +138,7 @@ class Comparison:
         HASH and DELETED are those of raw's newest version.
         """
         source = self.contents.hashes(share).select(KEY, f.col(CHECKSUM).alias(THERE), WANTED)
-        snapshot = self._newest(share)
+        snapshot = self.newest(share)
         gone = f.coalesce(f.col(GONE), f.lit(True))
         # A tombstone that still says all of its row is one that the source itself has marked.
         deletable = ~gone & ~f.col(DELETED) & f.col(_INSIDE) & f.lit(self.tells_deletes)
@@ -152,7 +152,7 @@ class Comparison:
             KEY, KIND, THERE, HASH, DELETED, *key_names(self.plan)
         )
 
-    def _newest(self, share: Share) -> DataFrame:
+    def newest(self, share: Share) -> DataFrame:
         """Per key KEY, CHECKSUM, HASH, DELETED and its columns, of the newest version in raw.
 
         GONE, and _INSIDE: whether the spec means to load it.

@@ -6,6 +6,7 @@ import datetime as dt
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,9 +18,10 @@ from pyspark.sql.types import TimestampNTZType, TimestampType
 from loader.cursor import Cursor, CursorType
 from loader.order import quoted
 from loader.sources import Bounds, Snapshot, SourceTable, Window, edge
+from loader.sources.by_value import asked_by_value
 from loader.sources.checksum_sql import checksum
 from loader.sources.connection import Connection, DatabaseError, explain
-from loader.sources.contents import Contents
+from loader.sources.contents import KEY, Contents
 from loader.sources.horizon import Fate, Horizon
 from loader.sources.jdbc_contents import JdbcContents, compared
 from loader.sources.partitions import balanced, largest_share, partition_count, slices
@@ -127,6 +129,12 @@ class JdbcSnapshot(Snapshot):
         # A foreign table's rows come from another database, which has snapshots of its own.
         return bool(self.session) and bool(table.ref.native.stored)
 
+    def living(self, spark: SparkSession, table: SourceTable, keys: DataFrame) -> DataFrame:
+        fresh = copy(self)
+        fresh.session = ()  # of no snapshot: what is committed now
+        columns = {name: self._column(table, name) for name in keys.columns}
+        return fresh._selected(spark, table, asked_by_value(self.dialect, columns, keys))
+
     def contents(
         self,
         spark: SparkSession,
@@ -152,7 +160,7 @@ class JdbcSnapshot(Snapshot):
                     lambda sql: self.source.reader(
                         spark, f"({sql}) strandline", session=self.session
                     ),
-                    lambda where: self._selected(spark, table, where),
+                    lambda where, hashed: self._selected(spark, table, where, key=hashed),
                 )
         return super().contents(spark, table, key, window, unique)
 
@@ -162,25 +170,29 @@ class JdbcSnapshot(Snapshot):
         table: SourceTable,
         where: str,
         predicates: list[str] | None = None,
+        key: str = "",
     ) -> DataFrame:
         source, native = self.source, table.ref.native
         columns = ", ".join(
             f"{self._expression(native, i)} as {self._alias(native, i)}"
             for i in range(len(native.columns))
         )
+        columns += f", {key} as {self.dialect.quote(KEY)}" if key else ""
         relation = f"(select {columns} from {source.relation(native)}{where}) strandline"
         try:
             frame = source.reader(spark, relation, predicates, self.session)
         except Py4JJavaError as error:
             raise explain(error, f"table {source.name}.{table.ref.name}") from error
-        return frame.toDF(*table.schema.names).select(
+        hashed = [KEY] if key else []
+        return frame.toDF(*table.schema.names, *hashed).select(
             *(
                 f.col(quoted(column.name)).cast(column.dataType).alias(column.name)
                 if isinstance(column.dataType, TimestampType)
                 and isinstance(frame.schema[i].dataType, TimestampNTZType)
                 else f.col(quoted(column.name))
                 for i, column in enumerate(table.schema.fields)
-            )
+            ),
+            *hashed,
         )
 
     def _alias(self, native: Native, index: int) -> str:
@@ -337,8 +349,13 @@ class JdbcSnapshot(Snapshot):
         configured = self.source.partition_column(table)
         if configured is not None:
             return [configured]
-        names = [window.cursor.name] if window.cursor is not None else []
-        return [*names, *table.primary_key]
+        if window.cursor is None:
+            return list(table.primary_key)
+        if window.high is None and not self.steady(table):
+            # A read of everything, without an end: a row whose cursor moves from one range to
+            # another while they are read could be in none of them. Keys stay.
+            return list(table.primary_key)
+        return [window.cursor.name, *table.primary_key]
 
     def _cuts(
         self, table: SourceTable, window: Window, bounds: Bounds, name: str, count: int
