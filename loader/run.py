@@ -23,7 +23,7 @@ from loader.order import GENERATION, quoted
 from loader.plan import FULL_REFRESH, Plan
 from loader.recovery import Known, Stores, assess, recover
 from loader.schema.fitting import fitted
-from loader.sharing import register
+from loader.sharing import own_rows, register
 from loader.sources import Snapshot
 from loader.state import TableState
 from loader.watch import Watch
@@ -274,7 +274,7 @@ def _held(plan: Plan, lake: Lake, known: Known) -> Callable[[Sequence[str]], Dat
     base = known.state.base or known.state.generation
 
     def held(names: Sequence[str]) -> DataFrame:
-        raw = lake.frame(plan.lake_table)
+        raw = own_rows(plan, lake.frame(plan.lake_table))
         return raw.where(f.col(GENERATION) >= base).select(*map(quoted, names))
 
     return held

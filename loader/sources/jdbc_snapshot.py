@@ -24,6 +24,7 @@ from loader.sources.connection import Connection, DatabaseError, explain
 from loader.sources.contents import KEY, Contents
 from loader.sources.horizon import Fate, Horizon
 from loader.sources.jdbc_contents import JdbcContents, compared
+from loader.sources.open_work import Activity, OpenWork
 from loader.sources.partitions import balanced, largest_share, partition_count, slices
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class JdbcSnapshot(Snapshot):
         self.horizon = horizon
         self.blind = blind
         self.dialect = source.dialect
+        self.lookout = self.dialect.lookout()
         self.wall_offset = wall_offset
         self.session: tuple[str, ...] = ()
         if exported is not None:
@@ -84,6 +86,10 @@ class JdbcSnapshot(Snapshot):
             if horizon is not None:
                 self._same_database(table, window)
             reach = self._reach(table, window) if horizon else None
+            seen = self._seen(connection, table, type_)
+            before = OpenWork.from_mark(window.mark) if seen else None
+            if before is not None and window.low is not None:
+                reach = before.reach(window.low, self.wall_offset)
             window = replace(window, reach=reach)
             # The clock is read before the rows: what commits in between lies beyond it.
             clock = self._clock(connection, type_)
@@ -92,13 +98,18 @@ class JdbcSnapshot(Snapshot):
                 f"{counted} from {relation}{self._where(table, window)}"
             )
             bottom, top = (edge(text, type_, table, window) for text in (low, high))
-            if bottom is not None and self._late(table, window) is not None:
+            if bottom is not None and (before or self._late(table, window) is not None):
                 reach = bottom  # nothing lies below
                 if window.whole and window.reach is None:
                     window = replace(window, reach=reach)
                     [(rows, dated, _, _)] = connection.rows(
                         f"{counted} from {relation}{self._where(table, window)}"
                     )
+            mark = horizon.to_mark() if horizon else None
+            settled = self._settled(table, window) if horizon else False
+            if seen is not None and not seen.blind:
+                after = seen.remembered(before, self._now(connection))
+                mark, settled = after.to_mark(), before is not None and before.settled(after)
             future = 0
             if clock is not None and top is not None and top.order > clock.order:
                 [(count,)] = connection.rows(
@@ -114,9 +125,9 @@ class JdbcSnapshot(Snapshot):
                 clock=clock,
                 future=future,
                 reach=reach,
-                mark=horizon.to_mark() if horizon else None,
-                settled=self._settled(table, window) if horizon else False,
-                notes=self._notes(table, window, type_),
+                mark=mark,
+                settled=settled,
+                notes=self._notes(table, window, type_, seen),
             )
 
     def read(
@@ -218,8 +229,9 @@ class JdbcSnapshot(Snapshot):
             return ""
         column = self._column(table, window.cursor.name)
         limits = []
-        if window.low is not None:
-            limits.append(f"{column} >= {self.dialect.literal(window.low)}")
+        low = window.floor if self.lookout else window.low
+        if low is not None:
+            limits.append(f"{column} >= {self.dialect.literal(low)}")
         if window.high is not None:
             limits.append(f"{column} <= {self.dialect.literal(window.high)}")
         if not limits:
@@ -299,8 +311,20 @@ class JdbcSnapshot(Snapshot):
             remedy=f"`loader run --full-refresh --select {name}`{accept}",
         )
 
-    def _notes(self, table: SourceTable, window: Window, type_: CursorType) -> tuple[str, ...]:
-        if not self.dialect.shares_snapshots or not type_.is_time:
+    def _seen(
+        self, connection: Connection, table: SourceTable, type_: CursorType
+    ) -> Activity | None:
+        """What may still bring rows of a table; to be asked before its clock and its rows."""
+        native = table.ref.native
+        if self.lookout is None or not native.stored or not type_.is_time:
+            return None
+        return self.lookout.seen(connection, native.catalog or "", native.table)
+
+    def _notes(
+        self, table: SourceTable, window: Window, type_: CursorType, seen: Activity | None
+    ) -> tuple[str, ...]:
+        shown = self.dialect.shares_snapshots or self.lookout is not None
+        if not shown or not type_.is_time:
             return ()
         if not table.ref.native.stored:
             return ("of a view, rows that commit late are found within the lookback only",)
@@ -312,18 +336,23 @@ class JdbcSnapshot(Snapshot):
                 f"the database was {fate.value} since the last sync: what was written from the "
                 "last sync on is read again; what it lost stays in raw until a full refresh"
             )
-        if self.blind:
-            notes.append(f"{self.blind}: rows that commit late are found within the lookback only")
+        blind = seen.blind if seen else self.blind
+        if blind:
+            notes.append(f"{blind}: rows that commit late are found within the lookback only")
         return tuple(notes)
 
     def _clock(self, connection: Connection, type_: CursorType) -> Cursor | None:
         if not type_.is_time:
             return None
-        [(text,)] = connection.rows(self.dialect.utc_clock)
-        now = dt.datetime.fromisoformat(Cursor.parse(text or "", CursorType.TIMESTAMPTZ).text)
+        now = self._now(connection)
         if type_ is not CursorType.TIMESTAMPTZ:
             now += dt.timedelta(seconds=self.wall_offset)
         return Cursor.parse(now.isoformat(sep=" ", timespec="microseconds"), type_)
+
+    def _now(self, connection: Connection) -> dt.datetime:
+        """The database's clock, in UTC."""
+        [(text,)] = connection.rows(self.dialect.utc_clock)
+        return dt.datetime.fromisoformat(Cursor.parse(text or "", CursorType.TIMESTAMPTZ).text)
 
     def _predicates(
         self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
