@@ -25,6 +25,8 @@ _REQUIRED = {
     "spark.sql.ansi.enabled": "false",
 }
 
+_BETWEEN = "\x1f"  # the character that is for this, and stands in no setting
+
 
 def session(profile: Profile) -> SparkSession:
     """Starts Spark, or joins the session that this process has.
@@ -72,14 +74,13 @@ def sibling(spark: SparkSession) -> SparkSession:
 
 
 def _sql_settings(spark: SparkSession) -> dict[str, str]:
-    jvm_conf: Any = spark._jsparkSession.conf().getAll()
+    every: Any = spark._jsparkSession.conf().getAll()
     found: dict[str, str] = {}
-    iterator = jvm_conf.iterator()
-    while iterator.hasNext():
-        pair = iterator.next()
-        key = str(pair._1())
+    # In one text, as each call to the JVM costs, and a table needs a session.
+    for pair in every.mkString(_BETWEEN).split(_BETWEEN):
+        key, _, value = pair.partition(" -> ")
         if key.startswith(("spark.sql.catalog.", "spark.sql.session.", "spark.sql.default")):
-            found[key] = str(pair._2())
+            found[key] = value
     for key in ("spark.sql.shuffle.partitions", "spark.sql.ansi.enabled"):
         value = spark.conf.get(key, None)
         if value is not None:

@@ -14,12 +14,12 @@ from pyspark.sql import SparkSession
 from loader.errors import StateError
 from loader.lake import Lake
 from loader.plugins import StateStoreOptions
-from loader.state import Place, StateBackend, TableState
+from loader.state import Place, StateBackend, StateRow, TableState, lake_table
 from loader.state.lake_table import LakeState
 from loader.state.local import LocalState
 from loader.state.redis import RedisState
 from loader.state.sql import SqlState
-from loader.testing.state_backend import Plant, StateBackendContract
+from loader.testing.state_backend import Plant, StateBackendContract, at
 from tests.services import Database, MariaDb, Redis
 
 Reopened = Callable[[], StateBackend]
@@ -71,6 +71,22 @@ class TestLakeTable(_Prepared):
         for path in (warehouse / lake.schema / "_cq_state").rglob("snap-*"):
             path.unlink()
         return backend
+
+    def test_spark_reads_the_same_from_a_state_of_many_files(
+        self, backend: LakeState, plant: Plant, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        backend.append([StateRow("legacy", at(1).to_json(), 0), StateRow("plain", "{}", 1)])
+        backend.append([StateRow("plain", at(2).to_json(), 2, "2025-01-01 00:00:00.5")])
+        plant("legacy", at(2).to_json(), None)
+        plant("twice", at(2, "9").to_json(), 7)
+        plant("twice", at(2, "8").to_json(), 7)
+        keys = ["legacy", "plain", "twice", "none"]
+        read = [sorted(map(str, backend.latest(key))) for key in keys]
+        assert [len(rows) for rows in read] == [2, 1, 2, 0]
+        monkeypatch.setattr(lake_table, "_FEW", 0)
+        assert [sorted(map(str, backend.latest(key))) for key in keys] == read
+        with pytest.raises(StateError, match="version 0 of legacy is there already"):
+            backend.append([StateRow("legacy", at(3).to_json(), 0)])
 
 
 class TestLocalFiles(_Prepared):
