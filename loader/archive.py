@@ -1,4 +1,4 @@
-"""The class-data archive: Spark's JVM finds its classes in it, parsed, and starts in half the time.
+"""The class-data archive: Spark's JVM finds its classes in it, already parsed, and starts faster.
 
 `loader setup` records one from a small run (:mod:`loader.training`) and puts it into Spark's own
 folder, with a block in ``conf/spark-env.sh`` that every start of that Spark reads: the loader's,
@@ -119,7 +119,7 @@ def _prepared(home: Path, report: Report) -> str:
     folder.mkdir(exist_ok=True)
     with FileLock(folder / ".lock"):
         if _recorded(folder) != wanted or not archive.is_file():
-            report("class archive: being made, once for these jars (about 15 s)")
+            report("class archive: being made, once for these jars")
             began = time.monotonic()
             _make(home, folder, jvm)
             (folder / "fingerprint").write_text(wanted)

@@ -39,6 +39,8 @@ SPARK_OPTIONS = (
     # Code generated for a query over ten rows costs more than it saves, too.
     "-Dspark.sql.codegen.wholeStage=false",
     "-Dspark.sql.codegen.factoryMode=NO_CODEGEN",
+    # Nor does a plan of a query over ten rows gain from what its first half has shown.
+    "-Dspark.sql.adaptive.enabled=false",
     # What nobody looks at: a hundred of each are enough.
     "-Dspark.ui.retainedJobs=100",
     "-Dspark.ui.retainedStages=100",
@@ -48,6 +50,7 @@ SPARK_OPTIONS = (
 """Settings of the suite's JVMs. The profile is the shipped one, and it sets none of these."""
 
 os.environ["SPARK_SUBMIT_OPTS"] = " ".join(SPARK_OPTIONS)
+os.environ["STRANDLINE_SHUFFLE_PARTITIONS"] = "1"
 os.environ["DBT_SEND_ANONYMOUS_USAGE_STATS"] = "false"
 for name in ("DBT_PROFILES_DIR", "DBT_TARGET", "STRANDLINE_TARGET"):
     os.environ.pop(name, None)

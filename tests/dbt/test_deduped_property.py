@@ -7,12 +7,14 @@ Longer: STRANDLINE_EXAMPLES=5 runs five hundred histories.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
 from tests.dbt.dbtproject import DbtProject
 from tests.dbt.histories import COLUMNS, CURSORS, KEY, Histories, by_key, history, latest
@@ -63,7 +65,16 @@ class Probe:
 
 
 @pytest.fixture(scope="module")
-def probe(project: DbtProject, raw: RawSchema) -> Probe:
+def shuffled(spark: SparkSession) -> Iterator[None]:
+    """Several partitions, where the suite has one: no order of rows may come from there."""
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "3")
+    yield
+    spark.conf.set("spark.sql.shuffle.partitions", before)
+
+
+@pytest.fixture(scope="module")
+def probe(project: DbtProject, raw: RawSchema, shuffled: None) -> Probe:
     for kind in KINDS:
         for cursor in CURSORS:
             project.write(f"models/{name('merged', kind, cursor)}.sql", materialized(kind, cursor))
