@@ -231,8 +231,9 @@ def _record(home: Path, jvm: _Jvm, options: str) -> None:
         except subprocess.TimeoutExpired:
             raise _Unsuitable(f"making it took more than {_SECONDS} s") from None
     if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise _Unsuitable(f"the run that makes it failed: {last}")
+        # Without the lines of Java's stack traces, which come last.
+        told = [line for line in done.stderr.splitlines() if line and not line[0].isspace()]
+        raise _Unsuitable(f"the run that makes it failed: {(told or ['no message'])[-1]}")
 
 
 def _megabytes(path: Path) -> str:

@@ -68,10 +68,10 @@ _SOURCE = (
 _CHANGE = ("insert into orders values (3, 'c', 3, timestamp('2025-01-03 00:00:00'))",)
 # What a build asks and does, in the words of the package's snapshots and tests.
 _NEWEST = """
-select * except (version) from (
-    select *, row_number() over (partition by id order by _cq_batch desc, _cq_seq desc) as version
-    from raw.orders where _cq_batch > {low}
-) where version = 1"""
+select newest.* from (
+    select max_by(struct(*), struct(_cq_generation, updated_at, _cq_batch, _cq_seq)) as newest
+    from raw.orders where _cq_batch > {low} group by id
+)"""
 _BUILD = (
     "create namespace if not exists analytics",
     "show tables in analytics",
