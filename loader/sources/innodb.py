@@ -10,8 +10,8 @@ transactions, twice, then the rows.
   shows both times. The many that it shows only once were committed before the rows are read.
 
 `information_schema.innodb_trx` is a copy that InnoDB renews only when nobody has read it for a
-tenth of a second. Whether it is new shows by a transaction of our own, begun after what came
-before: it must be in the copy, and once it is over it must not.
+tenth of a second. Whether it is new shows by a transaction of our own, the first on its
+connection, begun after what came before: it must be in the copy, and once it is over it must not.
 """
 
 from __future__ import annotations
