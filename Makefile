@@ -4,7 +4,8 @@
 #                 suite starts
 #   make lint     formatting, lint, types
 #   make bench    measurements, of this machine
-#   make bench-correctness    rows lost under live writers: ours, dlt, plain cursors
+#   make bench-correctness    rows lost under live writers (PostgreSQL, MariaDB): ours, dlt,
+#                             plain cursors
 # PYTHON=… picks the Python of the virtual environment, VENV=… its folder,
 # TESTS="tests -m 'not slow'" what `make test` runs, WORKERS=1 in how many processes,
 # CORRECTNESS="--seconds 20" how `make bench-correctness` runs.
