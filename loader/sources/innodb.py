@@ -106,7 +106,8 @@ def _standing(connection: Connection) -> str:
     }
     if settings.pop("wsrep_on", "OFF") != "OFF":
         return "a Galera node does not show the transactions that are open on the others"
-    return _REPLICA if set(settings.values()) != {"OFF"} or _replicates(connection) else ""
+    read_only = set(settings.values()) - {"OFF"}
+    return _REPLICA if read_only or _replicates(connection) else ""
 
 
 def _replicates(connection: Connection) -> bool:
