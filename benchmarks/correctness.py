@@ -276,7 +276,7 @@ def main(
     if any(name.startswith("dlt") for name in tools):
         facts["peers"] = versions(peers, "dlt", "duckdb", "sqlalchemy", "psycopg2-binary")
     console = Console()
-    console.width = max(console.width, 100)
+    console.width = max(console.width, 120)
     console.print(report(contenders))
     for name, fact in facts.items():
         console.print(f"{name}: {fact}", highlight=False)
