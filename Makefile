@@ -7,7 +7,8 @@
 #   make lint     formatting, lint, types
 #   make bench    measurements, of this machine
 #   make bench-cold    how long a command takes from the shell, beside dlt
-#   make bench-correctness    rows lost under live writers: ours, dlt, plain cursors
+#   make bench-correctness    rows lost under live writers (PostgreSQL, MariaDB): ours, dlt,
+#                             plain cursors
 #   make nemesis  random schedules of writers, events, kills and commands, until one fails
 # PYTHON=… picks the Python of the virtual environment, VENV=… its folder,
 # TESTS="tests -m 'not slow'" what `make test` runs, WORKERS=1 in how many processes,
@@ -32,12 +33,12 @@ INSTALLED := $(VENV)/.installed
 DRIVERS := $(VENV)/.drivers
 PEERS := $(VENV)-peers
 
-.PHONY: help install demo test test-fast lint bench bench-cold bench-correctness nemesis clean
+.PHONY: help install archive demo test test-fast lint bench bench-cold bench-correctness nemesis clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
 
-install: $(INSTALLED)
+install: $(INSTALLED) archive
 
 # A recipe prints only what it does, not the command that does it.
 .SILENT:
@@ -49,18 +50,22 @@ $(INSTALLED): requirements.lock pyproject.toml hatch_build.py .ci/venv
 	    -r requirements.lock
 	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check --no-deps \
 	    --no-build-isolation --editable .
-	"$(BIN)/loader" setup
+	"$(BIN)/loader" setup --no-archive
 	touch $@
 
 $(DRIVERS): $(INSTALLED) .ci/services
 	bash .ci/services
-	"$(BIN)/loader" setup postgresql mariadb
+	"$(BIN)/loader" setup --no-archive postgresql mariadb
 	touch $@
 
-demo: $(INSTALLED)
+# After the drivers, where they are wanted, too: with other jars it is made anew.
+archive: $(INSTALLED)
+	"$(BIN)/loader" --quiet setup
+
+demo: $(INSTALLED) archive
 	"$(BIN)/python" demo/run.py
 
-test: $(DRIVERS)
+test: $(DRIVERS) archive
 	eval '$(PYTEST) --durations 10 --durations-min 1' "$(TESTS)"
 
 test-fast: lint
@@ -71,7 +76,7 @@ lint: $(INSTALLED)
 	"$(BIN)/ruff" check .
 	"$(BIN)/mypy"
 
-bench: $(DRIVERS)
+bench: $(DRIVERS) archive
 	"$(BIN)/python" benchmarks/run.py
 
 # What ours is compared with is nothing that Strandline needs: it has an environment of its own.
@@ -82,13 +87,13 @@ $(PEERS)/.installed: benchmarks/peers.txt .ci/venv
 	echo '*' > "$(PEERS)/.gitignore"
 	touch $@
 
-bench-cold: $(DRIVERS) $(PEERS)/.installed
+bench-cold: $(DRIVERS) archive $(PEERS)/.installed
 	"$(BIN)/python" benchmarks/cold.py --peers "$(PEERS)/bin/python" $(COLD)
 
-bench-correctness: $(DRIVERS) $(PEERS)/.installed
+bench-correctness: $(DRIVERS) archive $(PEERS)/.installed
 	"$(BIN)/python" benchmarks/correctness.py --peers "$(PEERS)/bin/python" $(CORRECTNESS)
 
-nemesis: $(DRIVERS)
+nemesis: $(DRIVERS) archive
 	"$(BIN)/python" -m benchmarks.nemesis $(NEMESIS)
 
 clean:

@@ -2,6 +2,7 @@
 
     make bench-correctness                                     60 s, 8 writers, all tools
     make bench-correctness CORRECTNESS="--seconds 20 --tools strandline,'dlt append'"
+    make bench-correctness CORRECTNESS="--tools 'mariadb strandline'"
 
 One tool after another, each against a fresh database and the same writers: two cores do not carry
 two JVMs, a server and eight writers at a steady pace, and side by side one tool's work would set
@@ -38,21 +39,26 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.mariadb_writers import MariaDbWriters  # noqa: E402
 from benchmarks.proxy import Proxy  # noqa: E402
 from benchmarks.tools import Process  # noqa: E402
 from benchmarks.verdict import Stale, Verdict, Version, judge, source_rows  # noqa: E402
 from benchmarks.writers import TABLE, Writers  # noqa: E402
-from tests.services import Database, Postgres  # noqa: E402
+from tests.services import Database, MariaDb, Postgres, Server  # noqa: E402
 
-OURS = "strandline"
+OURS = ("strandline", "mariadb strandline")
+BLIND = "mariadb strandline blind"
 WARM_UP = 6
-# A process: its module, and its tools, which sync in turn.
-PROCESSES = (
-    ("spark_tools", (OURS,)),
-    ("spark_tools", ("spark cursor >", "spark cursor >=")),
-    ("dlt_tools", ("dlt append", "dlt merge")),
+# A process: its database, its module, and its tools, which sync in turn.
+PROCESSES: tuple[tuple[type[Server], str, tuple[str, ...]], ...] = (
+    (Postgres, "spark_tools", ("strandline",)),
+    (Postgres, "spark_tools", ("spark cursor >", "spark cursor >=")),
+    (Postgres, "dlt_tools", ("dlt append", "dlt merge")),
+    (MariaDb, "spark_tools", ("mariadb strandline",)),
+    (MariaDb, "spark_tools", (BLIND,)),
+    (MariaDb, "spark_tools", ("mariadb spark cursor >", "mariadb spark cursor >=")),
 )
-TOOLS = tuple(tool for _, tools in PROCESSES for tool in tools)
+TOOLS = tuple(tool for *_, tools in PROCESSES for tool in tools)
 
 
 @dataclasses.dataclass
@@ -90,7 +96,7 @@ class Race:
         self.process.open(
             {contender.name: contender.proxy.port for contender in self.contenders},
             database=database.name,
-            user=database.user,
+            user=_blind(database) if BLIND in self.process.tools else database.user,
             password=database.password,
         )
         for _ in range(WARM_UP):
@@ -129,6 +135,16 @@ class Race:
         for _ in range(count):
             for contender in self.contenders:
                 self.process.sync(contender.name)
+
+
+def _blind(database: Database) -> str:
+    """An account that reads the database and sees nothing of what is open in it."""
+    account = "'blind'@'127.0.0.1'"
+    database.execute(
+        f"create or replace user {account} identified by '{database.password}'",
+        f"grant select on {database.name}.* to {account}",
+    )
+    return "blind"
 
 
 @contextlib.contextmanager
@@ -188,7 +204,7 @@ def versions(python: str, *packages: str) -> str:
 
 def told(stale: Stale) -> str:
     """One row that is not as in the source, for people who look for the reason."""
-    return f"source {stale.source[:3]}, {OURS} {stale.has} (version read: {stale.held})"
+    return f"source {stale.source[:3]}, ours {stale.has} (version read: {stale.held})"
 
 
 def _tools(context: click.Context, parameter: click.Parameter, given: str) -> list[str]:
@@ -219,18 +235,20 @@ def main(
     file: Path | None,
 ) -> None:
     folder = Path(tempfile.mkdtemp(prefix="strandline-bench-"))
-    server = Postgres()
+    servers: dict[type[Server], Server] = {}
     contenders: list[Contender] = []
     try:
-        for module, names in PROCESSES:
+        for kind, module, names in PROCESSES:
             chosen = tuple(name for name in names if name in tools)
             if not chosen:
                 continue
             # a relative path holds here, not in the folder that the process runs in
             python = str(Path(peers).absolute()) if module == "dlt_tools" else sys.executable
             place = folder / chosen[0].replace(" ", "_")
+            server = servers[kind] = servers.get(kind) or kind()
+            writing = MariaDbWriters if kind is MariaDb else Writers
             with server.database() as database, running(python, module, chosen, place) as process:
-                workload = Writers(database, seed, writers, backwards=not forwards)
+                workload = writing(database, seed, writers, backwards=not forwards)
                 workload.create()
                 race = Race(database, process, interval)
                 race.warm_up()
@@ -242,7 +260,8 @@ def main(
                 race.finish()
             contenders += race.contenders
     finally:
-        server.remove()
+        for server in servers.values():
+            server.remove()
         shutil.rmtree(folder, ignore_errors=True)
     facts = {
         "seed": seed,
@@ -251,20 +270,20 @@ def main(
         "interval": interval,
         "cursors": "only forwards" if forwards else "now()",
         "cores": os.cpu_count(),
-        "server": server.version,
+        "servers": ", ".join(server.version for server in servers.values()),
         "packages": versions(sys.executable, "strandline", "pyspark"),
     }
     if any(name.startswith("dlt") for name in tools):
         facts["peers"] = versions(peers, "dlt", "duckdb", "sqlalchemy", "psycopg2-binary")
     console = Console()
-    console.width = max(console.width, 100)
+    console.width = max(console.width, 120)
     console.print(report(contenders))
     for name, fact in facts.items():
         console.print(f"{name}: {fact}", highlight=False)
     if file is not None:
         results = [_plain(contender) for contender in contenders]
         file.write_text(json.dumps({**facts, "tools": results}, indent=2) + "\n")
-    ours = [c.verdict for c in contenders if c.name == OURS and c.verdict is not None]
+    ours = [c.verdict for c in contenders if c.name in OURS and c.verdict is not None]
     for verdict in ours:
         for row in (*verdict.lost, *verdict.stale):
             console.print(told(row), highlight=False)

@@ -86,6 +86,8 @@ class PlainCursor:
         where = ""
         if self.last is not None:
             last = f"timestamptz 'epoch' + {self.last} * interval '1 microsecond'"
+            if self.options["url"].startswith("jdbc:mysql:"):
+                last = f"from_unixtime({self.last // 1_000_000}.{self.last % 1_000_000:06})"
             where = f" where updated_at {self.comparison} {last}"
         query = f"select id, amount, note, updated_at from {_TABLE}{where}"
         reader = self.spark.read.format("jdbc").options(**self.options)
@@ -116,17 +118,25 @@ def open_tools(request: Mapping[str, Any]) -> Mapping[str, Tool]:
     spark = session(profile)
     tools: dict[str, Tool] = {}
     for name, port in request["ports"].items():
-        url = f"jdbc:postgresql://127.0.0.1:{port}/{request['database']}"
+        place_of_data = f"//127.0.0.1:{port}/{request['database']}"
         user, password = request["user"], request["password"]
-        if name == "strandline":
+        on_mariadb = name.startswith("mariadb")
+        if "strandline" in name:
+            url = f"jdbc:{'mariadb' if on_mariadb else 'postgresql'}:{place_of_data}"
             tools[name] = Strandline(spark, folder, "raw", url, user, password)
         else:
             options = {
-                "url": url,
+                "url": f"jdbc:postgresql:{place_of_data}",
                 "user": user,
                 "password": password,
                 "driver": "org.postgresql.Driver",
             }
+            if on_mariadb:
+                options |= {
+                    "url": f"jdbc:mysql:{place_of_data}?permitMysqlScheme=true",
+                    "driver": "org.mariadb.jdbc.Driver",
+                    "sessionInitStatement": "set time_zone = '+00:00'",
+                }
             comparison = name.split()[-1]
             place = folder / ("above" if comparison == ">" else "from")
             tools[name] = PlainCursor(spark, place, comparison, options)

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from benchmarks.writers import TABLE, micros
-from tests.services import Database
+from benchmarks.writers import TABLE
+from tests.services import Database, MariaDb
 
 
 class Version(NamedTuple):
@@ -72,7 +72,12 @@ class Verdict:
 
 def source_rows(database: Database) -> list[Version]:
     """The source's rows."""
-    rows = database.query(f"select id, amount, note, {micros()} from {TABLE}")
+    micros = (
+        "cast(unix_timestamp(updated_at) * 1000000 as signed)"
+        if isinstance(database.server, MariaDb)
+        else "(extract(epoch from updated_at) * 1000000)::bigint"
+    )
+    rows = database.query(f"select id, amount, note, {micros} from {TABLE}")
     return [Version(key, (amount, note), cursor) for key, amount, note, cursor in rows]
 
 

@@ -1,4 +1,4 @@
-"""Writers that make life hard for a cursor: a seeded workload against one PostgreSQL table.
+"""Writers that make life hard for a cursor: a seeded workload against one table.
 
 Each writer is a connection with a random generator of its own, so that a seed repeats every
 writer's transactions, step by step. When they meet, and so what a sync sees, is the machine's.
@@ -12,6 +12,8 @@ What they do, and whom it catches:
 - rows that take the newest cursor there is, and the newest row changed again at its cursor:
   changes on the boundary, neither above it nor another key;
 - hot rows that all writers update, in whatever order their locks come free.
+
+On PostgreSQL; `mariadb_writers.py` says the same to MariaDB.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 from psycopg import errors
@@ -68,7 +70,6 @@ _CURSORS = {
     "to the boundary": f"greatest(now(), (select max(updated_at) from {TABLE}))",
     "at the boundary": "greatest(now(), updated_at)",
 }
-_CONFLICTS = (errors.LockNotAvailable, errors.DeadlockDetected)
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,11 @@ class Writers:
         done: how many of each step, commit, rollback and lock conflict there were.
     """
 
+    conflicts: ClassVar[tuple[type[Exception], ...]] = (
+        errors.LockNotAvailable,
+        errors.DeadlockDetected,
+    )
+
     def __init__(
         self, database: Database, seed: int, count: int = 8, backwards: bool = True
     ) -> None:
@@ -172,8 +178,7 @@ class Writers:
 
     def _live(self, writer: int) -> None:
         try:
-            connection = self.database.connect()
-            connection.execute("set lock_timeout = '250ms'")
+            connection = self._connect()
             for number, transaction in enumerate(transactions(self.seed, writer), 1):
                 self._stopping.wait(transaction.pause)
                 if self._stopping.is_set():
@@ -188,17 +193,25 @@ class Writers:
         try:
             connection.execute("begin")
             for number, step in enumerate(transaction.steps, 1):
-                self._stopping.wait(step.wait)
                 values = {"amount": number, "note": f"{name}.{number}", "at": step.at}
-                self._execute(connection, step.does, values)
+                self._step(connection, step, values)
                 done[step.does] += 1
             self._stopping.wait(transaction.idle)
             connection.execute("commit" if transaction.commits else "rollback")
             done["commit" if transaction.commits else "rollback"] += 1
-        except _CONFLICTS:
+        except self.conflicts:
             connection.execute("rollback")
             done["conflict"] += 1
         self.done.update(done)
+
+    def _connect(self) -> Any:
+        connection = self.database.connect()
+        connection.execute("set lock_timeout = '250ms'")
+        return connection
+
+    def _step(self, connection: Any, step: Step, values: dict[str, Any]) -> None:
+        self._stopping.wait(step.wait)
+        self._execute(connection, step.does, values)
 
     def _execute(self, connection: psycopg.Connection[Any], does: str, values: Any) -> None:
         statement = _STATEMENTS[does]
@@ -209,8 +222,3 @@ class Writers:
                 f"where id = {statement}"
             )
         connection.execute(statement, values if "%(" in statement else None)
-
-
-def micros(column: str = "updated_at") -> str:
-    """SQL of PostgreSQL: a timestamp as whole microseconds since 1970."""
-    return f"(extract(epoch from {column}) * 1000000)::bigint"

@@ -50,6 +50,8 @@ _LEFT_OUT = (
 )
 _WITHOUT = "Spark works without it, but starts more slowly"
 _QUIET = "-Xlog:cds*=off"
+# Of the recording: its JVM is over before better code would pay.
+_QUICK = f"{_QUIET} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # Read by spark-class, whose arguments a sourced file sees. The user's own options come last: the
 # JVM obeys the last. The JVM takes no archive if a folder on its class path has a file in it, and
 # conf/ is the first there; so it goes off the path, unless something needs it.
@@ -187,7 +189,7 @@ def _make(home: Path, folder: Path, jvm: _Jvm) -> None:
     fresh = folder / "new.jsa"
     fresh.unlink(missing_ok=True)  # of a setup that was killed
     try:
-        _record(home, jvm, f"-XX:ArchiveClassesAtExit={fresh} {_base(folder, jvm)}{_QUIET}")
+        _record(home, jvm, f"{_base(folder, jvm)}{_QUICK} -XX:ArchiveClassesAtExit={fresh}")
         if not fresh.is_file():
             raise _Unsuitable("this Java wrote none")
         fresh.replace(folder / "classes.jsa")

@@ -162,5 +162,5 @@ class Lookout(ABC):
         """The activity that a table's rows may come from, read before its rows are.
 
         Args:
-            connection: one that is in no transaction.
+            connection: a new one, of which nobody has seen a transaction yet.
         """

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
+from benchmarks.mariadb_writers import MariaDbWriters
 from benchmarks.proxy import Proxy
 from benchmarks.spark_tools import PlainCursor, Strandline
 from benchmarks.tools import Tool
@@ -25,19 +26,36 @@ def _verdict(database: Database, tool: Tool) -> Verdict:
     return judge(source_rows(database), versions)
 
 
+DRIVERS = {
+    "postgres": {"driver": "org.postgresql.Driver"},
+    "mariadb": {
+        "driver": "org.mariadb.jdbc.Driver",
+        "sessionInitStatement": "set time_zone = '+00:00'",
+    },
+}
+
+
+@pytest.mark.parametrize(("kind", "writing"), [("postgres", Writers), ("mariadb", MariaDbWriters)])
 def test_under_live_writers_ours_loses_nothing_and_a_plain_cursor_does(
-    spark: SparkSession, tmp_path: Path, postgres_database: Database
+    spark: SparkSession,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    kind: str,
+    writing: type[Writers],
 ) -> None:
-    database = postgres_database
+    database: Database = request.getfixturevalue(f"{kind}_database")
     account = {"user": database.user, "password": database.password}
-    ours = Strandline(spark, tmp_path, f"raw_{database.name}", database.url, **account)
-    options = {"url": database.url, "driver": "org.postgresql.Driver", **account}
+    ours = Strandline(spark, tmp_path, f"raw_{kind}_{database.name}", database.url, **account)
+    # Spark 3.5 quotes names as MariaDB does by this URL only.
+    url = database.url.replace("jdbc:mariadb:", "jdbc:mysql:") + "?permitMysqlScheme=true"
+    options = {"url": database.url if kind == "postgres" else url, **DRIVERS[kind], **account}
     plain = PlainCursor(spark, tmp_path / "plain", ">", options)
-    writers = Writers(database, seed=1, backwards=True)
+    writers = writing(database, seed=1, backwards=True)
     writers.create()
     late = database.connect()
-    late.execute("begin")
-    late.execute(f"insert into {TABLE} (amount, note) values (0, 'late')")
+    execute = late.cursor().execute
+    execute("begin")
+    execute(f"insert into {TABLE} (amount, note) values (0, 'late')")
     ours.sync()
     writers.start()
     began, syncs = time.monotonic(), 0
@@ -48,7 +66,7 @@ def test_under_live_writers_ours_loses_nothing_and_a_plain_cursor_does(
             syncs += 1
     finally:
         writers.stop()
-    late.execute("commit")
+    execute("commit")
     late.close()
     for tool in (ours, ours, plain, plain):
         tool.sync()

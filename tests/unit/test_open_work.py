@@ -1,0 +1,100 @@
+"""How far back open work reaches: pure functions over what a database showed."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from loader.cursor import Cursor, CursorType
+from loader.sources.open_work import Activity, OpenWork, Writer
+
+NOON = dt.datetime(2026, 3, 1, 12)
+
+
+def _at(minutes: float) -> dt.datetime:
+    return NOON + dt.timedelta(minutes=minutes)
+
+
+def _seen(minutes: float, *writers: float, running: float | None = None) -> Activity:
+    base = minutes if running is None else running
+    return Activity(_at(minutes), _at(base), tuple(Writer(_at(w)) for w in writers))
+
+
+def _since(*looks: Activity) -> list[float]:
+    found, before = [], None
+    for look in looks:
+        before = OpenWork.from_mark(look.remembered(before, look.clock).to_mark())
+        assert before is not None
+        found.append((before.since - NOON).total_seconds() / 60)
+    return found
+
+
+def test_nothing_open_reaches_to_the_clock() -> None:
+    assert _since(_seen(0), _seen(10)) == [0, 10]
+
+
+def test_a_statement_is_known_by_its_start() -> None:
+    assert _since(_seen(0), _seen(10, running=3), _seen(20)) == [0, 3, 20]
+
+
+def test_a_transactions_first_statement_ran_at_the_last_sync_or_began_after_it() -> None:
+    # one may have waited from minute 0 or 3 on for a transaction that began in minute 8
+    assert _since(_seen(0), _seen(10, 8)) == [0, 0]
+    assert _since(_seen(5, running=3), _seen(10, 8)) == [3, 3]
+
+
+def test_a_transaction_that_stays_open_does_not_hold_back_more_than_itself() -> None:
+    looks = [_seen(0), _seen(10, 8), _seen(20, 8, 15), _seen(30, 15, 25), _seen(40, 35), _seen(50)]
+    assert _since(*looks) == [0, 0, 0, 10, 30, 50]
+
+
+def test_transactions_of_one_second_are_taken_for_the_older() -> None:
+    assert _since(_seen(0), _seen(10, 10), _seen(20, 10)) == [0, 0, 0]
+
+
+def test_a_transaction_of_unknown_past_may_have_waited_for_a_day() -> None:
+    assert _since(_seen(0, -5)) == [-5 - 24 * 60]
+    assert _since(_seen(0), _seen(10, -5)) == [0, -5 - 24 * 60]  # of another server
+
+
+def test_a_prepared_transaction_without_a_session_is_as_old_as_all_that_was_open() -> None:
+    adopted = Activity(_at(20), _at(20), (Writer(_at(19), adopted=True),))
+    assert _since(_seen(0), _seen(10, 8), adopted) == [0, 0, 0]
+    assert _since(adopted)[0] < -60 * 24 * 365 * 50
+
+
+@pytest.mark.parametrize(
+    ("low", "type_", "offset", "reach"),
+    [
+        ("2026-03-01 12:09:00", CursorType.TIMESTAMPTZ, 3600, "2026-03-01 12:02:59"),
+        ("2026-03-01 13:09:00", CursorType.TIMESTAMP, 3600, "2026-03-01 13:01:59"),
+        # the writers are eight hours behind the database's zone, or ahead of it
+        ("2026-03-01 05:09:00", CursorType.TIMESTAMP, 3600, "2026-03-01 05:01:59"),
+        ("2026-03-01 21:09:00", CursorType.TIMESTAMP, 3600, "2026-03-01 13:02:59"),
+        # the clock was set back an hour since: what is written now lies below the cursor
+        ("2026-03-01 14:09:00", CursorType.TIMESTAMP, 3600, "2026-03-01 13:02:59"),
+        ("2026-03-01", CursorType.DATE, 3600, "2026-02-28"),
+        ("0001-01-01 00:00:01", CursorType.TIMESTAMP, 0, "0001-01-01 00:00:00"),
+    ],
+)
+def test_the_reach_is_in_the_cursors_type(
+    low: str, type_: CursorType, offset: int, reach: str
+) -> None:
+    work = OpenWork(clock=_at(9), base=_at(3), until=_at(10))
+    assert work.reach(Cursor.parse(low, type_), offset).text == reach
+
+
+def test_what_has_come_is_remembered_once() -> None:
+    quiet = _seen(10).remembered(None, _at(10))
+    late = _seen(20, 8).remembered(quiet, _at(20))
+    still = _seen(30, 8).remembered(late, _at(30))
+    over = _seen(30).remembered(late, _at(30))
+    assert not quiet.settled(over)
+    assert not late.settled(still)
+    assert late.settled(over)
+
+
+def test_a_mark_of_another_kind_is_none() -> None:
+    assert OpenWork.from_mark(None) is None
+    assert OpenWork.from_mark({"since": "x", "xmin": "3", "open": True, "system": ""}) is None
