@@ -27,7 +27,7 @@ from loader.reconcile.comparison import (
 )
 from loader.reconcile.reconciled import Verified
 from loader.sources import Snapshot
-from loader.sources.contents import KEY, Share
+from loader.sources.contents import KEY, Contents, Share
 
 SAMPLE = 10
 _OWN = "_cq_own_key"
@@ -91,6 +91,7 @@ def certain(
     )
     gone = candidates.where(f.col(KIND) == DELETE)
     gone, changed = _sought(plan, comparison.lake.spark, snapshot, gone)
+    changed = _hashed_alike(contents, changed)
     return Differences(kept(rows.where(~same).drop(HASH, DELETED)), gone, changed)
 
 
@@ -111,6 +112,18 @@ def _by_value(comparison: Comparison, rows: DataFrame) -> DataFrame:
     odd = odd.withColumn(KIND, f.when(f.col(DELETED).isNull(), ROW).otherwise(UPDATE))
     even = rows.where(f.col(KEY) == f.col(_OWN))
     return even.unionByName(odd).drop(_OWN)
+
+
+def _hashed_alike(contents: Contents, keys: tuple[str, ...]) -> tuple[str, ...]:
+    """Of keys, by Spark's hash, those that the source does not have by another hash.
+
+    The others are compared with the bucket that they have in the source.
+    """
+    if not 0 < len(keys) <= _NAMED:
+        return keys
+    own = contents.key_hash()
+    odd = contents.rows(Share(1)).where((f.col(KEY) != own) & own.isin(*keys))
+    return tuple(set(keys) - {row[_OWN] for row in odd.select(own.alias(_OWN)).collect()})
 
 
 def _sought(
