@@ -1,13 +1,18 @@
 # Every target works on a fresh clone with nothing but Python 3.10 to 3.12 on the machine.
 #   make demo     an embedded shop database, synced and built three times
+#   make test-fast    what to run before each commit: lint, the tests that need neither Spark
+#                 nor a server, and one real sync and build
 #   make test     all tests, against real PostgreSQL, MariaDB and Redis servers that the
 #                 suite starts
 #   make lint     formatting, lint, types
 #   make bench    measurements, of this machine
+#   make bench-cold    how long a command takes from the shell, beside dlt
 #   make bench-correctness    rows lost under live writers: ours, dlt, plain cursors
+#   make nemesis  random schedules of writers, events, kills and commands, until one fails
 # PYTHON=… picks the Python of the virtual environment, VENV=… its folder,
 # TESTS="tests -m 'not slow'" what `make test` runs, WORKERS=1 in how many processes,
-# CORRECTNESS="--seconds 20" how `make bench-correctness` runs.
+# CORRECTNESS="--seconds 20" how `make bench-correctness` runs, NEMESIS="--minutes 60 --seed 7"
+# how `make nemesis` does.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -19,12 +24,15 @@ VENV ?= .venv
 TESTS ?= tests
 WORKERS ?= 2
 CORRECTNESS ?=
+NEMESIS ?=
+COLD ?=
+PYTEST := "$(VENV)/bin/python" -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DRIVERS := $(VENV)/.drivers
 PEERS := $(VENV)-peers
 
-.PHONY: help install demo test lint bench bench-correctness clean
+.PHONY: help install demo test test-fast lint bench bench-cold bench-correctness nemesis clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -53,7 +61,10 @@ demo: $(INSTALLED)
 	"$(BIN)/python" demo/run.py
 
 test: $(DRIVERS)
-	eval "\"$(BIN)/python\" -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)"
+	eval '$(PYTEST) --durations 10 --durations-min 1' "$(TESTS)"
+
+test-fast: lint
+	$(PYTEST) -m fast tests
 
 lint: $(INSTALLED)
 	"$(BIN)/ruff" format --check .
@@ -71,8 +82,14 @@ $(PEERS)/.installed: benchmarks/peers.txt .ci/venv
 	echo '*' > "$(PEERS)/.gitignore"
 	touch $@
 
+bench-cold: $(DRIVERS) $(PEERS)/.installed
+	"$(BIN)/python" benchmarks/cold.py --peers "$(PEERS)/bin/python" $(COLD)
+
 bench-correctness: $(DRIVERS) $(PEERS)/.installed
 	"$(BIN)/python" benchmarks/correctness.py --peers "$(PEERS)/bin/python" $(CORRECTNESS)
+
+nemesis: $(DRIVERS)
+	"$(BIN)/python" -m benchmarks.nemesis $(NEMESIS)
 
 clean:
 	rm -rf "$(VENV)" "$(PEERS)" target logs dbt_packages .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -192,7 +192,8 @@ def _chunk(
     watch.reached("state-recorded", plan.name)
     stores.ledger.append(done)
     watch.reached("ledger-recorded", plan.name)
-    return done, Known(after, known.next_batch + (1 if commit else 0))
+    next_batch = known.next_batch + (1 if commit else 0)
+    return done, replace(known, state=after, next_batch=next_batch)
 
 
 def _record(plan: Plan, known: Known, window: Window, bounds: Bounds, run_id: str) -> SyncRecord:

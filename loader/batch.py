@@ -20,12 +20,14 @@ from loader.delta import (
     Stamp,
     hides_a_cursor,
     marked,
+    placed,
     stamped,
 )
 from loader.lake import Lake
 from loader.ledger import SyncRecord, now
 from loader.order import GENERATION, quoted
 from loader.plan import FULL_REFRESH, Plan
+from loader.sharing import own_rows
 from loader.sources import Snapshot
 from loader.state import TableState
 from loader.watch import Watch
@@ -76,11 +78,13 @@ def extracted(
     if record.mode == FULL_REFRESH or not lake.exists(plan.lake_table):
         yield replace(intended, rows=rows)
         return
+    raw = own_rows(plan, lake.frame(plan.lake_table))
+    generations = Generations(after.base or after.generation, after.generation)
+    if generations.base < generations.current and plan.key and not plan.authoritative:
+        rows = placed(rows, raw, plan.key, generations)
     if keeps and not plan.authoritative:
         yield replace(intended, rows=rows)
         return
-    raw = lake.frame(plan.lake_table)
-    generations = Generations(after.base or after.generation, after.generation)
     nulls = bounds.nulls > 0
     judged = marked(rows, raw, plan.key, window, nulls, generations, plan.authoritative)
     # Read once, judged once: the counts that the commit carries are those of its rows.

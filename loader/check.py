@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pyspark.sql import functions as f
 
 from loader.candidates import candidates, marks_of_deletion
+from loader.commits import newest_commit
 from loader.cursor import CursorType
 from loader.delta import HASH
 from loader.errors import LoaderError
@@ -14,6 +15,7 @@ from loader.lake import Lake
 from loader.order import GENERATION, quoted
 from loader.pipeline import Pipeline, Planned
 from loader.plan import INCREMENTAL, Plan
+from loader.sharing import admitted, own_rows
 from loader.sources import Snapshot, SourceTable, Window
 
 # So many rows at the highest cursor are read again at every sync before it is worth a word.
@@ -38,12 +40,18 @@ def checked(pipeline: Pipeline, part: Planned) -> Iterator[tuple[Plan, list[str]
             for plan in part.plans:
                 try:
                     lake = pipeline.stores(part.spec).lake
+                    _admitted(plan, lake)
                     notes = [*drifted(plan, lake), *findings(plan), *measured(plan, snapshot)]
                     yield plan, [*notes, *unbumped(plan, lake)]
                 except Exception as error:
                     yield pipeline.cleared(error, f"table {plan.name}")
     except Exception as error:
         yield pipeline.cleared(error, where)
+
+
+def _admitted(plan: Plan, lake: Lake) -> None:
+    if lake.exists(plan.lake_table):
+        admitted(plan, lake, newest_commit(lake, plan.lake_table))
 
 
 def drifted(plan: Plan, lake: Lake) -> list[str]:
@@ -106,7 +114,7 @@ def unbumped(plan: Plan, lake: Lake) -> list[str]:
     cursor = plan.cursor
     if cursor is None or not plan.key or not lake.exists(plan.lake_table):
         return []
-    raw = lake.frame(plan.lake_table)
+    raw = own_rows(plan, lake.frame(plan.lake_table))
     if not {cursor.name, *plan.key} <= set(raw.columns):
         return []
     parts = [f.col(quoted(name)) for name in (GENERATION, *plan.key, cursor.name)]

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as f
+
+from loader.order import SOURCE_NAME
 
 if TYPE_CHECKING:
     from loader.lake import Lake
@@ -20,6 +24,8 @@ STATE = "strandline.state"
 SYNC = "strandline.sync"
 NEWEST = "strandline.newest"
 COMPACTED_TO = "strandline.compacted_to"
+SOURCES = "strandline.sources"
+"""Property of a shared raw table: its sources (JSON), see :mod:`loader.sharing`."""
 
 
 @dataclass(frozen=True)
@@ -43,23 +49,48 @@ class Commit:
     rows: int | None = None
     at: dt.datetime | None = None
 
+    @property
+    def source(self) -> str | None:
+        """The source whose rows these are; None where the commit that said it has expired."""
+        named = (self.sync or {}).get("source_name")
+        return str(named) if named else None
 
-def newest_commit(lake: Lake, table: str) -> Commit:
-    """The newest published batch; the truth that state and ledger are indexes of."""
+
+def newest_commit(lake: Lake, table: str, of: Collection[str] = ()) -> Commit:
+    """The newest published batch; the truth that state and ledger are indexes of.
+
+    Args:
+        of: only batches of these sources; empty is all.
+    """
     handle = lake.handle(table)
-    kept = _kept(handle)
-    snapshot = handle.currentSnapshot()
-    while snapshot is not None:
-        found = _commit(handle, snapshot)
-        if found is not None:
-            forgot = found.state is None and kept is not None and kept.batch == found.batch
-            return kept if kept and forgot else found
-        parent = snapshot.parentId()
-        snapshot = handle.snapshot(parent) if parent is not None else None
     if handle.currentSnapshot() is None:
         return Commit()
-    [row] = lake.spark.sql(f"select max(_cq_batch) as b from {lake.name(table)}").collect()
-    return kept if kept and kept.batch == row["b"] else Commit(batch=row["b"] or 0)
+    kept = _kept(handle, of)
+    for found in _published(handle):
+        if of and (found.source or source_of(lake, table, found.batch)) not in of:
+            continue
+        forgot = found.state is None and kept is not None and kept.batch == found.batch
+        return kept if kept and forgot else found
+    rows = lake.frame(table)
+    rows = rows.where(f.col(SOURCE_NAME).isin(*of)) if of else rows
+    [row] = rows.agg(f.max("_cq_batch").alias("batch")).collect()
+    return kept if kept and kept.batch == row["batch"] else Commit(batch=row["batch"] or 0)
+
+
+def source_of(lake: Lake, table: str, batch: int) -> str | None:
+    """The source of a batch, as its rows tell it; None where it has none any more."""
+    rows = lake.frame(table).where(f.col("_cq_batch") == batch).select(SOURCE_NAME).take(1)
+    return str(rows[0][0]) if rows else None
+
+
+def sharers(handle: Any) -> dict[str, Any]:
+    """The sources that share a raw table, with what each has said; empty where it is not shared.
+
+    Args:
+        handle: Iceberg's own object for the table.
+    """
+    found: dict[str, Any] = json.loads(handle.properties().get(SOURCES) or "{}")
+    return found
 
 
 def all_commits(lake: Lake, table: str) -> list[Commit]:
@@ -69,16 +100,11 @@ def all_commits(lake: Lake, table: str) -> list[Commit]:
     removed rows, nobody knows how many there were.
     """
     handle = lake.handle(table)
+    current = handle.currentSnapshot()
     found: dict[int, Commit] = {}
-    snapshot = current = handle.currentSnapshot()
-    while snapshot is not None:
-        commit = _commit(handle, snapshot)
-        if commit is not None:
-            found.setdefault(commit.batch, commit)
-        parent = snapshot.parentId()
-        snapshot = handle.snapshot(parent) if parent is not None else None
-    kept = _kept(handle)
-    if current is not None and kept is not None:
+    for commit in _published(handle):
+        found.setdefault(commit.batch, commit)
+    for kept in _all_kept(handle) if current is not None else ():
         found.setdefault(kept.batch, kept)
     if current is not None and set(found) != set(range(1, max(found, default=0) + 1)) | {1}:
         found = {commit.batch: commit for commit in _told_by_rows(lake, table)} | found
@@ -86,14 +112,24 @@ def all_commits(lake: Lake, table: str) -> list[Commit]:
 
 
 def keep_newest(lake: Lake, table: str) -> None:
-    """Keeps what the newest batch's commit says, as that commit is about to expire."""
-    newest = newest_commit(lake, table)
-    if newest.state is None:
-        return
-    said = {**asdict(newest), "at": newest.at.isoformat() if newest.at else None}
-    text = json.dumps(said, sort_keys=True, default=str)
-    if text != lake.handle(table).properties().get(NEWEST):
-        lake.set_properties(table, {NEWEST: text})
+    """Keeps what the newest batch's commit says, as that commit is about to expire.
+
+    Of a shared table, what the newest commit of each source says.
+    """
+    properties = lake.handle(table).properties()
+    wanted: dict[str, Collection[str]] = {NEWEST: ()}
+    wanted |= {f"{NEWEST}.{name}": (name,) for name in sharers(lake.handle(table))}
+    told = {}
+    for key, of in wanted.items():
+        newest = newest_commit(lake, table, of)
+        if newest.state is None:
+            continue
+        said = {**asdict(newest), "at": newest.at.isoformat() if newest.at else None}
+        text = json.dumps(said, sort_keys=True, default=str)
+        if text != properties.get(key):
+            told[key] = text
+    if told:
+        lake.set_properties(table, told)
 
 
 def _told_by_rows(lake: Lake, table: str) -> Iterator[Commit]:
@@ -140,10 +176,28 @@ def _commit(handle: Any, snapshot: Any) -> Commit | None:
     )
 
 
-def _kept(handle: Any) -> Commit | None:
+def _published(handle: Any) -> Iterator[Commit]:
+    """The batches whose commits are there, newest first."""
+    snapshot = handle.currentSnapshot()
+    while snapshot is not None:
+        found = _commit(handle, snapshot)
+        if found is not None:
+            yield found
+        parent = snapshot.parentId()
+        snapshot = handle.snapshot(parent) if parent is not None else None
+
+
+def _kept(handle: Any, of: Collection[str] = ()) -> Commit | None:
     """The newest batch as compaction kept it; an older one once newer ones were published."""
-    text = handle.properties().get(NEWEST)
-    if not text:
-        return None
-    said = json.loads(text)
-    return Commit(**{**said, "at": dt.datetime.fromisoformat(said["at"]) if said["at"] else None})
+    kept = [one for one in _all_kept(handle) if not of or one.source in of]
+    return max(kept, key=lambda one: one.batch, default=None)
+
+
+def _all_kept(handle: Any) -> Iterator[Commit]:
+    properties = handle.properties()
+    for key in (NEWEST, *(f"{NEWEST}.{name}" for name in sharers(handle))):
+        text = properties.get(key)
+        if text:
+            said = json.loads(text)
+            at = dt.datetime.fromisoformat(said["at"]) if said["at"] else None
+            yield Commit(**{**said, "at": at})

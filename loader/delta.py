@@ -23,14 +23,14 @@ from pyspark.sql import types as t
 from pyspark.sql.window import Window as Over
 
 from loader.literal import literal
-from loader.order import BATCH, GENERATION, SEQUENCE, quoted, version_column
+from loader.order import BATCH, GENERATION, SEQUENCE, SOURCE_NAME, quoted, version_column
 from loader.row_hash import row_hash as row_hash
 from loader.window import Window
 
 HASH = "_cq_row_hash"
 DELETED = "_cq_deleted"
 COLUMNS: dict[str, t.DataType] = {
-    "_cq_source_name": t.StringType(),
+    SOURCE_NAME: t.StringType(),
     "_cq_sync_time": t.TimestampType(),
     BATCH: t.LongType(),
     SEQUENCE: t.LongType(),
@@ -65,7 +65,7 @@ def stamped(rows: DataFrame, stamp: Stamp) -> DataFrame:
     """
     return rows.select(
         *(f.col(quoted(name)) for name in rows.columns),
-        f.lit(stamp.source).alias("_cq_source_name"),
+        f.lit(stamp.source).alias(SOURCE_NAME),
         f.lit(stamp.sync_time).cast("timestamp").alias("_cq_sync_time"),
         f.lit(stamp.batch).cast("bigint").alias(BATCH),
         f.monotonically_increasing_id().alias(SEQUENCE),
@@ -126,7 +126,7 @@ def marked(
         raw: the raw table.
         key: the primary key; empty compares whole rows, as many times as raw holds them.
         nulls: whether any of the rows has no cursor.
-        authoritative: the source has each key once, as it is now.
+        authoritative: the source has each key once, as it is now. Else the rows are :func:`placed`.
     """
     region = _region(raw, window, nulls)
     known = _comparable(raw, region, generations)
@@ -142,11 +142,12 @@ def marked(
             payload.alias("payload"),
             at.alias("cursor"),
             version_column(cursor).alias("version"),
+            f.struct(f.col(GENERATION), payload).alias("placed"),
         )
         .groupBy(*parts)
         .agg(
             f.max_by(f.struct("payload", "cursor"), "version").alias("_cq_newest"),
-            f.collect_set("payload").alias("_cq_payloads"),
+            f.collect_set("placed").alias("_cq_placed"),
         )
     )
     same_key = [
@@ -159,7 +160,9 @@ def marked(
     if authoritative:
         redelivered = found.isNotNull() & ties & same
     else:
-        in_raw = f.coalesce(f.array_contains("_cq_payloads", payload), f.lit(False))
+        # In an older generation it says nothing any more.
+        there = f.array_contains("_cq_placed", f.struct(f.col(GENERATION), payload))
+        in_raw = f.coalesce(there, f.lit(False))
         # Rows of one key that share raw's newest cursor stand or fall together: of (A, B) read
         # again, dropping B alone would make A the newest.
         group = Over.partitionBy(*(f.col(quoted(name)) for name in key), ties)
@@ -177,6 +180,36 @@ def marked(
         *(f.col(quoted(name)) for name in rows.columns),
         redelivered.alias(REDELIVERED),
         overrules.alias(OVERRULES),
+    )
+
+
+def placed(
+    rows: DataFrame, raw: DataFrame, key: Sequence[str], generations: Generations
+) -> DataFrame:
+    """Stamped rows, each in the generation that its key has in raw.
+
+    For sources that may bring several versions of a key, in any order: there the cursor says which
+    is the newest, and only where a read has overruled it (a repair), that read does. It did so for
+    the keys that it wrote, and their later rows are compared with it, in its generation. Of all
+    other keys rows stay in the base generation, where older versions still outrank what is late.
+
+    Reads raw's rows above the base only: those that were repaired, and what came of their keys.
+
+    Args:
+        raw: the raw table.
+    """
+    parts = [f"_cq_key_{i}" for i in range(len(key))]
+    repaired = (
+        raw.where(f.col(GENERATION) > f.lit(generations.base))
+        .groupBy(*(f.col(quoted(name)).alias(part) for name, part in zip(key, parts, strict=True)))
+        .agg(f.max(GENERATION).alias("_cq_key_generation"))
+    )
+    same = [f.col(quoted(n)).eqNullSafe(f.col(p)) for n, p in zip(key, parts, strict=True)]
+    base = f.lit(generations.base).cast("bigint")
+    return (
+        rows.join(repaired, reduce(and_, same), "left")
+        .withColumn(GENERATION, f.coalesce("_cq_key_generation", base))
+        .select(*(f.col(quoted(name)) for name in rows.columns))
     )
 
 

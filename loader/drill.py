@@ -2,24 +2,30 @@
 
 ``LOADER_CRASH_AT=published loader run`` dies after the first batch is published, before its
 state is written; ``LOADER_CRASH_AT=published:shop.orders`` waits for that table, and
-``ledger-recorded:shop.orders#5`` for the fifth time it gets there (a backfill's fifth chunk). The
-next run must complete as if nothing had happened. The tests do this at every step.
+``ledger-recorded:shop.orders#5`` for the fifth time it gets there (a backfill's fifth chunk).
+Several places, separated by commas, stop each table at its own step, and the loader dies when all
+of them stand there: one crash, many positions. The next run must complete as if nothing had
+happened. The tests do this at every step.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from loader.errors import SpecError
+from loader.errors import SpecError, TableError
 from loader.problems import did_you_mean
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 VARIABLE = "LOADER_CRASH_AT"
+WAIT_SECONDS = 300
+"""How long a table stands at its place for the others."""
 
 STEPS = {
     "locked": "the table is ours, nothing was looked at",
@@ -37,31 +43,61 @@ STEPS = {
 """The steps of the sync protocol, in order, with what is true when each is reached."""
 
 
-class Drill:
-    """Kills this process, and the Spark in it, when a table reaches a step.
+@dataclass
+class Place:
+    """Where one table is to be when the crash comes.
 
-    Args:
+    Attributes:
         step: one of :data:`STEPS`.
         table: ``source.table``; None is the first table that gets there.
-        pids: the processes to kill, this one last.
-        times: how often it must have come there.
+        times: how often it has yet to come there.
     """
 
-    def __init__(self, step: str, table: str | None, pids: tuple[int, ...], times: int = 1) -> None:
-        self.step = step
-        self.table = table
+    step: str
+    table: str | None = None
+    times: int = 1
+
+
+class Drill:
+    """Kills this process, and the Spark in it, when every place is taken.
+
+    Args:
+        places: where tables must be; with several, each table waits at its own.
+        pids: the processes to kill, this one last.
+    """
+
+    def __init__(self, places: Sequence[Place], pids: tuple[int, ...]) -> None:
+        self.places = places
         self.pids = pids
-        self.times = times
+        self._arrival = threading.Lock()
 
     def reached(self, step: str, table: str) -> None:
-        """A table has come to a step."""
-        if step != self.step or self.table not in (None, table):
-            return
-        self.times -= 1
-        if self.times < 1:
-            # SIGKILL: nothing gets to clean up.
-            for pid in self.pids:
-                os.kill(pid, signal.SIGKILL)
+        """A table has come to a step.
+
+        Raises:
+            TableError: where the other tables do not come to their places.
+        """
+        for place in self.places:
+            if place.step == step and place.table in (None, table):
+                with self._arrival:
+                    place.times -= 1
+                    if all(one.times < 1 for one in self.places):
+                        self._kill()
+                if place.times < 1:
+                    self._stand(table)
+
+    def _kill(self) -> None:
+        for pid in self.pids:
+            os.kill(pid, signal.SIGKILL)  # nothing gets to clean up
+
+    def _stand(self, table: str) -> None:
+        threading.Event().wait(WAIT_SECONDS)
+        raise TableError(
+            f"waited {WAIT_SECONDS} seconds for the other tables of the drill",
+            where=f"table {table}, {VARIABLE}",
+            remedy="Give each place a table of its own, and run with --concurrency at least as "
+            "high as there are places",
+        )
 
 
 def drill(environment: Mapping[str, str], spark: SparkSession) -> Drill | None:
@@ -73,7 +109,13 @@ def drill(environment: Mapping[str, str], spark: SparkSession) -> Drill | None:
     wanted = environment.get(VARIABLE)
     if not wanted:
         return None
-    place, _, times = wanted.partition("#")
+    places = [_place(text.strip()) for text in wanted.split(",")]
+    jvm: Any = spark._jvm
+    return Drill(places, (jvm.java.lang.ProcessHandle.current().pid(), os.getpid()))
+
+
+def _place(text: str) -> Place:
+    place, _, times = text.partition("#")
     step, _, table = place.partition(":")
     if times and not times.isdecimal():
         raise SpecError(
@@ -85,6 +127,4 @@ def drill(environment: Mapping[str, str], spark: SparkSession) -> Drill | None:
             where=VARIABLE,
             remedy=f"{did_you_mean(step, STEPS)} Its steps: {', '.join(STEPS)}".strip(),
         )
-    jvm: Any = spark._jvm
-    pids = (jvm.java.lang.ProcessHandle.current().pid(), os.getpid())
-    return Drill(step, table or None, pids, int(times or 1))
+    return Place(step, table or None, int(times or 1))

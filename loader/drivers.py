@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,6 +162,10 @@ def download(driver: Driver, folder: Path) -> Path:
 
 
 def _fetch(driver: Driver, partial: Path) -> str:
+    # Here, as every sync of a database imports this module, and downloads nothing.
+    import urllib.error
+    import urllib.request
+
     digest = hashlib.sha256()
     with partial.open("wb") as file:
         try:

@@ -21,6 +21,9 @@ _REMEDIES = {
     "java heap space": "Give Spark more memory (spark.driver.memory in the profile's target)",
     "exceeds max precision": "Read it through a view in the source that casts the column: Spark's "
     "numbers have 38 digits, 18 of them after the point where the source declares none",
+    "malformed csv record": "A line does not have the table's columns: the file is half written (run again), "
+    "of another table, or broken. With the reader option mode: PERMISSIVE what is missing is null",
+    "header does not conform": "A file was written with another header meanwhile: run again",
     "permission denied": "Let the user that runs the loader write there",
 }
 

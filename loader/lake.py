@@ -13,7 +13,7 @@ import json
 import tempfile
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -31,8 +31,9 @@ from loader.delta import COLUMNS
 from loader.errors import SpecError, TableError
 from loader.lease import FileOwners, Lease
 from loader.order import quoted
+from loader.records import Records
 from loader.schema.drift import Drift, drift, unchanged
-from loader.schema.source_schema import PROPERTY, SourceSchema
+from loader.schema.source_schema import PROPERTY, SourceSchema, property_of, remembered
 from loader.schema.terms import Terms
 from loader.schema.widening import kept_as
 
@@ -64,7 +65,8 @@ class Lake:
 
     def prepare(self) -> None:
         """Makes the namespace, where it is not there yet."""
-        self.spark.sql(f"create namespace if not exists {quoted(self.schema)}")
+        if not self.spark.catalog.databaseExists(quoted(self.schema)):
+            self.spark.sql(f"create namespace if not exists {quoted(self.schema)}")
 
     def exists(self, table: str) -> bool:
         """Whether the table is there."""
@@ -137,19 +139,21 @@ class Lake:
         """
         if not self.exists(table):
             return unchanged(schema)
-        text = self.handle(table).properties().get(PROPERTY)
-        remembered = SourceSchema.parse(text, f"table {table}") if text else None
-        return drift(self.frame(table).schema, remembered, schema, terms)
+        said = remembered(dict(self.handle(table).properties()), terms.source, f"table {table}")
+        return drift(self.frame(table).schema, said, schema, terms)
 
-    def evolve(self, table: str, followed: Drift) -> None:
+    def evolve(self, table: str, followed: Drift, source: str = "") -> None:
         """Brings a raw table's columns up to the source's, before rows of the new form arrive.
 
         What is remembered of the source stays as it was until they are published; after a crash
         in between the same is found to do, as far as it was not done.
+
+        Args:
+            source: of a shared table, whose columns these are.
         """
         if not followed.alterations:
             return
-        self.set_properties(table, {PROPERTY: followed.before.text})
+        self.set_properties(table, {property_of(source): followed.before.text})
         for alteration in followed.alterations:
             self.spark.sql(f"alter table {self.name(table)} {alteration.sql}")
 
@@ -204,11 +208,14 @@ class Lake:
         snapshot = self.handle(table).snapshot(snapshot_id)
         return int(snapshot.summary().get("added-records") or 0)
 
-    def publish(self, table: str, snapshot_id: int, source: SourceSchema | None = None) -> Commit:
+    def publish(
+        self, table: str, snapshot_id: int, columns: SourceSchema | None = None, source: str = ""
+    ) -> Commit:
         """Makes a staged batch visible, whole, in one commit.
 
         Args:
-            source: what the same commit remembers of the source.
+            columns: what the same commit remembers of the source.
+            source: of a shared table, which one.
 
         Raises:
             TableError: where that batch number was published already.
@@ -217,8 +224,9 @@ class Lake:
         transaction = handle.newTransaction()
         try:
             transaction.manageSnapshots().cherrypick(snapshot_id).commit()
-            if source is not None and source.text != handle.properties().get(PROPERTY):
-                transaction.updateProperties().set(PROPERTY, source.text).commit()
+            name = property_of(source)
+            if columns is not None and columns.text != handle.properties().get(name):
+                transaction.updateProperties().set(name, columns.text).commit()
             transaction.commitTransaction()
         except Py4JJavaError as error:
             if "DuplicateWAPCommit" in str(error.java_exception):
@@ -258,10 +266,28 @@ class Lake:
         return len(orphans)
 
     def append(self, table: str, rows: DataFrame) -> None:
-        """A plain append to a shared table (state, ledger): one writer at a time."""
+        """A plain append to a shared table: one writer at a time."""
+        with self._alone(table):
+            rows.writeTo(self.name(table)).append()
+
+    def add(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """A plain append of a few rows to a shared table, without a Spark job; see :meth:`append`.
+
+        Args:
+            rows: column by column, as :meth:`loader.records.Records.append` takes them.
+        """
+        with self._alone(table):
+            self.records(table).append(rows)
+
+    def records(self, table: str) -> Records:
+        """A few of the table's rows, without a Spark job."""
+        return Records(self.spark, self.handle(table))
+
+    @contextmanager
+    def _alone(self, table: str) -> Iterator[None]:
         try:
             with _shared, self.lock(table):
-                rows.writeTo(self.name(table)).append()
+                yield
         except Timeout:
             raise TableError(
                 f"another process has been writing {self.schema}.{table} for a minute",
@@ -313,6 +339,8 @@ class Lake:
     def handle(self, table: str) -> Any:
         """Iceberg's own object for a table, freshly loaded."""
         jvm: Any = self.spark._jvm
+        # Catalogs are looked up in the settings of the session that is active in the thread.
+        jvm.org.apache.spark.sql.SparkSession.setActiveSession(self.spark._jsparkSession)
         return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
             self.spark._jsparkSession, f"{quoted(self.catalog)}.{self.name(table)}"
         )

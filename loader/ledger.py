@@ -101,52 +101,42 @@ class Ledger:
 
     def append(self, record: SyncRecord) -> None:
         """Adds one row, durably."""
-        values = record.to_dict()
-        # A null has no type as a parameter, so nulls are written as such.
-        texts = {key: "null" if value is None else f":{key}" for key, value in values.items()}
-        columns = ", ".join(
-            f"cast({text} as {_TYPES.get(key, 'string')}) as {key}" for key, text in texts.items()
-        )
-        given = {key: value for key, value in values.items() if value is not None}
-        self.lake.append(TABLE, self.lake.spark.sql(f"select {columns}", args=given))
+        self.append_all([record])
 
     def append_all(self, records: Sequence[SyncRecord]) -> None:
         """Adds many rows in one commit, durably."""
-        if not records:
-            return
-        columns = ", ".join(f"{f.name} {_TYPES.get(f.name, 'string')}" for f in fields(SyncRecord))
-        values = [tuple(getattr(r, f.name) for f in fields(SyncRecord)) for r in records]
-        frame = self.lake.spark.createDataFrame(values, columns)
-        self.lake.append(TABLE, frame.coalesce(1))
+        if records:
+            self.lake.add(TABLE, [asdict(record) for record in records])
 
-    def batches(self, source: str, table: str) -> set[int]:
-        """The batch numbers that have a row."""
+    def batches(self, table: str, sources: Sequence[str]) -> set[int]:
+        """The batch numbers of some sources that have a row."""
+        names, among = _among(sources)
         rows = self.lake.spark.sql(
             f"""
             select distinct batch
             from {self.lake.name(TABLE)}
-            where source_name = :source and table_name = :table and batch is not null
+            where table_name = :table and batch is not null {among}
             """,
-            args={"source": source, "table": table},
+            args={"table": table, **names},
         ).collect()
         return {row["batch"] for row in rows}
 
-    def last_batch(self, source: str, table: str, since: int = 0) -> int:
-        """The highest batch number that has a row; 0 where none has.
+    def last_batch(self, table: str, sources: Sequence[str] = (), since: int = 0) -> int:
+        """The highest batch number of a table that has a row; 0 where none has.
 
         Args:
+            sources: only rows of these; empty is all.
             since: look only at batches from this one on, so that statistics pass over the files
                 of all others.
         """
-        [row] = self.lake.spark.sql(
-            f"""
-            select max(batch) as batch
-            from {self.lake.name(TABLE)}
-            where source_name = :source and table_name = :table and batch >= :since
-            """,
-            args={"source": source, "table": table, "since": since},
-        ).collect()
-        return row["batch"] or 0
+        records = self.lake.records(TABLE)
+        wanted = [{"table_name": table, "source_name": source} for source in sources]
+        found = [
+            row["batch"]
+            for equal in wanted or [{"table_name": table}]
+            for row in records.select(["batch"], equal, {"batch": since})
+        ]
+        return max(found, default=0)
 
     def newest(self) -> list[dict[str, Any]]:
         """Per table, its last attempt that synced and its last attempt at all, for `status`."""
@@ -175,6 +165,13 @@ class Ledger:
             """
         ).collect()
         return [row.asDict() for row in rows]
+
+
+def _among(sources: Sequence[str]) -> tuple[dict[str, str], str]:
+    """Parameters, and a condition on the source's name; none where no source is named."""
+    names = {f"source_{number}": name for number, name in enumerate(sources)}
+    listed = ", ".join(f":{key}" for key in names)
+    return names, f"and source_name in ({listed})" if names else ""
 
 
 def now() -> dt.datetime:

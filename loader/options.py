@@ -46,6 +46,7 @@ class TableOptions(Strict):
         redelivered_rows: whether rows identical to the key's newest raw version are appended.
         schema_changes: whether raw follows the source's columns; `freeze` refuses the table.
         deleted_field: the column that marks deleted rows; see :func:`loader.delta.tombstone`.
+        shared: other sources that say so, too, load the same raw table; see :mod:`loader.sharing`.
     """
 
     sync_mode: Literal["incremental", "full_refresh"] = "incremental"
@@ -57,6 +58,7 @@ class TableOptions(Strict):
     redelivered_rows: Literal["drop", "append"] = "drop"
     schema_changes: Literal["evolve", "freeze"] = "evolve"
     deleted_field: Name | None = None
+    shared: bool = False
 
     @field_validator("primary_key", mode="before")
     @classmethod

@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 GENERATION = "_cq_generation"
 BATCH = "_cq_batch"
 SEQUENCE = "_cq_seq"
+SOURCE_NAME = "_cq_source_name"
 
 
 def version_order(generation: int, cursor: Any, batch: int, seq: int) -> tuple[Any, ...]:

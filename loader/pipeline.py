@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
@@ -20,7 +21,6 @@ from loader.options import TableOptions
 from loader.plan import (
     INCREMENTAL,
     Plan,
-    alone,
     chosen,
     is_wildcard,
     options_for_nothing,
@@ -30,10 +30,13 @@ from loader.plugins import DestinationSpec, SourceSpec
 from loader.problems import did_you_mean
 from loader.recovery import Stores
 from loader.run import lock, preview_table, sync_table
+from loader.sharing import Claim, granted, same_shape
 from loader.sources import Bounds, Snapshot, Source, TableRef, Window, connector
+from loader.spark import warm_up
 from loader.spec import Spec
 from loader.state import StateBackend
 from loader.state.opening import open_state
+from loader.turn import Turn, Turns
 from loader.watch import Watch
 
 if TYPE_CHECKING:
@@ -156,8 +159,11 @@ class Pipeline:
             SpecError: where a selection matches nothing.
         """
         run_id = uuid.uuid4().hex[:12]
+        warm_up(self.spark)
         parts = self.planned(select, full_refresh)
         leases: list[Lease] = []
+        sharing = Counter(self._raw(part.spec, p) for part in parts for p in part.plans)
+        turns: dict[str, Turns] = {}
         with (
             ExitStack() as opened,
             Heartbeat(leases),
@@ -175,10 +181,18 @@ class Pipeline:
                         yield self._failed(part.spec, planned.lake_table, unready, run_id, planned)
                         continue
                     try:
-                        lake = self.stores(part.spec).lake
-                        held = lock(planned, lake, watch, run_id)
-                        opened.callback(held.release)
-                        leases.append(held)
+                        raw = self._raw(part.spec, planned)
+                        held: Lease
+                        if raw in turns:
+                            held = Turn(turns[raw])
+                        else:
+                            lake = self.stores(part.spec).lake
+                            held = lock(planned, lake, watch, run_id)
+                            opened.callback(held.release)
+                            leases.append(held)
+                            if sharing[raw] > 1:
+                                turns[raw] = Turns(held, sharing[raw])
+                                held = Turn(turns[raw])
                         locks.append((planned, held))
                     except Exception as problem:
                         yield self._failed(part.spec, planned.lake_table, problem, run_id, planned)
@@ -188,7 +202,8 @@ class Pipeline:
                     snapshot = opened.enter_context(part.source.snapshot())
                 except Exception as problem:
                     shared = self.cleared(problem, f"source {part.spec.name}")
-                    for planned, _ in locks:
+                    for planned, held in locks:
+                        held.release()
                         yield self._failed(part.spec, planned.lake_table, shared, run_id, planned)
                     continue
                 for planned, held in locks:
@@ -201,6 +216,13 @@ class Pipeline:
                     )
             for job in as_completed(jobs):
                 yield job.result()
+
+    def _raw(self, source: SourceSpec, planned: Plan) -> str:
+        """The raw table that a plan loads, in lower case."""
+        return f"{self._schema(source)}.{planned.lake_table}".lower()
+
+    def _schema(self, source: SourceSpec) -> str:
+        return self.spec.destination(source.destinations[0]).lake.schema_
 
     def _unready(self, source: SourceSpec) -> LoaderError | None:
         """Why nothing of a source can be written; its tables fail, other sources go on."""
@@ -222,11 +244,15 @@ class Pipeline:
     ) -> Outcome:
         started = now()
         try:
+            if isinstance(held, Turn):
+                held.acquire()
             stores = self.stores(source, own_session=True)
             record = work(planned, held, snapshot, stores, watch, run_id)
             return Outcome(planned.name, record)
         except Exception as error:
             return self._failed(source, planned.lake_table, error, run_id, planned, started)
+        finally:
+            held.release()
 
     def _failed(
         self,
@@ -288,11 +314,11 @@ class Pipeline:
         parts: list[Planned] = []
         seen: list[str] = []
         matched: set[str] = set()
-        for source, bound in self.sources:
-            try:
-                refs = bound.tables()
-            except Exception as error:
-                down = self.cleared(error, f"source {source.name}")
+        listed = [self._listed(source, bound) for source, bound in self.sources]
+        claims = self._claims(listed)
+        for (source, bound), refs in zip(self.sources, listed, strict=True):
+            if isinstance(refs, LoaderError):
+                down = refs
                 named = [n for n in source.tables if not is_wildcard(n)]
                 named = [n for n in named if not select or _patterns(f"{source.name}.{n}", select)]
                 refused: dict[str, LoaderError] = {TableRef(n).lake_name: down for n in named}
@@ -310,7 +336,7 @@ class Pipeline:
                 missing = {n: error for n, error in missing.items() if picked[n]}
             else:
                 missing |= options_for_nothing(source, bound.table_options, refs)
-            parts.append(self._planned(source, bound, wanted, missing, full_refresh))
+            parts.append(self._planned(source, bound, wanted, missing, full_refresh, claims))
         for pattern in select:
             if pattern not in matched:
                 raise SpecError(
@@ -321,6 +347,34 @@ class Pipeline:
                 )
         return parts
 
+    def _listed(self, source: SourceSpec, bound: Source) -> list[TableRef] | LoaderError:
+        try:
+            return bound.tables()
+        except Exception as error:
+            return self.cleared(error, f"source {source.name}")
+
+    def _claims(
+        self, listed: Sequence[list[TableRef] | LoaderError]
+    ) -> dict[str, list[tuple[Claim, Source, TableRef]]]:
+        """All tables of the spec by the raw table that they are loaded into, in lower case.
+
+        Of a source that is down, the tables that it names.
+        """
+        found: dict[str, list[tuple[Claim, Source, TableRef]]] = {}
+        for (source, bound), refs in zip(self.sources, listed, strict=True):
+            if isinstance(refs, LoaderError):
+                wanted = [TableRef(name) for name in source.tables if not is_wildcard(name)]
+            else:
+                wanted, _ = chosen(source, refs)
+            for ref in wanted:
+                claim = self._claim(source, bound, ref)
+                found.setdefault(claim.raw.lower(), []).append((claim, bound, ref))
+        return found
+
+    def _claim(self, source: SourceSpec, bound: Source, ref: TableRef) -> Claim:
+        shared = options_of(bound, ref).shared
+        return Claim(source.name, ref.name, f"{self._schema(source)}.{ref.lake_name}", shared)
+
     def _planned(
         self,
         source: SourceSpec,
@@ -328,6 +382,7 @@ class Pipeline:
         wanted: Sequence[TableRef],
         missing: Mapping[str, TableError],
         full_refresh: bool,
+        claims: Mapping[str, Sequence[tuple[Claim, Source, TableRef]]],
     ) -> Planned:
         plans: list[Plan] = []
         errors: list[LoaderError] = []
@@ -343,8 +398,18 @@ class Pipeline:
                 planned = plan(
                     source.name, bound.describe(ref), options_of(bound, ref), full_refresh
                 )
-                alone(planned, plans)
-                plans.append(replace(planned, accepts_key_change=self.accepts_key_change))
+                mine = self._claim(source, bound, ref)
+                same = claims[mine.raw.lower()]
+                planned = replace(
+                    planned,
+                    accepts_key_change=self.accepts_key_change,
+                    formerly=source.formerly,
+                    sharers=granted(mine, [claim for claim, _, _ in same]),
+                )
+                first, other, its_ref = same[0]
+                if first.source != source.name:
+                    same_shape(planned, _shape_of(first, other, its_ref) or planned)
+                plans.append(planned)
             except Exception as problem:
                 refused[ref.lake_name] = self.cleared(problem, where)
         return Planned(bound, source, plans, errors, refused)
@@ -369,6 +434,14 @@ def options_of(source: Source, ref: TableRef) -> TableOptions:
         if name.lower() == ref.name.lower():
             return options
     return TableOptions()
+
+
+def _shape_of(claim: Claim, source: Source, ref: TableRef) -> Plan | None:
+    """Another source's table as it would be planned; None where that fails: it says so itself."""
+    try:
+        return plan(claim.source, source.describe(ref), options_of(source, ref))
+    except Exception:
+        return None
 
 
 def _patterns(name: str, select: Sequence[str]) -> set[str]:

@@ -46,11 +46,16 @@ def link(source: Path, target: Path) -> str:
     return _link_or_copy(source, target)
 
 
-def write_block(path: Path, block: str) -> None:
-    """Writes a marked block into a shell file and leaves the file's other lines alone."""
+def write_block(path: Path, block: str, name: str = "") -> None:
+    """Writes a marked block into a shell file and leaves the file's other lines alone.
+
+    Args:
+        name: tells several blocks of one file apart.
+    """
     text = path.read_text() if path.exists() else ""
-    marked = f"{_OPEN}\n{block}{_CLOSE}\n"
-    before, opened, rest = text.partition(f"{_OPEN}\n")
+    opening = _OPEN.replace("strandline:", f"strandline {name}:") if name else _OPEN
+    marked = f"{opening}\n{block}{_CLOSE}\n"
+    before, opened, rest = text.partition(f"{opening}\n")
     if opened:
         after = rest.partition(f"{_CLOSE}\n")[2]
     else:

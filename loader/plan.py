@@ -38,6 +38,9 @@ class Plan:
         initial: where the first sync begins; None begins with everything.
         deleted: the column that marks deleted rows; None where none does.
         accepts_key_change: types of key and cursor may change as far as raw's columns follow.
+        formerly: names that the source had before.
+        sharers: the spec's sources that load the same raw table, in its order; this one is among
+            them.
     """
 
     source: str
@@ -49,6 +52,18 @@ class Plan:
     initial: Cursor | None = None
     deleted: str | None = None
     accepts_key_change: bool = False
+    formerly: tuple[str, ...] = ()
+    sharers: tuple[str, ...] = ()
+
+    @property
+    def shared(self) -> bool:
+        """Whether other sources may load the same raw table; see :mod:`loader.sharing`."""
+        return self.options.shared
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the source is called in raw's rows and commits and in the ledger."""
+        return (self.source, *self.formerly)
 
     @property
     def lake_table(self) -> str:
@@ -81,6 +96,7 @@ class Plan:
             freeze=self.options.schema_changes == "freeze",
             accepts_key_change=self.accepts_key_change,
             anew=self.mode == FULL_REFRESH,
+            source=self.source if self.shared else "",
         )
 
 
@@ -270,22 +286,6 @@ def options_for_nothing(
         for name in options
         if name.lower() not in names and name.lower() not in asked
     }
-
-
-def alone(planned: Plan, others: Sequence[Plan]) -> None:
-    """Refuses a table whose raw table is that of another one.
-
-    Raises:
-        TableError: names both.
-    """
-    for other in others:
-        if other.lake_table.lower() == planned.lake_table.lower():
-            raise TableError(
-                f"{planned.table.ref.name} and {other.table.ref.name} would share the raw table "
-                f"{planned.lake_table}",
-                where=f"source {planned.source}, tables",
-                remedy="Load one of them through a second source with another destination schema",
-            )
 
 
 def parsed(text: str, type_: CursorType, where: str) -> Cursor:

@@ -79,6 +79,7 @@ class SourceSpec(_Plugin):
 
     Attributes:
         name: without dots, so that ``<source>.<table>`` can be told apart in the state table.
+        formerly: names that the source had before; its raw tables and cursors are its own still.
         path: the connector.
         version, registry: accepted for CloudQuery's users; unused.
         tables, skip_tables: names or wildcards.
@@ -90,6 +91,7 @@ class SourceSpec(_Plugin):
     """
 
     path: Name
+    formerly: tuple[Annotated[Name, AfterValidator(_known_name)], ...] = ()
     tables: Names
     skip_tables: tuple[Name, ...] = ()
     destinations: Names
@@ -99,7 +101,7 @@ class SourceSpec(_Plugin):
     concurrency: int | None = Field(default=None, ge=1)
     spec: dict[str, Any] = Field(default_factory=dict)
 
-    _unique_names = field_validator("tables", "skip_tables", "destinations")(unique)
+    _unique_names = field_validator("tables", "skip_tables", "destinations", "formerly")(unique)
 
     @field_validator("spec", "backend_options", mode="before")
     @classmethod

@@ -6,10 +6,11 @@ is gone with them: attempts that appended nothing, and a cursor moved by hand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from loader.commits import Commit, all_commits
+from loader.lake import Lake
 from loader.ledger import RECOVERED, SyncRecord
 from loader.plan import FULL_REFRESH, INCREMENTAL
 from loader.recovery import Stores
@@ -34,14 +35,37 @@ class Rebuilt:
     syncs: int
 
 
-def raw_tables(stores: Stores, source: str) -> dict[str, list[Commit]]:
-    """A source's raw tables, as their own commits name it, with the commits."""
-    found = {name: all_commits(stores.lake, name) for name in stores.lake.raw_tables()}
-    return {name: commits for name, commits in found.items() if _source(commits) == source}
+def raw_tables(stores: Stores, names: Collection[str]) -> dict[str, list[Commit]]:
+    """A source's raw tables, as their own commits name it, with its commits.
+
+    Args:
+        names: of the source, now and formerly.
+    """
+    lake = stores.lake
+    found = {table: source_commits(lake, table, names) for table in lake.raw_tables()}
+    return {table: commits for table, commits in found.items() if commits}
+
+
+def source_commits(lake: Lake, table: str, names: Collection[str]) -> list[Commit]:
+    """The batches of one source in a raw table, oldest first.
+
+    What compaction took whole of a shared table, nobody can tell whose it was: it counts as the
+    next batch's that they can.
+    """
+    found: list[Commit] = []
+    unknown: list[Commit] = []
+    owner = None
+    for commit in all_commits(lake, table):
+        unknown.append(commit)
+        if commit.source is not None:
+            owner = commit.source
+            found += unknown if owner in names else []
+            unknown = []
+    return found + unknown if owner in names else found
 
 
 def rebuild_table(
-    source: str,
+    names: Sequence[str],
     table: str,
     commits: Sequence[Commit],
     stores: Stores,
@@ -53,13 +77,15 @@ def rebuild_table(
     The caller holds the table. A second time adds nothing.
 
     Args:
+        names: of the source, now and formerly.
         tell: is told where the newest commit has expired, and what that means.
 
     Raises:
         StateError: where the backend is down, or holds at this key what cannot be read.
     """
+    source = names[0]
     states = _states(f"{source}.{table}", commits, stores.state, tell)
-    known = stores.ledger.batches(source, table)
+    known = stores.ledger.batches(table, names)
     records = [
         _record(source, table, commit, before, run_id)
         for before, commit in zip([Commit(), *commits], commits, strict=False)
@@ -121,8 +147,3 @@ def _record(source: str, table: str, commit: Commit, before: Commit, run_id: str
         finished_at=commit.at,
         snapshot_id=commit.snapshot_id,
     )
-
-
-def _source(commits: Sequence[Commit]) -> str | None:
-    named = [str(commit.sync["source_name"]) for commit in commits if commit.sync]
-    return named[-1] if named else None

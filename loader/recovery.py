@@ -9,6 +9,7 @@ from loader.errors import StateError
 from loader.lake import Lake
 from loader.ledger import RECOVERED, Ledger, SyncRecord
 from loader.plan import Plan
+from loader.sharing import admitted, register
 from loader.state import StateBackend, TableState
 from loader.watch import Watch
 
@@ -24,15 +25,22 @@ class Stores:
 
 @dataclass(frozen=True)
 class Known:
-    """What is there before a sync: the state, and the number that the next batch gets."""
+    """What is there before a sync.
+
+    Attributes:
+        next_batch: the number that the next batch gets. Sources that share a table share its
+            numbers.
+        began: whether the source had a batch before, be it gone since.
+    """
 
     state: TableState
     next_batch: int
+    began: bool = False
 
     @property
     def starts_over(self) -> bool:
         """Raw is gone but was there: everything is read again, in a generation of its own."""
-        return self.state.batch == 0 and self.next_batch > 1
+        return self.state.batch == 0 and self.began
 
 
 def recover(plan: Plan, stores: Stores, watch: Watch, run_id: str) -> Known:
@@ -41,43 +49,60 @@ def recover(plan: Plan, stores: Stores, watch: Watch, run_id: str) -> Known:
     Raises:
         StateError: where data is newer than the state and its commit has expired.
     """
-    head, state = assess(plan, stores, watch)
+    register(plan, stores.lake)
+    head, own, state = assess(plan, stores, watch)
     if stores.lake.exists(plan.lake_table):
         stores.lake.discard(plan.lake_table)
     stored = state.batch if state else 0
-    last = stores.ledger.last_batch(plan.source, plan.lake_table, since=head.batch)
-    if state is None or stored < head.batch:
-        state = _state_of(head, plan)
-        if head.batch:
-            watch.warn(plan.name, f"state was behind: rolled forward to batch {head.batch}")
+    last = stores.ledger.last_batch(plan.lake_table, plan.names, since=own.batch)
+    if state is None or stored < own.batch:
+        state = _state_of(own, plan)
+        if own.batch:
+            watch.warn(plan.name, f"state was behind: rolled forward to batch {own.batch}")
             stores.state.write(plan.name, state)
-    elif stored > head.batch:
-        state = _rolled_back(head, state, plan)
+    elif stored > own.batch:
+        state = _rolled_back(own, state, plan)
         watch.warn(
             plan.name,
-            f"state was ahead of the data (batch {stored}, raw has {head.batch}): "
-            + ("rolled back" if head.batch else "raw is gone, reading everything anew"),
+            f"state was ahead of the data (batch {stored}, raw has {own.batch}): "
+            + ("rolled back" if own.batch else "raw is gone, reading everything anew"),
         )
         stores.state.write(plan.name, state)
     watch.reached("recovered-state", plan.name)
-    if head.batch > last and head.sync is not None:
+    if own.batch > last and own.sync is not None:
         recovered = replace(
-            SyncRecord.from_dict(head.sync),
+            SyncRecord.from_dict(own.sync),
             status=RECOVERED,
             run_id=run_id,
-            rows_appended=head.rows,
-            snapshot_id=head.snapshot_id,
+            rows_appended=own.rows,
+            snapshot_id=own.snapshot_id,
         )
         stores.ledger.append(recovered.finished())
     watch.reached("recovered", plan.name)
-    return Known(state, max(head.batch, stored, last) + 1)
+    highest = max(head.batch, stored, last)
+    if plan.shared:
+        highest = max(highest, stores.ledger.last_batch(plan.lake_table, since=head.batch))
+    return Known(state, highest + 1, began=max(own.batch, stored, last) > 0)
 
 
-def assess(plan: Plan, stores: Stores, watch: Watch) -> tuple[Commit, TableState | None]:
-    """The newest data commit and the stored state, as they are; changes nothing."""
-    lake = stores.lake
-    head = newest_commit(lake, plan.lake_table) if lake.exists(plan.lake_table) else Commit()
-    return head, stores.state.read(plan.name, lambda text: watch.warn(plan.name, text))
+def assess(plan: Plan, stores: Stores, watch: Watch) -> tuple[Commit, Commit, TableState | None]:
+    """The newest data commit, the newest of the source, and the stored state; changes nothing.
+
+    Raises:
+        TableError: where the raw table is that of another source.
+    """
+    lake, table = stores.lake, plan.lake_table
+    head = own = Commit()
+    if lake.exists(table):
+        head = newest_commit(lake, table)
+        admitted(plan, lake, head)
+        own = newest_commit(lake, table, (plan.source,)) if plan.shared else head
+    for name in plan.names:
+        key = f"{name}.{table}"
+        state = stores.state.read(key, lambda text: watch.warn(plan.name, text))
+        if state is not None:
+            return head, own, state
+    return head, own, None
 
 
 def _state_of(head: Commit, plan: Plan) -> TableState:

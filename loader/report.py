@@ -56,7 +56,7 @@ def previewed(output: Output, previews: Iterable[Preview | Outcome]) -> int:
             if found.error is not None:
                 errors.append(found.error)
             continue
-        low, high = found.window.low, found.window.high
+        low, high = found.window.low, found.bounds.high  # of a window without an end, too
         rows.append(
             (
                 found.plan.name,

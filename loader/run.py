@@ -6,9 +6,12 @@ became true with it; state and ledger are indexes, rolled forward from it after 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 
 from loader.batch import Batch, extracted
 from loader.commits import Commit
@@ -16,9 +19,11 @@ from loader.errors import TableError
 from loader.lake import Lake
 from loader.lease import Lease
 from loader.ledger import NOTHING_NEW, SYNCED, SyncRecord, now
+from loader.order import GENERATION, quoted
 from loader.plan import FULL_REFRESH, Plan
 from loader.recovery import Known, Stores, assess, recover
 from loader.schema.fitting import fitted
+from loader.sharing import own_rows, register
 from loader.sources import Snapshot
 from loader.state import TableState
 from loader.watch import Watch
@@ -53,7 +58,7 @@ def synced(
     known = recover(plan, stores, watch, run_id)  # 2 recover
     # What raw cannot follow is refused before anything is read.
     stores.lake.drift(plan.lake_table, plan.table.schema, plan.terms)
-    window, bounds = look(plan, snapshot, known, watch)  # 3 window
+    window, bounds = look(plan, snapshot, known, stores.lake, watch)  # 3 window
     watch.reached("windowed", plan.name)
     record, after = intend(plan, known, window, bounds, run_id)
     commit = None
@@ -89,13 +94,19 @@ def lock(plan: Plan, lake: Lake, watch: Watch, run_id: str) -> Lease:
 
 def preview_table(plan: Plan, snapshot: Snapshot, stores: Stores) -> tuple[Window, Bounds]:
     """The window that a sync would read now, and how many rows; writes nothing."""
-    _, state = assess(plan, stores, Watch())
+    _, _, state = assess(plan, stores, Watch())
     stores.lake.drift(plan.lake_table, plan.table.schema, plan.terms)
-    return look(plan, snapshot, Known(state or TableState(), 1), Watch())
+    return look(plan, snapshot, Known(state or TableState(), 1), stores.lake, Watch())
 
 
-def look(plan: Plan, snapshot: Snapshot, known: Known, watch: Watch) -> tuple[Window, Bounds]:
+def look(
+    plan: Plan, snapshot: Snapshot, known: Known, lake: Lake, watch: Watch
+) -> tuple[Window, Bounds]:
     """Fixes the window before anything is read: inclusive below, a fixed end above.
+
+    A read of everything has no end above where the source goes on changing meanwhile: a row that
+    is updated between bounds and read would lie above it, and be missing from what calls itself
+    complete. The cursor stays at the bound, so the next window begins there.
 
     Raises:
         TableError: where rows have no cursor and the spec says to fail on them.
@@ -112,6 +123,9 @@ def look(plan: Plan, snapshot: Snapshot, known: Known, watch: Watch) -> tuple[Wi
             nulls=plan.options.null_cursor != "exclude",
             mark=None if full or known.state.cursor is None else known.state.mark,
             bounded=plan.options.lookback is not None,
+            whole=not plan.key,
+            initial=plan.initial,
+            held=None if full else _held(plan, lake, known),
         )
     watch.phase(plan.name, "counting")
     bounds = snapshot.bounds(plan.table, window)
@@ -127,14 +141,16 @@ def look(plan: Plan, snapshot: Snapshot, known: Known, watch: Watch) -> tuple[Wi
             f"{bounds.future} rows are dated in the future (up to {bounds.high.text}): "
             f"loaded, but the cursor stays at the source's clock, {bounds.clock.text}",
         )
-    if full and bounds.rows == 0 and known.next_batch > 1:
+    if full and bounds.rows == 0 and known.began:
         watch.warn(
             plan.name,
             "the source is empty: nothing is appended, and what raw holds is not taken for deleted",
         )
     for note in bounds.notes:
         watch.warn(plan.name, note)
-    return replace(window, high=bounds.high, reach=bounds.reach), bounds
+    everything = full or known.state.cursor is None
+    open_ended = everything and not snapshot.steady(plan.table)
+    return replace(window, high=None if open_ended else bounds.high, reach=bounds.reach), bounds
 
 
 def intend(
@@ -142,7 +158,7 @@ def intend(
 ) -> tuple[SyncRecord, TableState]:
     """The ledger row and the state that this batch will make true; both travel in its commit."""
     full = plan.mode == FULL_REFRESH or known.starts_over
-    fresh_generation = full and known.next_batch > 1
+    fresh_generation = full and known.began
     state = TableState(
         batch=known.next_batch,
         generation=known.state.generation + (1 if fresh_generation else 0),
@@ -188,12 +204,13 @@ def append(
     drift = lake.drift(table, schema, plan.terms)
     rows = fitted(batch.rows, drift.routes, f"table {plan.name}")
     if lake.exists(table):
-        lake.evolve(table, drift)
+        lake.evolve(table, drift, plan.terms.source)
         if drift.notes:
             record = replace(record, schema_changes="; ".join(drift.notes))
             watch.warn(plan.name, f"schema: {record.schema_changes}")
     else:
         lake.create_raw(table, schema, cursor.name if cursor else None)
+        register(plan, lake)
     watch.reached("prepared", plan.name)
     facts = {"state": after.to_json(), "sync": record.to_dict()}
     staged = lake.stage(table, rows, after.batch, facts)
@@ -203,7 +220,7 @@ def append(
     watch.reached("staged", plan.name)
     watch.proceed(plan.name)
     held.confirm()
-    published = lake.publish(table, staged, drift.after)
+    published = lake.publish(table, staged, drift.after, plan.terms.source)
     watch.reached("published", plan.name)
     return published, record
 
@@ -248,6 +265,19 @@ def finish(
     stores.ledger.append(done)
     watch.reached("ledger-recorded", plan.name)
     return done
+
+
+def _held(plan: Plan, lake: Lake, known: Known) -> Callable[[Sequence[str]], DataFrame] | None:
+    """Columns of what raw holds since its newest complete read; None where there is no raw."""
+    if not lake.exists(plan.lake_table):
+        return None
+    base = known.state.base or known.state.generation
+
+    def held(names: Sequence[str]) -> DataFrame:
+        raw = own_rows(plan, lake.frame(plan.lake_table))
+        return raw.where(f.col(GENERATION) >= base).select(*map(quoted, names))
+
+    return held
 
 
 def _cursor_name(plan: Plan, known: Known) -> str | None:

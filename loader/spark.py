@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from loader.errors import SpecError
@@ -96,6 +98,23 @@ def _executor_zone(conf: Mapping[str, str]) -> dict[str, str]:
     key = "spark.executor.extraJavaOptions"
     given = conf.get(key, "")
     return {key: given if "user.timezone" in given else f"{given} -Duser.timezone=UTC".strip()}
+
+
+def warm_up(spark: SparkSession) -> None:
+    """Has a Spark that has run no job yet load what the first one needs, and does not wait for it.
+
+    It takes seconds, in which the sources are asked what they have.
+    """
+    context: Any = spark.sparkContext._jsc.sc()
+    if context.dagScheduler().numTotalJobs():
+        return
+
+    def run() -> None:
+        # Only a first job meets what is wrong with Spark: the sync's own tells it.
+        with suppress(Exception):
+            spark.range(1).groupBy("id").count().collect()
+
+    threading.Thread(target=run, name="warm-up", daemon=True).start()
 
 
 def describe_jobs(spark: SparkSession, table: str) -> None:

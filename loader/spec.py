@@ -153,7 +153,7 @@ def _validated(documents: Iterable[Document], path: Path, folder: Path, redactor
             plugins.append(result)
     sources = [plugin for plugin in plugins if isinstance(plugin, SourceSpec)]
     destinations = [plugin for plugin in plugins if isinstance(plugin, DestinationSpec)]
-    errors += _same_names(sources) + _same_names(destinations)
+    errors += _same_names(sources) + _same_names(destinations) + _former_names(sources)
     # Documents that are wrong are missing from here: what refers to them may be right.
     if not errors:
         errors = _dangling(sources, destinations, str(path))
@@ -263,6 +263,22 @@ def _same_names(plugins: Iterable[SourceSpec | DestinationSpec]) -> list[SpecErr
             )
         seen.setdefault(plugin.name, plugin.where.removesuffix(", spec").partition(", ")[2])
     return errors
+
+
+def _former_names(sources: Iterable[SourceSpec]) -> list[SpecError]:
+    """Former names that a source of the file still bears."""
+    sources = list(sources)
+    names = {source.name for source in sources}
+    return [
+        SpecError(
+            f"{former!r} is the name of a source in this file, so nothing else was called so",
+            where=f"{source.where}.formerly[{i}]",
+            remedy="Remove it here, or remove that source",
+        )
+        for source in sources
+        for i, former in enumerate(source.formerly)
+        if former in names
+    ]
 
 
 def _dangling(

@@ -6,12 +6,15 @@ since. What it re-reads is dropped later, by comparing contents (:mod:`loader.de
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from loader.cursor import Cursor, CursorType, later
 from loader.duration import Lookback
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True)
@@ -29,11 +32,18 @@ class Window:
     Attributes:
         cursor: the cursor column; None reads the whole table.
         low: inclusive lower bound, lookback applied; None reads from the beginning.
-        high: inclusive upper bound, fixed before reading; None where no row has a cursor.
+        high: inclusive upper bound, fixed before reading; None where no row has a cursor, and
+            where everything is read (:func:`loader.run.look`).
         nulls: whether rows without a cursor are read.
         mark: what the connector remembered at the last sync that stored a cursor.
         reach: how far below `low` the connector reads late rows, by its mark.
         bounded: the user has said, by a lookback, how far below the cursor late rows may lie.
+        whole: all rows from the floor on are read, not only the late ones among those below
+            `low`. Without a key, rows are compared by their number, so the source has to be asked
+            for as many as raw is.
+        initial: the lowest cursor that the spec means to load; None is all.
+        held: reads columns of the rows that raw holds since its newest complete read. For
+            connectors that recognise by them what was never loaded.
     """
 
     cursor: CursorField | None = None
@@ -43,6 +53,11 @@ class Window:
     mark: Mapping[str, Any] | None = None
     reach: Cursor | None = None
     bounded: bool = False
+    whole: bool = False
+    initial: Cursor | None = None
+    held: Callable[[Sequence[str]], DataFrame] | None = field(
+        default=None, compare=False, repr=False
+    )
 
     @property
     def floor(self) -> Cursor | None:

@@ -24,5 +24,5 @@
     {%- if floor is none -%}
         {{ return(relation) }}
     {%- endif -%}
-    {{ return("(select * from " ~ relation ~ " where _cq_generation >= " ~ floor ~ ")") }}
+    {{ return("(select * from " ~ relation ~ " where " ~ strandline.shown_from(floor) ~ ")") }}
 {%- endmacro %}

@@ -119,6 +119,9 @@
             {%- endfor %}
         from {{ versions }} as delivered
         where _cq_batch <= {{ refresh.batch }}
+        {%- if refresh.get("source") %}
+            and _cq_source_name = {{ strandline.text_literal(refresh.source) }}
+        {%- endif %}
         group by
             {%- for key in primary_key %}
             {{ strandline.quoted(key) }}{{ "," if not loop.last }}

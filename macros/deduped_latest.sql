@@ -11,7 +11,7 @@
     {%- set versions = strandline.versions_as_of(relation, as_of, owner) -%}
     {%- if delete_stale and execute -%}
         {%- set refreshes = strandline.complete_refreshes(relation, strandline.batch_at(relation, as_of), owner) -%}
-        {%- set versions = strandline.generations_from(versions, refreshes[-1].generation if refreshes else none) -%}
+        {%- set versions = strandline.generations_from(versions, strandline.refresh_floor(refreshes)) -%}
     {%- endif -%}
     {{- strandline.latest_sql(versions, keys, cursor_field) -}}
 {%- endmacro %}

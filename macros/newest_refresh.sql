@@ -9,6 +9,6 @@
     select *
     from {{ relation }} as versions
     {%- if refreshes %}
-    where _cq_generation >= {{ refreshes[-1].generation }}
+    where {{ strandline.shown_from(strandline.refresh_floor(refreshes)) }}
     {%- endif %}
 {%- endmacro %}

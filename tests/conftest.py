@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+from tests.crash.workers import Workers
 from tests.services import Database, MariaDb, Postgres, Redis, Server, ServerMissing
 
 if TYPE_CHECKING:
@@ -25,15 +26,46 @@ ROOT = Path(__file__).resolve().parents[1]
 # taken for another zone's shows. Set before anything starts a JVM.
 os.environ["TZ"] = "Asia/Tokyo"
 time.tzset()
-# A suite's JVMs live for minutes over small tables: their second compiler costs more than it
-# saves, most of all on two cores. The first alone gets little room for code by default; once that
-# is full, nothing more is compiled.
-os.environ["SPARK_SUBMIT_OPTS"] = (
-    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
+SPARK_OPTIONS = (
+    # A suite's JVMs live for minutes over small tables: their second compiler costs more than it
+    # saves, most of all on two cores. The first alone gets little room for code by default; once
+    # that is full, nothing more is compiled.
+    "-XX:TieredStopAtLevel=1",
+    "-XX:ReservedCodeCacheSize=256m",
+    "-XX:+UseSerialGC",
+    "-Xms1g",
+    "-Xmn512m",
+    "-XX:MetaspaceSize=400m",
+    # Code generated for a query over ten rows costs more than it saves, too.
+    "-Dspark.sql.codegen.wholeStage=false",
+    "-Dspark.sql.codegen.factoryMode=NO_CODEGEN",
+    # What nobody looks at: a hundred of each are enough.
+    "-Dspark.ui.retainedJobs=100",
+    "-Dspark.ui.retainedStages=100",
+    "-Dspark.ui.retainedTasks=1000",
+    "-Dspark.sql.ui.retainedExecutions=100",
 )
+"""Settings of the suite's JVMs. The profile is the shipped one, and it sets none of these."""
+
+os.environ["SPARK_SUBMIT_OPTS"] = " ".join(SPARK_OPTIONS)
 os.environ["DBT_SEND_ANONYMOUS_USAGE_STATS"] = "false"
 for name in ("DBT_PROFILES_DIR", "DBT_TARGET", "STRANDLINE_TARGET"):
     os.environ.pop(name, None)
+
+SHARED = {"warehouse", "postgres", "mariadb", "redis_server"}
+"""Fixtures that start Spark or a server."""
+
+SUBPROCESSES = ("tests/benchmarks/", "tests/demo/", "tests/setup/")
+"""Where tests without such a fixture start programs that take as long."""
+
+HEAVY = (
+    "tests/dbt/test_deduped_property.py",
+    "tests/dbt/test_generic_tests.py",
+    "tests/codegen/test_many_tables.py",
+    "tests/maintenance/",
+    "tests/crash/",
+)
+"""Files that take long, the longest first: started last, one would keep a process waiting."""
 
 S = TypeVar("S", bound="Server | Redis")
 _VERSIONS = pytest.StashKey[list[str]]()
@@ -94,6 +126,14 @@ def mariadb_database(mariadb: MariaDb) -> Iterator[Database]:
         yield database
 
 
+@pytest.fixture(scope="session")
+def worker_pool(warehouse: Path) -> Iterator[Workers]:
+    """Loader processes over the same warehouse, which tests may kill."""
+    pool = Workers()
+    yield pool
+    pool.close()
+
+
 @contextmanager
 def _running(kind: type[S], config: pytest.Config) -> Iterator[S]:
     try:
@@ -105,6 +145,21 @@ def _running(kind: type[S], config: pytest.Config) -> Iterator[S]:
         yield server
     finally:
         server.remove()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the fast lane's tests; lets files that take long begin."""
+    for item in items:
+        needed = SHARED & set(getattr(item, "fixturenames", ()))
+        if not needed and not item.nodeid.startswith(SUBPROCESSES):
+            item.add_marker("fast")
+    items.sort(key=lambda item: _turn(item.nodeid))
+
+
+def _turn(nodeid: str) -> int:
+    """A file's place among those that take long; the same for all others."""
+    return next((n for n, name in enumerate(HEAVY) if nodeid.startswith(name)), len(HEAVY))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

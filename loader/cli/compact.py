@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from loader.maintenance.compaction import Compacted, Raw, Upkeep
     from loader.output import Output
     from loader.pipeline import Pipeline
+    from loader.plugins import SourceSpec
 
 STATE_VERSIONS = 10
 
@@ -131,13 +132,16 @@ def _compacted(
 
     known, errors = _known(pipeline, select) if upkeep.keep else ({}, [])
     yield from errors
-    tables = [
+    chosen = [
         (lake, raw)
         for source, _ in pipeline.sources
         for lake in [pipeline.stores(source).lake]
-        for raw in _raw_tables(lake, source.name, known)
+        for raw in _raw_tables(lake, source, known)
         if not select or any(fnmatchcase(raw.name.lower(), p.lower()) for p in select)
     ]
+    # A table that sources share is compacted once, for all of them.
+    tables = list({(lake.schema, raw.table): (lake, raw) for lake, raw in chosen[::-1]}.values())
+    tables.reverse()
 
     listed: list[Dependent] | None = None
 
@@ -189,14 +193,15 @@ def _known(
     return found, errors
 
 
-def _raw_tables(lake: Lake, source: str, known: dict[tuple[str, str], Raw]) -> Iterator[Raw]:
+def _raw_tables(lake: Lake, source: SourceSpec, known: dict[tuple[str, str], Raw]) -> Iterator[Raw]:
     """A source's raw tables, as their rows name it."""
     from loader.maintenance.compaction import Raw
+    from loader.sharing import is_of
 
     for table in lake.raw_tables():
-        rows = lake.frame(table).select("_cq_source_name").take(1)
-        if rows and rows[0][0] == source:
-            yield known.get((source, table)) or Raw(table, f"{source}.{table}")
+        if is_of(lake, table, (source.name, *source.formerly)):
+            name = source.name
+            yield known.get((name, table)) or Raw(table, f"{name}.{table}")
 
 
 def _shared_tables(pipeline: Pipeline) -> list[tuple[Lake, str]]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from loader.cli.command import Settings
     from loader.output import Output
     from loader.pipeline import Outcome
-    from loader.reconcile.reconciliation import Finding
+    from loader.reconcile.reconciliation import Finding, Reconciliation
 
 BUCKETS = 64
 _MOST = 4096
@@ -22,6 +22,11 @@ _MOST = 4096
 @click.command()
 @click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
 @click.option("--repair", is_flag=True, help="Append what was missed, as one batch a table.")
+@click.option(
+    "--allow-deletes",
+    is_flag=True,
+    help="Take rows for deleted though more than a tenth of a table's are gone.",
+)
 @click.option(
     "--buckets",
     type=click.IntRange(1, _MOST),
@@ -42,6 +47,7 @@ def reconcile(
     settings: Settings,
     select: tuple[str, ...],
     repair: bool,
+    allow_deletes: bool,
     buckets: int,
     per_run: int | None,
     concurrency: int | None,
@@ -58,7 +64,7 @@ def reconcile(
     from loader.watch import Watch
 
     output = settings.output
-    work = Reconciliation(repair, buckets, per_run)
+    work = Reconciliation(repair, allow_deletes, buckets, per_run)
     with opened(settings) as pipeline:
         progress = Progress(output, lambda table: rows_written(pipeline.spark, table))
         watch = Watch(progress, drill(os.environ, pipeline.spark))
@@ -67,11 +73,12 @@ def reconcile(
             for outcome in pipeline.run(watch, select, False, concurrency, work):
                 progress.done(outcome.table, "")
                 outcomes.append(outcome)
-        sys.exit(finished(output, outcomes, work.findings))
+        sys.exit(finished(output, outcomes, work))
 
 
-def finished(output: Output, outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> int:
+def finished(output: Output, outcomes: Sequence[Outcome], work: Reconciliation) -> int:
     """The tables at the end; 0 where source and lake are equal, or were made so, else 1."""
+    findings = work.findings
     columns = (
         "table",
         "status",
@@ -93,14 +100,29 @@ def finished(output: Output, outcomes: Sequence[Outcome], findings: Sequence[Fin
     for one in ordered:
         if one.skipped:
             output.warning(f"{one.table}: not compared: {one.skipped}", table=one.table)
-        if one.unrepaired:
+        if one.changed:
+            output.warning(
+                f"{one.table}: {one.changed} keys were gone when the table was compared and are "
+                "there now, with other rows: it was emptied and filled meanwhile. They count as "
+                "neither equal nor missed; reconcile again",
+                table=one.table,
+            )
+        if one.distrusted:
+            output.warning(
+                f"{one.table}: {'nothing was repaired: ' if work.repairs else ''}"
+                f"{one.total('missed_deletes')} of its {one.total('rows_snapshot')} rows are gone "
+                "from the source, more than a tenth. Look at the source; if they were deleted, "
+                f"`loader reconcile --repair --allow-deletes --select {one.table}`",
+                table=one.table,
+            )
+        elif one.unrepaired:
             output.say(f"{one.table}: `loader reconcile --repair --select {one.table}` appends it.")
     failed = {str(o.error): o.error for o in outcomes if o.error is not None}
     for error in failed.values():
         output.error(error)
     if not outcomes:
         output.say("No table was chosen.")
-    return 1 if failed or any(one.unrepaired for one in findings) else 0
+    return 1 if failed or any(one.unrepaired or one.changed for one in findings) else 0
 
 
 def _line(finding: Finding) -> tuple[object, ...]:
@@ -108,6 +130,7 @@ def _line(finding: Finding) -> tuple[object, ...]:
         return (finding.table, "skipped", *(None,) * 9)
     missed = finding.total("missed")
     status = "differs" if finding.unrepaired else "repaired" if missed else "equal"
+    status = "changed" if finding.changed and status != "differs" else status
     return (
         finding.table,
         status,

@@ -125,14 +125,16 @@ def reset(settings: Settings, table: str) -> None:
 
 def _known(stores: Stores, table: str) -> TableState | None:
     """A table's state; where that cannot be read, what its newest data commit says instead."""
-    from loader.commits import newest_commit
+    from loader.commits import newest_commit, sharers
     from loader.state import TableState
 
     try:
         return stores.state.read(table)
     except StateError:
-        name = table.split(".", 1)[1]
-        head = newest_commit(stores.lake, name) if stores.lake.exists(name) else None
+        source, _, name = table.partition(".")
+        lake = stores.lake
+        of = (source,) if lake.exists(name) and sharers(lake.handle(name)) else ()
+        head = newest_commit(lake, name, of) if lake.exists(name) else None
         if head is None or head.state is None:
             return TableState(batch=head.batch if head else 0)
         return TableState.from_json(head.state, table)

@@ -85,9 +85,13 @@ def held(pipeline: Pipeline, tables: Sequence[str]) -> Iterator[str]:
     run_id = uuid.uuid4().hex[:12]
     leases: list[Lease] = []
     with ExitStack() as stack:
+        taken: set[tuple[str, str]] = set()
         for table in tables:
-            lake = stores_of(pipeline, table).lake
-            lease = lake.lease(table.partition(".")[2], f"table {table}", run_id)
+            lake, raw = stores_of(pipeline, table).lake, table.partition(".")[2]
+            if (lake.schema, raw) in taken:
+                continue  # sources that share it
+            taken.add((lake.schema, raw))
+            lease = lake.lease(raw, f"table {table}", run_id)
             try:
                 lease.acquire()
             except LockedError:

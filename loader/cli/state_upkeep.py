@@ -160,8 +160,7 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
     What is there stays; a state that says something else than the newest commit gets a new version.
     """
     from loader.cli.command import opened
-    from loader.commits import all_commits
-    from loader.rebuild import raw_tables, rebuild_table
+    from loader.rebuild import raw_tables, rebuild_table, source_commits
 
     with opened(settings) as pipeline:
         rows: list[tuple[object, ...]] = []
@@ -170,7 +169,8 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
             try:
                 pipeline.prepare(source)
                 stores = pipeline.stores(source)
-                found = raw_tables(stores, source.name)
+                names = (source.name, *source.formerly)
+                found = raw_tables(stores, names)
             except Exception as problem:
                 settings.output.error(pipeline.cleared(problem, f"source {source.name}"))
                 failed = True
@@ -183,8 +183,8 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
                 try:
                     with held(pipeline, [name]) as run_id:
                         # Read again: a run may have published until the table was held.
-                        commits = all_commits(stores.lake, table)
-                        done = rebuild_table(source.name, table, commits, stores, run_id, tell)
+                        commits = source_commits(stores.lake, table, names)
+                        done = rebuild_table(names, table, commits, stores, run_id, tell)
                     rows.append((done.table, done.batches, done.states, done.syncs))
                 except Exception as problem:
                     settings.output.error(pipeline.cleared(problem, f"table {name}"))

@@ -8,6 +8,7 @@ from loader.codegen.table import OWN_COLUMNS, Column, Table
 from loader.delta import COLUMNS
 from loader.errors import LoaderError
 from loader.lake import Lake
+from loader.order import SOURCE_NAME
 from loader.pipeline import Pipeline, Planned
 from loader.plan import INCREMENTAL, Plan
 from loader.plugins import LakeDestination, SourceSpec
@@ -16,14 +17,22 @@ from loader.plugins import LakeDestination, SourceSpec
 def described(pipeline: Pipeline, select: Sequence[str]) -> Iterator[Table | LoaderError]:
     """The selected tables, and what is wrong with those that could not be looked at.
 
+    A table that sources share is one, declared with the first of them; its key begins with the
+    source's name.
+
     Raises:
         SpecError: where a selection matches nothing.
     """
+    shared: set[tuple[str, str]] = set()
     for part in pipeline.planned(select):
         yield from part.problems
         for plan in part.plans:
             try:
-                yield _table(pipeline, part, plan)
+                table = _table(pipeline, part, plan)
+                if plan.shared and (table.schema, table.name) in shared:
+                    continue
+                shared.add((table.schema, table.name))
+                yield table
             except Exception as error:
                 yield pipeline.cleared(error, f"table {plan.name}")
 
@@ -32,12 +41,12 @@ def _table(pipeline: Pipeline, part: Planned, plan: Plan) -> Table:
     lake = pipeline.stores(part.spec).lake
     synced = lake.exists(plan.lake_table)
     return Table(
-        source=plan.source,
+        source=plan.sharers[0] if plan.shared else plan.source,
         asked=plan.table.ref.name,
         name=plan.lake_table,
         schema=lake.schema,
         columns=tuple(_columns(lake, plan, synced)),
-        key=plan.key,
+        key=(SOURCE_NAME, *plan.key) if plan.shared and plan.key else plan.key,
         cursor=plan.cursor,
         incremental=plan.mode == INCREMENTAL,
         keeps_redeliveries=plan.options.redelivered_rows == "append",

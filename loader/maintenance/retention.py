@@ -25,12 +25,13 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from loader.commits import newest_commit, sharers
 from loader.delta import DELETED, HASH
 from loader.lake import Lake
 from loader.ledger import TABLE as LEDGER
 from loader.literal import text_literal
 from loader.maintenance.dependents import Dependent
-from loader.order import BATCH, GENERATION, SEQUENCE, quoted
+from loader.order import BATCH, GENERATION, SEQUENCE, SOURCE_NAME, quoted
 
 
 @dataclass(frozen=True)
@@ -77,12 +78,15 @@ def superseded(
         cursor: the cursor column; None where the table has none.
         kept_from_it: the snapshots and histories that are built from it.
     """
+    sources = tuple(sharers(lake.handle(table)))
+    if key and sources and SOURCE_NAME not in key:
+        key = (SOURCE_NAME, *key)
     refused = refusal(key, cursor, kept_from_it)
     if refused:
         return Superseded(note=refused)
     floor = None
     if cursor is not None:
-        floor = _floor(lake, table, cursor)
+        floor = _floor(lake, table, cursor, sources)
         if floor is None:
             return Superseded(note=f"the ledger knows no sync by {cursor}: sync it once more")
     batch, note = _horizon(lake, table, keep, kept_from_it, now)
@@ -93,7 +97,8 @@ def superseded(
         note = f"only repeated rows may go: {', '.join(histories)} shows every version"
     only_repeated = bool(histories)
     name = lake.name(table)
-    sql = superseded_sql(name, key, cursor, batch, keep.versions, floor, only_repeated)
+    whole = [newest_commit(lake, table, (source,)).batch for source in sources]
+    sql = superseded_sql(name, key, cursor, batch, keep.versions, floor, only_repeated, whole)
     return Superseded(batch, sql, note)
 
 
@@ -116,6 +121,7 @@ def superseded_sql(
     versions: int,
     floor: str | None,
     only_repeated: bool,
+    whole: Sequence[int] = (),
 ) -> str:
     """A SELECT of the rows that may go; a batch and a position in it name a row.
 
@@ -125,6 +131,7 @@ def superseded_sql(
         versions: how many of a key's newest versions stay.
         floor: an expression of the lowest cursor that may be delivered again.
         only_repeated: whether of the others, too, only those go that repeat the one before.
+        whole: batches that stay whole.
     """
     keys = ", ".join(quoted(name) for name in key)
     cursors = [quoted(cursor)] if cursor else []
@@ -136,6 +143,8 @@ def superseded_sql(
         conditions += f"\n    and coalesce({quoted(cursor)} < {floor}, false)"
     if only_repeated:
         conditions += "\n    and _cq_content <=> _cq_content_before"
+    if whole:
+        conditions += f"\n    and {BATCH} not in ({', '.join(map(str, sorted(whole)))})"
     return f"""\
 select
     {BATCH},
@@ -195,29 +204,36 @@ def _horizon(
     return max(batch, 0), told
 
 
-def _floor(lake: Lake, table: str, cursor: str) -> str | None:
+def _floor(lake: Lake, table: str, cursor: str, sources: Sequence[str]) -> str | None:
     """The lowest cursor that the next sync can read again, as the last windows tell it.
 
     The next window begins at the stored cursor, minus a lookback: not below where the last one
     began. None where no sync by this cursor is known.
+
+    Args:
+        sources: those that share the table; each has windows of its own.
     """
     if not lake.exists(LEDGER):
         return None
-    [row] = lake.spark.sql(
+    rows = lake.spark.sql(
         f"""
         select
-            count(*) as syncs,
+            {"source_name" if sources else "''"} as source_name,
             max_by(cursor_low, started_at) filter (where cursor_low is not null) as low,
             max_by(cursor_high, started_at) filter (where cursor_high is not null) as high
         from {lake.name(LEDGER)}
         where table_name = :table
             and status in ('synced', 'recovered', 'nothing new')
             and lower(cursor_field) = lower(:cursor)
+        group by 1
+        order by 1
         """,
         args={"table": table, "cursor": cursor},
     ).collect()
-    if not row["syncs"]:
-        return None
     fields = {field.name.lower(): field for field in lake.frame(table).schema.fields}
     kind = fields[cursor.lower()].dataType.simpleString()
-    return floor_sql([row["low"], row["high"]], kind)
+    floors = {row["source_name"]: floor_sql([row["low"], row["high"]], kind) for row in rows}
+    if not sources:
+        return floors.get("")
+    cases = [f"when {text_literal(n)} then {floors[n]}" for n in sorted(sources) if n in floors]
+    return f"case {SOURCE_NAME} {' '.join(cases)} end" if cases else None

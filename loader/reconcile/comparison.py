@@ -21,6 +21,7 @@ from loader.plan import Plan
 from loader.schema.drift import Route
 from loader.schema.fitting import fitted
 from loader.schema.widening import bare
+from loader.sharing import own_rows
 from loader.sources.contents import (
     BUCKET,
     CHECKSUM,
@@ -97,9 +98,9 @@ class Comparison:
     def buckets(self, of: int, chosen: Sequence[int]) -> tuple[list[Bucket], Share | None]:
         """Each chosen bucket, and the smallest share that has all differences; None if none."""
         share = Share(of, None if len(chosen) == of else tuple(chosen))
-        parts = parts_per_bucket(self.lake.frame(self.plan.lake_table).count(), of)
+        parts = parts_per_bucket(self._raw().count(), of)
         source = self.contents.sums(share, parts)
-        newest = self._newest(share).where(~f.col(GONE) & f.col(_INSIDE))
+        newest = self.newest(share).where(~f.col(GONE) & f.col(_INSIDE))
         snapshot = totals(newest, of * parts)
         counted = {name: f.coalesce(f.col(name), f.lit(0)) for name in ("source", "snapshot")}
         differs = ~(f.col("source_sum").eqNullSafe(f.col("snapshot_sum"))) | (
@@ -137,7 +138,7 @@ class Comparison:
         HASH and DELETED are those of raw's newest version.
         """
         source = self.contents.hashes(share).select(KEY, f.col(CHECKSUM).alias(THERE), WANTED)
-        snapshot = self._newest(share)
+        snapshot = self.newest(share)
         gone = f.coalesce(f.col(GONE), f.lit(True))
         # A tombstone that still says all of its row is one that the source itself has marked.
         deletable = ~gone & ~f.col(DELETED) & f.col(_INSIDE) & f.lit(self.tells_deletes)
@@ -151,7 +152,7 @@ class Comparison:
             KEY, KIND, THERE, HASH, DELETED, *key_names(self.plan)
         )
 
-    def _newest(self, share: Share) -> DataFrame:
+    def newest(self, share: Share) -> DataFrame:
         """Per key KEY, CHECKSUM, HASH, DELETED and its columns, of the newest version in raw.
 
         GONE, and _INSIDE: whether the spec means to load it.
@@ -183,9 +184,12 @@ class Comparison:
             )
         )
 
+    def _raw(self) -> DataFrame:
+        return own_rows(self.plan, self.lake.frame(self.plan.lake_table))
+
     def _as_source(self) -> DataFrame:
         """Raw in the source's columns and types, as rows of the source would go into it."""
-        plan, raw = self.plan, self.lake.frame(self.plan.lake_table)
+        plan, raw = self.plan, self._raw()
         drift = self.lake.drift(plan.lake_table, plan.table.schema, plan.terms)
         there = {field.name.lower(): field for field in raw.schema.fields}
         back = [

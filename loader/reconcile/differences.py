@@ -4,19 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from loader.delta import DELETED, HASH, row_hash, tombstone
 from loader.order import quoted
 from loader.plan import Plan
-from loader.reconcile.comparison import DELETE, KIND, ROW, THERE, UPDATE, bucket_of, key_names
+from loader.reconcile.comparison import (
+    DELETE,
+    GONE,
+    KIND,
+    ROW,
+    THERE,
+    UPDATE,
+    Comparison,
+    bucket_of,
+    key_names,
+)
 from loader.reconcile.reconciled import Verified
-from loader.sources.contents import KEY, Contents, Share
+from loader.sources import Snapshot
+from loader.sources.contents import KEY, Share
 
 SAMPLE = 10
+_OWN = "_cq_own_key"
 _NAMED = 2_000  # keys in an SQL list; beyond it their buckets are asked for
 
 
@@ -27,10 +41,12 @@ class Differences:
     Attributes:
         rows: missed updates and missed rows as the source has them, with KEY and KIND.
         gone: missed deletes: KEY, KIND and the key's columns.
+        changed: hashes of keys that were gone and are there again, with other rows than raw's.
     """
 
     rows: DataFrame
     gone: DataFrame
+    changed: tuple[str, ...] = ()
 
 
 def named(candidates: DataFrame, share: Share) -> Share | None:
@@ -52,24 +68,81 @@ def still(before: DataFrame, after: DataFrame) -> DataFrame:
     return after.join(then, same, "left_semi")
 
 
-def certain(plan: Plan, contents: Contents, candidates: DataFrame, share: Share) -> Differences:
-    """The candidates, the rows among them read again.
+def certain(
+    comparison: Comparison, snapshot: Snapshot, candidates: DataFrame, share: Share
+) -> Differences:
+    """The candidates that differ by their values: rows are read again, keys are sought again.
 
     A row that is what raw says already was not missed: a checksum may differ where the row does
-    not, of a time that only the database can write.
+    not, of a time that only the database can write. And a key that is there was not deleted: its
+    hash may differ on both sides, or the comparison's look was older than the table.
 
     Args:
         share: what has all candidates.
     """
+    plan, contents = comparison.plan, comparison.contents
     missed = candidates.where(f.col(KIND) != DELETE).select(KEY, KIND, HASH, DELETED)
-    rows = contents.rows(share).withColumn(KEY, contents.key_hash()).join(missed, KEY)
+    rows = contents.rows(share).join(missed, KEY).withColumn(_OWN, contents.key_hash())
+    rows = _by_value(comparison, kept(rows))
     same = (
         (f.col(KIND) == UPDATE)
         & row_hash(plan.table.schema).eqNullSafe(f.col(HASH))
         & tombstone(rows, plan.deleted).eqNullSafe(f.col(DELETED))
     )
     gone = candidates.where(f.col(KIND) == DELETE)
-    return Differences(rows.where(~same).drop(HASH, DELETED), gone)
+    gone, changed = _sought(plan, comparison.lake.spark, snapshot, gone)
+    return Differences(kept(rows.where(~same).drop(HASH, DELETED)), gone, changed)
+
+
+def _by_value(comparison: Comparison, rows: DataFrame) -> DataFrame:
+    """Rows whose keys the source and Spark hash differently, compared with raw's by value.
+
+    Args:
+        rows: with KEY as the source hashed it, and _OWN as Spark does.
+    """
+    odd = rows.where(f.col(KEY) != f.col(_OWN))
+    own = [row[_OWN] for row in odd.select(_OWN).limit(_NAMED + 1).collect()]
+    if not own:
+        return rows.drop(_OWN)
+    share = Share(1, keys=tuple(own)) if len(own) <= _NAMED else Share(1)
+    held = comparison.newest(share).where(~f.col(GONE))
+    held = held.select(f.col(KEY).alias(_OWN), HASH, DELETED)
+    odd = odd.drop(HASH, DELETED).join(held, _OWN, "left")
+    odd = odd.withColumn(KIND, f.when(f.col(DELETED).isNull(), ROW).otherwise(UPDATE))
+    even = rows.where(f.col(KEY) == f.col(_OWN))
+    return even.unionByName(odd).drop(_OWN)
+
+
+def _sought(
+    plan: Plan, spark: SparkSession, snapshot: Snapshot, gone: DataFrame
+) -> tuple[DataFrame, tuple[str, ...]]:
+    """Missed deletes whose keys the source does not have, and keys that it has again, changed.
+
+    Of the others the source has the very row that raw holds: nothing was deleted.
+    """
+    if not gone.take(1):
+        return gone, ()
+    names = [quoted(name) for name in plan.key]
+    parts = dict(zip(plan.key, key_names(plan), strict=True))
+    keys = gone.select(KEY, HASH, *(f.col(own).alias(name) for name, own in parts.items()))
+
+    def there(keys: DataFrame, *more: Column) -> DataFrame:
+        rows = snapshot.living(spark, plan.table, keys.select(*names))
+        found = rows.select(*(f.col(name).alias(own) for name, own in _aliases(plan)), *more)
+        same = [keys[name].eqNullSafe(found[own]) for name, own in _aliases(plan)]
+        return keys.join(found, reduce(and_, same))
+
+    alive = kept(there(keys).select(KEY, HASH, *names).distinct())
+    if not alive.take(1):
+        return gone, ()
+    now = there(alive, row_hash(plan.table.schema).alias("_cq_now"))
+    equal = kept(now.where(f.col("_cq_now") == f.col(HASH)).select(KEY).distinct())
+    changed = [row[KEY] for row in alive.join(equal, KEY, "left_anti").select(KEY).collect()]
+    return gone.join(alive, KEY, "left_anti"), tuple(changed)
+
+
+def _aliases(plan: Plan) -> list[tuple[str, str]]:
+    return [(quoted(name), f"_cq_there_{i}") for i, name in enumerate(plan.key)]
 
 
 def counted(verified: Sequence[Verified], differences: Differences, buckets: int) -> list[Verified]:

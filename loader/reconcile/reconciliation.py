@@ -8,6 +8,7 @@ table is synced once more, and only a row counts that differs still and has not 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from loader.lease import Lease
@@ -36,6 +37,9 @@ class Finding:
         left_out: columns that were not compared, as ``name (type)``.
         skipped: why nothing was compared.
         synced: rows that were appended before it, by the table's sync.
+        changed: keys that were gone when the table was compared and were there again, with other
+            rows, when they were sought. Their buckets count as not verified.
+        distrusted: more of the table's rows are gone than are taken for deleted unasked.
     """
 
     table: str
@@ -45,6 +49,8 @@ class Finding:
     left_out: tuple[str, ...] = ()
     skipped: str = ""
     synced: int = 0
+    changed: int = 0
+    distrusted: bool = False
 
     def total(self, name: str) -> int:
         """The sum of a count over all buckets that were compared."""
@@ -62,12 +68,14 @@ class Reconciliation:
 
     Attributes:
         repairs: whether differences are appended to raw.
+        allows_deletes: however many rows are gone, they were deleted.
         buckets: in how many parts a table's keys are divided.
         per_run: how many of them are compared at once; None is all.
         findings: filled while it runs, a table each.
     """
 
     repairs: bool = False
+    allows_deletes: bool = False
     buckets: int = 64
     per_run: int | None = None
     findings: list[Finding] = field(default_factory=list)
@@ -135,9 +143,16 @@ class Reconciliation:
             found = replace(found, synced=appended)
             if differences is not None:
                 verified = counted(verified, differences, self.buckets)
-                found = replace(found, sample=sample(plan, differences))
-                if self.repairs:
+                found = replace(
+                    found,
+                    sample=sample(plan, differences),
+                    changed=len(differences.changed),
+                    distrusted=not self.allows_deletes and too_many_deletes(verified),
+                )
+                if self.repairs and not found.distrusted:
                     verified = attempt.repaired(verified, differences)
+                unsure = {Share(self.buckets).number_of(key) for key in differences.changed}
+                verified = [one for one in verified if one.bucket not in unsure]
         reconciled.append(verified)
         return replace(found, verified=tuple(verified))
 
@@ -173,8 +188,7 @@ class Attempt:
             few = named(candidates, few)
         if few is None:
             return None, appended
-        found = certain(self.plan, comparison.contents, candidates, few)
-        return Differences(kept(found.rows), found.gone), appended
+        return certain(comparison, self.snapshot, candidates, few), appended
 
     def repaired(self, verified: list[Verified], differences: Differences) -> list[Verified]:
         """Appends what differs; the buckets as they are then."""
@@ -195,6 +209,13 @@ class Attempt:
         return [
             replace(one, repaired=True, batch=done.batch) if one.missed else one for one in verified
         ]
+
+
+def too_many_deletes(verified: Sequence[Verified]) -> bool:
+    """Whether so many rows are gone that the source is doubted: all, or more than a tenth."""
+    rows = sum(one.rows_snapshot for one in verified)
+    deletes = sum(one.missed_deletes for one in verified)
+    return deletes > 0 and (deletes >= rows or deletes * 10 > rows)
 
 
 def unfit(plan: Plan) -> str:

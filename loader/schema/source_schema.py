@@ -10,8 +10,8 @@ without the other, nor told twice.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +22,32 @@ from loader.errors import TableError
 from loader.schema.widening import bare, holds
 
 PROPERTY = "strandline.source_schema"
+
+
+def property_of(source: str) -> str:
+    """The property of one of the sources that share a table; of the only one it is `PROPERTY`."""
+    return f"{PROPERTY}.{source}" if source else PROPERTY
+
+
+def remembered(properties: Mapping[str, str], source: str, where: str) -> SourceSchema | None:
+    """What a raw table's properties say of a source; None where they say nothing.
+
+    A source that has not loaded a shared table yet is compared with the table's first one. Variant
+    columns are raw's, whichever source they were made for.
+
+    Raises:
+        TableError: where this loader did not write it.
+    """
+    text = properties.get(property_of(source)) or properties.get(PROPERTY)
+    if text is None:
+        return None
+    found = SourceSchema.parse(text, where)
+    if not source:
+        return found
+    names = [name for name in properties if name.startswith(PROPERTY)]
+    all_variants = (SourceSchema.parse(properties[name], where).variants for name in names)
+    variants = {name for each in all_variants for name in each}
+    return replace(found, variants=tuple(sorted(variants)))
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ class Terms:
         freeze: no change is followed.
         accepts_key_change: types of key and cursor may change as far as raw's columns follow.
         anew: everything is read again, so that no row stays without a new column's value.
+        source: of a table that sources share, whose columns these are; each is remembered apart.
     """
 
     where: str
@@ -34,6 +35,7 @@ class Terms:
     freeze: bool = False
     accepts_key_change: bool = False
     anew: bool = False
+    source: str = ""
 
 
 def check_key_and_cursor(

@@ -95,6 +95,18 @@ class Snapshot(ABC):
         """Whether all that is asked of a table is answered of one moment."""
         return False
 
+    def living(self, spark: SparkSession, table: SourceTable, keys: DataFrame) -> DataFrame:
+        """Rows as they are now, lazily: at least all that have one of these keys.
+
+        Asked before a row is taken for deleted, by value and, where the source can, in a new
+        look: later than this snapshot, and whatever a hash of the key says.
+
+        Args:
+            keys: the key's columns, by their names, as :meth:`read` has them.
+        """
+        window = Window()
+        return self.read(spark, table, window, self.bounds(table, window))
+
     def contents(
         self,
         spark: SparkSession,

@@ -20,6 +20,7 @@ from loader.cursor import CursorType
 from loader.literal import literal
 from loader.order import quoted
 from loader.sources.checksum import (
+    DIGITS,
     Part,
     spark_form,
     spark_hash,
@@ -70,6 +71,10 @@ class Share:
         """The bucket of a key, by its hash; a bigint."""
         return f.pmod(spark_number(key), f.lit(self.of)).cast("bigint")
 
+    def number_of(self, key: str) -> int:
+        """The same of one key."""
+        return int(key[:DIGITS], 16) % self.of
+
 
 class Contents(ABC):
     """The rows of one table by key, as the source has them now.
@@ -101,7 +106,10 @@ class Contents(ABC):
 
     @abstractmethod
     def rows(self, share: Share) -> DataFrame:
-        """The rows themselves, in the table's columns: at least those of the share."""
+        """The rows themselves, in the table's columns: at least those of the share.
+
+        With them KEY, as :meth:`hashes` has it.
+        """
 
     def key_hash(self) -> Column:
         """The hash of a key, of rows whose columns have the source's names and types."""
@@ -160,7 +168,7 @@ class ReadContents(Contents):
         )
 
     def rows(self, share: Share) -> DataFrame:
-        return self._newest(share)
+        return self._newest(share).withColumn(KEY, self.key_hash())
 
     def _read(self, window: Window) -> DataFrame:
         bounds = self._snapshot.bounds(self._table, window)

@@ -11,6 +11,8 @@ from typing import ClassVar
 
 from loader.cursor import Cursor, CursorType
 from loader.sources.connection import Connection
+from loader.sources.innodb import InnodbLookout
+from loader.sources.open_work import Lookout
 
 
 class Dialect:
@@ -92,6 +94,13 @@ class Dialect:
     def hidden_tables(self, connection: Connection) -> set[tuple[str, str]]:
         """(schema, table) of what wildcards should pass over."""
         return set()
+
+    def lookout(self) -> Lookout | None:
+        """Sees statements and transactions that are open; None if nothing shows them.
+
+        Databases that share snapshots need none: see :mod:`loader.sources.horizon`.
+        """
+        return None
 
 
 class PostgreSQL(Dialect):
@@ -197,6 +206,9 @@ class MySQL(Dialect):
     def wall_offset(self, connection: Connection) -> int:
         [(seconds,)] = connection.rows("select timestampdiff(second, utc_timestamp(), now())")
         return int(seconds or 0)
+
+    def lookout(self) -> Lookout:
+        return InnodbLookout(self.text)
 
 
 class Derby(Dialect):

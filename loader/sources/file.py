@@ -6,10 +6,9 @@ again. A column of the files can be the cursor instead.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -17,21 +16,23 @@ from urllib.parse import urlparse
 from py4j.protocol import Py4JJavaError
 from pydantic import BaseModel, ConfigDict, Field
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
-from loader.cursor import Cursor, CursorType
 from loader.errors import TableError
 from loader.failures import clear
-from loader.literal import literal
 from loader.options import TableOptions
-from loader.order import quoted
-from loader.sources import Bounds, Snapshot, Source, SourceTable, TableRef, Window, edge
+from loader.sources import Source, SourceTable, TableRef
+from loader.sources.file_snapshot import FileSnapshot, columns_of, partitions
+from loader.sources.listing import MODIFIED, PATH, RECURSIVE, listed
 
-MODIFIED = "_file_modified_at"
-PATH = "_file_path"
-_DEFAULTS = {"csv": {"header": "true"}}
+_DEFAULTS = {
+    # A line that is no row of the table: of a file half written, with other columns, or broken.
+    "csv": {"header": "true", "mode": "FAILFAST"},
+    "json": {"mode": "FAILFAST"},
+    # Columns that only some of the files have.
+    "parquet": {"mergeSchema": "true"},
+    "orc": {"mergeSchema": "true"},
+}
 
 
 class FileTableOptions(TableOptions):
@@ -113,9 +114,12 @@ class FileSource(Source):
     def _native(self, name: str, path: str) -> Native:
         options = self._options_of(name)
         form = options.format or self.options.format
-        settings = {**_DEFAULTS.get(form, {}), **self.options.options, **options.options}
+        settings: dict[str, tuple[str, str]] = {}
+        for given in (_DEFAULTS.get(form.lower(), {}), self.options.options, options.options):
+            # Spark reads the names of options in any case.
+            settings.update((name.lower(), (name, value)) for name, value in given.items())
         full = path if urlparse(path).scheme or path.startswith("/") else f"{self.base}/{path}"
-        return Native(full, form, tuple(sorted(settings.items())), options.columns)
+        return Native(full, form, tuple(sorted(settings.values())), options.columns)
 
     def _options_of(self, name: str) -> FileTableOptions:
         for known, options in self.options.table_options.items():
@@ -125,7 +129,8 @@ class FileSource(Source):
 
     def describe(self, ref: TableRef) -> SourceTable:
         try:
-            schema = load(self.spark, ref.native).schema
+            native = self._nested(ref)
+            schema = columns_of(self.spark, native)
         except (PySparkException, Py4JJavaError) as error:
             what = clear(error, "").what
             if what.endswith(".DefaultSource"):  # the class that Spark looked for
@@ -145,7 +150,7 @@ class FileSource(Source):
             )
         own = [StructField(MODIFIED, TimestampType()), StructField(PATH, StringType())]
         return SourceTable(
-            ref,
+            replace(ref, native=native),
             StructType([*schema.fields, *own]),
             cursor_field=MODIFIED,
             column_comments={
@@ -154,110 +159,33 @@ class FileSource(Source):
             },
         )
 
+    def _nested(self, ref: TableRef) -> Native:
+        """How to read the table with the files in its nested folders.
+
+        Raises:
+            TableError: where Spark would pass over files without a word.
+        """
+        native: Native = ref.native
+        if any(name.lower() == RECURSIVE.lower() for name, _ in native.options):
+            return native
+        if not partitions(self.spark, native):
+            return replace(native, options=(*native.options, (RECURSIVE, "true")))
+        read = listed(self.spark, native)
+        there: Any = read._jdf.inputFiles()
+        beside = len(there) - read.select("path").count()
+        if beside > 0:
+            raise TableError(
+                f"{beside} of its files lie outside of the folders named column=value that the "
+                "others lie in; Spark would not read them",
+                where=f"table {self.name}.{ref.name} ({native.path})",
+                remedy="Move them into such folders, or set the option recursiveFileLookup: "
+                "'true', which makes no columns of folders",
+            )
+        return native
+
     @contextmanager
     def snapshot(self) -> Iterator[FileSnapshot]:
         yield FileSnapshot(self.spark)
-
-
-class FileSnapshot(Snapshot):
-    """Files as they are: a file written while it is read has a later time, and is read again."""
-
-    tells_deletes = False
-
-    def __init__(self, spark: SparkSession) -> None:
-        self.spark = spark
-
-    def bounds(self, table: SourceTable, window: Window) -> Bounds:
-        cursor = window.cursor
-        if cursor is None or cursor.name == MODIFIED:
-            # Names and times only: the rows of new files are counted when they are read.
-            files = (
-                self.spark.read.format("binaryFile")
-                .load(table.ref.native.path)
-                .select(f.col("modificationTime").alias(MODIFIED))
-            )
-            rows = files.where(_within(table, window))
-            column = f.col(MODIFIED)
-        else:
-            rows = _with_file(load(self.spark, table.ref.native)).where(_within(table, window))
-            column = f.col(quoted(cursor.name))
-        [found] = rows.agg(
-            f.count(f.lit(1)).alias("rows"),
-            f.count(column).alias("dated"),
-            f.min(column).cast("string").alias("low"),
-            f.max(column).cast("string").alias("high"),
-        ).collect()
-        if cursor is None:
-            return Bounds(None if found["rows"] else 0)
-        counted = cursor.name != MODIFIED
-        clock = _clock(cursor.type)
-        high = edge(found["high"], cursor.type, table, window)
-        ahead = high is not None and clock is not None and high.order > clock.order
-        return Bounds(
-            rows=found["rows"] if counted else (None if found["rows"] else 0),
-            nulls=found["rows"] - found["dated"],
-            low=edge(found["low"], cursor.type, table, window),
-            high=high,
-            clock=clock,
-            future=_ahead(rows, column, clock, table, window) if ahead and clock else 0,
-        )
-
-    def read(
-        self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
-    ) -> DataFrame:
-        rows = _with_file(load(spark, table.ref.native)).where(_within(table, window))
-        names = [quoted(name) for name in table.schema.names]
-        # Spark packs files into partitions by size; this is the order in which they were written.
-        return (
-            rows.select(
-                *names,
-                f.col("_metadata.file_block_start").alias("_cq_block"),
-                f.monotonically_increasing_id().alias("_cq_line"),
-            )
-            .orderBy(MODIFIED, PATH, "_cq_block", "_cq_line")
-            .select(*names)
-        )
-
-
-def load(spark: SparkSession, native: Native) -> DataFrame:
-    """A lazy read of a table's files."""
-    reader = spark.read.format(native.format).options(**dict(native.options))
-    if native.columns is not None:
-        reader = reader.schema(native.columns)
-    return reader.load(native.path)
-
-
-def _with_file(rows: DataFrame) -> DataFrame:
-    return rows.withColumn(MODIFIED, f.col("_metadata.file_modification_time")).withColumn(
-        PATH, f.col("_metadata.file_path")
-    )
-
-
-def _within(table: SourceTable, window: Window) -> Column:
-    if window.cursor is None:
-        return f.lit(True)
-    column = f.col(quoted(window.cursor.name))
-    data_type = table.schema[window.cursor.name].dataType
-    inside = column.isNotNull()
-    if window.low is not None:
-        inside = inside & (column >= literal(window.low, data_type))
-    if window.high is not None:
-        inside = inside & (column <= literal(window.high, data_type))
-    return inside | column.isNull() if window.nulls else inside
-
-
-def _ahead(
-    rows: DataFrame, column: Column, clock: Cursor, table: SourceTable, window: Window
-) -> int:
-    assert window.cursor is not None
-    return rows.where(column > literal(clock, table.schema[window.cursor.name].dataType)).count()
-
-
-def _clock(type_: CursorType) -> Cursor | None:
-    if not type_.is_time:
-        return None
-    now = dt.datetime.now(dt.timezone.utc).replace(tzinfo=None)
-    return Cursor.parse(now.isoformat(sep=" ", timespec="microseconds"), type_)
 
 
 def _table_name(name: str) -> str:

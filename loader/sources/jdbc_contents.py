@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from loader.sources.jdbc import Native
 
 Query = Callable[[str], DataFrame]
+Read = Callable[[str, str], DataFrame]
 
 
 class JdbcContents(Contents):
@@ -32,7 +33,7 @@ class JdbcContents(Contents):
         wanted: SQL that holds for rows which the spec means to load; empty where it is all.
         columns: SQL of the columns, by their names in Spark.
         query: reads the rows of a query in Spark.
-        read: reads rows of the table for which a condition holds.
+        read: reads rows of the table for which a condition holds, with an expression as KEY.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class JdbcContents(Contents):
         parts: Sequence[Part],
         left_out: Sequence[str],
         query: Query,
-        read: Query,
+        read: Read,
     ) -> None:
         super().__init__(key, parts, left_out)
         self._sql = checksum
@@ -85,7 +86,7 @@ class JdbcContents(Contents):
         )
 
     def rows(self, share: Share) -> DataFrame:
-        return self._read(_where(self._holds(share)))
+        return self._read(_where(self._holds(share)), self._hash(self.key))
 
     def _hash(self, parts: Sequence[Part]) -> str:
         return self._sql.hash([self._sql.text(part, self._columns[part.name]) for part in parts])

@@ -6,6 +6,7 @@ import datetime as dt
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,11 +18,13 @@ from pyspark.sql.types import TimestampNTZType, TimestampType
 from loader.cursor import Cursor, CursorType
 from loader.order import quoted
 from loader.sources import Bounds, Snapshot, SourceTable, Window, edge
+from loader.sources.by_value import asked_by_value
 from loader.sources.checksum_sql import checksum
 from loader.sources.connection import Connection, DatabaseError, explain
-from loader.sources.contents import Contents
+from loader.sources.contents import KEY, Contents
 from loader.sources.horizon import Fate, Horizon
 from loader.sources.jdbc_contents import JdbcContents, compared
+from loader.sources.open_work import Activity, OpenWork
 from loader.sources.partitions import balanced, largest_share, partition_count, slices
 
 if TYPE_CHECKING:
@@ -53,6 +56,7 @@ class JdbcSnapshot(Snapshot):
         self.horizon = horizon
         self.blind = blind
         self.dialect = source.dialect
+        self.lookout = self.dialect.lookout()
         self.wall_offset = wall_offset
         self.session: tuple[str, ...] = ()
         if exported is not None:
@@ -82,16 +86,30 @@ class JdbcSnapshot(Snapshot):
             if horizon is not None:
                 self._same_database(table, window)
             reach = self._reach(table, window) if horizon else None
+            seen = self._seen(connection, table, type_)
+            before = OpenWork.from_mark(window.mark) if seen else None
+            if before is not None and window.low is not None:
+                reach = before.reach(window.low, self.wall_offset)
             window = replace(window, reach=reach)
             # The clock is read before the rows: what commits in between lies beyond it.
             clock = self._clock(connection, type_)
+            counted = f"select count(*), count({column}), min({column}), max({column})"
             [(rows, dated, low, high)] = connection.rows(
-                f"select count(*), count({column}), min({column}), max({column}) "
-                f"from {relation}{self._where(table, window)}"
+                f"{counted} from {relation}{self._where(table, window)}"
             )
             bottom, top = (edge(text, type_, table, window) for text in (low, high))
-            if bottom is not None and self._late(table, window) is not None:
+            if bottom is not None and (before or self._late(table, window) is not None):
                 reach = bottom  # nothing lies below
+                if window.whole and window.reach is None:
+                    window = replace(window, reach=reach)
+                    [(rows, dated, _, _)] = connection.rows(
+                        f"{counted} from {relation}{self._where(table, window)}"
+                    )
+            mark = horizon.to_mark() if horizon else None
+            settled = self._settled(table, window) if horizon else False
+            if seen is not None and not seen.blind:
+                after = seen.remembered(before, self._now(connection))
+                mark, settled = after.to_mark(), before is not None and before.settled(after)
             future = 0
             if clock is not None and top is not None and top.order > clock.order:
                 [(count,)] = connection.rows(
@@ -107,9 +125,9 @@ class JdbcSnapshot(Snapshot):
                 clock=clock,
                 future=future,
                 reach=reach,
-                mark=horizon.to_mark() if horizon else None,
-                settled=self._settled(table, window) if horizon else False,
-                notes=self._notes(table, window, type_),
+                mark=mark,
+                settled=settled,
+                notes=self._notes(table, window, type_, seen),
             )
 
     def read(
@@ -121,6 +139,12 @@ class JdbcSnapshot(Snapshot):
     def steady(self, table: SourceTable) -> bool:
         # A foreign table's rows come from another database, which has snapshots of its own.
         return bool(self.session) and bool(table.ref.native.stored)
+
+    def living(self, spark: SparkSession, table: SourceTable, keys: DataFrame) -> DataFrame:
+        fresh = copy(self)
+        fresh.session = ()  # of no snapshot: what is committed now
+        columns = {name: self._column(table, name) for name in keys.columns}
+        return fresh._selected(spark, table, asked_by_value(self.dialect, columns, keys))
 
     def contents(
         self,
@@ -147,7 +171,7 @@ class JdbcSnapshot(Snapshot):
                     lambda sql: self.source.reader(
                         spark, f"({sql}) strandline", session=self.session
                     ),
-                    lambda where: self._selected(spark, table, where),
+                    lambda where, hashed: self._selected(spark, table, where, key=hashed),
                 )
         return super().contents(spark, table, key, window, unique)
 
@@ -157,25 +181,29 @@ class JdbcSnapshot(Snapshot):
         table: SourceTable,
         where: str,
         predicates: list[str] | None = None,
+        key: str = "",
     ) -> DataFrame:
         source, native = self.source, table.ref.native
         columns = ", ".join(
             f"{self._expression(native, i)} as {self._alias(native, i)}"
             for i in range(len(native.columns))
         )
+        columns += f", {key} as {self.dialect.quote(KEY)}" if key else ""
         relation = f"(select {columns} from {source.relation(native)}{where}) strandline"
         try:
             frame = source.reader(spark, relation, predicates, self.session)
         except Py4JJavaError as error:
             raise explain(error, f"table {source.name}.{table.ref.name}") from error
-        return frame.toDF(*table.schema.names).select(
+        hashed = [KEY] if key else []
+        return frame.toDF(*table.schema.names, *hashed).select(
             *(
                 f.col(quoted(column.name)).cast(column.dataType).alias(column.name)
                 if isinstance(column.dataType, TimestampType)
                 and isinstance(frame.schema[i].dataType, TimestampNTZType)
                 else f.col(quoted(column.name))
                 for i, column in enumerate(table.schema.fields)
-            )
+            ),
+            *hashed,
         )
 
     def _alias(self, native: Native, index: int) -> str:
@@ -201,8 +229,9 @@ class JdbcSnapshot(Snapshot):
             return ""
         column = self._column(table, window.cursor.name)
         limits = []
-        if window.low is not None:
-            limits.append(f"{column} >= {self.dialect.literal(window.low)}")
+        low = window.floor if self.lookout else window.low
+        if low is not None:
+            limits.append(f"{column} >= {self.dialect.literal(low)}")
         if window.high is not None:
             limits.append(f"{column} <= {self.dialect.literal(window.high)}")
         if not limits:
@@ -233,7 +262,7 @@ class JdbcSnapshot(Snapshot):
         above = (
             f"{column} >= {self.dialect.literal(window.reach)}" if window.reach is not None else ""
         )
-        if table.ref.native.writers:
+        if table.ref.native.writers or (window.whole and above):
             return above or None
         if not above and (window.cursor.type.is_time or window.bounded or not before.open):
             return None
@@ -282,8 +311,20 @@ class JdbcSnapshot(Snapshot):
             remedy=f"`loader run --full-refresh --select {name}`{accept}",
         )
 
-    def _notes(self, table: SourceTable, window: Window, type_: CursorType) -> tuple[str, ...]:
-        if not self.dialect.shares_snapshots or not type_.is_time:
+    def _seen(
+        self, connection: Connection, table: SourceTable, type_: CursorType
+    ) -> Activity | None:
+        """What may still bring rows of a table; to be asked before its clock and its rows."""
+        native = table.ref.native
+        if self.lookout is None or not native.stored or not type_.is_time:
+            return None
+        return self.lookout.seen(connection, native.catalog or "", native.table)
+
+    def _notes(
+        self, table: SourceTable, window: Window, type_: CursorType, seen: Activity | None
+    ) -> tuple[str, ...]:
+        shown = self.dialect.shares_snapshots or self.lookout is not None
+        if not shown or not type_.is_time:
             return ()
         if not table.ref.native.stored:
             return ("of a view, rows that commit late are found within the lookback only",)
@@ -295,18 +336,23 @@ class JdbcSnapshot(Snapshot):
                 f"the database was {fate.value} since the last sync: what was written from the "
                 "last sync on is read again; what it lost stays in raw until a full refresh"
             )
-        if self.blind:
-            notes.append(f"{self.blind}: rows that commit late are found within the lookback only")
+        blind = seen.blind if seen else self.blind
+        if blind:
+            notes.append(f"{blind}: rows that commit late are found within the lookback only")
         return tuple(notes)
 
     def _clock(self, connection: Connection, type_: CursorType) -> Cursor | None:
         if not type_.is_time:
             return None
-        [(text,)] = connection.rows(self.dialect.utc_clock)
-        now = dt.datetime.fromisoformat(Cursor.parse(text or "", CursorType.TIMESTAMPTZ).text)
+        now = self._now(connection)
         if type_ is not CursorType.TIMESTAMPTZ:
             now += dt.timedelta(seconds=self.wall_offset)
         return Cursor.parse(now.isoformat(sep=" ", timespec="microseconds"), type_)
+
+    def _now(self, connection: Connection) -> dt.datetime:
+        """The database's clock, in UTC."""
+        [(text,)] = connection.rows(self.dialect.utc_clock)
+        return dt.datetime.fromisoformat(Cursor.parse(text or "", CursorType.TIMESTAMPTZ).text)
 
     def _predicates(
         self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
@@ -332,8 +378,13 @@ class JdbcSnapshot(Snapshot):
         configured = self.source.partition_column(table)
         if configured is not None:
             return [configured]
-        names = [window.cursor.name] if window.cursor is not None else []
-        return [*names, *table.primary_key]
+        if window.cursor is None:
+            return list(table.primary_key)
+        if window.high is None and not self.steady(table):
+            # A read of everything, without an end: a row whose cursor moves from one range to
+            # another while they are read could be in none of them. Keys stay.
+            return list(table.primary_key)
+        return [window.cursor.name, *table.primary_key]
 
     def _cuts(
         self, table: SourceTable, window: Window, bounds: Bounds, name: str, count: int

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 from filelock import Timeout
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
 
 from loader.errors import StateError
 from loader.failures import clear
 from loader.lake import Lake
+from loader.records import Records
 from loader.state import StateBackend, StateRow, taken
-from loader.state.value import moment
+from loader.state.value import moment, moment_text
 
 SCHEMA = "key string, value string, version bigint, updated_at timestamp"
+_COLUMNS = ("key", "value", "version", "updated_at")
+# More are worth a Spark job: a state that is never compacted gets a file a sync.
+_FEW = 500
 
 
 class LakeState(StateBackend):
@@ -54,27 +58,26 @@ class LakeState(StateBackend):
         )
 
     def latest(self, key: str) -> list[StateRow]:
-        top = self._query(
-            f"""
-            select key, value, coalesce(version, 0) as version, cast(updated_at as string) as at
-            from {self.lake.name(self.table)}
-            where key = :key
-            order by coalesce(version, 0) desc
-            limit 2
-            """,
-            {"key": key},
-        )
-        alone = len(top) < 2 or top[0].version > top[1].version
-        return top[:1] if alone else super().latest(key)
+        with self._told():
+            if not self.lake.exists(self.table):
+                return []
+            records = self.lake.records(self.table)
+            if records.files() > _FEW:
+                return super().latest(key)  # Spark reads them side by side
+            rows = [_row(values) for values in records.select(_COLUMNS, {"key": key}, {})]
+            newest = max((row.version for row in rows), default=0)
+            rows = [row for row in rows if row.version == newest]
+            return sorted(rows, key=lambda row: row.updated_at or "", reverse=True)
 
     def append(self, rows: Sequence[StateRow]) -> None:
         if not rows:
             return
         with self._told(), self.lake.lock(self.table):
+            records = self.lake.records(self.table)
             for row in rows:
-                if self._there(row):
+                if self._there(records, row):
                     raise taken(row, self.where)
-            self._values(rows).writeTo(self.lake.name(self.table)).append()
+            records.append([{**asdict(row), "updated_at": moment(row.updated_at)} for row in rows])
 
     def prune(self, floors: Mapping[str, int]) -> None:
         if not floors:
@@ -88,20 +91,11 @@ class LakeState(StateBackend):
                 f"delete from {self.lake.name(self.table)} where {' or '.join(below)}", args=given
             )
 
-    def _values(self, rows: Sequence[StateRow]) -> DataFrame:
-        listed, given = [], dict[str, Any]()
-        for i, row in enumerate(rows):
-            listed.append(f"(:k{i}, :v{i}, cast(:n{i} as bigint), cast(:t{i} as timestamp))")
-            at = moment(row.updated_at).isoformat()
-            given |= {f"k{i}": row.key, f"v{i}": row.value, f"n{i}": row.version, f"t{i}": at}
-        values = f"values {', '.join(listed)} as t (key, value, version, updated_at)"
-        return self.lake.spark.sql(f"select * from {values}", args=given).coalesce(1)
-
-    def _there(self, row: StateRow) -> bool:
-        same = "key = :key and coalesce(version, 0) = :version"
-        sql = f"select 1 from {self.lake.name(self.table)} where {same} limit 1"
-        given = {"key": row.key, "version": row.version}
-        return bool(self.lake.spark.sql(sql, args=given).collect())
+    @staticmethod
+    def _there(records: Records, row: StateRow) -> bool:
+        legacy = (None,) if row.version == 0 else ()
+        same = ({"key": row.key, "version": version} for version in (row.version, *legacy))
+        return any(records.select(["key"], equal, {}) for equal in same)
 
     def _query(self, sql: str, given: dict[str, Any]) -> list[StateRow]:
         with self._told():
@@ -127,3 +121,10 @@ class LakeState(StateBackend):
                 where=self.where,
                 remedy=found.remedy or "`loader state rebuild` makes it anew where it is damaged",
             ) from problem
+
+
+def _row(values: Mapping[str, Any]) -> StateRow:
+    at = values["updated_at"]
+    return StateRow(
+        values["key"], values["value"], values["version"] or 0, moment_text(at) if at else None
+    )

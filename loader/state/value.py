@@ -35,7 +35,8 @@ class TableState:
 
     Attributes:
         batch: the newest batch whose rows the cursor stands for.
-        generation: the generation new rows are appended in.
+        generation: the newest. New rows are appended in it, or in that of their key: see
+            :func:`loader.delta.placed`.
         base: the generation of the newest complete read, where later ones overruled cursors;
             None where `generation` is it.
         cursor: None where no row with a cursor was seen yet, or the table has none.

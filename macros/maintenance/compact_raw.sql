@@ -54,6 +54,10 @@
 
 {% macro superseded(raw, keys, cursor, versions, days, owner) -%}
     {#- What may go of a raw table as it is now: {batch, sql, note}; sql is none where nothing may. -#}
+    {%- set sharers = strandline.sharers(strandline.full_name(raw)) -%}
+    {%- if sharers and "_cq_source_name" not in keys -%}
+        {%- set keys = ["_cq_source_name"] + keys -%}
+    {%- endif -%}
     {%- set kept_from_it = [] -%}
     {%- for one in strandline.dependents() if strandline.depends_on(one, raw) -%}
         {%- do kept_from_it.append(one) -%}
@@ -67,7 +71,7 @@
     {%- endfor -%}
     {%- set floor = none -%}
     {%- if cursor -%}
-        {%- set floor = strandline.reachable_from(raw, cursor, owner) -%}
+        {%- set floor = strandline.reachable_from(raw, cursor, owner, sharers) -%}
     {%- endif -%}
     {%- set horizon = strandline.compaction_horizon(raw, days, kept_from_it) -%}
     {%- if horizon.batch < 1 -%}
@@ -77,10 +81,17 @@
     {%- if histories -%}
         {%- do horizon.update({"note": "only repeated rows may go: " ~ histories | join(", ") ~ " shows every version"}) -%}
     {%- endif -%}
+    {%- set whole = [] -%}
+    {%- for source in sharers -%}
+        {%- do whole.append(strandline.head_batch(
+            "(select * from " ~ strandline.full_name(raw) ~ " where _cq_source_name = "
+            ~ strandline.text_literal(source) ~ ")"
+        ) or 0) -%}
+    {%- endfor -%}
     {{ return({
         "batch": horizon.batch,
         "sql": strandline.superseded_versions(
-            strandline.full_name(raw), keys, cursor, horizon.batch, versions, floor, histories | length > 0
+            strandline.full_name(raw), keys, cursor, horizon.batch, versions, floor, histories | length > 0, whole
         ),
         "note": horizon.note,
     }) }}

@@ -26,40 +26,48 @@
 {%- endmacro %}
 
 
-{% macro reachable_from(relation, cursor_field, owner) -%}
+{% macro reachable_from(relation, cursor_field, owner, sharers=[]) -%}
     {#-
         The lowest cursor that the next sync can read again, as an expression: a redelivery is told by
         comparing with the rows from there on. The next window begins at the stored cursor, minus a
-        lookback: not below where the last one began.
+        lookback: not below where the last one began. Sources that share the table have windows each.
     -#}
     {%- set syncs = strandline.syncs_relation(relation.schema) -%}
-    {%- set found = none -%}
+    {%- set type = strandline.column_type(relation, cursor_field) -%}
+    {%- set floors = {} -%}
     {%- if load_relation(syncs) is not none -%}
         {%- set windows_sql -%}
             select
-                count(*),
+                {{ "source_name" if sharers else "''" }},
                 max_by(cursor_low, started_at) filter (where cursor_low is not null),
                 max_by(cursor_high, started_at) filter (where cursor_high is not null)
             from {{ syncs }} as syncs
             where table_name = {{ strandline.text_literal(relation.identifier) }}
                 and status in ('synced', 'recovered', 'nothing new')
                 and lower(cursor_field) = lower({{ strandline.text_literal(cursor_field) }})
+            group by 1
         {%- endset -%}
-        {%- set found = run_query(windows_sql).rows[0] -%}
+        {%- for row in run_query(windows_sql) if not sharers or row[0] in sharers -%}
+            {%- set texts = [] -%}
+            {%- for text in [row[1], row[2]] if text is not none -%}
+                {%- do texts.append("cast(" ~ strandline.text_literal(text) ~ " as " ~ type ~ ")") -%}
+            {%- endfor -%}
+            {%- set lowest = "least(" ~ texts | join(", ") ~ ")" if texts | length > 1 else texts | first -%}
+            {%- do floors.update({row[0]: lowest if texts else "cast(null as " ~ type ~ ")"}) -%}
+        {%- endfor -%}
     {%- endif -%}
-    {%- if found is none or found[0] | int == 0 -%}
+    {%- if not floors -%}
         {{ exceptions.raise_compiler_error(
             owner ~ ": the ledger knows no sync by " ~ cursor_field ~ ", so it cannot tell which rows the next sync may "
             ~ "deliver again. Nothing was removed. Sync the table once more, or correct cursor_field."
         ) }}
     {%- endif -%}
-    {%- set type = strandline.column_type(relation, cursor_field) -%}
-    {%- set texts = [] -%}
-    {%- for text in [found[1], found[2]] if text is not none -%}
-        {%- do texts.append("cast(" ~ strandline.text_literal(text) ~ " as " ~ type ~ ")") -%}
-    {%- endfor -%}
-    {%- if texts | length > 1 -%}
-        {{ return("least(" ~ texts | join(", ") ~ ")") }}
+    {%- if not sharers -%}
+        {{ return(floors.values() | first) }}
     {%- endif -%}
-    {{ return(texts[0] if texts else "cast(null as " ~ type ~ ")") }}
+    {%- set cases = [] -%}
+    {%- for source, floor in floors | dictsort -%}
+        {%- do cases.append("when " ~ strandline.text_literal(source) ~ " then " ~ floor) -%}
+    {%- endfor -%}
+    {{ return("case _cq_source_name " ~ cases | join(" ") ~ " end") }}
 {%- endmacro %}

@@ -88,9 +88,18 @@
 {% macro keep_newest_batch(relation) -%}
     {#-
         Keeps what the newest batch's commit says, as that commit is about to expire: the loader
-        recovers state and ledger from it. Python's twin is loader/commits.py, keep_newest.
+        recovers state and ledger from it. Of a shared table, what the newest commit of each source
+        says. Python's twin is loader/commits.py, keep_newest.
     -#}
     {%- set name = strandline.full_name(relation) -%}
+    {%- do strandline.keep_newest_of(name, "strandline.newest") -%}
+    {%- for source in strandline.sharers(name) -%}
+        {%- do strandline.keep_newest_of(name, "strandline.newest." ~ source, source) -%}
+    {%- endfor -%}
+{%- endmacro %}
+
+
+{% macro keep_newest_of(name, property, source=none) -%}
     {%- set newest_sql -%}
         select
             coalesce(published.summary['strandline.batch'], published.summary['published-wap-id']) as batch,
@@ -106,6 +115,11 @@
         left join {{ name }}.snapshots as staged
             on published.summary['source-snapshot-id'] = cast(staged.snapshot_id as string)
         where coalesce(published.summary['strandline.batch'], published.summary['published-wap-id']) is not null
+        {%- if source %}
+            and get_json_object(
+                coalesce(published.summary['strandline.sync'], staged.summary['strandline.sync']), '$.source_name'
+            ) = {{ strandline.text_literal(source) }}
+        {%- endif %}
         order by cast(batch as bigint) desc
         limit 1
     {%- endset -%}
@@ -118,9 +132,9 @@
             "state": row[2],
             "sync": fromjson(row[3]) if row[3] else none,
         }, sort_keys=true) -%}
-        {%- if strandline.table_properties(name).get("strandline.newest") != text -%}
+        {%- if strandline.table_properties(name).get(property) != text -%}
             {%- do strandline.run_statement(
-                "alter table " ~ name ~ " set tblproperties ('strandline.newest' = " ~ strandline.text_literal(text) ~ ")"
+                "alter table " ~ name ~ " set tblproperties ('" ~ property ~ "' = " ~ strandline.text_literal(text) ~ ")"
             ) -%}
         {%- endif -%}
     {%- endfor -%}

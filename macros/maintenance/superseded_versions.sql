@@ -1,11 +1,15 @@
-{% macro superseded_versions(relation, primary_key, cursor_field, batch, versions, floor, only_repeated) -%}
+{% macro superseded_versions(
+    relation, primary_key, cursor_field, batch, versions, floor, only_repeated, whole=[]
+) -%}
     {{- return(adapter.dispatch("superseded_versions", "strandline")(
-        relation, primary_key, cursor_field, batch, versions, floor, only_repeated
+        relation, primary_key, cursor_field, batch, versions, floor, only_repeated, whole
     )) -}}
 {%- endmacro %}
 
 
-{% macro default__superseded_versions(relation, primary_key, cursor_field, batch, versions, floor, only_repeated) -%}
+{% macro default__superseded_versions(
+    relation, primary_key, cursor_field, batch, versions, floor, only_repeated, whole
+) -%}
     {#- Python's twin is loader/maintenance/retention.py; a test holds the two against each other. -#}
     {%- set keys = [] -%}
     {%- for key in primary_key -%}
@@ -41,5 +45,8 @@
     {%- endif %}
     {%- if only_repeated %}
         and _cq_content <=> _cq_content_before
+    {%- endif %}
+    {%- if whole %}
+        and _cq_batch not in ({{ whole | sort | join(", ") }})
     {%- endif %}
 {%- endmacro %}

@@ -75,6 +75,7 @@
     {%- set raw_ids = {} -%}
     {%- for relation in strandline.model_sources() -%}
         {%- do raw_ids.update({relation.schema ~ "." ~ relation.identifier: strandline.raw_identity(relation)}) -%}
+        {%- do strandline.check_shared_key(relation, primary_key, owner) -%}
     {%- endfor -%}
     {%- set newest = run_query(
         "select max(_cq_batch), max(_cq_generation) from (\n" ~ sql ~ "\n) as versions"
@@ -99,9 +100,7 @@
         {%- do goal.update({"refreshes": strandline.complete_refreshes(
             strandline.model_source(owner, "delete_stale"), goal.head, owner
         )}) -%}
-        {%- if goal.refreshes -%}
-            {%- do goal.update({"floor": goal.refreshes[-1].generation}) -%}
-        {%- endif -%}
+        {%- do goal.update({"floor": strandline.refresh_floor(goal.refreshes)}) -%}
     {%- endif -%}
     {{ return(goal) }}
 {%- endmacro %}

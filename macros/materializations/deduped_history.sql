@@ -90,7 +90,8 @@
                 {{ strandline.quoted(key) }},
                 {%- endfor %}
                 max_by(since, place) as since,
-                max_by(struct(at), place) as cursor
+                max_by(struct(at), place) as cursor,
+                max(place)._cq_generation as generation
             from (
                 select
                     {%- for key in goal.primary_key %}
@@ -120,7 +121,7 @@
             select
                 touched.*,
                 last.cursor is null or (
-                    touched.lowest_generation >= {{ goal.generation }}
+                    touched.lowest_generation >= last.generation
                     and touched.lowest_cursor >= last.cursor
                     and touched.earliest >= last.since
                 ) as in_order

@@ -20,7 +20,7 @@
         from (
             {{ sql }}
         ) as all_generations
-        where _cq_generation >= {{ floor }}
+        where {{ strandline.shown_from(floor) }}
     {%- endif -%}
 {%- endmacro %}
 

@@ -1,8 +1,8 @@
 {% macro complete_refreshes(relation, head, owner) -%}
     {#-
         The complete full refreshes of a raw table up to a batch, oldest first: {batch, generation,
-        began_at in microseconds}. What a refresh did not find has vanished from the source. One is
-        complete when the ledger says so; one that was interrupted hides nothing.
+        began_at in microseconds, source of a shared table}. What a refresh did not find has vanished
+        from the source. One is complete when the ledger says so; one that was interrupted hides nothing.
     -#}
     {%- if relation is string -%}
         {{ exceptions.raise_compiler_error(
@@ -14,11 +14,13 @@
     {%- if load_relation(syncs) is none -%}
         {{ return([]) }}
     {%- endif -%}
+    {%- set sharers = strandline.sharers(relation) -%}
     {%- set refreshes_sql -%}
         select
             batch,
             max(generation) as generation,
-            unix_micros(min(started_at)) as began_at
+            unix_micros(min(started_at)) as began_at,
+            max(source_name) as source_name
         from {{ syncs }} as syncs
         where table_name = {{ strandline.text_literal(relation.identifier) }}
             and mode = 'full_refresh'
@@ -31,7 +33,12 @@
     {%- endset -%}
     {%- set refreshes = [] -%}
     {%- for row in run_query(refreshes_sql) -%}
-        {%- do refreshes.append({"batch": row[0] | int, "generation": row[1] | int, "began_at": row[2] | int}) -%}
+        {%- do refreshes.append({
+            "batch": row[0] | int,
+            "generation": row[1] | int,
+            "began_at": row[2] | int,
+            "source": row[3] if sharers else none,
+        }) -%}
     {%- endfor -%}
     {{ return(refreshes) }}
 {%- endmacro %}

@@ -17,7 +17,7 @@ from benchmarks.verdict import Verdict, Version, judge, source_rows
 from benchmarks.writers import TABLE, Writers, transactions
 from tests.services import Database
 
-SECONDS = 8
+SECONDS = 5
 
 
 def _verdict(database: Database, tool: Tool) -> Verdict:

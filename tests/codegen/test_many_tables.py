@@ -19,6 +19,8 @@ from tests.services import Database
 from tests.sync.project import Project, Ran
 
 PLAIN = [f"plain_{number}" for number in range(1, 7)]
+ALIKE = PLAIN[1:5]
+"""Generated as the first one is, and so not built."""
 LOOKUPS = [f"lookup_{n}" for n in range(int(os.environ.get("STRANDLINE_LOOKUPS", "2")))]
 ODD = ["Order Items", "order_items", "select", "we.ird", "naïve", "2024"]
 CURSORS = {"by_day": "date", "by_number": "int", "by_clock": "timestamp"}
@@ -74,10 +76,13 @@ def test_many_tables(project: Project, dbt: DbtProject, postgres_database: Datab
     assert not [name for name in models if name != name.lower() or " " in name or "ï" in name]
     assert [w for w in written.warnings if not w.startswith("shop.log: no primary key")] == []
 
-    built = dbt.run("build")
+    alike = [f"source:shop.{name}+" for name in ALIKE]
+    built = dbt.run("build", "--exclude", *alike)
     fine = ("success", "pass", "no-op")  # the last is said of exposures
     assert {n: (r.status, r.message) for n, r in built.items() if r.status not in fine} == {}
-    assert len([name for name in built if name.startswith("strandline_")]) > 8 * len(models)
+    assert len([name for name in built if name.startswith("strandline_")]) > 8 * (
+        len(models) - len(ALIKE)
+    )
     assert len(dbt.rows("shop_order_items_2_latest")) == 2
     assert len(dbt.rows("shop_plain_1_history")) == 2
     manifest = dbt.parse()

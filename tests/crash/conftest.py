@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -11,15 +10,14 @@ from tests.crash.workers import Worker, Workers
 from tests.sync.conftest import project as project
 
 
-@pytest.fixture(scope="package")
-def workers(warehouse: Path) -> Iterator[Workers]:
+@pytest.fixture
+def workers(worker_pool: Workers) -> Iterator[Workers]:
     """Loader processes that write the suite's warehouse."""
-    pool = Workers()
-    yield pool
-    pool.close()
+    yield worker_pool
+    worker_pool.give_back()
 
 
 @pytest.fixture
 def worker(workers: Workers) -> Worker:
-    """A warm loader process."""
+    """One loader process."""
     return workers.take()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tests.services import Database
 from tests.sync.project import Project
 
@@ -47,16 +49,20 @@ def configure(project: Project, database: Database, tables: list[str]) -> None:
 
 def batches_seen(project: Project, tables: list[str]) -> dict[str, list[tuple[int, int]]]:
     """What a reader sees now: per table its batches and their rows."""
-    seen = {}
-    for table in tables:
-        present = project.lake().exists(table)
-        query = f"select _cq_batch, count(*) from raw.{table} group by all order by 1"
-        seen[table] = [(b, n) for b, n in project.rows(query)] if present else []
+    present = {row[1] for row in project.rows(f"show tables in {project.schema}")}
+    counted = [
+        f"select '{table}', _cq_batch, count(*) from raw.{table} group by all"
+        for table in tables
+        if table in present
+    ]
+    seen: dict[str, list[tuple[int, int]]] = {table: [] for table in tables}
+    for table, batch, rows in sorted(project.rows(" union all ".join(counted)) if counted else []):
+        seen[table].append((batch, rows))
     return seen
 
 
 def assert_whole(
-    project: Project, database: Database, tables: list[str], batches: list[int]
+    project: Project, database: Database, tables: list[str], batches: Sequence[int]
 ) -> None:
     """No gap, no torn batch, no double; state and ledger agree with the data.
 
@@ -65,20 +71,34 @@ def assert_whole(
     """
     expected = list(enumerate(batches, start=1))
     assert batches_seen(project, tables) == dict.fromkeys(tables, expected)
+
+    def of_each(query: str) -> str:
+        return " union all ".join(query.format(table=table) for table in tables)
+
+    newest = project.rows(
+        of_each(
+            "select '{table}', id, max_by(note, struct(at, _cq_batch, _cq_seq)) "
+            "from raw.{table} group by id"
+        )
+    )
+    assert sorted(newest) == sorted(
+        database.query(of_each("select '{table}', id, note from {table}"))
+    )
+    ledger = project.rows(
+        "select table_name, batch, rows_appended from raw._cq_syncs where batch is not null"
+    )
+    assert sorted(row for row in ledger if row[0] in tables) == sorted(
+        (table, *batch) for table in tables for batch in expected
+    )
+    states = project.rows(
+        "select key, sort_array(collect_list(version)), "
+        "get_json_object(max_by(value, version), '$.batch') from raw._cq_state group by key"
+    )
+    found = {key: (versions, int(batch)) for key, versions, batch in states}
     for table in tables:
-        newest = project.rows(
-            "select id, max_by(note, struct(at, _cq_batch, _cq_seq)) "
-            f"from raw.{table} group by id order by id"
-        )
-        assert newest == database.query(f"select id, note from {table} order by id")
-        ledger = project.rows(
-            "select batch, rows_appended from raw._cq_syncs "
-            f"where table_name = '{table}' and batch is not null order by batch"
-        )
-        assert ledger == expected
-        versions = project.rows(
-            f"select version from raw._cq_state where key = 'shop.{table}' order by version"
-        )
-        assert versions == [(n,) for n in range(1, len(versions) + 1)]
-        assert project.state(f"shop.{table}")["batch"] == len(batches)
-        assert project.snapshots(table) == len(batches), "a staged batch was left behind"
+        versions, batch = found[f"shop.{table}"]
+        assert versions == list(range(1, len(versions) + 1))
+        assert batch == len(batches)
+    snapshots = project.rows(of_each("select '{table}', count(*) from raw.{table}.snapshots"))
+    left = {table: count for table, count in snapshots if count != len(batches)}
+    assert not left, "a staged batch was left behind"

@@ -43,27 +43,27 @@ def test_a_backfill_goes_on_with_the_chunk_after_the_last(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["extracted", "staged"])
 def test_a_full_refresh_starts_over(
-    project: Project, postgres_database: Database, workers: Workers, step: str
+    project: Project, postgres_database: Database, workers: Workers
 ) -> None:
-    """A reader sees the table as before, until the whole refresh is there."""
-    tables = shop.names(1)
+    """A reader sees each table as before, until the whole refresh is there."""
+    worker = workers.take()
+    tables = ["extracted", "staged"]
     shop.create(postgres_database, tables)
     shop.configure(project, postgres_database, tables)
     project.run()
-    postgres_database.execute(f"delete from {tables[0]} where id <= 10")
-    worker = workers.take()
-    worker.start(project, "run", "--full-refresh", crash_at=step)
+    for table in tables:
+        postgres_database.execute(f"delete from {table} where id <= 10")
+    places = ",".join(f"{step}:shop.{step}" for step in tables)
+    worker.start(project, "run", "--full-refresh", "--concurrency", "2", crash_at=places)
     assert worker.died() == signal.SIGKILL
-    assert shop.batches_seen(project, tables) == {tables[0]: [(1, shop.FIRST)]}
+    assert shop.batches_seen(project, tables) == {table: [(1, shop.FIRST)] for table in tables}
     assert project.rows("select count(*) from raw._cq_syncs where mode = 'full_refresh'") == [(0,)]
 
     project.run("--full-refresh")
-    assert shop.batches_seen(project, tables) == {
-        tables[0]: [(1, shop.FIRST), (2, shop.FIRST - 10)]
-    }
+    refreshed = [(1, shop.FIRST), (2, shop.FIRST - 10)]
+    assert shop.batches_seen(project, tables) == dict.fromkeys(tables, refreshed)
     complete = project.rows(
         "select batch, generation, status from raw._cq_syncs where mode = 'full_refresh'"
     )
-    assert complete == [(2, 2, "synced")]
+    assert complete == [(2, 2, "synced")] * 2

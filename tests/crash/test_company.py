@@ -13,7 +13,7 @@ from tests.dbt.dbtproject import DbtProject
 from tests.services import Database
 from tests.sync.project import Project
 
-BUILDS = 4
+BUILDS = 2
 MODEL = """
 {{ config(materialized='deduped_latest', primary_key='id', cursor_field='at') }}
 select * from {{ source('shop', 'orders') }}

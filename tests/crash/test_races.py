@@ -1,6 +1,6 @@
 """Two loaders on one table, started together again and again.
 
-STRANDLINE_RACES=100 says how often; the suite does it 20 times, as each takes some seconds.
+STRANDLINE_RACES=100 says how often; the suite does it six times, as each takes some seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.crash.workers import Workers
 from tests.services import Database
 from tests.sync.project import Project
 
-ROUNDS = int(os.environ.get("STRANDLINE_RACES", "20"))
+ROUNDS = int(os.environ.get("STRANDLINE_RACES", "6"))
 
 
 @pytest.mark.slow

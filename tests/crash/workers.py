@@ -1,4 +1,4 @@
-"""Loader processes to be killed: one is always warm, the next starts while it is used."""
+"""Loader processes to be killed; one that is left alive is handed out again."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ class Worker:
 
     def wait_until_ready(self) -> Worker:
         """Waits until its Spark is up."""
-        self.jvm = int(self._answer()["jvm"])
+        if not self.jvm:
+            self.jvm = int(self._answer()["jvm"])
         return self
 
     def start(self, project: Project, *arguments: str, crash_at: str = "") -> None:
-        """Begins a command, and does not wait for it."""
+        """Begins a command as soon as Spark is up, and does not wait for it to end."""
+        self.wait_until_ready()
         options = ["-c", str(project.folder / "loader.yml"), "--log-format", "json"]
         wanted = {
             "arguments": [*options, *arguments],
@@ -72,20 +74,24 @@ class Worker:
 
 
 class Workers:
-    """Hands out workers that are ready, and keeps one in reserve."""
+    """Hands out workers, each to one test at a time."""
 
     def __init__(self) -> None:
-        self._spare: Worker | None = None
         self._given: list[Worker] = []
+        self._idle: list[Worker] = []
 
     def take(self) -> Worker:
-        """A worker that is ready; the next one starts meanwhile."""
-        taken = (self._spare or Worker()).wait_until_ready()
-        self._spare = Worker()
+        """A worker whose Spark is up, or starts while the test makes its tables."""
+        taken = self._idle.pop() if self._idle else Worker()
         self._given.append(taken)
         return taken
 
+    def give_back(self) -> None:
+        """After a test: those that live may serve the next one."""
+        self._idle += [worker for worker in self._given if worker.process.poll() is None]
+        self._given.clear()
+
     def close(self) -> None:
         """Ends all of them."""
-        for each in (*self._given, *([self._spare] if self._spare else [])):
+        for each in (*self._given, *self._idle):
             each.kill()

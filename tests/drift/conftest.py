@@ -2,4 +2,5 @@
 
 from __future__ import annotations
 
+from tests.crash.conftest import workers as workers
 from tests.sync.conftest import project as project

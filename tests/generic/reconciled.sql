@@ -3,6 +3,7 @@
     {%- set raw = strandline.tested_table(model, "reconciled") %}
     {%- set reconciled = api.Relation.create(schema=raw.schema, identifier="_cq_reconciled") %}
     {%- set known = execute and load_relation(reconciled) is not none %}
+    {%- set sharers = strandline.sharers(raw) if execute else [] %}
     {%- set span = "day" if within == 24 else within ~ " hours" %}
     with verified as (
         {%- if known %}
@@ -25,14 +26,26 @@
 
     -- a bucket of 64 is another set of keys than a bucket of 16: the newest division counts
     division as (
+        {%- if sharers %}
+        select
+            sources.source_name,
+            max_by(buckets, verified_at) as buckets
+        from (select explode(array(
+            {%- for source in sharers %}{{ strandline.text_literal(source) }}{{ ", " if not loop.last }}{% endfor -%}
+        )) as source_name) as sources
+        left join verified on sources.source_name = verified.source_name
+        group by sources.source_name
+        {%- else %}
         select
             max_by(source_name, verified_at) as source_name,
             max_by(buckets, verified_at) as buckets
         from verified
+        {%- endif %}
     ),
 
     newest as (
         select
+            verified.source_name,
             verified.bucket,
             max(verified.verified_at) as verified_at,
             max_by(
@@ -42,16 +55,19 @@
         inner join division
             on verified.source_name = division.source_name
             and verified.buckets = division.buckets
-        group by verified.bucket
+        group by verified.source_name, verified.bucket
     ),
 
     coverage as (
         select
+            division.source_name,
             count_if(
                 verified_at >= current_timestamp() - make_dt_interval(0, 0, 0, {{ within * 3600 }})
             ) as buckets_verified,
             min(verified_at) as verified_at
-        from newest
+        from division
+        left join newest on division.source_name = newest.source_name
+        group by division.source_name
     )
 
     select
@@ -70,7 +86,7 @@
             concat(coverage.buckets_verified, ' of ', division.buckets, ' buckets verified in the last {{ span }}')
         ) as problem
     from coverage
-    cross join division
+    inner join division on coverage.source_name <=> division.source_name
     where division.buckets is null
         or coverage.buckets_verified < {{ min_share }} * division.buckets
 
@@ -88,8 +104,8 @@
         newest.found.missed_deletes,
         'differences, not repaired: `loader reconcile --repair` does'
     from newest
-    cross join division
-    cross join coverage
+    inner join division on newest.source_name = division.source_name
+    inner join coverage on newest.source_name = coverage.source_name
     where not newest.found.repaired
         and newest.found.missed_updates + newest.found.missed_rows + newest.found.missed_deletes > 0
 {% endtest %}

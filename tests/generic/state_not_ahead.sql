@@ -9,6 +9,7 @@
     {%- set state = strandline.pinned(state) %}
     {%- set field = strandline.tested_cursor(raw, cursor_field) or strandline.stored_cursor(state, raw.identifier) %}
     {%- set type = strandline.column_type(raw, field or "") %}
+    {%- set shared = strandline.sharers(raw) | length > 0 %}
     with states as (
         select
             key,
@@ -30,7 +31,13 @@
             max({{ strandline.quoted(field) }}) as raw_cursor,
             {%- endif %}
             max(_cq_batch) as raw_batch
+            {%- if shared %},
+            _cq_source_name as source_name
+            {%- endif %}
         from {{ raw }} as versions
+        {%- if shared %}
+        group by _cq_source_name
+        {%- endif %}
     ),
 
     judged as (
@@ -62,7 +69,12 @@
                 {%- endif %}
             end as problem
         from states
+        {%- if shared %}
+        left join data
+            on substring_index(states.key, '.', 1) = data.source_name
+        {%- else %}
         cross join data
+        {%- endif %}
         where states.age = 1
     )
 

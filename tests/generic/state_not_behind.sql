@@ -7,11 +7,22 @@
     {%- else %}
     {#- The data first, then the state: what a sync that runs meanwhile adds to the state does no harm. #}
     {%- set data = strandline.pinned(raw) %}
+    {%- set shared = strandline.sharers(raw) | length > 0 %}
     with data as (
         select
             max(_cq_batch) as raw_batch,
+            {%- if shared %}
+            -- the numbers are the table's: the batch before a source's newest may be another's
+            sort_array(collect_set(_cq_batch), false)[1] as batch_before,
+            _cq_source_name as source_name
+            {%- else %}
+            max(_cq_batch) - 1 as batch_before,
             max_by(_cq_source_name, _cq_batch) as source_name
+            {%- endif %}
         from {{ data }} as versions
+        {%- if shared %}
+        group by _cq_source_name
+        {%- endif %}
     ),
 
     -- since when the head has been there: a sync publishes it a moment before it stores the state
@@ -41,8 +52,8 @@
             head.published_at,
             case
                 when data.raw_batch is null then cast(null as string)
-                when states.state_batch is null and data.raw_batch > 1 then 'data without any state'
-                when coalesce(states.state_batch, 0) < data.raw_batch - 1 then 'several batches without state'
+                when states.state_batch is null and data.batch_before > 0 then 'data without any state'
+                when coalesce(states.state_batch, 0) < data.batch_before then 'several batches without state'
                 when coalesce(states.state_batch, 0) < data.raw_batch
                     and head.published_at < current_timestamp() - interval {{ grace_minutes }} minutes
                     then 'the newest batch without state: the next run recovers it'

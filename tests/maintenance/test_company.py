@@ -17,7 +17,7 @@ from tests.dbt.dbtproject import DbtProject, as_json
 from tests.services import Database
 from tests.sync.project import Project
 
-BATCHES = int(os.environ.get("STRANDLINE_BATCHES", "12"))
+BATCHES = int(os.environ.get("STRANDLINE_BATCHES", "6"))
 ROWS = 2000
 CHANGED = 100
 TABLES = ("orders", "lines")
@@ -120,7 +120,7 @@ def test_a_loader_runs_beside_compaction(
     loader.start()
     try:
         reports = []
-        for _ in range(3):
+        for _ in range(2):
             ran = project.loader("compact", "--keep-versions", "1", "--expire-days", "0")
             reports += [event for event in ran.events if event["event"] == "compacted"]
             # it waits for the moment between two syncs

@@ -20,7 +20,7 @@ LEFT = ORDERS + CHANGED
 """What raw holds after a compaction: a version of each key, and the newest batch."""
 
 COMPACT = ("compact", "--keep-versions", "1", "--expire-days", "0")
-KILLS = int(os.environ.get("STRANDLINE_KILLS", "3"))
+KILLS = int(os.environ.get("STRANDLINE_KILLS", "1"))
 
 
 class Crash(BaseException):
@@ -104,7 +104,7 @@ def test_killed_at_any_moment(shop: Shop, workers: Workers) -> None:
         latest, head, before = shop.latest(), shop.head(), len(shop.versions())
         victim = workers.take()
         victim.start(shop.project, *COMPACT)
-        time.sleep(moments.uniform(2, 12))
+        time.sleep(moments.uniform(2, 8))
         for pid in (victim.jvm, victim.process.pid):
             os.kill(pid, signal.SIGKILL)
         assert victim.died() == signal.SIGKILL

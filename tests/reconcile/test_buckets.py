@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from loader.ledger import now
 from loader.reconcile.comparison import Bucket, parts_per_bucket, smallest
-from loader.reconcile.reconciled import due
+from loader.reconcile.reconciled import Verified, due
+from loader.reconcile.reconciliation import too_many_deletes
 from loader.sources.contents import Share
 
 
@@ -47,3 +51,18 @@ def test_what_is_looked_at_is_as_little_as_an_sql_list_can_name() -> None:
     many = tuple(range(0, 3 * 5000, 3))
     assert smallest(_buckets(many, (), ()), 3, 5000) == Share(3, (0,))
     assert smallest(_buckets(many, (1,), (2,)), 3, 5000) == Share(3)
+
+
+@pytest.mark.parametrize(
+    ("rows", "deletes", "doubted"),
+    [(0, 0, False), (1, 1, True), (9, 1, True), (10, 1, False), (100, 10, False), (100, 11, True)],
+)
+def test_more_than_a_tenth_of_the_rows_is_not_taken_for_deleted(
+    rows: int, deletes: int, doubted: bool
+) -> None:
+    compared = Verified("r", "shop", "t", 0, 2, now(), rows, rows, missed_deletes=deletes)
+    assert too_many_deletes([compared]) is doubted
+    assert (
+        too_many_deletes([compared, replace(compared, missed_deletes=0, rows_snapshot=0)])
+        is doubted
+    )

@@ -11,32 +11,47 @@ from tests.reconcile.shop import missed, nothing, reconcile
 from tests.services import Database
 from tests.sync.project import Project
 
+STEPS = ["prepared", "staged", "published"]
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["prepared", "staged", "published"])
 def test_killed_in_a_repair(
-    project: Project, postgres_database: Database, workers: Workers, step: str
+    project: Project, postgres_database: Database, workers: Workers
 ) -> None:
-    postgres_database.execute(
-        "create table t (id int primary key, note text, at timestamptz)",
-        "insert into t select i, 'n', now() - i * interval '1 day' from generate_series(1, 20) i",
-    )
-    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "at"}})
-    project.run()
-    postgres_database.execute("delete from t where id = 4", "update t set note = 'm' where id > 18")
+    """Three tables, each at a step of its own."""
     worker = workers.take()
-    # its sync has nothing to append, so the step is the repair's
-    worker.start(project, "reconcile", "--repair", crash_at=step)
+    for table in STEPS:
+        postgres_database.execute(
+            f"create table {table} (id int primary key, note text, at timestamptz)",
+            f"insert into {table} select i, 'n', now() - i * interval '1 day' "
+            "from generate_series(1, 20) i",
+        )
+    options = {table: {"cursor_field": "at"} for table in STEPS}
+    project.jdbc(postgres_database, STEPS, table_options=options)
+    project.run()
+    for table in STEPS:
+        postgres_database.execute(
+            f"delete from {table} where id = 4", f"update {table} set note = 'm' where id > 18"
+        )
+    # the syncs before have nothing to append, so the steps are the repairs'
+    places = ",".join(f"{step}:shop.{step}" for step in STEPS)
+    worker.start(project, "reconcile", "--repair", "--concurrency", "3", crash_at=places)
     assert worker.died() == signal.SIGKILL
-    published = step == "published"
-    assert project.rows("select count(*) from raw.t") == [(23 if published else 20,)]
+    for step in STEPS:
+        count = 23 if step == "published" else 20
+        assert project.rows(f"select count(*) from raw.{step}") == [(count,)]
 
     ran = reconcile(project, "--repair")
     wanted = {"missed_updates": 2, "missed_rows": 0, "missed_deletes": 1}
-    assert missed(ran, "shop.t") == (nothing() if published else wanted)
-    assert project.rows(
-        "select mode, status, rows_appended, generation from raw._cq_syncs where batch = 2"
-    ) == [("reconcile", "recovered" if published else "synced", 3, 2)]
-    assert project.snapshots("t") == 2, "a staged batch was left behind"
-    assert project.run().table("shop.t")["appended"] == 0
-    assert missed(reconcile(project), "shop.t") == nothing()
+    for step in STEPS:
+        published = step == "published"
+        assert missed(ran, f"shop.{step}") == (nothing() if published else wanted)
+        assert project.rows(
+            "select mode, status, rows_appended, generation from raw._cq_syncs "
+            f"where batch = 2 and table_name = '{step}'"
+        ) == [("reconcile", "recovered" if published else "synced", 3, 2)]
+        assert project.snapshots(step) == 2, "a staged batch was left behind"
+    again, compared = project.run(), reconcile(project)
+    for step in STEPS:
+        assert again.table(f"shop.{step}")["appended"] == 0
+        assert missed(compared, f"shop.{step}") == nothing()

@@ -69,6 +69,16 @@ def test_a_block_leaves_the_other_lines_alone(tmp_path: Path) -> None:
     assert lines == ["export SPARK_LOCAL_DIRS=/fast", "export A=2", "export LAST=1"]
 
 
+def test_a_file_holds_several_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "spark-env.sh"
+    for value in ("1", "2"):
+        write_block(path, f"export A={value}\n")
+        write_block(path, f"export B={value}\n", "second")
+
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    assert lines == ["export A=2", "export B=2"]
+
+
 def test_an_unchanged_block_is_not_written_again(tmp_path: Path) -> None:
     path = tmp_path / "spark-env.sh"
     write_block(path, "export A=1\n")

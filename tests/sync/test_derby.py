@@ -10,6 +10,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from tests.dbt.dbtproject import DbtProject
 from tests.sync.project import Project
 
 Execute = Callable[..., None]
@@ -72,6 +73,37 @@ def test_folded_names_ties_and_the_boundary(project: Project, execute: Execute, 
     assert project.run().table("shop.orders")["appended"] == 2
     rows = project.rows("select order_id, note, _cq_batch from raw.orders order by 3, 1")
     assert rows == [(1, "a", 1), (2, "b", 1), (3, "c", 1), (2, "B", 2), (4, "d", 2)]
+
+
+@pytest.mark.fast
+def test_one_sync_and_one_build_of_everything(
+    project: Project, execute: Execute, url: str, tmp_path: Path
+) -> None:
+    """The fast lane's look at the whole: loader, codegen, snapshot and proofs, twice."""
+    execute(
+        "create table orders (id int primary key, note varchar(20), changed timestamp)",
+        "insert into orders values (1, 'a', timestamp('2025-01-01 00:00:00')), "
+        "(2, 'b', timestamp('2025-01-02 00:00:00'))",
+    )
+    own = {"url": url, "table_options": {"orders": {"cursor_field": "changed"}}}
+    project.add("shop", "jdbc", ["orders"], own)
+    schema = project.schema
+    dbt = DbtProject(project.spark, project.folder, schema=f"mart_{schema}", raw_schema=schema)
+    assert project.run().table("shop.orders")["appended"] == 2
+    assert project.loader("codegen").code == 0
+    results = dbt.run("build", "--select", "source:shop+")
+    assert {one.status for one in results.values()} == {"success", "pass"}, results
+    assert results["shop_orders_latest"].message == "BUILD to batch 1"
+    execute(
+        "update orders set note = 'A', changed = timestamp('2025-01-03 00:00:00') where id = 1",
+        "insert into orders values (3, 'c', timestamp('2025-01-02 00:00:00'))",
+    )
+    assert project.run().table("shop.orders")["appended"] == 2
+    results = dbt.run("build", "--select", "source:shop+")
+    assert results["shop_orders_latest"].message == "MERGE to batch 2"
+    newest = {row["id"]: row["note"] for row in dbt.rows("shop_orders_latest")}
+    assert newest == {1: "A", 2: "b", 3: "c"}
+    assert project.run().table("shop.orders")["status"] == "nothing new"
 
 
 def test_every_type_of_cursor(project: Project, execute: Execute, url: str) -> None:

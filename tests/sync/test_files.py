@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import gzip
 import json
 import os
 from pathlib import Path
@@ -17,9 +18,12 @@ DAY = dt.datetime(2025, 1, 1, tzinfo=dt.timezone.utc)
 def _write(file: Path, text: str, day: int) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
-    stamp = (DAY + dt.timedelta(days=day, microseconds=0)).timestamp()
-    os.utime(file, (stamp, stamp))
+    os.utime(file, (_stamp(day), _stamp(day)))
     return file
+
+
+def _stamp(day: int) -> float:
+    return (DAY + dt.timedelta(days=day)).timestamp()
 
 
 def _files(project: Project, form: str, **tables: dict[str, object]) -> None:
@@ -155,3 +159,159 @@ def test_cursor_columns_of_files(project: Project, column: str) -> None:
     expected = {"price": "10.50", "_file_modified_at": "2025-01-01 00:00:00"}[column]
     assert (first["appended"], first["cursor"]) == (3, expected)
     assert project.run().table("drop.orders")["status"] == "nothing new"
+
+
+def test_columns_of_csv_files_are_matched_by_name(project: Project) -> None:
+    folder = project.folder / "data" / "orders"
+    _write(folder / "a.csv", "id,name\n1,one\n", 0)
+    _write(folder / "b [1] 50%.csv", "NAME,id\ntwo,2\n", 1)
+    _write(folder / "empty.csv", "", 1)
+    _files(project, "csv", orders={"primary_key": "id", "options": {"inferSchema": "true"}})
+    project.run()
+    assert _raw(project, "id, name") == [(1, "one", 1), (2, "two", 1)]
+
+    # a column more in the midst, a nested folder, compression and a byte order mark
+    _write(folder / "2025" / "c.csv", "name,price,id\nthree,3.5,3\n", 2)
+    packed = _write(folder / "d.csv.gz", "", 2)
+    packed.write_bytes(gzip.compress("\ufeff\nid,name\n4,four\n".encode()))
+    os.utime(packed, (_stamp(3), _stamp(3)))
+    assert project.run().table("drop.orders")["appended"] == 2
+    assert _raw(project, "id, name, price")[2:] == [(3, "three", 3.5, 2), (4, "four", None, 2)]
+    again = project.run().table("drop.orders")
+    assert (again["status"], again["redelivered"]) == ("nothing new", 1)
+
+
+def test_columns_that_only_some_files_have(project: Project) -> None:
+    data = project.folder / "data"
+
+    def parquet(path: str, day: int, *columns: str) -> None:
+        written = data / "written"
+        frame = project.spark.range(1).selectExpr(*columns).coalesce(1)
+        frame.write.mode("overwrite").parquet(str(written))
+        target = data / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        next(written.glob("part-*")).replace(target)
+        os.utime(target, (_stamp(day), _stamp(day)))
+
+    parquet("orders/1.parquet", 0, "1 as id")
+    parquet("parts/at=2025-01-01/1.parquet", 0, "1 as id")
+    for kind in ("json", "orc"):
+        (data / kind).mkdir()
+    _write(data / "json" / "1.json", '{"id": 1}', 0)
+    tables: dict[str, dict[str, object]] = {
+        "orders": {"primary_key": "id"},
+        "parts": {"primary_key": "id"},
+        "json": {"primary_key": "id", "format": "json"},
+    }
+    _files(project, "parquet", **tables)
+    project.run()
+    parquet("orders/2.parquet", 1, "'two' as name", "2 as id")
+    parquet("parts/at=2025-01-02/2.parquet", 1, "2 as id", "'two' as name")
+    _write(data / "json" / "2.json", '{"name": "two", "id": 2}', 1)
+    project.run()
+    for table in tables:
+        rows = project.rows(f"select id, name from raw.{table} order by id")
+        assert rows == [(1, None), (2, "two")], table
+    assert project.rows("select cast(max(at) as string) from raw.parts") == [("2025-01-02",)]
+
+
+def test_files_that_do_not_fit_are_refused(project: Project) -> None:
+    data = project.folder / "data"
+    _write(data / "bare" / "1.csv", "1,a\n2,b\n", 0)
+    _write(data / "bare" / "2.csv", "3,c,more\n", 1)
+    _write(data / "half" / "1.csv", "id,name\n1,a\n2", 0)
+    _write(data / "cut" / "1.json", '{"id": 1}\n{"id": ', 0)
+    _write(data / "other" / "1.csv", "ID,Title\n1,a\n", 0)
+    _write(data / "other" / "2.csv", "Key,Title\n1,a\n", 1)
+    _write(data / "stray" / "day=1" / "1.csv", "id\n1\n", 0)
+    _write(data / "stray" / "2.csv", "id\n2\n", 0)
+    tables: dict[str, dict[str, object]] = {
+        "bare": {"options": {"header": "false"}},
+        "half": {},
+        "cut": {"format": "json", "columns": "id int"},
+        "other": {"columns": "id int, name string"},
+        "stray": {},
+    }
+    _files(project, "csv", **tables)
+    ran = project.loader("run")
+    told = {e["where"].split()[1].strip(","): e for e in ran.events if e["event"] == "error"}
+    for name, what in {
+        "drop.bare": "Malformed CSV record",
+        "drop.half": "Malformed CSV record: 2",
+        "drop.cut": "alformed",
+        "other": "2.csv names none of the table's columns: it has Key, Title",
+        "drop.stray": "1 of its files lie outside of the folders named column=value",
+    }.items():
+        assert what in told[name]["what"], told[name]
+        assert told[name]["remedy"], told[name]
+    assert set(told) == {"drop.bare", "drop.half", "drop.cut", "other", "drop.stray"}
+    assert ran.code == 1
+
+    # what the spec says of the reader is done
+    tables["bare"]["options"] = {"header": "false", "MODE": "PERMISSIVE"}
+    tables["other"]["options"] = {"enforceSchema": "true"}
+    tables["stray"]["options"] = {"recursiveFileLookup": "true"}
+    _files(project, "csv", **{name: tables[name] for name in ("bare", "other", "stray")})
+    ran = project.run()
+    assert [ran.table(f"drop.{n}")["appended"] for n in ("bare", "other", "stray")] == [3, 2, 2]
+
+
+def test_bounds_and_rows_are_of_the_files_that_the_options_choose(project: Project) -> None:
+    folder = project.folder / "data" / "orders"
+    _write(folder / "deep" / "er" / "a.csv", "id\n1\n", 0)
+    _write(folder / "b.csv", "id\n2\n", -5)
+    _write(folder / "c.txt", "no table at all", 9)
+    options = {"pathGlobFilter": "*.csv", "modifiedAfter": "2024-12-30T00:00:00"}
+    _files(project, "csv", orders={"primary_key": "id", "options": options})
+    first = project.run().table("drop.orders")
+    assert (first["appended"], first["cursor"]) == (1, "2025-01-01 00:00:00")
+    # not the folders below, as the spec says so
+    options = {"pathGlobFilter": "*.csv", "recursiveFileLookup": "false"}
+    _files(project, "csv", orders={"primary_key": "id", "options": options})
+    _write(folder / "d.csv", "id\n4\n", 1)
+    _write(folder / "deep" / "e.csv", "id\n5\n", 2)
+    assert project.run().table("drop.orders")["cursor"] == "2025-01-02 00:00:00"
+    assert {row[0] for row in _raw(project, "id")} == {"1", "2", "4"}
+
+
+def test_a_file_that_is_moved_in_with_an_older_time(project: Project) -> None:
+    folder = project.folder / "data" / "orders"
+    _write(folder / "a.csv", "id,name\n1,a\n", 5)
+    _write(folder / "b.csv", "id,name\n2,b\n", 8)
+    own = {"primary_key": "id", "initial_cursor": "2025-01-02"}
+    _files(project, "csv", orders=own)
+    assert project.run().table("drop.orders")["appended"] == 2
+    assert project.run().table("drop.orders")["status"] == "nothing new"
+
+    _write(folder / "c.csv", "id,name\n3,c\n2,old\n", 6)
+    _write(folder / "before.csv", "id,name\n9,no\n", 0)
+    ran = project.run().table("drop.orders")
+    assert (ran["appended"], ran["redelivered"]) == (2, 1)
+    assert project.state("drop.orders")["cursor"] == "2025-01-09 00:00:00"
+    # one that was archived, one without rows: nothing to append, and not asked for again
+    (folder / "a.csv").unlink()
+    _write(folder / "none.csv", "id,name\n", 7)
+    assert project.run().table("drop.orders")["appended"] == 0
+    mark = project.state("drop.orders")["mark"]
+    assert project.run().table("drop.orders")["appended"] == 0
+    assert (mark["files"], project.state("drop.orders")["mark"]) == (3, mark)
+    # replaced by an older file; and one that comes together with a newer one
+    _write(folder / "c.csv", "id,name\n3,older\n", 4)
+    _write(folder / "d.csv", "id,name\n4,d\n", 7)
+    _write(folder / "e.csv", "id,name\n5,e\n", 9)
+    assert project.run().table("drop.orders")["appended"] == 3
+    assert [row[:2] for row in _raw(project, "id, name")] == [
+        ("1", "a"),
+        ("2", "b"),
+        ("3", "c"),
+        ("2", "old"),
+        ("3", "older"),
+        ("4", "d"),
+        ("5", "e"),
+    ]
+    # the cursor that somebody sets is where the next sync begins
+    project.loader("state", "set", "drop.orders", "2025-01-21")
+    _write(folder / "f.csv", "id,name\n6,f\n", 19)
+    assert project.run().table("drop.orders")["status"] == "nothing new"
+    _write(folder / "g.csv", "id,name\n7,g\n", 18)
+    assert project.run().table("drop.orders")["appended"] == 0

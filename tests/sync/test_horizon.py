@@ -153,3 +153,34 @@ def test_a_lookback_bounds_how_far_late_numbers_are_sought(
         late.commit()
     assert project.run().table("shop.keys")["appended"] == 1
     assert project.rows("select id from raw.keys order by id") == [(960,), (1000,)]
+
+
+@pytest.mark.parametrize("kind", ["timestamptz", "int"])
+def test_a_late_duplicate_of_a_table_without_a_key(
+    project: Project, postgres_database: Database, kind: str
+) -> None:
+    old, new = ("'2025-01-01Z'", "now()") if kind == "timestamptz" else ("1", "2")
+    postgres_database.execute(
+        f"create table clicks (page text, at {kind})",
+        f"insert into clicks select 'home', {old} from generate_series(1, 3)",
+    )
+    project.jdbc(postgres_database, ["clicks"], table_options={"clicks": {"cursor_field": "at"}})
+    project.run()
+    with _transaction(postgres_database) as late:
+        if kind == "timestamptz":
+            late.execute("select now()")
+            copied = "insert into clicks select 'home', now() from generate_series(1, 3)"
+            postgres_database.execute(copied)
+            [(at,)] = postgres_database.query("select max(at)::text from clicks")
+            old = f"'{at}'"
+        late.execute(f"insert into clicks values ('home', {old})")
+        postgres_database.execute(f"insert into clicks values ('home', {new})")
+        project.run()
+        late.commit()
+    ran = project.run().table("shop.clicks")
+    assert ran["appended"] == 1
+    ran = project.run().table("shop.clicks")
+    assert ran["appended"] == 0
+    assert project.rows("select count(*) from raw.clicks") == postgres_database.query(
+        "select count(*) from clicks"
+    )

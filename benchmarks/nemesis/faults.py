@@ -1,0 +1,107 @@
+"""Faults to be planted, so that it shows that the nemesis would find them."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from pyspark.sql import functions as f
+
+from tests.dbt import dbtproject
+
+
+def _horizon() -> Any:
+    """Rows of transactions in flight at the last sync are not looked for."""
+    return patch("loader.sources.jdbc_snapshot.JdbcSnapshot._late", lambda *_: None)
+
+
+def _delta() -> Any:
+    """Rows at the boundary that changed count as delivered."""
+    from loader import batch, delta
+
+    real = delta.marked
+
+    def wrong(rows: Any, raw: Any, key: Any, window: Any, *rest: Any) -> Any:
+        marked = real(rows, raw, key, window, *rest)
+        if window.cursor is None or window.low is None:
+            return marked
+        at = f.col(window.cursor.name)
+        known = raw.where(at.isNotNull()).agg(f.max(at)).first()
+        if known is None or known[0] is None:
+            return marked
+        return marked.withColumn(
+            delta.REDELIVERED, f.col(delta.REDELIVERED) | (at == f.lit(known[0]))
+        )
+
+    return patch.object(batch, "marked", wrong)
+
+
+def _recovery() -> Any:
+    """After a crash the state is not rolled forward from the data commit."""
+    from loader import recovery
+
+    def wrong(head: Any, plan: Any) -> Any:
+        return replace(recovery.TableState(), batch=head.batch)
+
+    return patch.object(recovery, "_state_of", wrong)
+
+
+def _merge() -> Any:
+    """A snapshot's merge passes over the first batch after its watermark."""
+    file = "macros/materializations/deduped_latest.sql"
+    return _package(file, "where _cq_batch > {{ low }} and", "where _cq_batch > {{ low + 1 }} and")
+
+
+def _compaction() -> Any:
+    """Compaction knows nothing of the snapshots and histories that need old versions."""
+    from loader.maintenance import compaction
+
+    real = compaction.superseded
+
+    def wrong(lake: Any, table: Any, key: Any, cursor: Any, keep: Any, _: Any, now: Any) -> Any:
+        return real(lake, table, key, cursor, keep, [], now)
+
+    return patch.object(compaction, "superseded", wrong)
+
+
+@contextmanager
+def _package(file: str, right: str, wrong: str) -> Iterator[None]:
+    """The dbt package with another text in one of its files."""
+    copy = Path(tempfile.mkdtemp(prefix="strandline-fault-"))
+    try:
+        for part in ("macros", "models", "tests/generic"):
+            shutil.copytree(dbtproject.PACKAGE / part, copy / part)
+        shutil.copy(dbtproject.PACKAGE / "dbt_project.yml", copy)
+        text = (copy / file).read_text()
+        if text.count(right) != 1:
+            raise ValueError(f"{file} has changed: plant the fault anew")
+        (copy / file).write_text(text.replace(right, wrong))
+        with patch.object(dbtproject, "PACKAGE", copy):
+            yield
+    finally:
+        shutil.rmtree(copy)
+
+
+FAULTS: Mapping[str, Callable[[], Any]] = {
+    "horizon": _horizon,
+    "delta": _delta,
+    "recovery": _recovery,
+    "merge": _merge,
+    "compaction": _compaction,
+}
+
+
+@contextmanager
+def planted(name: str | None) -> Iterator[None]:
+    """Runs with a fault in place; without one where no name is given."""
+    if name is None:
+        yield
+        return
+    with FAULTS[name]():
+        yield

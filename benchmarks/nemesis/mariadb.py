@@ -1,0 +1,141 @@
+"""A MariaDB that things befall. What it promises is less: its bounds and rows are several looks."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pymysql
+
+from benchmarks.nemesis.schedule import AUTOCOMMIT, Vocabulary
+from benchmarks.nemesis.tables import MARIADB
+from benchmarks.nemesis.writers import Writers
+from tests.services import Database, MariaDb
+
+VOCABULARY = Vocabulary(
+    tables=tuple(MARIADB),
+    writes={
+        "insert": 12,
+        "update": 8,
+        "begin": 8,
+        "commit": 6,
+        "rollback": 1,
+        "savepoint": 2,
+        "undo": 1,
+        "quiet_update": 1,
+        "set_clock_back": 1,
+        "delete": 2,
+        "rekey": 1,
+    },
+    events={
+        "truncate": 1,
+        "add_column": 2,
+        "rewrite": 1,
+        "optimize": 1,
+        "restart": 1,
+        "kill_sessions": 2,
+    },
+    commands={
+        "run": 10,
+        "run_amid": 10,
+        "run_killed": 3,
+        "race": 1,
+        "full_refresh": 1,
+        "backfill": 1,
+        "set_back": 1,
+        "rebuild_state": 1,
+        "compact": 2,
+        "repair": 1,
+        "build": 2,
+    },
+    steps=("locked", "windowed", "extracted", "prepared", "staged", "published", "state-recorded"),
+)
+
+
+class MariaDbWriters(Writers):
+    """Writers whose conflicts are MariaDB's."""
+
+    conflicts = (pymysql.Error,)
+
+
+class MariaDbArena:
+    """One database on a server of its own, the writers on it, and what befalls both.
+
+    Attributes:
+        moved, refusable: as of the PostgreSQL arena; nothing here makes a run refuse a table.
+    """
+
+    vocabulary = VOCABULARY
+    moved = False
+
+    def __init__(self, folder: Path) -> None:
+        self.server = MariaDb()
+        self.refusable: set[str] = set()
+        self._number = 0
+
+    def open(self, tables: tuple[str, ...]) -> None:
+        """A fresh database with these tables."""
+        self._number += 1
+        self.tables = tables
+        name = f"nemesis_{self._number}"
+        self.server._execute(f"create database {name}")
+        self.database = Database(self.server, name)
+        waits = "set innodb_lock_wait_timeout = 1, lock_wait_timeout = 1"
+        self.writers = MariaDbWriters(MARIADB, self.database.connect, waits)
+        self.writers.create(tables, rows=12)
+
+    def close(self) -> None:
+        """Gives the database up."""
+        self.writers.abandon()
+        with contextlib.suppress(Exception):
+            self.server._drop(self.database.name)
+
+    def remove(self) -> None:
+        """Stops the server and deletes its folder."""
+        self.server.remove()
+
+    # What a schedule calls, by name; all take the name of a table.
+
+    def truncate(self, table: str) -> None:
+        """All rows go."""
+        self.writers.all_unseen(table)
+        self._ddl(f"truncate table {table}")
+
+    def add_column(self, table: str) -> None:
+        """A column with a constant default: no rewrite."""
+        self._ddl(f"alter table {table} add column plain_{self._next()} int default 7")
+
+    def rewrite(self, table: str) -> None:
+        """The table is copied, with a column between the others."""
+        column = f"copied_{self._next()}"
+        self._ddl(f"alter table {table} add column {column} int default 7 first, algorithm=copy")
+
+    def optimize(self, table: str) -> None:
+        """Rebuilds the table."""
+        self._ddl(f"optimize table {table}")
+
+    def restart(self, table: str) -> None:
+        """The server stops and starts again."""
+        self.server.stop()
+        self.writers.abandon()
+        self.server.start()
+
+    def kill_sessions(self, table: str) -> None:
+        """An administrator ends all sessions of this database, the loader's among them."""
+        with contextlib.closing(self.database.connect()) as connection:
+            cursor: Any = connection.cursor()
+            cursor.execute(
+                "select id from information_schema.processlist "
+                "where db = database() and id <> connection_id()"
+            )
+            for (number,) in cursor.fetchall():
+                with contextlib.suppress(pymysql.Error):
+                    cursor.execute(f"kill {number}")
+        self.writers.abandon()
+
+    def _ddl(self, statement: str) -> None:
+        self.writers.execute(AUTOCOMMIT, statement)
+
+    def _next(self) -> int:
+        return next(self.writers._numbers)

@@ -1,0 +1,114 @@
+"""The tables that a schedule writes to, and what a cursor promises of each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A table, the cursor that it is synced by, and how its rows are written.
+
+    Attributes:
+        create: SQL that makes it.
+        key: its primary key.
+        cursor: what the spec names.
+        insert: SQL of one row with a `note`, a fresh key and a cursor as applications set it.
+        touch: what an update sets besides the note, so that the cursor moves; empty where every
+            write moves it.
+        old: what an update or insert sets to lie below the cursor; empty where nothing can.
+        more: further writes that only this table knows, by name.
+    """
+
+    create: tuple[str, ...]
+    key: tuple[str, ...]
+    cursor: str
+    insert: str
+    touch: str = ""
+    old: str = ""
+    updates: bool = True
+    more: tuple[str, ...] = ()
+
+
+POSTGRESQL: Mapping[str, Shape] = {
+    # The ordinary table: a clock that each write sets to its transaction's start.
+    "orders": Shape(
+        (
+            "create table orders (id bigserial primary key, note text not null, "
+            "at timestamptz not null default now())",
+            "create index on orders (at)",
+        ),
+        ("id",),
+        "at",
+        "insert into orders (note) values (%(note)s) returning id",
+        touch="at = now()",
+        old="at = now() - interval '3 days'",
+    ),
+    # Events by number, drawn from a sequence that each session caches twenty of.
+    "events": Shape(
+        (
+            "create sequence events_id cache 20",
+            "create table events (id bigint primary key default nextval('events_id'), "
+            "note text not null)",
+        ),
+        ("id",),
+        "id",
+        "insert into events (note) values (%(note)s) returning id",
+        updates=False,
+    ),
+    # No clock, no number, a composite key: the transaction that wrote each row.
+    "items": Shape(
+        (
+            "create sequence items_k",
+            "create table items (k bigint default nextval('items_k'), l text default 'é', "
+            "note text not null, primary key (k, l))",
+        ),
+        ("k", "l"),
+        "xmin",
+        "insert into items (note) values (%(note)s) returning k, l",
+    ),
+    # Partitions that come and go, and a clock that moves within a transaction.
+    "parts": Shape(
+        (
+            "create sequence parts_id",
+            "create table parts (id bigint default nextval('parts_id'), region int not null, "
+            "note text not null, at timestamp default clock_timestamp(), "
+            "primary key (id, region)) partition by list (region)",
+            "create table parts_1 partition of parts for values in (1)",
+            "create table parts_2 partition of parts for values in (2)",
+        ),
+        ("id", "region"),
+        "at",
+        "insert into parts (region, note) values (1 + (random() < 0.5)::int, %(note)s) "
+        "returning id, region",
+        touch="at = clock_timestamp()",
+        old="at = clock_timestamp() - interval '3 days'",
+        more=("attach", "detach"),
+    ),
+}
+
+MARIADB: Mapping[str, Shape] = {
+    "orders": Shape(
+        (
+            "create table orders (id bigint auto_increment primary key, note text not null, "
+            "at timestamp(6) not null default now(6), index (at)) engine=innodb",
+        ),
+        ("id",),
+        "at",
+        "insert into orders (note) values (%(note)s) returning id",
+        touch="at = now(6)",
+        old="at = now(6) - interval 3 day",
+    ),
+    "journal": Shape(
+        (
+            "create table journal (id bigint auto_increment primary key, note text not null, "
+            "at datetime(6) not null default now(6), index (at)) engine=innodb",
+        ),
+        ("id",),
+        "at",
+        "insert into journal (note) values (%(note)s) returning id",
+        touch="at = now(6)",
+        old="at = now(6) - interval 3 day",
+    ),
+}

@@ -1,0 +1,40 @@
+{% macro sharers(relation) -%}
+    {#- The sources that share a raw table (`shared: true`), as the loader wrote it down; none of any other table. -#}
+    {#- --empty and --sample would render a SELECT, which has no properties. -#}
+    {%- set name = relation if relation is string else strandline.full_name(relation) -%}
+    {{ return(fromjson(strandline.table_properties(name).get("strandline.sources", "{}")) | list | sort) }}
+{%- endmacro %}
+
+
+{% macro check_shared_key(relation, primary_key, owner) -%}
+    {#- Cursors and generations of a shared table are each source's own: rows of two are no versions of each other. -#}
+    {%- set sources = strandline.sharers(relation) -%}
+    {%- if sources and "_cq_source_name" not in primary_key | map("lower") | list -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": " ~ relation ~ " is shared by the sources " ~ sources | join(", ") ~ ", so a row is identified by its "
+            ~ "source and its key. Set primary_key=['_cq_source_name', '" ~ primary_key | join("', '") ~ "']."
+        ) }}
+    {%- endif -%}
+{%- endmacro %}
+
+
+{% macro refresh_floor(refreshes) -%}
+    {#- The generation of the newest complete full refresh; of a shared table {source: generation}. -#}
+    {%- set floors = {} -%}
+    {%- for refresh in refreshes -%}
+        {%- do floors.update({refresh.get("source") or "": refresh.generation}) -%}
+    {%- endfor -%}
+    {{ return(floors.get("", floors or none)) }}
+{%- endmacro %}
+
+
+{% macro shown_from(floor) -%}
+    {#- The condition on a version to be of a generation that no complete full refresh has overruled. -#}
+    {%- if floor is mapping -%}
+        _cq_generation >= case _cq_source_name
+        {%- for source, generation in floor | dictsort %} when {{ strandline.text_literal(source) }} then {{ generation }}
+        {%- endfor %} else 0 end
+    {%- else -%}
+        _cq_generation >= {{ floor }}
+    {%- endif -%}
+{%- endmacro %}

@@ -1,0 +1,114 @@
+"""A raw table that two sources share: generated models, proofs and upkeep are per source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import yaml
+from pyspark.sql import SparkSession
+
+from tests.dbt.dbtproject import DbtProject
+from tests.services import Database
+from tests.services.postgres import Postgres
+from tests.sync.project import Project
+
+STALE = """
+{{{{
+    config(materialized='deduped_{kind}', primary_key={key}, cursor_field='c', delete_stale=true)
+}}}}
+select * from {{{{ source('eu', 'orders') }}}}
+"""
+KEY = ["_cq_source_name", "id"]
+
+
+@pytest.fixture
+def shards(postgres: Postgres, project: Project) -> Iterator[dict[str, Database]]:
+    """Two databases of one shape that share a raw table, synced one after the other."""
+    with postgres.database() as eu, postgres.database() as us:
+        for name, database, high in (("eu", eu, 5), ("us", us, 3)):
+            database.execute(
+                "create table orders (id int primary key, note text, c int)",
+                f"insert into orders select g, '{name}' || g, g from generate_series(1, {high}) g",
+            )
+            options = {"orders": {"cursor_field": "c", "shared": True}}
+            project.jdbc(database, ["orders"], name, table_options=options)
+        project.run("--select", "eu.*")
+        project.run("--select", "us.*")
+        yield {"eu": eu, "us": us}
+
+
+def _latest(dbt: DbtProject, model: str) -> list[tuple[object, ...]]:
+    return sorted((row["_cq_source_name"], row["id"], row["note"]) for row in dbt.rows(model))
+
+
+def _rows(shards: dict[str, Database]) -> list[tuple[object, ...]]:
+    query = "select id, note from orders order by id"
+    return [(name, *row) for name, database in shards.items() for row in database.query(query)]
+
+
+def _not_green(dbt: DbtProject) -> dict[str, tuple[str, int | None]]:
+    built = dbt.run("build", "--exclude", "package:strandline")
+    fine = ("success", "pass", "no-op")
+    return {n: (r.status, r.failures) for n, r in built.items() if r.status not in fine}
+
+
+def test_models_and_proofs_of_a_shared_table(
+    project: Project, dbt: DbtProject, shards: dict[str, Database], spark: SparkSession
+) -> None:
+    written = project.loader("codegen", "--select", "us.orders", "--history", "eu.orders")
+    assert written.code == 0, written.text
+    assert project.loader("codegen").warnings == []
+    models = project.folder / "models" / "strandline"
+    assert sorted(path.name for path in models.glob("*.sql")) == [
+        "eu_orders_history.sql",
+        "eu_orders_latest.sql",
+    ]
+    for kind in ("latest", "history"):
+        dbt.write(f"models/stale_{kind}.sql", STALE.format(kind=kind, key=KEY))
+    sources = yaml.safe_load((models / "sources.yml").read_text())
+    sources["sources"][0]["tables"][0]["data_tests"].append("strandline.reconciled")
+    (models / "sources.yml").write_text(yaml.safe_dump(sources))
+    assert _not_green(dbt) == {"strandline_source_reconciled_eu_orders_24__1_0": ("warn", 2)}
+    assert _latest(dbt, "eu_orders_latest") == _rows(shards)
+
+    # What a full refresh of one source did not find is gone from that source only.
+    shards["us"].execute("delete from orders where id = 1")
+    project.run("--full-refresh", "--select", "us.orders")
+    shards["eu"].execute("update orders set note = 'new', c = 6 where id in (1, 2)")
+    project.run()
+    assert project.loader("reconcile", "--repair", "--buckets", "4").code == 0
+    assert _not_green(dbt) == {}
+    for model in ("eu_orders_latest", "stale_latest"):
+        assert _latest(dbt, model) == _rows(shards)
+    history = [
+        (row["_cq_source_name"], row["note"], row["is_current"])
+        for row in dbt.rows("stale_history")
+        if row["id"] == 1
+    ]
+    assert sorted(history) == [("eu", "eu1", False), ("eu", "new", True), ("us", "us1", False)]
+
+    # Compaction keeps a version of each source's key, and what each source's newest commit said.
+    arguments = json.dumps({"relation": "orders", "keep_versions": 1, "expire_days": 0})
+    dbt._invoke("run-operation", "compact_raw", "--args", arguments, "--vars", "{}")
+    assert _not_green(dbt) == {}
+    spark.sql(f"drop table {project.schema}._cq_state")
+    ran = project.run()
+    assert [ran.table(f"{name}.orders")["status"] for name in shards] == ["nothing new"] * 2
+    assert _latest(dbt, "stale_latest") == _rows(shards)
+
+    # The state of one source is not vouched for by the data of the other.
+    state = project.state("eu.orders")
+    ahead = json.dumps({**state, "batch": state["batch"] + 1}).replace("'", "\\'")
+    spark.sql(f"insert into {project.schema}._cq_state values ('eu.orders', '{ahead}', 100, now())")
+    assert state["batch"] < project.state("us.orders")["batch"]
+    failed = dbt.run("test", "--select", "test_name:state_not_ahead")
+    assert [(r.status, r.failures) for r in failed.values()] == [("fail", 1)]
+
+    # Rows of two sources are no versions of each other.
+    dbt.write("models/mixed.sql", STALE.format(kind="latest", key=["id"]))
+    [mixed] = dbt.run("run", "--select", "mixed").values()
+    assert mixed.status == "error"
+    assert "is shared by the sources eu, us" in mixed.message
+    assert "Set primary_key=['_cq_source_name', 'id']" in mixed.message

@@ -1,0 +1,44 @@
+"""A short hunt: some schedules hold, and a planted fault is found. `make nemesis` hunts longer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from benchmarks.nemesis.faults import planted
+from benchmarks.nemesis.hunt import Hunt
+from benchmarks.nemesis.postgresql import PostgresArena
+from benchmarks.nemesis.schedule import Op, Schedule, drawn
+
+SEEDS = (1, 2)
+
+
+@pytest.fixture(scope="module")
+def hunt(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[Hunt]:
+    """A hunt on a PostgreSQL of its own."""
+    folder = tmp_path_factory.mktemp("nemesis")
+    arena = PostgresArena(folder)
+    found = Hunt(arena, spark, folder)
+    yield found
+    found.close()
+    arena.remove()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_random_schedule_leaves_the_lake_as_the_source(hunt: Hunt, seed: int) -> None:
+    schedule = drawn(seed, hunt.arena.vocabulary, 14)
+    found = hunt.violation(schedule)
+    assert found is None, f"{found}\n{schedule.to_json()}"
+
+
+@pytest.mark.slow
+def test_a_fault_in_the_horizon_is_found(hunt: Hunt) -> None:
+    row = {"session": 1, "table": "orders", "at": 0.0}
+    ops = (Op("begin", {"session": 1}), Op("insert", row), Op("insert", {**row, "session": 0}))
+    late = Schedule(0, ("orders",), (*ops, Op("run"), Op("quiet", {"proofs": False})))
+    with planted("horizon"):
+        assert "orders: lost" in (hunt.violation(late) or "")
+    assert hunt.violation(late) is None

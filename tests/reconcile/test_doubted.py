@@ -1,0 +1,179 @@
+"""What reconcile does not believe: an empty source, rows that seem gone, hashes of keys."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import psycopg
+import pytest
+
+from loader.cli.reconcile import finished
+from loader.output import Output
+from loader.pipeline import Pipeline
+from loader.reconcile.reconciliation import Reconciliation
+from loader.spec import load_spec
+from loader.watch import Watch
+from tests.reconcile.shop import Shop, line, missed, nothing, reconcile
+from tests.services import Database, Postgres
+from tests.sync.project import Project
+
+
+@pytest.mark.parametrize("shop", ["postgresql", "derby"], indirect=True)
+def test_many_deletes_are_not_believed(project: Project, shop: Shop) -> None:
+    shop.execute("create table notes (id int primary key, note varchar(20), c int)")
+    rows = ", ".join(f"({i}, 'a', {i})" for i in range(1, 21))
+    shop.execute(f"insert into notes values {rows}")
+    shop.configure(project, ["notes"], cursor_field="c")
+    project.run()
+    shop.execute("delete from notes where id < 4", "update notes set note = 'b' where id = 9")
+    wanted = {"missed_updates": 1, "missed_rows": 0, "missed_deletes": 3}
+    ran = reconcile(project, "--repair", code=1)
+    assert (missed(ran, "shop.notes"), line(ran, "shop.notes")["status"]) == (wanted, "differs")
+    assert project.rows("select count(*) from raw.notes") == [(20,)]
+    assert any(
+        "nothing was repaired: 3 of its 20 rows are gone" in text and "--allow-deletes" in text
+        for text in ran.warnings
+    )
+    ran = reconcile(project, "--repair", "--allow-deletes")
+    assert line(ran, "shop.notes")["repaired"] == 4
+    # a tenth, and not more; then all of them
+    shop.execute("delete from notes where id = 4")
+    assert line(reconcile(project, "--repair"), "shop.notes")["repaired"] == 1
+    shop.execute("delete from notes")
+    ran = reconcile(project, "--repair", code=1)
+    assert missed(ran, "shop.notes") == {**nothing(), "missed_deletes": 16}
+    assert project.rows("select count_if(_cq_deleted) from raw.notes") == [(4,)]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Does something when a table enters a phase."""
+
+    name: str
+    act: Callable[[], None]
+
+    def phase(self, table: str, phase: str, rows: int | None) -> None:
+        if phase == self.name:
+            self.act()
+
+    def warn(self, table: str, text: str) -> None: ...
+
+
+def test_a_table_that_is_emptied_and_filled_meanwhile(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table t (id int primary key, note text, at timestamptz)",
+        "insert into t select i, 'n', now() - i * interval '1 day' from generate_series(1, 50) i",
+    )
+    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "at"}})
+    project.run()
+
+    def repaired(note: str) -> tuple[Reconciliation, bool]:
+        """What a repair finds, during which all rows are written anew, in an older look."""
+        done = []
+
+        def rewrite() -> None:
+            # Not where the snapshot holds the table.
+            with contextlib.suppress(psycopg.errors.LockNotAvailable):
+                postgres_database.execute(
+                    "set lock_timeout = '300ms'",
+                    "create temp table kept as select * from t",
+                    f"truncate t; insert into t select id, {note}, at from kept",
+                )
+                done.append(True)
+
+        work = Reconciliation(repairs=True)
+        pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
+        watch = Watch(listener=Phase("comparing", rewrite))
+        assert [one.error for one in pipeline.run(watch, (), False, None, work)] == [None]
+        return work, bool(done)
+
+    [same] = repaired("note")[0].findings
+    assert (same.changed, same.unrepaired, len(same.verified)) == (0, False, 64)
+    assert project.rows("select count(*) from raw.t") == [(50,)]
+
+    work, rewritten = repaired("'new'")
+    [other] = work.findings
+    if rewritten:
+        assert other.changed == 50
+        assert len(other.verified) < 64
+        assert finished(Output(quiet=True), [], work) == 1
+    assert project.rows("select count_if(_cq_deleted) from raw.t") == [(0,)]
+    assert line(reconcile(project, "--repair"), "shop.t")["missed_deletes"] == 0
+    assert project.rows("select max_by(note, _cq_generation) from raw.t where id = 9") == [
+        ("new" if rewritten else "n",)
+    ]
+
+
+@pytest.fixture
+def ascii_database(postgres: Postgres) -> Iterator[Database]:
+    """A database that knows of no encoding."""
+    name = "shop_ascii"
+    maker = Database(postgres, "postgres")
+    maker.execute(
+        f"create database {name} encoding 'SQL_ASCII' locale 'C' template template0",
+    )
+    yield Database(postgres, name)
+    maker.execute(f"drop database {name} with (force)")
+
+
+def _ascii(database: Database, *statements: str) -> None:
+    with contextlib.closing(database.connect()) as connection:
+        connection.execute("set client_encoding = 'UTF8'")
+        for statement in statements:
+            connection.execute(statement)
+
+
+@pytest.mark.parametrize("per_run", [(), ("--buckets", "8", "--per-run", "3")])
+def test_keys_of_a_database_without_an_encoding(
+    project: Project, ascii_database: Database, per_run: tuple[str, ...]
+) -> None:
+    keys = ["Zürich", "Köln", "Genève", *(f"town {i}" for i in range(37))]
+    values = ", ".join(f"('{key}', 'n', {i})" for i, key in enumerate(keys))
+    _ascii(
+        ascii_database,
+        "create table towns (name text primary key, note text, c int)",
+        f"insert into towns values {values}",
+    )
+    _compared_by_value(project, ascii_database, "'Zürich'", "'Köln'", per_run)
+
+
+def test_keys_that_are_dates_in_the_gap_between_calendars(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table towns (name date primary key, note text, c int)",
+        "insert into towns select date '1582-10-01' + i * 4, 'n', i from generate_series(0, 39) i",
+    )
+    _compared_by_value(project, postgres_database, "date '1582-10-05'", "date '1582-10-09'")
+
+
+def _compared_by_value(
+    project: Project,
+    database: Database,
+    updated: str,
+    deleted: str,
+    per_run: tuple[str, ...] = (),
+) -> None:
+    project.jdbc(database, ["towns"], table_options={"towns": {"cursor_field": "c"}})
+    project.run()
+    ran = reconcile(project, "--repair", *per_run)
+    assert (missed(ran, "shop.towns"), line(ran, "shop.towns")["status"]) == (nothing(), "equal")
+    assert project.rows("select count(*) from raw.towns") == [(40,)]
+    _ascii(
+        database,
+        f"update towns set note = 'm' where name = {updated}",
+        f"delete from towns where name = {deleted}",
+    )
+    found = nothing()
+    for _ in range(3 if per_run else 1):
+        for kind, count in missed(reconcile(project, "--repair", *per_run), "shop.towns").items():
+            found[kind] += count
+    assert found == {"missed_updates": 1, "missed_rows": 0, "missed_deletes": 1}
+    assert missed(reconcile(project), "shop.towns") == nothing()
+    assert project.rows(
+        "select count(*), count_if(_cq_deleted), count_if(note = 'm') from raw.towns"
+    ) == [(42, 1, 1)]

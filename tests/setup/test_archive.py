@@ -1,0 +1,224 @@
+"""The class archive: a JVM started as dbt starts it uses it, and nothing breaks where it cannot."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loader import archive, setup, sparkhome
+
+ROOT = Path(archive.__file__).parents[1]
+_SUBMIT = "org.apache.spark.deploy.SparkSubmit"
+# Spark as dbt's method `session` starts it: in its own process, with no code of ours.
+_START = """
+from pyspark.sql import SparkSession
+spark = (
+    SparkSession.builder.master("local[1]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.driver.extraJavaOptions", "-Dours.is=kept")
+    .getOrCreate()
+)
+print("kept", spark._jvm.System.getProperty("ours.is"))
+"""
+
+
+def _spark(folder: Path) -> Path:
+    """A Spark of links to the installed one, prepared by `loader setup` but for its archive."""
+    installed = sparkhome.find()
+    shutil.copytree(installed / "bin", folder / "bin")
+    (folder / "jars").mkdir()
+    for jar in (installed / "jars").iterdir():
+        (folder / "jars" / jar.name).symlink_to(jar.resolve())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_HOME", str(folder))
+        setup.prepare([], folder, lambda line: None)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[str]]]:
+    """A Spark with an archive, and what making it told."""
+    home = _spark(tmp_path_factory.mktemp("archived") / "spark")
+    told: list[str] = []
+    archive.prepare(home, told.append)
+    yield home, told
+    shutil.rmtree(home / "strandline")  # 190 MB
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder that looks like a Spark with an archive, for what the shell decides by itself."""
+    (tmp_path / "spark" / "conf").mkdir(parents=True)
+    folder = tmp_path / "spark" / "strandline"
+    folder.mkdir()
+    (folder / "classes.jsa").touch()
+    (folder / "java").symlink_to(str(shutil.which("java")))
+    (tmp_path / "spark" / "conf" / "spark-env.sh").write_text(archive._BLOCK)
+    return tmp_path / "spark"
+
+
+def _started(home: Path, script: str = _START, **env: str) -> subprocess.CompletedProcess[str]:
+    own = {**os.environ, "SPARK_HOME": str(home), **env}
+    return subprocess.run(
+        [sys.executable, "-c", script], env=own, cwd=home, capture_output=True, text=True
+    )
+
+
+def _sourced(home: Path, main: str = _SUBMIT, **env: str) -> tuple[str, str]:
+    """SPARK_CONF_DIR and SPARK_SUBMIT_OPTS as Spark's launcher gets them."""
+    (home / "spark-class").write_text(
+        "set -a; . $SPARK_CONF_DIR/spark-env.sh; set +a\n"
+        'bash -c \'echo "$SPARK_CONF_DIR"; echo "$SPARK_SUBMIT_OPTS"; declare -F\'\n'
+    )
+    own = {"PATH": os.environ["PATH"], "SPARK_HOME": str(home), "SPARK_CONF_DIR": f"{home}/conf"}
+    done = subprocess.run(
+        ["bash", "-u", "spark-class", main],
+        env={**own, "SPARK_SUBMIT_OPTS": "", **env},
+        cwd=home,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr == ""
+    folder, options = done.stdout.splitlines()  # and no function is left
+    return folder, options.strip()
+
+
+def test_a_jvm_takes_its_classes_from_the_archive(made: tuple[Path, list[str]]) -> None:
+    home, told = made
+    assert told[0].startswith("class archive: being made"), told
+    assert " MB, made in " in told[1]
+    log = home / "classes.log"
+
+    # the suite's own collector, which is not the one that the archive was made with
+    own = f"-XX:+UseSerialGC -Xlog:class+load:file={log}"
+    done = _started(home, SPARK_SUBMIT_OPTS=own)
+
+    assert (done.stdout, done.stderr) == ("kept kept\n", "")  # quiet: the log settings are found
+    loaded = log.read_text().splitlines()
+    shared = [line for line in loaded if line.endswith("shared objects file (top)")]
+    assert any("org.apache.spark.SparkContext " in line for line in shared)
+    assert len(shared) > len(loaded) / 2
+    again: list[str] = []
+    archive.prepare(home, again.append)
+    assert len(again) == 1, again
+    assert again[0].startswith("class archive: is there, ")
+
+
+def test_after_a_jar_changed_spark_starts_without_a_word(made: tuple[Path, list[str]]) -> None:
+    home, _ = made
+    jar = next(home.glob("jars/avro-1*.jar"))
+    before = archive.fingerprint(home, "17")
+    copy = home / "fresh"
+    shutil.copyfile(jar, copy)
+    linked = jar.readlink()
+    copy.replace(jar)
+    try:
+        assert archive.fingerprint(home, "17") != before
+        done = _started(home)
+        assert (done.stdout, done.stderr) == ("kept kept\n", "")
+    finally:
+        jar.unlink()
+        jar.symlink_to(linked)
+
+
+def test_the_training_leaves_nothing_in_the_folder(made: tuple[Path, list[str]]) -> None:
+    home, _ = made
+    left = {path.name for path in (home / "strandline").iterdir()}
+    assert left - {"base.jsa"} == {".lock", "classes.jsa", "fingerprint", "java"}
+
+
+def test_the_users_own_options_come_last(home: Path) -> None:
+    (home / "conf" / "log4j2.properties").touch()
+    folder, options = _sourced(home, SPARK_SUBMIT_OPTS="-Dmine=1 -Xlog:cds=info")
+    assert folder == f"{home}/strandline/no-conf"
+    assert options == (
+        f"-XX:SharedArchiveFile={home}/strandline/classes.jsa -Xlog:cds*=off "
+        f"-Dlog4j.configurationFile={home}/conf/log4j2.properties -Dmine=1 -Xlog:cds=info"
+    )
+
+
+def test_a_linked_environment_has_the_same_class_path(home: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(home)
+    folder, options = _sourced(link)
+    assert folder == f"{home}/strandline/no-conf"
+    assert f"={home}/strandline/classes.jsa" in options
+
+
+@pytest.mark.parametrize(
+    "name", ["spark-defaults.conf", "hive-site.xml", "log4j2.xml", "java-opts"]
+)
+def test_settings_in_conf_are_never_lost(home: Path, name: str) -> None:
+    (home / "conf" / "spark-defaults.conf.template").touch()
+    assert _sourced(home)[1]
+    (home / "conf" / name).touch()
+    assert _sourced(home) == (f"{home}/conf", "")
+    told: list[str] = []
+    archive.prepare(home, told.append)
+    assert told == [
+        f"class archive: none: {home}/conf must stay on the class path, for {name}. "
+        "Spark works without it, but starts more slowly"
+    ]
+
+
+def test_what_it_does_not_fit_starts_as_before(home: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other-jdk" / "bin" / "java"
+    other.parent.mkdir(parents=True)
+    other.touch(mode=0o755)
+    plain = f"{home}/conf"
+    assert _sourced(home, JAVA_HOME=str(tmp_path / "other-jdk")) == (plain, "")
+    assert _sourced(home, main="org.apache.spark.deploy.master.Master") == (plain, "")
+    for own in ("-Xshare:off", "-XX:SharedArchiveFile=mine.jsa", "-XX:ArchiveClassesAtExit=x"):
+        assert _sourced(home, SPARK_SUBMIT_OPTS=own) == (plain, own)
+    mine = tmp_path / "my-conf"
+    shutil.copytree(home / "conf", mine)
+    assert _sourced(home, SPARK_CONF_DIR=str(mine)) == (str(mine), "")
+    (home / "strandline" / "classes.jsa").unlink()
+    assert _sourced(home) == (plain, "")
+
+
+def test_an_older_java_cannot_make_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = tmp_path / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho '    java.specification.version = 1.8' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    told: list[str] = []
+    archive.prepare(tmp_path, told.append)
+    assert told == [
+        "class archive: none: it needs Java 13 or newer, this is 1.8. "
+        "Spark works without it, but starts more slowly"
+    ]
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    home = tmp_path / "spark"
+    (home / "jars").mkdir(parents=True)
+    home.chmod(0o555)
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == os.geteuid() and folder != Path("/"):
+            folder.chmod(folder.stat().st_mode | 0o055)
+    script = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from loader import archive\n"
+        "os.getuid() or os.setuid(65534)\n"
+        "archive.prepare(Path(sys.argv[1]), print)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(home)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    home.chmod(0o755)
+    assert done.stdout == (
+        f"class archive: none: cannot write {home}/strandline: Permission denied. "
+        "Spark works without it, but starts more slowly\n"
+    ), done.stderr

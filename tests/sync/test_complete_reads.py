@@ -1,0 +1,81 @@
+"""A read of everything is complete, also where the source goes on changing meanwhile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from loader.pipeline import Pipeline
+from loader.spec import load_spec
+from loader.watch import Watch
+from tests.reconcile.conftest import derby as derby
+from tests.reconcile.conftest import shop as shop
+from tests.reconcile.shop import Shop
+from tests.sync.project import Project
+
+
+@dataclass(frozen=True)
+class At:
+    """Does something when a table has come to a step."""
+
+    step: str
+    act: Callable[[], None]
+
+    def reached(self, step: str, table: str) -> None:
+        if step == self.step:
+            self.act()
+
+
+def _run(project: Project, act: Callable[[], None], full_refresh: bool) -> int:
+    """Rows that a run appends, while something happens between its bounds and its read."""
+    pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
+    watch = Watch(steps=At("windowed", act))
+    [outcome] = pipeline.run(watch, (), full_refresh, None)
+    assert outcome.error is None, outcome.error
+    assert outcome.record is not None
+    return outcome.record.rows_appended or 0
+
+
+@pytest.mark.parametrize("shop", ["mariadb", "derby"], indirect=True)
+def test_rows_that_are_updated_between_bounds_and_read(project: Project, shop: Shop) -> None:
+    shop.execute("create table orders (id int not null primary key, note varchar(9), c int)")
+    shop.execute(f"insert into orders values {', '.join(f'({i}, null, {i})' for i in range(40))}")
+    shop.configure(project, ["orders"], cursor_field="c", num_partitions=2)
+
+    def update(number: int) -> Callable[[], None]:
+        return lambda: shop.execute(f"update orders set note = 'u', c = {number} where id = 5")
+
+    for full_refresh, number in ((False, 101), (True, 102)):
+        before = {False: 39, True: 101}[full_refresh]
+        assert _run(project, update(number), full_refresh) == 40
+        # the row comes again with the next window, and is known
+        assert project.state("shop.orders")["cursor"] == str(before)
+        ran = project.run().table("shop.orders")
+        assert (ran["appended"], ran["cursor"]) == (0, str(number))
+    assert project.rows("select count(*), max(c) from raw.orders where _cq_generation = 2") == [
+        (40, 102)
+    ]
+
+
+def test_a_file_that_is_written_again_between_bounds_and_read(project: Project) -> None:
+    folder = project.folder / "data" / "orders"
+    folder.mkdir(parents=True)
+    for name in ("a", "b"):
+        (folder / f"{name}.csv").write_text(f"id,name\n{name},first\n")
+        os.utime(folder / f"{name}.csv", (1735689600, 1735689600))
+    own = {"path": "data", "format": "csv", "table_options": {"orders": {"primary_key": "id"}}}
+    project.add("drop", "file", ["orders"], own)
+    project.run()
+
+    def rewrite() -> None:
+        (folder / "a.csv").write_text("name,id\nsecond,a\n")
+
+    assert _run(project, rewrite, True) == 2
+    assert project.run().table("drop.orders")["appended"] == 0
+    assert project.rows("select id, name from raw.orders where _cq_generation = 2 order by id") == [
+        ("a", "second"),
+        ("b", "first"),
+    ]

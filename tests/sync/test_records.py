@@ -1,0 +1,82 @@
+"""Rows of state and ledger, by Iceberg itself: as Spark has them, without its jobs."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from tests.services import Database
+from tests.sync.project import Project
+
+UTC = dt.timezone.utc
+COLUMNS = "name string, small bigint, large bigint, yes boolean, at timestamp"
+ROWS: list[dict[str, Any]] = [
+    {
+        "name": "Ebbe 'n' \\Flut\\ 🌊 " + "x" * 40,
+        "small": 1,
+        "large": 2**62,
+        "yes": True,
+        "at": dt.datetime(2025, 1, 1, 23, 59, 59, 123456, UTC),
+    },
+    {"name": None, "small": None, "large": -1, "yes": False, "at": None},
+    {"small": 0, "at": dt.datetime(1969, 12, 31, 23, 59, 59, 999999, UTC)},
+]
+
+
+def test_spark_reads_what_iceberg_wrote_and_the_other_way(project: Project) -> None:
+    lake = project.lake()
+    lake.prepare()
+    for table in ("ours", "sparks"):
+        lake.create(table, COLUMNS)
+    lake.add("ours", ROWS)
+    names = COLUMNS.replace(",", "").split()[::2]
+    wanted = [tuple(row.get(name) for name in names) for row in ROWS]
+    micros = "name, small, large, yes, unix_micros(at)"
+    told = project.rows(f"select {micros} from raw.ours")
+    assert [row[:4] for row in told] == [row[:4] for row in wanted]
+    assert [row[4] for row in told] == [1735775999123456, None, -1]
+    project.spark.sql(f"insert into {lake.name('sparks')} select * from {lake.name('ours')}")
+    for table in ("ours", "sparks"):
+        found = lake.records(table).select(names, {}, {})
+        assert [tuple(row.values()) for row in found] == wanted
+        assert lake.records(table).select(["large"], {"name": None, "yes": False}, {}) == [
+            {"large": -1}
+        ]
+        assert lake.records(table).select(["small"], {}, {"small": 1}) == [{"small": 1}]
+    # what prunes files, and what they are compressed with
+    facts = "content, file_format, spec_id, record_count, value_counts, null_value_counts"
+    facts += ", lower_bounds, upper_bounds"
+    [ours] = project.rows(f"select {facts} from raw.ours.files")
+    [sparks] = project.rows(f"select {facts} from raw.sparks.files")
+    assert ours == sparks
+
+
+def test_rows_that_were_deleted_are_not_read(project: Project) -> None:
+    lake = project.lake()
+    lake.prepare()
+    lake.create("t", "id bigint, part string", {"write.delete.mode": "merge-on-read"})
+    lake.add("t", [{"id": 1, "part": "a"}, {"id": 2, "part": "b"}])
+    project.spark.sql(f"delete from {lake.name('t')} where id = 2")
+    assert project.rows("select content from raw.t.files order by 1") == [(0,), (1,)]
+    assert lake.records("t").select(["id"], {}, {}) == [{"id": 1}]
+    # an administrator's change of the table, which its older files and ours go on without
+    project.spark.sql(f"alter table {lake.name('t')} add partition field part")
+    project.spark.sql(f"alter table {lake.name('t')} add column note string")
+    lake.add("t", [{"id": 3, "part": "c"}])
+    assert project.rows("select id, part, note from raw.t order by id") == [
+        (1, "a", None),
+        (3, "c", None),
+    ]
+
+
+def test_a_sync_that_finds_no_rows_starts_no_spark_job(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute("create table t (id int primary key, c int)")
+    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}})
+    project.run()
+    scheduler: Any = project.spark.sparkContext._jsc.sc().dagScheduler()
+    before = scheduler.numTotalJobs()
+    assert project.run().table("shop.t")["status"] == "nothing new"
+    assert scheduler.numTotalJobs() == before
+    assert project.rows("select count(*) from raw._cq_syncs") == [(2,)]

@@ -1,0 +1,262 @@
+"""Two sources with a table of one name: refused, unless both say that they share the raw table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.services import Database
+from tests.services.postgres import Postgres
+from tests.sync.project import Project
+
+ROWS = "insert into orders select g, '{name}' || g, g from generate_series({low}, {high}) g"
+
+
+@pytest.fixture
+def shards(postgres: Postgres) -> Iterator[dict[str, Database]]:
+    """Two databases of one shape; `us` has fewer rows, and lower cursors."""
+    with postgres.database() as eu, postgres.database() as us:
+        for name, database, high in (("eu", eu, 10), ("us", us, 3)):
+            database.execute("create table orders (id int primary key, note text, c int)")
+            database.execute(ROWS.format(name=name, low=1, high=high))
+        yield {"eu": eu, "us": us}
+
+
+def _source(project: Project, name: str, database: Database, **options: object) -> None:
+    own = {"cursor_field": "c", **options}
+    project.jdbc(database, ["orders"], name, table_options={"orders": own})
+
+
+def _raw(project: Project) -> list[tuple[object, ...]]:
+    return project.rows(
+        "select _cq_source_name, count(*), max(_cq_batch) from raw.orders group by 1 order by 1"
+    )
+
+
+def _other_spec(project: Project, name: str, database: Database, **options: object) -> Project:
+    """A second spec file with one source, and the same lake."""
+    folder = project.folder / name
+    folder.mkdir(exist_ok=True)
+    other = Project(folder, project.spark, project.schema)
+    _source(other, name, database, **options)
+    return other
+
+
+def test_a_second_source_of_a_raw_table_is_refused_before_anything_is_read(
+    project: Project, shards: dict[str, Database]
+) -> None:
+    for name, database in shards.items():
+        _source(project, name, database)
+    refusal = (
+        f"table us.orders: source eu loads the raw table {project.schema}.orders already. Give one "
+        "of the two sources a destination with another schema. If they hold parts of one table "
+        "(shards, regions), set table_options.orders.shared: true in eu and "
+        "table_options.orders.shared: true in us"
+    )
+    checked = project.loader("check")
+    assert (checked.code, checked.errors) == (1, [refusal])
+    ran = project.loader("run")
+    assert (ran.code, ran.errors) == (1, [refusal])
+    assert ran.table("eu.orders")["status"] == "synced"
+    # Nor does a selection slip through.
+    ran = project.loader("run", "--select", "us.orders")
+    assert (ran.code, ran.errors) == (1, [refusal])
+    assert _raw(project) == [("eu", 10, 1)]
+    assert project.rows("select key from raw._cq_state") == [("eu.orders",)]
+    assert project.rows("select source_name, status, batch from raw._cq_syncs order by 1, 2") == [
+        ("eu", "synced", 1),
+        ("us", "failed", None),
+        ("us", "failed", None),
+    ]
+
+
+def test_a_second_source_in_another_spec_file_is_refused(
+    project: Project, shards: dict[str, Database]
+) -> None:
+    _source(project, "eu", shards["eu"])
+    project.run()
+    other = _other_spec(project, "us", shards["us"])
+    ran = other.loader("run")
+    assert (ran.code, ran.errors) == (
+        1,
+        [
+            f"table us.orders: the raw table {project.schema}.orders was loaded by source eu. Give "
+            "us a destination with another schema. If us is the new name of eu, write `formerly: "
+            "[eu]` in its document. If eu and us hold parts of one table (shards, regions), set "
+            "table_options.orders.shared: true in each"
+        ],
+    )
+    assert other.loader("check").errors == ran.errors
+    assert other.loader("run", "--dry-run").code == 1
+    # It says that it shares the table, but eu does not.
+    other = _other_spec(project, "us", shards["us"], shared=True)
+    [error] = other.loader("run").errors
+    assert "was loaded by source eu, which does not share it. Set shared: true in eu" in error
+    assert _raw(project) == [("eu", 10, 1)]
+    assert project.rows("select key from raw._cq_state") == [("eu.orders",)]
+    assert project.rows("select source_name, batch from raw._cq_syncs where batch > 0") == [
+        ("eu", 1)
+    ]
+    # Neither stands in the way of the source whose table it is.
+    shards["eu"].execute("update orders set note = 'new', c = 11 where id = 1")
+    assert project.run().table("eu.orders")["appended"] == 1
+
+
+def test_a_renamed_source_goes_on_with_its_table(
+    project: Project, shards: dict[str, Database]
+) -> None:
+    eu = shards["eu"]
+    _source(project, "eu", eu)
+    project.run()
+    project.sources = []
+    _source(project, "europe", eu)
+    assert "If europe is the new name of eu" in project.loader("run").errors[0]
+    project.sources[0]["formerly"] = ["eu"]
+    project.write()
+    eu.execute("update orders set note = 'new', c = 11 where id = 1")
+    ran = project.run().table("europe.orders")
+    assert (ran["status"], ran["read"], ran["appended"], ran["batch"]) == ("synced", 2, 1, 2)
+    assert project.run().table("europe.orders")["status"] == "nothing new"
+    assert project.state("europe.orders")["batch"] == 2
+    assert project.rows("select source_name, batch from raw._cq_syncs where batch > 0") == [
+        ("eu", 1),
+        ("europe", 2),
+    ]
+    # Not of a source that is still there.
+    _source(project, "eu", eu)
+    ran = project.loader("run")
+    assert ran.code == 2
+    assert "'eu' is the name of a source in this file" in ran.text
+
+
+def _shared(project: Project, shards: dict[str, Database], **options: object) -> None:
+    for name, database in shards.items():
+        _source(project, name, database, shared=True, **options)
+
+
+def _newest(project: Project) -> list[tuple[object, ...]]:
+    """The newest versions, by source and key, of the rows that were not deleted."""
+    return project.rows(
+        "select source, id, newest.note from (select _cq_source_name as source, id, max_by("
+        "struct(note, _cq_deleted), struct(_cq_generation, c, _cq_batch, _cq_seq)) as newest "
+        "from raw.orders group by 1, 2) where not newest._cq_deleted order by 1, 2"
+    )
+
+
+def _rows(shards: dict[str, Database]) -> list[tuple[object, ...]]:
+    query = "select id, note from orders order by id"
+    return [(name, *row) for name, database in shards.items() for row in database.query(query)]
+
+
+def test_shards_share_a_raw_table_and_nothing_else(
+    project: Project, shards: dict[str, Database]
+) -> None:
+    _shared(project, shards)
+    assert project.loader("check").code == 0
+    ran = project.run()
+    batches = {name: ran.table(f"{name}.orders")["batch"] for name in shards}
+    assert sorted(batches.values()) == [1, 2]
+    assert _newest(project) == _rows(shards)
+    assert [project.state(f"{name}.orders")["cursor"] for name in shards] == ["10", "3"]
+    ran = project.run()
+    assert [ran.table(f"{name}.orders")["status"] for name in shards] == ["nothing new"] * 2
+
+    # Cursors and comparisons are each source's own: this row lies below the other's cursor, and
+    # is what the other one has.
+    shards["us"].execute("insert into orders values (4, 'eu4', 4)")
+    ran = project.run().table("us.orders")
+    assert (ran["appended"], ran["batch"], ran["cursor"]) == (1, 3, "4")
+
+    # So are generations: what the refresh of one overrules is its own.
+    shards["us"].execute("delete from orders where id = 1")
+    project.run("--full-refresh", "--select", "us.orders")
+    assert [project.state(f"{name}.orders")["generation"] for name in shards] == [1, 2]
+    shards["eu"].execute("update orders set note = 'new' where id = 10")
+    ran = project.run()
+    assert ran.table("eu.orders")["appended"] == 1
+    assert ran.table("us.orders")["status"] == "nothing new"
+    assert _newest(project) == [*_rows(shards)[:10], ("us", 1, "us1"), *_rows(shards)[10:]]
+    assert project.rows(
+        "select source_name, batch, generation from raw._cq_syncs where batch > 2 order by 2"
+    ) == [("us", 3, 1), ("us", 4, 2), ("eu", 5, 1)]
+
+    # Reconcile compares a source with its own rows.
+    shards["eu"].execute("delete from orders where id = 2")
+    ran = project.loader("reconcile", "--repair", "--buckets", "4")
+    found = {e["table"]: e for e in ran.events if e["event"] == "reconciled"}
+    missed = {name: found[f"{name}.orders"]["missed_deletes"] for name in shards}
+    assert missed == {"eu": 1, "us": 1}
+    assert _newest(project) == _rows(shards)
+
+
+def test_after_a_crash_each_source_goes_on_from_its_own_commit(
+    project: Project, shards: dict[str, Database]
+) -> None:
+    _shared(project, shards)
+    project.run("--select", "eu.orders")
+    project.run("--select", "us.orders")
+    shards["us"].execute("insert into orders values (4, 'us4', 4)")
+    project.run()
+    states = {name: project.state(f"{name}.orders") for name in shards}
+    ledger = project.rows("select source_name, batch from raw._cq_syncs where batch > 0")
+    # The commits expire; what each source's newest one said is kept.
+    assert project.loader("compact", "--keep-versions", "1", "--expire-days", "0").code == 0
+    assert len(project.rows("select * from raw.orders")) == 14
+    project.spark.sql(f"drop table {project.schema}._cq_state")
+    project.spark.sql(f"drop table {project.schema}._cq_syncs")
+    ran = project.run()
+    assert sorted(ran.warnings) == [
+        "state was behind: rolled forward to batch 1",
+        "state was behind: rolled forward to batch 3",
+    ]
+    assert {name: project.state(f"{name}.orders") for name in shards} == states
+    assert [ran.table(f"{name}.orders")["status"] for name in shards] == ["nothing new"] * 2
+    # What the ledger lacks is made anew, each batch as its own source's.
+    assert project.loader("state", "rebuild").code == 0
+    assert sorted(
+        project.rows("select source_name, batch from raw._cq_syncs where batch > 0")
+    ) == sorted(ledger)
+    shards["eu"].execute("insert into orders values (11, 'eu11', 11)")
+    assert project.run().table("eu.orders")["batch"] == 4
+    # Raw is gone: each source reads everything anew, and the numbers go on.
+    project.spark.sql(f"drop table {project.schema}.orders")
+    ran = project.run()
+    assert sorted(ran.table(f"{name}.orders")["batch"] for name in shards) == [5, 6]
+    assert _newest(project) == _rows(shards)
+
+
+def test_shards_whose_columns_and_keys_differ(
+    project: Project, shards: dict[str, Database]
+) -> None:
+    shards["us"].execute("alter table orders add column state text default 'NY'")
+    _shared(project, shards)
+    assert project.run("--select", "eu.orders").warnings == []
+    added = ["schema: added state string"]
+    assert project.run("--select", "us.orders").warnings == added
+    # Told once: what the other one lacks is no change of either.
+    for database in shards.values():
+        database.execute("update orders set note = 'new', c = 20 where id = 1")
+    assert project.run().warnings == []
+    assert project.rows(
+        "select _cq_source_name, state from raw.orders where c = 20 order by 1"
+    ) == [
+        ("eu", None),
+        ("us", "NY"),
+    ]
+    _source(project, "us", shards["us"], shared=True, primary_key=["id", "note"])
+    refusal = (
+        "table us.orders, primary_key: it shares the raw table orders with source eu, but its "
+        "primary_key is id, note, there it is id. Give table_options.orders the same primary_key "
+        "in all of the table's sources"
+    )
+    assert project.loader("check").errors == [refusal]
+    assert project.loader("run", "--select", "us.orders").errors == [refusal]
+    other = _other_spec(project, "us", shards["us"], shared=True, primary_key=["id", "note"])
+    assert other.loader("run").errors == [refusal]
+    # A source that no longer says so would take the others' rows for its own.
+    _source(project, "eu", shards["eu"])
+    project.sources = project.sources[-1:]
+    project.write()
+    [error] = project.loader("run").errors
+    assert "was loaded by source us" in error

@@ -1,0 +1,59 @@
+"""Crash drills: when the crash comes, and what `LOADER_CRASH_AT` may say."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from loader import drill as module
+from loader.drill import VARIABLE, Drill, Place, drill
+from loader.errors import SpecError, TableError
+
+NOBODY: Any = None
+"""No Spark is asked where the variable is wrong."""
+
+
+def test_a_crash_comes_when_every_table_stands_at_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "WAIT_SECONDS", 0.2)
+    victim = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    places = [Place("staged", "shop.a"), Place("published", "shop.b", times=2)]
+    crash = Drill(places, (victim.pid,))
+    crash.reached("published", "shop.a")  # another table's place
+    crash.reached("published", "shop.b")  # the first of two times
+    first = threading.Thread(target=_stands, args=(crash, "staged", "shop.a"))
+    first.start()
+    first.join()
+    assert victim.poll() is None
+    _stands(crash, "published", "shop.b")
+    assert victim.wait(10) == -signal.SIGKILL
+
+
+def _stands(crash: Drill, step: str, table: str) -> None:
+    with pytest.raises(TableError, match=r"waited 0.2 seconds .* --concurrency"):
+        crash.reached(step, table)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ("publish", "no step 'publish'. Did you mean `published`?"),
+        ("staged:shop.a,publishd:shop.b", "no step 'publishd'. Did you mean `published`?"),
+        ("published#often", "'often' is no number of times"),
+    ],
+)
+def test_what_is_wrong_with_the_variable_is_told(wanted: str, told: str) -> None:
+    with pytest.raises(SpecError) as error:
+        drill({VARIABLE: wanted}, NOBODY)
+    assert told in f"{error.value.what}. {error.value.remedy}"
+    assert error.value.where == VARIABLE
+
+
+def test_without_the_variable_nobody_dies() -> None:
+    assert drill({}, NOBODY) is None

@@ -1,0 +1,73 @@
+"""Which of a spec's sources may load a raw table, and turns at its lease."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from loader.errors import TableError
+from loader.lease import Lease
+from loader.sharing import Claim, granted
+from loader.turn import Turn, Turns
+
+
+def _claims(*sources: tuple[str, bool]) -> list[Claim]:
+    return [Claim(name, "orders", "raw.orders", shared) for name, shared in sources]
+
+
+def test_sources_that_share_are_granted_together_and_one_that_does_not_only_if_it_is_first() -> (
+    None
+):
+    claims = _claims(("eu", True), ("us", True), ("asia", False))
+    assert granted(claims[0], claims) == granted(claims[1], claims) == ("eu", "us")
+    with pytest.raises(TableError, match="source eu loads the raw table") as no:
+        granted(claims[2], claims)
+    assert "table_options.orders.shared: true in asia" in no.value.remedy
+    assert "in eu" not in no.value.remedy
+
+    claims = _claims(("eu", False), ("us", True))
+    assert granted(claims[0], claims) == ("eu",)
+    with pytest.raises(TableError) as no:
+        granted(claims[1], claims)
+    assert no.value.remedy.endswith("set table_options.orders.shared: true in eu")
+
+
+def test_sharers_spell_their_raw_table_alike() -> None:
+    claims = [Claim("eu", "Orders", "raw.Orders", True), Claim("us", "orders", "raw.orders", True)]
+    with pytest.raises(TableError, match="with source eu, where the table is spelled Orders"):
+        granted(claims[1], claims)
+
+
+def test_two_tables_of_one_source_never_share() -> None:
+    claims = [Claim("eu", name, "raw.a_b", True) for name in ("a.b", "a_b")]
+    assert granted(claims[0], claims) == ("eu",)
+    with pytest.raises(TableError, match="would share the raw table a_b"):
+        granted(claims[1], claims)
+
+
+class _Lease(Lease):
+    def __init__(self) -> None:
+        self.table, self.where, self.run_id = "orders", "table eu.orders", "run"
+        self.released = 0
+
+    def release(self) -> None:
+        self.released += 1
+
+
+def test_a_lease_is_free_after_its_last_turn_also_of_a_source_that_never_began() -> None:
+    lease = _Lease()
+    first, second, third = (Turn(turns) for turns in [Turns(lease, 3)] for _ in range(3))
+    first.acquire()
+    waiting = threading.Thread(target=second.acquire)
+    waiting.start()
+    waiting.join(0.05)
+    assert waiting.is_alive()
+    first.release()
+    first.release()
+    waiting.join(5)
+    assert not waiting.is_alive()
+    third.release()
+    assert lease.released == 0
+    second.release()
+    assert lease.released == 1
