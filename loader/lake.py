@@ -12,6 +12,7 @@ import hashlib
 import json
 import tempfile
 import threading
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -35,6 +36,9 @@ from loader.schema.drift import Drift, drift, unchanged
 from loader.schema.source_schema import PROPERTY, SourceSchema, property_of, remembered
 from loader.schema.terms import Terms
 from loader.schema.widening import kept_as
+
+IDENTITY = "strandline.table-id"
+"""Tells a raw table from a dropped one of its name: SQL does not show Iceberg's own UUID."""
 
 _shared = threading.Lock()
 
@@ -118,6 +122,7 @@ class Lake:
         measured = [*COLUMNS, *([cursor_field] if cursor_field else [])]
         properties = {
             "write.wap.enabled": "true",
+            IDENTITY: uuid.uuid4().hex,
             **{f"write.metadata.metrics.column.{name}": "full" for name in measured},
             PROPERTY: SourceSchema.of(schema).text,
         }

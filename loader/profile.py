@@ -68,7 +68,8 @@ def load_profile(
         SpecError: where the file, the profile, the target or a variable is missing, or the
             target is not a session of Spark.
     """
-    env = os.environ if env is None else env
+    # The shell's folder is dbt's project, as a rule; the loader's is that of its spec.
+    env = {**(os.environ if env is None else env), "PWD": str(folder.absolute())}
     path = _find(folder, profiles_dir, env)
     profiles = _read(path)
     profile = profiles.get(name)

@@ -15,6 +15,10 @@ LINK = Path(".strandline") / "package"
 _INSTALLED = Path("dbt_packages") / "strandline"
 _PACKAGES = Path("packages.yml")
 _PROJECT = "__PROJECT__"
+# The warehouse in the package's own profile, relative to the shell's folder: for a checkout.
+_RELATIVE = "env_var('PWD', '.') ~ '/warehouse'"
+# A project's own: absolute, as tables keep it, and dbt may be started from anywhere.
+_WAREHOUSE = re.compile(r"(?<=env_var\('STRANDLINE_WAREHOUSE', )'(/[^'\\]*/warehouse)'(?=\))")
 # Names that dbt or the package have taken.
 _TAKEN = {"dbt", "dbt_spark", "strandline"}
 
@@ -23,9 +27,6 @@ _TEMPLATES = {
     Path("loader.yml"): "loader.yml",
     Path("dbt_project.yml"): "dbt_project.yml",
     _PACKAGES: "packages.yml",
-    Path("models") / "sources.yml": "models/sources.yml",
-    Path("models") / "orders_latest.sql": "models/orders_latest.sql",
-    Path("models") / "models.yml": "models/models.yml",
 }
 _PROFILES = Path("profiles") / "profiles.yml"
 _GITIGNORE = Path(".gitignore")
@@ -35,7 +36,7 @@ _NEXT_STEPS = (
     "  1. loader.yml: name your database and its tables; export the variables it uses",
     "  2. loader setup postgresql      # Spark, and the database's JDBC driver",
     "  3. loader run                   # append what changed",
-    "  4. loader codegen               # dbt sources, tests and models for all its tables",
+    "  4. loader codegen               # dbt sources, tests, a snapshot model for each table",
     "  5. dbt build --profiles-dir profiles",
 )
 
@@ -97,6 +98,32 @@ def link_package(folder: Path) -> str:
     return f"dbt package: {LINK} {done}"
 
 
+def mend_warehouse(folder: Path) -> str | None:
+    """Points a project's profile at its own warehouse, once it came to another folder or machine.
+
+    A warehouse that is there is left alone: it may be meant.
+
+    Returns:
+        What was done, for people; None where nothing had to be.
+    """
+    path = folder / _PROFILES
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    found = _WAREHOUSE.search(text)
+    own = _quoted_warehouse(folder.absolute())
+    if found is None or found[0] == own:
+        return None
+    if Path(found[1]).exists():
+        return f"warehouse: {found[1]}, as {_PROFILES} says; this folder is another"
+    path.write_text(text[: found.start()] + own + text[found.end() :], encoding="utf-8")
+    return f"warehouse: {folder.absolute() / 'warehouse'}, in {_PROFILES}"
+
+
+def _quoted_warehouse(folder: Path) -> str:
+    """The warehouse's path as a text of Jinja, within a text of YAML in double quotes."""
+    text = str(folder / "warehouse").replace("\\", "\\\\").replace("'", "\\'")
+    return "'" + text.replace("\\", "\\\\").replace('"', '\\"') + "'"
+
+
 def project_name(folder: Path) -> str:
     """A name that dbt accepts, from the folder's: letters, digits and underscores."""
     name = re.sub(r"[^a-z0-9_]+", "_", folder.name.lower()).strip("_")
@@ -110,8 +137,8 @@ def _contents(folder: Path) -> dict[Path, str]:
     contents = {
         path: _template(template).replace(_PROJECT, name) for path, template in _TEMPLATES.items()
     }
-    profiles = package_folder() / _PROFILES
-    return {**contents, _PROFILES: profiles.read_text(encoding="utf-8")}
+    profiles = (package_folder() / _PROFILES).read_text(encoding="utf-8")
+    return {**contents, _PROFILES: profiles.replace(_RELATIVE, _quoted_warehouse(folder))}
 
 
 def _template(name: str) -> str:

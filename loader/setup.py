@@ -65,6 +65,9 @@ def prepare(drivers: Sequence[str], folder: Path, report: Report) -> None:
         ) from error
     if scaffold.uses_link(folder):
         report(scaffold.link_package(folder))
+        mended = scaffold.mend_warehouse(folder)
+        if mended:
+            report(mended)
 
 
 def problem() -> str | None:

@@ -9,6 +9,7 @@
     {%- if "." in schema or not strandline.is_iceberg_catalog() -%}
         {{ return(dbt_spark.spark__list_relations_without_caching(relation)) }}
     {%- endif -%}
+    {%- do strandline.check_warehouse() -%}
     {%- set found = run_query("show schemas like " ~ strandline.text_literal(schema)) -%}
     {%- if schema | lower not in found.columns[0].values() | map("lower") | list -%}
         {{ return([]) }}
@@ -28,4 +29,22 @@
     {%- set catalog = run_query("select current_catalog()").columns[0].values()[0] -%}
     {%- set implementation = run_query("set spark.sql.catalog." ~ catalog).columns[1].values()[0] -%}
     {{ return(implementation == "org.apache.iceberg.spark.SparkCatalog") }}
+{%- endmacro %}
+
+
+{% macro check_warehouse() -%}
+    {#-
+        Iceberg writes a catalog's warehouse into the paths of each table's metadata. A relative one
+        would be another folder for each process that is started elsewhere.
+    -#}
+    {%- set setting = "spark.sql.catalog." ~ run_query("select current_catalog()").columns[0].values()[0] -%}
+    {%- set warehouse = run_query("set " ~ setting ~ ".warehouse").columns[1].values()[0] -%}
+    {%- if modules.re.match("/|[A-Za-z][A-Za-z0-9+.-]*:|<undefined>", warehouse) is none
+        and run_query("set " ~ setting ~ ".type").columns[1].values()[0] in ("hadoop", "jdbc") -%}
+        {{ exceptions.raise_compiler_error(
+            "profiles.yml: the warehouse " ~ warehouse ~ " (" ~ setting ~ ".warehouse) is a relative path, which tables "
+            ~ "would keep: only processes started in one folder could read them. Write an absolute path or a URL. In a "
+            ~ "project of `loader init`, `loader setup` does."
+        ) }}
+    {%- endif -%}
 {%- endmacro %}

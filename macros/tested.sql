@@ -23,15 +23,53 @@
     {%- if not execute -%}
         {{ return(["primary_key"]) }}
     {%- endif -%}
-    {{ return(strandline.key_columns(
+    {%- set keys = strandline.key_columns(
         primary_key or strandline.tested_settings(relation).get("primary_key"),
         "Test " ~ test ~ " on " ~ relation
-    )) }}
+    ) -%}
+    {%- do strandline.check_tested(relation, keys, "primary_key", primary_key) -%}
+    {{ return(keys) }}
+{%- endmacro %}
+
+
+{% macro tested_optional_key(relation, primary_key) -%}
+    {#- For tests that take whole rows where there is no key. -#}
+    {%- set given = primary_key or strandline.tested_settings(relation).get("primary_key") -%}
+    {%- set keys = [given] if given is string else (given or []) | list -%}
+    {%- do strandline.check_tested(relation, keys, "primary_key", primary_key) -%}
+    {{ return(keys) }}
 {%- endmacro %}
 
 
 {% macro tested_cursor(relation, cursor_field) -%}
-    {{ return(cursor_field or strandline.tested_settings(relation).get("cursor_field")) }}
+    {%- set cursor = cursor_field or strandline.tested_settings(relation).get("cursor_field") -%}
+    {%- do strandline.check_tested(relation, [cursor] if cursor else [], "cursor_field", cursor_field) -%}
+    {{ return(cursor) }}
+{%- endmacro %}
+
+
+{% macro check_tested(relation, names, role, given) -%}
+    {#-
+        Refuses a test that names a column which is not there: Spark would answer with its whole
+        plan. A relation that dbt's `where` made a subquery of, and one without a table, pass.
+    -#}
+    {%- if not execute or not names or relation is string or model is not defined or model.resource_type != "test" -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {%- set columns = adapter.get_columns_in_relation(relation) | map(attribute="name") | list -%}
+    {%- set known = columns | map("lower") | list -%}
+    {%- set node_id = model.attached_node or model.depends_on.nodes | first | default("") -%}
+    {%- set node = graph.nodes.get(node_id) or graph.sources.get(node_id) or {} -%}
+    {%- for name in names if columns and name | lower not in known -%}
+        {%- set shown = columns | reject("in", ["_cq_source_name", "_cq_sync_time", "_cq_batch", "_cq_seq",
+            "_cq_row_hash", "_cq_deleted", "_cq_generation"]) | list -%}
+        {{ exceptions.raise_compiler_error(
+            "Test " ~ model.test_metadata.name ~ " on " ~ node_id.split(".")[0] ~ " "
+            ~ (node_id.split(".")[2:] | join(".")) ~ ": its " ~ role ~ " '" ~ name ~ "' is not a column of " ~ relation
+            ~ ", which has " ~ shown[:20] | join(", ") ~ (", ..." if shown | length > 20 else "") ~ ". Correct " ~ role
+            ~ " in " ~ (model.original_file_path if given else node.get("original_file_path", "the project")) ~ "."
+        ) }}
+    {%- endfor -%}
 {%- endmacro %}
 
 

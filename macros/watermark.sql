@@ -16,11 +16,11 @@
 {% macro watermark(relation) -%}
     {#-
         What a table of a deduped_ materialization covers: {batch, generation_floor, snapshot_id,
-        primary_key, cursor_field, raw, materialization, exact}. The property is believed while the
+        primary_key, cursor_field, raw, raw_ids, materialization, exact, said}. The property is believed while the
         table's content is the one that it was written for (`exact`). After a crash between merge
         and property, a rollback or a foreign write, the newest batch among the table's own rows
         takes its place: never above what was applied, at worst a batch is merged again, which
-        changes nothing. none: not a table of ours.
+        changes nothing. `said` is the batch of the property all the same. none: not a table of ours.
     -#}
     {%- set properties = strandline.table_properties(relation) -%}
     {%- if "strandline.watermark" not in properties -%}
@@ -31,11 +31,18 @@
     {%- do stored.update({
         "exact": snapshot is not none and stored.get("snapshot_id") == snapshot,
         "materialization": properties.get("strandline.materialization", "deduped_latest"),
+        "said": stored["batch"],
     }) -%}
     {%- if not stored["exact"] -%}
         {%- do stored.update({"batch": strandline.head_batch(relation) or 0}) -%}
     {%- endif -%}
     {{ return(stored) }}
+{%- endmacro %}
+
+
+{% macro raw_identity(relation) -%}
+    {#- What the loader called a raw table when it made it; none for one that it did not make. -#}
+    {{ return(strandline.table_properties(strandline.full_name(relation)).get("strandline.table-id")) }}
 {%- endmacro %}
 
 
@@ -46,6 +53,7 @@
         "generation_floor": goal.floor,
         "primary_key": goal.primary_key,
         "raw": goal.raw,
+        "raw_ids": goal.raw_ids,
         "snapshot_id": snapshot_id,
     }, sort_keys=true)) -}}
 {%- endmacro %}

@@ -143,13 +143,18 @@ def _compacted(
     tables = list({(lake.schema, raw.table): (lake, raw) for lake, raw in chosen[::-1]}.values())
     tables.reverse()
 
-    readers: list[Dependent] | None = None
+    listed: list[Dependent] | None = None
 
     def compacted(table: tuple[Lake, Raw]) -> Compacted:
-        nonlocal readers
         lake, raw = table
-        if readers is None:
-            readers = dependents(lake) if upkeep.keep else []
+
+        def readers() -> list[Dependent]:
+            nonlocal listed
+            # Tables take their time, and models are built meanwhile: only a dry run asks once.
+            if listed is None or not upkeep.dry_run:
+                listed = dependents(lake)
+            return listed
+
         return compact_raw(lake, raw, upkeep, readers)
 
     for (_, raw), outcome in in_turn(tables, compacted):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -97,15 +97,18 @@ class Compacted:
 
 
 def compact_raw(
-    lake: Lake, raw: Raw, upkeep: Upkeep, all_dependents: Sequence[Dependent]
+    lake: Lake, raw: Raw, upkeep: Upkeep, dependents: Callable[[], Sequence[Dependent]]
 ) -> Compacted:
     """Frees what a raw table no longer needs; keeps syncs away from it meanwhile.
+
+    Args:
+        dependents: lists what is built from raw tables, as it is now.
 
     Raises:
         LockedError: where a run holds it; :mod:`loader.maintenance.turns` waits for it.
     """
     if upkeep.dry_run:
-        gone = _gone(lake, raw, upkeep, all_dependents)
+        gone = _gone(lake, raw, upkeep, dependents)
         size = footprint(lake, raw.table)
         expired = len(expiry.found(lake, raw.table, upkeep.before_ms()))
         return Compacted(raw.name, size, size, count(lake, gone), expired, gone.note)
@@ -114,9 +117,9 @@ def compact_raw(
     try:
         with Heartbeat([lease]):
             before = footprint(lake, raw.table)
-            gone = _gone(lake, raw, upkeep, all_dependents)
+            gone, rows = _counted(lake, raw, upkeep, dependents)
             lease.confirm()
-            removed = remove(lake, raw.table, gone)
+            removed = remove(lake, raw.table, gone, rows)
             rewrite_raw(lake, raw.table)
             keep_newest(lake, raw.table)
             expired = expiry.expire(lake, raw.table, upkeep.before_ms())
@@ -177,12 +180,31 @@ def rewrite(lake: Lake, table: str, order: str = "", where: str = "") -> None:
     _call(lake, "rewrite_manifests", table)
 
 
-def _gone(lake: Lake, raw: Raw, upkeep: Upkeep, all_dependents: Sequence[Dependent]) -> Superseded:
+def _counted(
+    lake: Lake, raw: Raw, upkeep: Upkeep, dependents: Callable[[], Sequence[Dependent]]
+) -> tuple[Superseded, int]:
+    """What may go, and how many rows.
+
+    Counting takes time, in which models are built: who needs versions is asked again after it.
+    """
+    gone = _gone(lake, raw, upkeep, dependents)
+    while gone.sql is not None:
+        rows = count(lake, gone)
+        still = _gone(lake, raw, upkeep, dependents) if rows else gone
+        if still == gone:
+            return gone, rows
+        gone = still
+    return gone, 0
+
+
+def _gone(
+    lake: Lake, raw: Raw, upkeep: Upkeep, dependents: Callable[[], Sequence[Dependent]]
+) -> Superseded:
     if upkeep.keep is None:
         return Superseded()
     if not raw.known:
         return Superseded(note="it is not in the spec, so its key is not known")
-    kept_from_it = [one for one in all_dependents if one.reads(f"{lake.schema}.{raw.table}")]
+    kept_from_it = [one for one in dependents() if one.reads(f"{lake.schema}.{raw.table}")]
     columns = {name.lower() for name in lake.frame(raw.table).columns}
     missing = [
         n for n in (*raw.key, *([raw.cursor] if raw.cursor else [])) if n.lower() not in columns

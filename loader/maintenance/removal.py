@@ -70,14 +70,16 @@ def count(lake: Lake, gone: Superseded) -> int:
     return int(row["n"])
 
 
-def remove(lake: Lake, table: str, gone: Superseded) -> int:
+def remove(lake: Lake, table: str, gone: Superseded, rows: int) -> int:
     """Removes superseded rows, in one commit; returns how many. The caller holds the table.
+
+    Args:
+        rows: how many they are, by :func:`count`.
 
     Raises:
         TableError: where the table's account of earlier compactions cannot be read.
     """
     before = settled(lake, table)
-    rows = count(lake, gone)
     if not rows:
         return 0
     to = max(before.to, gone.batch)

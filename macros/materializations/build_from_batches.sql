@@ -19,7 +19,7 @@
     {%- set columns = get_columns_in_query(sql) -%}
     {%- set goal = strandline.goal(sql, columns, materialization, added_columns, owner) -%}
     {%- set covered = strandline.watermark(existing) if existing is not none and existing.is_iceberg else none -%}
-    {%- set plan = strandline.build_plan(covered, goal) -%}
+    {%- set plan = strandline.build_plan(covered, goal, owner) -%}
     {%- if plan.step == "merge" -%}
         {%- set differing = strandline.follow_schema(target, sql, columns) -%}
         {%- if differing -%}
@@ -66,11 +66,17 @@
 {% macro goal(sql, columns, materialization, added_columns, owner) -%}
     {#-
         What the table is to cover: {materialization, primary_key, cursor_field, head, generation,
-        refreshes, floor, raw}. Fixed before the first statement: a loader may run meanwhile.
+        refreshes, floor, raw, raw_ids}. Fixed before the first statement: a loader may run meanwhile.
     -#}
     {%- set primary_key = strandline.key_columns(config.get("primary_key"), owner) -%}
     {%- set cursor_field = config.get("cursor_field") -%}
     {%- do strandline.check_version_columns(columns, primary_key, cursor_field, added_columns, owner) -%}
+    {#- Before the head: a raw table that is dropped in between is then found by the next build. -#}
+    {%- set raw_ids = {} -%}
+    {%- for relation in strandline.model_sources() -%}
+        {%- do raw_ids.update({relation.schema ~ "." ~ relation.identifier: strandline.raw_identity(relation)}) -%}
+        {%- do strandline.check_shared_key(relation, primary_key, owner) -%}
+    {%- endfor -%}
     {%- set newest = run_query(
         "select max(_cq_batch), max(_cq_generation) from (\n" ~ sql ~ "\n) as versions"
     ).rows[0] -%}
@@ -82,12 +88,9 @@
         "generation": newest[1] | int if newest[1] is not none else 0,
         "refreshes": [],
         "floor": none,
-        "raw": [],
+        "raw": raw_ids | list,
+        "raw_ids": raw_ids,
     } -%}
-    {%- for relation in strandline.model_sources() -%}
-        {%- do goal.raw.append(relation.schema ~ "." ~ relation.identifier) -%}
-        {%- do strandline.check_shared_key(relation, primary_key, owner) -%}
-    {%- endfor -%}
     {%- if config.get("as_of") is not none and goal.head is not none -%}
         {%- set source = strandline.model_source(owner, "as_of") -%}
         {%- do strandline.check_not_compacted(source, config.get("as_of"), owner) -%}
@@ -148,7 +151,7 @@
 {%- endmacro %}
 
 
-{% macro build_plan(covered, goal) -%}
+{% macro build_plan(covered, goal, owner) -%}
     {#- Whether to build, to merge or to do nothing; a build is always right, a merge is cheap. -#}
     {%- set plan = {"step": "build", "reason": none, "low": none} -%}
     {%- if covered is none or should_full_refresh() -%}
@@ -159,6 +162,16 @@
         {%- do plan.update({"reason": "it was materialized as " ~ covered.materialization}) -%}
     {%- elif covered.primary_key != goal.primary_key or covered.cursor_field != goal.cursor_field -%}
         {%- do plan.update({"reason": "primary_key or cursor_field changed"}) -%}
+    {%- elif strandline.reloaded(covered, goal) -%}
+        {%- set reason = strandline.reloaded(covered, goal) ~ " was dropped and loaded anew" -%}
+        {%- if config.get("full_refresh") is false -%}
+            {{ exceptions.raise_compiler_error(
+                owner ~ ": " ~ reason ~ ": " ~ this ~ " shows rows that may be gone, and its config `full_refresh: "
+                ~ "false` forbids building it anew. Remove that for one build; or keep the table under another name "
+                ~ "and drop it here."
+            ) }}
+        {%- endif -%}
+        {%- do plan.update({"reason": reason}) -%}
     {%- elif covered.generation_floor != goal.floor -%}
         {%- do plan.update({"reason": "delete_stale: a full refresh changed what it hides"}) -%}
     {%- elif goal.floor is not none and not covered.exact -%}
@@ -171,6 +184,17 @@
         {%- do plan.update({"step": "merge", "low": covered.batch}) -%}
     {%- endif -%}
     {{ return(plan) }}
+{%- endmacro %}
+
+
+{% macro reloaded(covered, goal) -%}
+    {#- The raw tables that are others than those the table was built from, under the same names. -#}
+    {%- set before = covered.get("raw_ids", {}) -%}
+    {%- set names = [] -%}
+    {%- for name, identity in goal.raw_ids.items() if name in before and before[name] != identity -%}
+        {%- do names.append(name) -%}
+    {%- endfor -%}
+    {{ return(names | join(", ")) }}
 {%- endmacro %}
 
 

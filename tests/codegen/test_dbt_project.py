@@ -88,8 +88,8 @@ def test_what_the_project_has_already(tmp_path: Path) -> None:
     assert found.snapshots == {("shop", "orders"): "models/marts/orders.sql"}
 
 
-def test_the_starter_project_keeps_its_example(tmp_path: Path) -> None:
+def test_the_starter_project_leaves_everything_to_codegen(tmp_path: Path) -> None:
     scaffold.create(tmp_path, lambda line: None)
     found = DbtProject.find(tmp_path, None)
-    assert found.elsewhere().tables == {("shop", "orders"): "models/sources.yml"}
-    assert found.elsewhere().snapshots == {("shop", "orders"): "models/orders_latest.sql"}
+    assert found.output == tmp_path / "models" / "strandline"
+    assert (found.elsewhere().tables, found.elsewhere().snapshots) == ({}, {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ import yaml
 from jinja2 import Environment
 from jinja2.nativetypes import NativeEnvironment
 
-from loader import scaffold
 from loader.codegen import rendering
 from loader.codegen.naming import assigned, safe
 from loader.codegen.rendering import HISTORY, LATEST, Named
@@ -173,17 +171,6 @@ def test_a_table_without_a_key_says_so() -> None:
     [entry] = rendering.sources({"shop": "raw"}, [_named(_table(key=()))])["sources"][0]["tables"]
     assert entry["description"].endswith("It has no primary key, so there is no snapshot of it.")
     assert entry["config"] == {"meta": {"strandline": {"cursor_field": "updated_at"}}}
-
-
-def test_the_starter_project_says_the_same() -> None:
-    templates = Path(scaffold.__file__).parent / "templates" / "models"
-    example = Named(_table(columns=()), "orders", "orders")
-    said = rendering.sources({"shop": "{{ var('strandline__raw_schema', 'raw') }}"}, [example])
-    del said["sources"][0]["tables"][0]["columns"]  # not known before the first sync
-    assert yaml.safe_load((templates / "sources.yml").read_text()) == said
-    assert yaml.safe_load((templates / "models.yml").read_text()) == rendering.models([example], [])
-    sql = (templates / "orders_latest.sql").read_text()
-    assert sql.partition("\n")[2] == rendering.sql(example, LATEST).partition("\n")[2]
 
 
 def test_a_new_file_is_laid_out_for_people() -> None:

@@ -425,6 +425,18 @@ STATES = {
 }
 
 
+# columns that are not there: arguments, and what is not found
+TYPOS: dict[str, tuple[Mapping[str, Any], str]] = {
+    "unique_key": ({"primary_key": ["id", "teil"]}, "primary_key 'teil'"),
+    "cursor_conflict": ({}, "cursor_field 'updated'"),
+    "exact_redelivery": (
+        {"primary_key": "idd", "cursor_field": "updated_at"},
+        "primary_key 'idd'",
+    ),
+    "no_future_cursor": ({"cursor_field": "updatet_at"}, "cursor_field 'updatet_at'"),
+}
+
+
 @pytest.fixture(scope="module")
 def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
     """All cases in one dbt invocation: a test's name is its case's."""
@@ -461,6 +473,14 @@ def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
         tables.append(
             {"name": name, "data_tests": [{"strandline.state_monotonic": {"name": name}}]}
         )
+    raw.create("typos", COLUMNS)
+    tests = [
+        {f"strandline.{test}": {"name": f"typo_{test}", "arguments": dict(arguments)}}
+        for test, (arguments, _) in TYPOS.items()
+    ]
+    misspelt = {"primary_key": ["id"], "cursor_field": "updated"}
+    meta = {"meta": {"strandline": misspelt}}
+    tables.append({"name": "typos", "config": meta, "data_tests": tests})
     project.write(
         "models/sources.yml",
         {"sources": [{"name": "shop", "schema": raw.schema, "tables": tables}]},
@@ -500,6 +520,19 @@ def test_names_the_rows(name: str, results: dict[str, Result], project: DbtProje
     assert (results[name].status, results[name].failures) == (status, len(wanted)), found
     assert all(any(matched(row, one) for row in found) for one in wanted), found
     assert len(found) == len(wanted)
+
+
+@pytest.mark.parametrize("test", TYPOS)
+def test_a_column_that_is_not_there(test: str, results: dict[str, Result], raw: RawSchema) -> None:
+    """Not Spark's plan: what is wrong, where, and what there is instead."""
+    told = results[f"typo_{test}"]
+    assert told.status == "error"
+    assert (
+        f"Test {test} on source shop.typos: its {TYPOS[test][1]} is not a column of "
+        f"{raw.schema}.typos, which has id, part, updated_at, amount, tags. Correct "
+        f"{TYPOS[test][1].split()[0]} in models/sources.yml."
+    ) in " ".join(told.message.split())
+    assert len(told.message) < 600
 
 
 def test_every_test_is_covered() -> None:

@@ -8,7 +8,7 @@ import pytest
 from dbt_common.exceptions import DbtBaseException
 from pyspark.sql import SparkSession
 
-from tests.dbt.dbtproject import DbtProject
+from tests.dbt.dbtproject import SESSION, DbtProject
 from tests.dbt.rawtables import RawSchema
 
 GENERATE_SCHEMA_NAME = """
@@ -55,6 +55,19 @@ def test_says_what_the_project_lacks(spark: SparkSession, tmp_path: Path) -> Non
     )
     with pytest.raises(DbtBaseException, match=r"search_order: \[bare, strandline, dbt\]"):
         bare.parse()
+
+
+def test_refuses_a_relative_warehouse(spark: SparkSession, tmp_path: Path) -> None:
+    """Tables would keep it: whoever is started in another folder looks for them there."""
+    setting = "spark.sql.catalog.lake.warehouse"
+    before = spark.conf.get(setting)
+    output = {**SESSION, "server_side_parameters": {setting: "./warehouse"}}
+    project = DbtProject(spark, tmp_path, schema="nowhere", raw_schema="raw", output=output)
+    try:
+        with pytest.raises(DbtBaseException, match=r"the warehouse \./warehouse \(spark\.sql\."):
+            project.run("run", "--select", "cq_sync_log")
+    finally:
+        spark.conf.set(setting, before)
 
 
 def test_builds_on_a_fresh_catalog(foreign: DbtProject) -> None:

@@ -1,6 +1,6 @@
 {% test exact_redelivery(model, primary_key=none, cursor_field=none, max_share=0, row_condition=none) %}
     {{ config(severity="warn") }}
-    {%- set keys = primary_key or strandline.tested_settings(model).get("primary_key") %}
+    {%- set keys = strandline.tested_optional_key(model, primary_key) %}
     {%- set tested = strandline.tested_rows(model, row_condition) %}
     with redeliveries as (
         {{ strandline.duplicates(tested, keys, strandline.tested_cursor(model, cursor_field)) }}

@@ -8,6 +8,8 @@
     {%- set keys = strandline.tested_key(snapshot, primary_key, "latest_matches_raw") %}
     {%- set cursor = strandline.tested_cursor(snapshot, cursor_field) %}
     {%- set covered = strandline.watermark(snapshot) or {"batch": strandline.head_batch(snapshot) or 0} %}
+    {#- What a table says that others wrote is believed here: its own rows tell of no batch that only deleted. #}
+    {%- set up_to_batch = [covered.batch, covered.get("said", 0)] | max %}
     {%- set raw_columns = adapter.get_columns_in_relation(raw) | map(attribute="name") | map("lower") | list %}
     {%- set compared = [] %}
     {%- for column in adapter.get_columns_in_relation(snapshot) if column.name | lower in raw_columns %}
@@ -22,7 +24,7 @@
         select true as in_raw, *
         from (
             {{ strandline.deduped_latest(
-                strandline.generations_from(raw, covered.get("generation_floor")), keys, cursor, covered.batch
+                strandline.generations_from(raw, covered.get("generation_floor")), keys, cursor, up_to_batch
             ) }}
         ) as latest
     ),
@@ -32,7 +34,7 @@
             {%- for key in keys %}
             coalesce(expected.{{ strandline.quoted(key) }}, snapshot.{{ strandline.quoted(key) }}) as {{ strandline.quoted(key) }},
             {%- endfor %}
-            {{ covered.batch }} as up_to_batch,
+            {{ up_to_batch }} as up_to_batch,
             expected._cq_batch as expected_batch,
             expected._cq_seq as expected_seq,
             snapshot._cq_batch as snapshot_batch,

@@ -6,7 +6,7 @@
     {%- if not execute or load_relation(syncs) is none %}
         select cast(null as bigint) as _cq_batch where false
     {%- else %}
-    {%- set keys = primary_key or strandline.tested_settings(raw).get("primary_key") %}
+    {%- set keys = strandline.tested_optional_key(raw, primary_key) %}
     {%- set type = strandline.column_type(raw, cursor) %}
     with redeliveries as (
         {{ strandline.duplicates(strandline.tested_rows(raw, row_condition), keys, cursor) }}

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from loader.lake import Lake
+from loader.maintenance import compaction
 from loader.maintenance.dependents import dependents
+from loader.maintenance.retention import Superseded
 from tests.dbt.dbtproject import as_json
 from tests.maintenance.shop import CHANGED, ORDERS, Shop
 
@@ -104,3 +107,35 @@ def test_time_travel_from_the_horizon_on(shop: Shop, batch: int) -> None:
     else:
         assert result.status == "success"
         assert _rows(shop, "as_of") == before
+
+
+def test_what_a_dropped_raw_table_no_longer_has_leaves(shop: Shop) -> None:
+    shop.model("latest", "deduped_latest")
+    shop.database.execute("delete from orders where id = 3")
+    shop.project.spark.sql(f"drop table {shop.project.schema}.orders")
+    shop.project.run()
+    results = shop.dbt.run("run", "--select", "latest")
+    assert results["latest"].message == "BUILD to batch 6"
+    assert {row["id"] for row in shop.dbt.rows("latest")} == set(range(1, ORDERS + 1)) - {3}
+
+
+def test_a_model_built_during_compaction_keeps_its_versions(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Counting the rows may take hours: meanwhile somebody builds a history.
+    count = compaction.count
+    counted = []
+
+    def built_meanwhile(lake: Lake, gone: Superseded) -> int:
+        rows = count(lake, gone)
+        if not counted:
+            shop.model("history", "deduped_history")
+        counted.append(rows)
+        return rows
+
+    monkeypatch.setattr(compaction, "count", built_meanwhile)
+    before = shop.versions()
+    freed = _freed(shop)
+    assert counted == [3 * CHANGED, 0]
+    assert freed["note"].startswith("only repeated rows may go: ")
+    assert shop.versions() == before
