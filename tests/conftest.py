@@ -62,13 +62,15 @@ SUBPROCESSES = ("tests/benchmarks/", "tests/demo/", "tests/setup/")
 """Where tests without such a fixture start programs that take as long."""
 
 HEAVY = (
+    # looks at every table of the lake, so while there are few
+    "tests/maintenance/",
+    "tests/crash/test_matrix.py",
     "tests/dbt/test_deduped_property.py",
     "tests/dbt/test_generic_tests.py",
     "tests/codegen/test_many_tables.py",
-    "tests/maintenance/",
     "tests/crash/",
 )
-"""Files that take long, the longest first: started last, one would keep a process waiting."""
+"""Files that take long, in this order: started last, one would keep a process waiting."""
 
 S = TypeVar("S", bound="Server | Redis")
 _VERSIONS = pytest.StashKey[list[str]]()

@@ -11,16 +11,31 @@ from pyspark.sql import SparkSession
 
 from tests.crash.conftest import worker as worker
 from tests.crash.conftest import workers as workers
+from tests.maintenance.kept import Kept
 from tests.maintenance.shop import Shop
-from tests.services import Database, Postgres
+from tests.services import Postgres
 from tests.sync.conftest import project as project
 from tests.sync.project import Project
 
 
+@pytest.fixture(scope="session")
+def kept(
+    spark: SparkSession,
+    warehouse: Path,
+    postgres: Postgres,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Kept]:
+    """A shop with a table of orders that was synced in five batches, to be had again and again."""
+    folder = tmp_path_factory.mktemp("kept")
+    with postgres.database("kept") as database:
+        shop = _grown(Shop(Project(folder, spark, "raw_kept"), database, folder / "dbt"))
+        yield Kept(shop, warehouse)
+
+
 @pytest.fixture
-def shop(project: Project, postgres_database: Database, tmp_path: Path) -> Shop:
-    """A shop with a table of orders that was synced in five batches."""
-    return _grown(Shop(project, postgres_database, tmp_path / "dbt"))
+def shop(kept: Kept, tmp_path: Path) -> Shop:
+    """Such a shop for one test."""
+    return kept.again(tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,12 @@ from tests.sync.project import Project
 
 
 @pytest.fixture
-def project(tmp_path: Path, spark: SparkSession) -> Project:
-    """An empty project; its raw tables lie in a namespace that no other test has."""
-    return Project(tmp_path, spark, f"raw_{uuid.uuid4().hex[:8]}")
+def project(tmp_path: Path, spark: SparkSession, warehouse: Path) -> Iterator[Project]:
+    """An empty project; its raw tables lie in a namespace that no other test has.
+
+    What it leaves in the lake goes: some commands look at every table that is there.
+    """
+    name = uuid.uuid4().hex[:8]
+    yield Project(tmp_path, spark, f"raw_{name}")
+    for folder in warehouse.glob(f"*_{name}"):
+        shutil.rmtree(folder, ignore_errors=True)
