@@ -119,10 +119,9 @@ def test_a_renamed_source_goes_on_with_its_table(
     assert (ran["status"], ran["read"], ran["appended"], ran["batch"]) == ("synced", 2, 1, 2)
     assert project.run().table("europe.orders")["status"] == "nothing new"
     assert project.state("europe.orders")["batch"] == 2
-    assert project.rows("select source_name, batch from raw._cq_syncs where batch > 0") == [
-        ("eu", 1),
-        ("europe", 2),
-    ]
+    assert project.rows(
+        "select source_name, batch from raw._cq_syncs where batch > 0 order by batch"
+    ) == [("eu", 1), ("europe", 2)]
     # Not of a source that is still there.
     _source(project, "eu", eu)
     ran = project.loader("run")
