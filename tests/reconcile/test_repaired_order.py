@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from random import Random
 
@@ -138,6 +139,7 @@ def test_a_late_file_brings_an_older_version_after_a_repair(project: Project) ->
     def write(name: str, *rows: tuple[int, int, str]) -> None:
         lines = (json.dumps(dict(zip(("id", "n", "note"), row, strict=True))) for row in rows)
         (folder / name).write_text("\n".join(lines))
+        os.utime(folder / name, (1_735_700_000, 1_735_700_000))  # the time is a column
 
     def snapshot() -> list[tuple[object, ...]]:
         return project.rows(
