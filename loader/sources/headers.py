@@ -110,10 +110,10 @@ class _Reader:
             }
             reader = self.spark.read.format("csv").options(**options)
             return tuple(reader.load(escaped(str(file.toString()))).schema.names) or None
-        stream = file.getFileSystem(self.hadoop).open(file)
+        plain = file.getFileSystem(self.hadoop).open(file)
         try:
             codec = self.codecs.getCodec(file)
-            plain = codec.createInputStream(stream) if codec is not None else stream
+            plain = codec.createInputStream(plain) if codec is not None else plain
             text = self.jvm.java.io.InputStreamReader(plain, self._encoding())
             lines = self.jvm.java.io.BufferedReader(text)
             comment = self.options.get("comment", "")
@@ -123,7 +123,7 @@ class _Reader:
                 line = lines.readLine()
             return None if line is None else str(line)
         finally:
-            stream.close()
+            plain.close()
 
     def columns(self, header: str | tuple[str, ...]) -> tuple[str, ...]:
         """The names that Spark reads from a header."""
