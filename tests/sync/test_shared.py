@@ -187,7 +187,7 @@ def test_shards_share_a_raw_table_and_nothing_else(
 
     # Reconcile compares a source with its own rows.
     shards["eu"].execute("delete from orders where id = 2")
-    ran = project.loader("reconcile", "--repair", "--buckets", "4")
+    ran = project.loader("reconcile", "--repair", "--allow-deletes", "--buckets", "4")
     found = {e["table"]: e for e in ran.events if e["event"] == "reconciled"}
     missed = {name: found[f"{name}.orders"]["missed_deletes"] for name in shards}
     assert missed == {"eu": 1, "us": 1}
@@ -211,8 +211,8 @@ def test_after_a_crash_each_source_goes_on_from_its_own_commit(
     project.spark.sql(f"drop table {project.schema}._cq_syncs")
     ran = project.run()
     assert sorted(ran.warnings) == [
-        "state was behind: rolled forward to batch 1",
-        "state was behind: rolled forward to batch 3",
+        "eu.orders: state was behind: rolled forward to batch 1",
+        "us.orders: state was behind: rolled forward to batch 3",
     ]
     assert _states(project) == states
     assert [ran.table(f"{name}.orders")["status"] for name in shards] == ["nothing new"] * 2
@@ -236,7 +236,7 @@ def test_shards_whose_columns_and_keys_differ(
     shards["us"].execute("alter table orders add column state text default 'NY'")
     _shared(project, shards)
     assert project.run("--select", "eu.orders").warnings == []
-    added = ["schema: added state string"]
+    added = ["us.orders: schema: added state string"]
     assert project.run("--select", "us.orders").warnings == added
     # Told once: what the other one lacks is no change of either.
     for database in shards.values():
