@@ -144,7 +144,7 @@ class Commands:
     def repair(self) -> Ran:
         """`loader reconcile --repair`."""
         self.syncs += 1
-        return self._tried("reconcile", "--repair")
+        return self._tried("reconcile", "--repair", "--allow-deletes")
 
     def _tried(self, *arguments: str) -> Ran:
         ran = self.project.loader(*arguments)
