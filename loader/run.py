@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from loader.batch import Batch, extracted
+from loader.batch import Batch, extracted, whole
 from loader.commits import Commit
 from loader.errors import TableError
 from loader.lake import Lake
@@ -134,7 +134,8 @@ def look(plan: Plan, snapshot: Snapshot, known: Known, watch: Watch) -> tuple[Wi
         )
     for note in bounds.notes:
         watch.warn(plan.name, note)
-    return replace(window, high=bounds.high, reach=bounds.reach), bounds
+    fixed = replace(window, high=bounds.high, reach=bounds.reach, whole_microsecond=bounds.finer)
+    return fixed, bounds
 
 
 def intend(
@@ -197,7 +198,11 @@ def append(
     watch.reached("prepared", plan.name)
     facts = {"state": after.to_json(), "sync": record.to_dict()}
     staged = lake.stage(table, rows, after.batch, facts)
-    if not lake.staged_rows(table, staged):
+    rows_staged = lake.staged_rows(table, staged)
+    if batch.counted not in (None, rows_staged):
+        lake.discard(table, staged)
+    whole(plan, batch.counted, rows_staged)
+    if not rows_staged:
         lake.discard(table, staged)
         return None
     watch.reached("staged", plan.name)

@@ -7,7 +7,7 @@ again. A column of the files can be the cursor instead.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,7 +155,7 @@ class FileSource(Source):
         )
 
     @contextmanager
-    def snapshot(self) -> Iterator[FileSnapshot]:
+    def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[FileSnapshot]:
         yield FileSnapshot(self.spark)
 
 
