@@ -87,7 +87,14 @@ class Backfill:
                     batch=known.next_batch,
                     backfill=None if last else {**whole, "done_to": top.text},
                 )
-                window = Window(plan.cursor, bottom, top, nulls=False)
+                # Chunks follow each other by microseconds; some sources have finer times.
+                window = Window(
+                    plan.cursor,
+                    bottom,
+                    top,
+                    nulls=False,
+                    whole_microsecond=top.type in (CursorType.TIMESTAMP, CursorType.TIMESTAMPTZ),
+                )
                 done, known = _chunk(
                     plan, held, snapshot, stores, watch, known, state, window, run_id
                 )

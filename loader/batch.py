@@ -23,6 +23,7 @@ from loader.delta import (
     placed,
     stamped,
 )
+from loader.errors import TableError
 from loader.lake import Lake
 from loader.ledger import SyncRecord, now
 from loader.order import GENERATION, quoted
@@ -40,11 +41,14 @@ class Batch:
 
     Attributes:
         record, after: the ledger row and the state that become true with them.
+        counted: how many rows the source says there are, where they are not counted yet and it
+            must know.
     """
 
     rows: DataFrame | None
     record: SyncRecord
     after: TableState
+    counted: int | None = None
 
     def overruling(self) -> Batch:
         """The same batch, in a generation of its own: the next one."""
@@ -56,6 +60,25 @@ class Batch:
             replace(self.record, generation=generation),
             replace(self.after, generation=generation, base=base),
         )
+
+
+def whole(plan: Plan, counted: int | None, read: int) -> None:
+    """Refuses a batch that lacks rows, or has rows too many.
+
+    Args:
+        counted: how many the source has counted; None where that may differ.
+
+    Raises:
+        TableError: the table was changed in a way that its snapshot does not survive.
+    """
+    if counted is None or read == counted:
+        return
+    raise TableError(
+        f"{read} rows were read where {counted} were counted in the same snapshot: the table "
+        "was changed meanwhile in a way that snapshots do not survive (TRUNCATE, ALTER, ATTACH)",
+        where=f"table {plan.name}",
+        remedy="Nothing of it was published, and the cursor has not moved; run again",
+    )
 
 
 @contextmanager
@@ -75,15 +98,16 @@ def extracted(
     stamp = Stamp(plan.source, began, after.batch, after.generation, plan.deleted)
     rows = stamped(snapshot.read(lake.spark, plan.table, window, bounds), stamp)
     keeps = plan.options.redelivered_rows == "append"
+    counted = bounds.rows if snapshot.steady(plan.table) else None
     if record.mode == FULL_REFRESH or not lake.exists(plan.lake_table):
-        yield replace(intended, rows=rows)
+        yield replace(intended, rows=rows, counted=counted)
         return
     raw = own_rows(plan, lake.frame(plan.lake_table))
     generations = Generations(after.base or after.generation, after.generation)
     if generations.base < generations.current and plan.key and not plan.authoritative:
         rows = placed(rows, raw, plan.key, generations)
     if keeps and not plan.authoritative:
-        yield replace(intended, rows=rows)
+        yield replace(intended, rows=rows, counted=counted)
         return
     nulls = bounds.nulls > 0
     judged = marked(rows, raw, plan.key, window, nulls, generations, plan.authoritative)
@@ -99,6 +123,7 @@ def extracted(
             f.count_if(null & ~f.col(REDELIVERED)).alias("new_nulls"),
             f.count_if(f.col(OVERRULES) & ~f.col(REDELIVERED)).alias("overruling"),
         ).collect()
+        whole(plan, counted, counts["read"])
         record = replace(
             record,
             rows_read=counts["read"],

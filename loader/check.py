@@ -36,7 +36,7 @@ def checked(pipeline: Pipeline, part: Planned) -> Iterator[tuple[Plan, list[str]
     except Exception as error:
         yield pipeline.cleared(error, where)
     try:
-        with part.source.snapshot() as snapshot:
+        with part.source.snapshot([plan.table for plan in part.plans]) as snapshot:
             for plan in part.plans:
                 try:
                     lake = pipeline.stores(part.spec).lake
@@ -79,8 +79,11 @@ def findings(plan: Plan) -> list[str]:
         notes.append(f"{cursor.name} has no index: every sync scans the whole table")
     if cursor.type is CursorType.DATE:
         notes.append("a day is coarse: each sync reads the whole last day again")
-    if cursor.type is CursorType.STRING:
-        notes.append("a string cursor is ordered by the database's collation")
+    if cursor.collated:
+        notes.append(
+            "a string cursor is ordered by the database's collation: each sync compares its rows "
+            "with all of raw"
+        )
     if cursor.name in plan.key:
         notes.append("the cursor is part of the key: updates of a row are not seen")
     return notes

@@ -121,6 +121,20 @@ class Cursor:
             return cls(_timestamp_text(text, type_), type_)
         return cls(text, type_)
 
+    @staticmethod
+    def is_finer(text: str | None, type_: CursorType) -> bool:
+        """Whether a text of a source has digits that a cursor of its type does not keep."""
+        times = (CursorType.TIMESTAMP, CursorType.TIMESTAMPTZ)
+        return type_ in times and re.search(r"\.\d{6}\d*[1-9]", text or "") is not None
+
+    @property
+    def next_microsecond(self) -> Cursor | None:
+        """The same time a microsecond later; None where no calendar has it."""
+        try:
+            return Cursor(_datetime_text(self.order + dt.timedelta(microseconds=1)), self.type)
+        except OverflowError:
+            return None
+
     @property
     def order(self) -> Any:
         """A value that compares as the source compares; strings compare as text.

@@ -120,7 +120,8 @@ def marked(
     version has a higher cursor, and is wrong.
 
     Only raw rows that the window could deliver again are read (cursor at or above its lower
-    bound, by a literal that Iceberg prunes files with), so the cost is the boundary's.
+    bound, by a literal that Iceberg prunes files with), so the cost is the boundary's. Texts that
+    the source orders by another collation than bytes are compared with all of raw.
 
     Args:
         raw: the raw table.
@@ -263,8 +264,8 @@ def _marked_by_multiplicity(rows: DataFrame, known: DataFrame) -> DataFrame:
 
 def _region(raw: DataFrame, window: Window, nulls: bool) -> Column:
     floor = window.floor
-    if window.cursor is None or floor is None:
-        return f.lit(True)
+    if window.cursor is None or floor is None or window.cursor.collated:
+        return f.lit(True)  # of collated texts only the source knows which are lower
     name = window.cursor.name
     # raw keeps a column's name when only its case changes in the source
     [data_type] = [c.dataType for c in raw.schema.fields if c.name.lower() == name.lower()]

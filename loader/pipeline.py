@@ -199,7 +199,8 @@ class Pipeline:
                 if not locks:
                     continue
                 try:
-                    snapshot = opened.enter_context(part.source.snapshot())
+                    tables = [planned.table for planned, _ in locks]
+                    snapshot = opened.enter_context(part.source.snapshot(tables))
                 except Exception as problem:
                     shared = self.cleared(problem, f"source {part.spec.name}")
                     for planned, held in locks:
@@ -289,7 +290,8 @@ class Pipeline:
             if not part.plans:
                 continue
             try:
-                with part.source.snapshot() as snapshot:
+                tables = [planned.table for planned in part.plans]
+                with part.source.snapshot(tables) as snapshot:
                     for planned in part.plans:
                         yield self._previewed(part.spec, planned, snapshot)
             except Exception as error:

@@ -136,12 +136,12 @@ def plan(
                 remedy="Choose a timestamp, date, number or string that grows with every change"
                 + (f": {', '.join(candidates(table))}" if candidates(table) else ""),
             )
-        cursor = CursorField(column, type_)
+        cursor = CursorField(column, type_, column in table.collated)
         _fits(options, type_, where)
         if options.initial_cursor is not None:
             initial = parsed(options.initial_cursor, type_, f"{where}, initial_cursor")
     key = options.primary_key if options.primary_key is not None else table.primary_key
-    return Plan(
+    planned = Plan(
         source=source,
         table=table,
         options=options,
@@ -151,6 +151,16 @@ def plan(
         initial=initial,
         deleted=_deleted(table, options, where),
     )
+    ambiguous = bool(planned.key) and not planned.authoritative
+    if ambiguous and cursor is not None and cursor.collated and cursor.name not in planned.key:
+        raise TableError(
+            f"{cursor.name} is a text that the source orders by a collation, and its key is "
+            "declared by the spec only: which of a key's versions is the newest cannot be told",
+            where=f"{where}, cursor_field",
+            remedy="Choose a time or a number; or declare the primary key in the source, or the "
+            'column with a collation that orders by bytes (PostgreSQL: "C")',
+        )
+    return planned
 
 
 def _deleted(table: SourceTable, options: TableOptions, where: str) -> str | None:

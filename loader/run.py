@@ -13,7 +13,7 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from loader.batch import Batch, extracted
+from loader.batch import Batch, extracted, whole
 from loader.commits import Commit
 from loader.errors import TableError
 from loader.lake import Lake
@@ -150,7 +150,13 @@ def look(
         watch.warn(plan.name, note)
     everything = full or known.state.cursor is None
     open_ended = everything and not snapshot.steady(plan.table)
-    return replace(window, high=None if open_ended else bounds.high, reach=bounds.reach), bounds
+    fixed = replace(
+        window,
+        high=None if open_ended else bounds.high,
+        reach=bounds.reach,
+        whole_microsecond=bounds.finer,
+    )
+    return fixed, bounds
 
 
 def intend(
@@ -214,7 +220,11 @@ def append(
     watch.reached("prepared", plan.name)
     facts = {"state": after.to_json(), "sync": record.to_dict()}
     staged = lake.stage(table, rows, after.batch, facts)
-    if not lake.staged_rows(table, staged):
+    rows_staged = lake.staged_rows(table, staged)
+    if batch.counted not in (None, rows_staged):
+        lake.discard(table, staged)
+    whole(plan, batch.counted, rows_staged)
+    if not rows_staged:
         lake.discard(table, staged)
         return None
     watch.reached("staged", plan.name)

@@ -16,13 +16,21 @@ from loader.duration import Lookback
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+BY_HAND = "set_by_hand"
+"""In a mark: a person has set the cursor since; should the source be another one, it is theirs."""
+
 
 @dataclass(frozen=True)
 class CursorField:
-    """The column that a table's cursor lives in, and its type."""
+    """The column that a table's cursor lives in, and its type.
+
+    Attributes:
+        collated: it is a text, and the source does not order it by its bytes, as Spark does.
+    """
 
     name: str
     type: CursorType
+    collated: bool = False
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,7 @@ class Window:
         nulls: whether rows without a cursor are read.
         mark: what the connector remembered at the last sync that stored a cursor.
         reach: how far below `low` the connector reads late rows, by its mark.
+        whole_microsecond: rows within the microsecond that begins at `high` belong to it, too.
         bounded: the user has said, by a lookback, how far below the cursor late rows may lie.
         whole: all rows from the floor on are read, not only the late ones among those below
             `low`. Without a key, rows are compared by their number, so the source has to be asked
@@ -55,6 +64,7 @@ class Window:
     bounded: bool = False
     whole: bool = False
     initial: Cursor | None = None
+    whole_microsecond: bool = False
     held: Callable[[Sequence[str]], DataFrame] | None = field(
         default=None, compare=False, repr=False
     )
@@ -76,10 +86,13 @@ class Bounds:
             some, but only reading them would tell how many.
         nulls: of these, rows without a cursor.
         low, high: lowest and highest cursor among them.
+        finer: the highest cursor has digits beyond the microsecond, which `high` lacks.
         clock: the source's own clock, in the cursor's type; None where it has none.
         future: rows whose cursor lies beyond that clock.
         reach: the lowest cursor of late rows that the connector reads besides.
         mark: what the connector wants to be given back at the next sync, stored with the cursor.
+        rewound: the source may give out cursors again: its highest counts, even where it is
+            below the stored one.
         settled: the stored mark expects late rows, this one does not: worth storing by itself.
         notes: what a user should know, though the sync goes on.
     """
@@ -93,6 +106,8 @@ class Bounds:
     reach: Cursor | None = None
     mark: Mapping[str, Any] | None = None
     settled: bool = False
+    rewound: bool = False
+    finer: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -115,10 +130,10 @@ def lower_bound(
 def next_cursor(stored: Cursor | None, bounds: Bounds) -> Cursor | None:
     """The cursor to store after the rows of `bounds` are safe.
 
-    It never moves back, and never exceeds the source's clock: a row dated in the future is
-    loaded, but does not blind later syncs.
+    It never moves back unless the source has, and never exceeds the source's clock: a row dated
+    in the future is loaded, but does not blind later syncs.
     """
     high = bounds.high
     if high is not None and bounds.clock is not None and high.order > bounds.clock.order:
         high = bounds.clock
-    return later(stored, high)
+    return high if bounds.rewound and high is not None else later(stored, high)

@@ -101,7 +101,7 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
             moved = parsed(cursor, known.cursor.type, "loader state set")
         except TableError as error:
             raise SpecError(error.what, where=error.where, remedy=error.remedy) from None
-        _store(settings, pipeline, table, known.moved(moved, known.cursor_field))
+        _store(settings, pipeline, table, known.set_by_hand(moved))
 
 
 @state.command()

@@ -62,6 +62,8 @@ class SourceTable:
         primary_key: from the source's own metadata; empty where it declares none.
         cursor_field: the cursor that the connector defines by itself, if any.
         indexed: columns that lead an index, so that a window on them is cheap.
+        collated: text columns, of those that may be the cursor, which the source does not order by
+            their bytes.
         comment: what the source says that the table is; empty where it says nothing.
         column_comments: likewise, by column.
     """
@@ -71,6 +73,7 @@ class SourceTable:
     primary_key: tuple[str, ...] = ()
     cursor_field: str | None = None
     indexed: frozenset[str] = frozenset()
+    collated: frozenset[str] = frozenset()
     comment: str = ""
     column_comments: Mapping[str, str] = field(default_factory=dict)
 
@@ -92,7 +95,10 @@ class Snapshot(ABC):
     """Whether a row that is no longer there was deleted. Files may be archived once read."""
 
     def steady(self, table: SourceTable) -> bool:
-        """Whether all that is asked of a table is answered of one moment."""
+        """Whether all that is asked of a table is answered of one moment.
+
+        Then as many rows must be read as were counted; else the batch is not published.
+        """
         return False
 
     def living(self, spark: SparkSession, table: SourceTable, keys: DataFrame) -> DataFrame:
@@ -161,8 +167,11 @@ class Source(ABC):
 
     @abstractmethod
     @contextmanager
-    def snapshot(self) -> Iterator[Snapshot]:
-        """Opens the source for the tables of one run."""
+    def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[Snapshot]:
+        """Opens the source for the tables of one run, and of each of them.
+
+        A table that cannot be opened fails when it is asked for: the others go on.
+        """
         yield  # type: ignore[misc]  # pragma: no cover
 
     @property

@@ -19,7 +19,13 @@ from loader.errors import TableError
 
 
 class DatabaseError(TableError):
-    """The database said no; the text is its own, with what to do."""
+    """The database said no; the text is its own, with what to do.
+
+    Attributes:
+        state: its SQLSTATE; empty where it gave none.
+    """
+
+    state: str = ""
 
 
 class Connection:
@@ -157,7 +163,14 @@ def explain(error: Py4JJavaError, where: str, url: str = "") -> DatabaseError:
         found = f" ({message})" if "no suitable driver" not in message.lower() else ""
         message = f"there is no JDBC driver for {protocol(url) or 'this url'}{found}"
         return DatabaseError(message, where=where, remedy=_driver_remedy(url))
-    return DatabaseError(message, where=where, remedy=_remedy(_state(cause), message, host))
+    state = _state(cause)
+    lost = re.search(_LOST_SNAPSHOT, message)
+    message = "the session that held the run's snapshot is gone" if lost else message
+    message = _MEANINGS.get(state, message)
+    remedy = _LOST if lost else _remedy(state, message, host)
+    told = DatabaseError(message, where=where, remedy=remedy)
+    told.state = state
+    return told
 
 
 def protocol(url: str) -> str:
@@ -228,6 +241,18 @@ def _driver_remedy(url: str) -> str:
     )
 
 
+_LOST_SNAPSHOT = r"snapshot \".*\" does not exist|invalid snapshot identifier"
+_LOST = (
+    "Nothing of this batch is visible; run again. If it happens again, look into the database's "
+    "log for what ended the session: a pooler, an administrator, a restart"
+)
+
+# What a SQLSTATE means here, where the database's own words do not say it.
+_MEANINGS = {
+    "55P03": "another session holds or awaits a lock that keeps readers out "
+    "(ALTER, TRUNCATE, VACUUM FULL, CLUSTER), and lock_timeout is over",
+}
+
 # By the first characters of the SQLSTATE, longest first where they overlap.
 _REMEDIES = {
     "28": "Check user and password of the source",
@@ -241,7 +266,11 @@ _REMEDIES = {
     "42X04": "`loader discover --columns` lists the table's columns",
     "42883": "Choose a cursor_field of a type that the database can order",
     "42501": "Grant the source's user SELECT on it",
+    "53200": "Raise the server's max_locks_per_transaction, or select fewer tables for a run",
     "53300": "Lower num_partitions or --concurrency, or let the database take more connections",
+    "55P03": "Run again when it is done (pg_stat_activity shows it), or raise the source's "
+    "lock_timeout",
+    "57014": "Raise statement_timeout for the source's user; nothing of this batch is visible",
     "57": "The database ended the connection: nothing of this batch is visible; run again",
     "08": "Check that the database is up and that the source's url names its host and port",
 }

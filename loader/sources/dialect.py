@@ -7,6 +7,7 @@ enters here: identifiers through :meth:`Dialect.quote`, values through :meth:`Di
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import ClassVar
 
 from loader.cursor import Cursor, CursorType
@@ -22,6 +23,7 @@ class Dialect:
         prefixes: the JDBC URLs that it is for.
         session: statements that every connection runs first, so that all speak UTC.
         shares_snapshots: whether many connections can read one snapshot.
+        infinite_times: whether dates and timestamps can be infinite.
         instant_types: the database's names of types that hold an instant, not a wall clock.
     """
 
@@ -29,6 +31,7 @@ class Dialect:
     driver: ClassVar[str | None] = None
     session: ClassVar[tuple[str, ...]] = ()
     shares_snapshots: ClassVar[bool] = False
+    infinite_times: ClassVar[bool] = False
     system_schemas: ClassVar[frozenset[str]] = frozenset({"INFORMATION_SCHEMA"})
     uses_catalogs: ClassVar[bool] = False
     instant_types: ClassVar[frozenset[str]] = frozenset()
@@ -38,9 +41,23 @@ class Dialect:
         self.quote_character = quote
         self.folds_to_upper = folds_to_upper
 
-    def url(self, url: str) -> str:
-        """The URL that the driver and Spark's own dialect both understand."""
+    def url(self, url: str, properties: Collection[str] = ()) -> str:
+        """The URL that the driver and Spark's own dialect both understand.
+
+        Args:
+            properties: of the driver, that are given beside it.
+        """
         return url
+
+    @classmethod
+    def waiting(cls, seconds: int) -> tuple[str, ...]:
+        """Statements that bound how long a session waits for a table that another one locks."""
+        return ()
+
+    @classmethod
+    def properties(cls, seconds: int) -> dict[str, str]:
+        """The same for connections on which Spark runs no statement of ours: as properties."""
+        return {}
 
     def quote(self, name: str) -> str:
         """An identifier, quoted as the database wants it, whatever is in it."""
@@ -51,12 +68,16 @@ class Dialect:
         """A name in the lake: what the database folded to upper case is folded to lower."""
         return name.lower() if self.folds_to_upper and name == name.upper() else name
 
+    def double(self, expression: str) -> str:
+        """SQL of a number as a double; of a `real` all digits, which its own text rounds."""
+        return f"cast({expression} as double precision)"
+
     def literal(self, cursor: Cursor) -> str:
         """A cursor as a typed, escaped SQL literal: the one place where values become SQL."""
         if cursor.type in (CursorType.INTEGER, CursorType.DECIMAL):
             return cursor.text
         if cursor.type is CursorType.DOUBLE:
-            return f"cast({self.text(cursor.text)} as double precision)"
+            return self.double(self.text(cursor.text))
         if cursor.type is CursorType.DATE:
             return self.date(cursor.text)
         if cursor.type is CursorType.TIMESTAMP:
@@ -110,8 +131,17 @@ class PostgreSQL(Dialect):
     driver = "org.postgresql.Driver"
     session = ("set time zone 'UTC'",)
     shares_snapshots = True
+    infinite_times = True
     instant_types = frozenset({"timestamptz"})
     system_schemas = frozenset({"information_schema", "pg_catalog", "pg_toast"})
+
+    @classmethod
+    def waiting(cls, seconds: int) -> tuple[str, ...]:
+        return (f"set lock_timeout = '{seconds}s'",)
+
+    @classmethod
+    def properties(cls, seconds: int) -> dict[str, str]:
+        return {"options": f"-c lock_timeout={seconds}s"}
 
     def date(self, text: str) -> str:
         return f"date '{text}'"
@@ -180,22 +210,22 @@ class MySQL(Dialect):
     instant_types = frozenset({"timestamp"})
     utc_clock = "select utc_timestamp(6)"
 
-    def url(self, url: str) -> str:
+    def url(self, url: str, properties: Collection[str] = ()) -> str:
         # Spark knows MySQL's quotes and types by "jdbc:mysql" only; for any other URL it quotes
         # columns with ", and MariaDB then reads each as a string constant.
         if url.startswith("jdbc:mariadb:"):
             url = "jdbc:mysql:" + url.removeprefix("jdbc:mariadb:")
             if "permitMysqlScheme" not in url:
-                url += ("&" if "?" in url else "?") + "permitMysqlScheme=true"
-        return url
+                url = _with(url, "permitMysqlScheme=true")
+        # Else a tinyint(1) of 2 to 127 becomes true.
+        told = f"{url} {' '.join(properties)}".lower()
+        return url if "tinyint1isbit" in told else _with(url, "tinyInt1isBit=false")
 
     def text(self, value: str) -> str:
         return super().text(value.replace("\\", "\\\\"))
 
-    def literal(self, cursor: Cursor) -> str:
-        if cursor.type is CursorType.DOUBLE:
-            return f"cast({self.text(cursor.text)} as double)"
-        return super().literal(cursor)
+    def double(self, expression: str) -> str:
+        return f"cast({expression} as double)"
 
     def date(self, text: str) -> str:
         return f"date '{text}'"
@@ -238,6 +268,10 @@ class Oracle(Dialect):
 
     prefixes = ("jdbc:oracle:",)
     utc_clock = "select current_timestamp from dual"
+
+
+def _with(url: str, parameter: str) -> str:
+    return url + ("&" if "?" in url else "?") + parameter
 
 
 _DIALECTS: tuple[type[Dialect], ...] = (PostgreSQL, MySQL, Derby, Oracle)

@@ -6,7 +6,7 @@ again. A column of the files can be the cursor instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -184,7 +184,7 @@ class FileSource(Source):
         return native
 
     @contextmanager
-    def snapshot(self) -> Iterator[FileSnapshot]:
+    def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[FileSnapshot]:
         yield FileSnapshot(self.spark)
 
 

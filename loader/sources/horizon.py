@@ -9,6 +9,12 @@ next window also reads rows with `cursor >= since` that a transaction at or afte
 Not `not pg_visible_in_snapshot(xmin, ...)`: it loses rows written inside a SAVEPOINT, whose
 subtransaction ids a snapshot need not list.
 
+Of numbers and texts no time bounds how low a late one can be: sequences with a cache, and
+applications that draw blocks of numbers, bring low ones long after, with no transaction open at
+the sync. So all rows are asked who wrote them, which needs a scan and nothing else. The same holds
+of times where the open transactions cannot be seen, and of tables that logical replication writes,
+with times of another server's transactions.
+
 A table without any cursor column has one all the same: the transaction that wrote each row
 (`cursor_field: xmin`). Then the next window is exact, and needs no clock: the rows written by
 transactions at or after the xmin that was remembered.
@@ -102,13 +108,19 @@ class Horizon:
         distance = f"(xmin::text::bigint - {low} + {2**32}) % {2**32}"
         return f"({distance} < {_HALF} or xmin::text::bigint < 3)"
 
+    def outlived(self, now: Horizon) -> bool:
+        """Whether so many transactions came since that ids will soon not tell old from new."""
+        return now.xmin > self.xmin + _HALF // 2
+
     def fate(self, now: Horizon) -> Fate:
         """What happened to the database between two syncs, as far as it shows."""
         before, after = self.system.partition("/")[0], now.system.partition("/")[0]
         hidden = not before or not after
+        if before == after and not hidden and self.system != now.system:
+            return Fate.FAILED_OVER  # its counter may have gone back, too
         if (before != after and not hidden) or now.xmin < self.xmin:
             return Fate.RESTORED
-        return Fate.SAME if hidden or self.system == now.system else Fate.FAILED_OVER
+        return Fate.SAME
 
     def written_by(self) -> str:
         """SQL of the transaction that wrote a row, in 64 bits: the newest that its 32 bits fit.
@@ -143,11 +155,14 @@ class Activity:
     blind: str = ""
 
 
-def activity(connection: Connection) -> Activity:
+def activity(connection: Connection, holder: int = 0) -> Activity:
     """How old the oldest open transaction is.
 
     It must be read before the snapshot: it is not part of it, and a transaction that commits in
     between would slip through.
+
+    Args:
+        holder: the process of our own session that will take the snapshot.
     """
     try:
         [(replica, visible)] = connection.rows(
@@ -163,9 +178,10 @@ def activity(connection: Connection) -> Activity:
         if visible not in _TRUE:
             why = "this role cannot see how old open transactions are (grant it pg_read_all_stats)"
             return Activity(None, True, _system(connection), why)
-        # A prepared transaction's start is not recorded, only when it was prepared.
+        # A prepared transaction's start is not recorded, only when it was prepared. Not only
+        # clients write: workers of subscriptions and of extensions do, too.
         [(since, is_open, prepared)] = connection.rows(
-            """
+            f"""
             select
                 timezone('UTC', least(clock_timestamp(), min(xact_start))),
                 count(xact_start) > 0,
@@ -176,8 +192,8 @@ def activity(connection: Connection) -> Activity:
                 )
             from pg_catalog.pg_stat_activity
             where datname = current_database()
-                and pid <> pg_backend_pid()
-                and backend_type = 'client backend'
+                and pid not in (pg_backend_pid(), {holder})
+                and backend_type is distinct from 'autovacuum worker'
             """
         )
     except DatabaseError:  # databases that speak PostgreSQL's protocol, but are not PostgreSQL

@@ -3,87 +3,42 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 from py4j.protocol import Py4JJavaError
-from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import LongType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    DecimalType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from loader.cursor import CursorType
+from loader.duration import Lookback
 from loader.errors import TableError, sentence
-from loader.options import TableOptions
+from loader.order import quoted
 from loader.problems import did_you_mean
 from loader.sources import Source, SourceTable, TableRef
-from loader.sources.connection import Connection, explain
+from loader.sources.collation import by_bytes
+from loader.sources.connection import Connection, DatabaseError, explain
 from loader.sources.dialect import Dialect, dialect_class, scrubbed
+from loader.sources.doubtful import Doubt, doubts
+from loader.sources.holding import hold, undisturbed
 from loader.sources.horizon import XMIN, activity, horizon
+from loader.sources.jdbc_options import JdbcOptions, JdbcTableOptions, column_type
 from loader.sources.jdbc_snapshot import JdbcSnapshot
-from loader.validation import OptionError
 
 _TIMESTAMP_WITH_TIMEZONE = "2014"  # java.sql.Types
-
-
-class JdbcTableOptions(TableOptions):
-    """What one table of a database may say beyond the common options.
-
-    Attributes:
-        num_partitions: how many connections read it at once; chosen by size where absent.
-        partition_column: read by ranges of this column in place of the cursor.
-    """
-
-    num_partitions: int | None = Field(default=None, ge=1)
-    partition_column: str | None = None
-
-
-class JdbcOptions(BaseModel):
-    """The inner `spec` of a source with `path: jdbc`.
-
-    Attributes:
-        url: the JDBC URL.
-        user, password: the account; properties of the driver go into `properties`.
-        driver: the driver's class, where the URL does not tell.
-        time_zone: the zone that columns without zone are written in; the database's own by
-            default. Only "is this row dated in the future?" depends on it.
-        fetch_size: rows per round trip.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    url: str
-    user: str | None = None
-    password: str | None = Field(default=None, repr=False)
-    driver: str | None = None
-    properties: dict[str, str] = Field(default_factory=dict, repr=False)
-    time_zone: str | None = None
-    fetch_size: int = Field(default=10_000, ge=1)
-    table_options: dict[str, JdbcTableOptions] = Field(default_factory=dict)
-
-    @field_validator("url")
-    @classmethod
-    def _is_jdbc(cls, url: str) -> str:
-        if not url.lower().startswith("jdbc:"):
-            raise OptionError(
-                "this is not a JDBC url",
-                'Begin it with "jdbc:", for example jdbc:postgresql://localhost:5432/shop',
-            )
-        return url
-
-    @field_validator("time_zone")
-    @classmethod
-    def _is_zone(cls, name: str | None) -> str | None:
-        try:
-            return name if name is None else ZoneInfo(name).key
-        except (ZoneInfoNotFoundError, ValueError):
-            raise OptionError(
-                f"there is no time zone {name!r}", "Name one as Europe/Berlin or UTC"
-            ) from None
 
 
 @dataclass(frozen=True)
@@ -95,6 +50,8 @@ class Native:
         columns: the columns' names.
         writers: whether the last of them is PostgreSQL's system column `xmin`.
         comment: the database's comment on the table.
+        doubts: columns with values that the lake may be unable to hold.
+        types: what columns are read as in place of the types that Spark would choose.
     """
 
     catalog: str | None
@@ -104,6 +61,8 @@ class Native:
     columns: tuple[str, ...] = ()
     writers: bool = False
     comment: str = ""
+    doubts: tuple[Doubt, ...] = ()
+    types: tuple[tuple[str, str], ...] = ()
 
 
 class JdbcSource(Source):
@@ -120,8 +79,15 @@ class JdbcSource(Source):
     @property
     def reader_options(self) -> dict[str, str]:
         """Spark's JDBC options, the same for every connection."""
+        return self._options(self._startup)
+
+    def _options(self, startup: Mapping[str, str]) -> dict[str, str]:
         given = self.options
-        options = {"url": self.kind().url(given.url), **given.properties}
+        options = {
+            "url": self.kind().url(given.url, given.properties),
+            **startup,
+            **given.properties,
+        }
         for key, value in (
             ("user", given.user),
             ("password", given.password),
@@ -130,6 +96,21 @@ class JdbcSource(Source):
             if value is not None:
                 options[key] = value
         return options
+
+    @cached_property
+    def _startup(self) -> Mapping[str, str]:
+        """Properties of ours; none where a pooler refuses them."""
+        properties = self.kind.properties(self.lock_timeout)
+        taken = [*self.options.properties, *re.findall(r"[?&;](\w+)=", self.options.url)]
+        if not properties or set(properties) & set(taken):
+            return {}
+        try:
+            with Connection.open(self.spark, self._options(properties), self.where):
+                return properties
+        except DatabaseError as error:
+            if "startup parameter" in error.what:
+                return {}
+            raise
 
     @contextmanager
     def connect(self, table: str = "") -> Iterator[Connection]:
@@ -140,9 +121,19 @@ class JdbcSource(Source):
         """
         where = f"table {self.name}.{table}" if table else self.where
         with Connection.open(self.spark, self.reader_options, where) as connection:
-            for statement in self.kind.session:
+            for statement in self.session:
                 connection.execute(statement)
             yield connection
+
+    @property
+    def lock_timeout(self) -> int:
+        """Seconds to wait for a table that another session locks."""
+        return Lookback.parse(self.options.lock_timeout).seconds or 0
+
+    @property
+    def session(self) -> tuple[str, ...]:
+        """Statements that every connection runs first."""
+        return (*self.kind.session, *self.kind.waiting(self.lock_timeout))
 
     @cached_property
     def dialect(self) -> Dialect:
@@ -191,6 +182,13 @@ class JdbcSource(Source):
             indexes = connection.metadata("getIndexInfo", *place, False, True)
             told = self._columns(connection, native)
         schema = self._schema(ref, told)
+        types = self._chosen_types(ref, schema)
+        fields = [
+            StructField(c.name, column_type(types[c.name]) if c.name in types else c.dataType)
+            for c in schema.fields
+        ]
+        schema = StructType(fields)
+        doubtful = doubts(schema, told, self.dialect.infinite_times)
         writers = self._by_writer(ref)
         if writers:
             schema = StructType([*schema.fields, StructField(XMIN, LongType())])
@@ -200,7 +198,17 @@ class JdbcSource(Source):
             for column in schema.fields
         ]
         described = SourceTable(
-            TableRef(ref.name, replace(native, columns=columns, writers=writers), ref.kind),
+            TableRef(
+                ref.name,
+                replace(
+                    native,
+                    columns=columns,
+                    writers=writers,
+                    doubts=doubtful,
+                    types=tuple(types.items()),
+                ),
+                ref.kind,
+            ),
             StructType(fields),
             primary_key=tuple(self.dialect.lake_name(row["COLUMN_NAME"] or "") for row in keys),
             indexed=frozenset(
@@ -208,6 +216,7 @@ class JdbcSource(Source):
                 for row in indexes
                 if row["ORDINAL_POSITION"] == "1" and row["COLUMN_NAME"]
             ),
+            collated=self._collated(ref, schema),
             comment=native.comment,
             column_comments={
                 self.dialect.lake_name(name): row["REMARKS"] or "" for name, row in told.items()
@@ -215,6 +224,52 @@ class JdbcSource(Source):
         )
         self.partition_column(described)  # a mistake in it is told before anything is read
         return described
+
+    def _chosen_types(self, ref: TableRef, schema: StructType) -> dict[str, str]:
+        """The types that the spec chooses, by the columns' names in the database.
+
+        Raises:
+            TableError: where there is no such column, or it is the cursor, or no number.
+        """
+        options, chosen = self.read_options(ref), {}
+        for name, text in options.column_types.items():
+            where = f"table {self.name}.{ref.name}, column_types"
+            found = [c for c in schema.fields if c.name.lower() == name.lower()]
+            if not found:
+                raise TableError(
+                    f"there is no column {name!r}",
+                    where=where,
+                    remedy=f"{did_you_mean(name, schema.names)} Its columns: "
+                    f"{', '.join(schema.names)}".strip(),
+                )
+            if not isinstance(found[0].dataType, DecimalType):
+                raise TableError(
+                    f"the column {name!r} is no decimal, but {found[0].dataType.simpleString()}",
+                    where=where,
+                    remedy="Remove it: only decimals can be loaded as another type",
+                )
+            if name.lower() == (options.cursor_field or "").lower():
+                raise TableError(
+                    f"the cursor {name!r} must keep its type",
+                    where=where,
+                    remedy="Choose another cursor_field, or declare its scale in the source",
+                )
+            chosen[found[0].name] = text.strip().lower()
+        return chosen
+
+    def _collated(self, ref: TableRef, schema: StructType) -> frozenset[str]:
+        """The cursor's name, where it is a text whose order is not that of its bytes."""
+        wanted = (self.read_options(ref).cursor_field or "").lower()
+        native: Native = ref.native
+        space = (native.catalog if self.dialect.uses_catalogs else native.schema) or ""
+        found = set()
+        for column in schema.fields:
+            if column.name.lower() != wanted or not isinstance(column.dataType, StringType):
+                continue
+            with self.connect(ref.name) as connection:
+                if not by_bytes(connection, self.dialect, space, native.table, column.name):
+                    found.add(self.dialect.lake_name(column.name))
+        return frozenset(found)
 
     def _by_writer(self, ref: TableRef) -> bool:
         """Whether a table's cursor is the transaction that wrote each row."""
@@ -312,11 +367,13 @@ class JdbcSource(Source):
         relation: str,
         predicates: list[str] | None = None,
         session: tuple[str, ...] = (),
+        types: Mapping[str, str] | None = None,
     ) -> DataFrame:
         """A lazy read of a relation through Spark, one partition for each predicate.
 
         Args:
             session: statements that every connection of the read runs first.
+            types: of columns that are not read as the type that Spark would choose.
         """
         options = {
             **self.reader_options,
@@ -324,7 +381,9 @@ class JdbcSource(Source):
             "preferTimestampNTZ": "true",
             "pushDownPredicate": "false",
         }
-        statements = (*self.kind.session, *session)
+        if types:
+            options["customSchema"] = ", ".join(f"{quoted(n)} {kind}" for n, kind in types.items())
+        statements = (*self.session, *session)
         if statements:
             options["sessionInitStatement"] = "; ".join(statements)
         if predicates:
@@ -341,19 +400,25 @@ class JdbcSource(Source):
         return JdbcTableOptions()
 
     @contextmanager
-    def snapshot(self) -> Iterator[JdbcSnapshot]:
+    def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[JdbcSnapshot]:
         offset = self._wall_offset()
         if not self.dialect.shares_snapshots:
             yield JdbcSnapshot(self, offset)
             return
-        with self.connect() as connection:
-            seen = activity(connection)
         with self.connect() as holder:
+            long = undisturbed(holder)
+            for statement in (*long, "set statement_timeout = 0"):
+                holder.execute(statement)
+            [(pid,)] = holder.rows("select pg_catalog.pg_backend_pid()")
             holder.java.setAutoCommit(False)
             holder.execute("set transaction isolation level repeatable read read only")
+            relations = {table.ref.name: self.relation(table.ref.native) for table in tables}
+            refused = hold(holder, relations, self.lock_timeout)
+            with self.connect() as connection:
+                seen = activity(connection, int(pid or 0))
             found = horizon(holder, seen)
             [(exported,)] = holder.rows("select pg_catalog.pg_export_snapshot()")
-            yield JdbcSnapshot(self, offset, exported, found, seen.blind)
+            yield JdbcSnapshot(self, offset, exported, found, seen.blind, long, refused)
 
     def _wall_offset(self) -> int:
         zone = self.options.time_zone

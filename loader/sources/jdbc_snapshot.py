@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
@@ -17,14 +17,16 @@ from pyspark.sql.types import TimestampNTZType, TimestampType
 
 from loader.cursor import Cursor, CursorType
 from loader.order import quoted
-from loader.sources import Bounds, Snapshot, SourceTable, Window, edge
+from loader.sources import Bounds, CursorField, Snapshot, SourceTable, Window, edge
 from loader.sources.by_value import asked_by_value
 from loader.sources.checksum_sql import checksum
 from loader.sources.connection import Connection, DatabaseError, explain
 from loader.sources.contents import KEY, Contents
-from loader.sources.horizon import Fate, Horizon
+from loader.sources.doubtful import Doubt, finite
+from loader.sources.horizon import Horizon
 from loader.sources.jdbc_contents import JdbcContents, compared
-from loader.sources.open_work import Activity, OpenWork
+from loader.sources.late import Late, LateRows
+from loader.sources.open_work import LateWork
 from loader.sources.partitions import balanced, largest_share, partition_count, slices
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ class JdbcSnapshot(Snapshot):
         exported: the name of the snapshot that all connections read.
         horizon: of that snapshot.
         blind: why it does not know how old open transactions are, where it does not.
+        settings: statements for sessions that read the snapshot.
+        refused: tables that somebody else holds, by name, with the error of each.
     """
 
     def __init__(
@@ -51,22 +55,32 @@ class JdbcSnapshot(Snapshot):
         exported: str | None = None,
         horizon: Horizon | None = None,
         blind: str = "",
+        settings: Sequence[str] = (),
+        refused: Mapping[str, DatabaseError] | None = None,
     ) -> None:
         self.source = source
         self.horizon = horizon
-        self.blind = blind
         self.dialect = source.dialect
-        self.lookout = self.dialect.lookout()
+        lookout = self.dialect.lookout()
+        self.late: Late = (
+            LateRows(self, horizon, blind) if lookout is None else LateWork(self, lookout)
+        )
         self.wall_offset = wall_offset
+        self.refused = refused or {}
         self.session: tuple[str, ...] = ()
         if exported is not None:
             self.session = (
+                *settings,
                 "set transaction isolation level repeatable read read only",
                 f"set transaction snapshot {self.dialect.text(exported)}",
             )
 
     @contextmanager
     def _connect(self, table: SourceTable) -> Iterator[Connection]:
+        if table.ref.name in self.refused:
+            error = self.refused[table.ref.name]
+            where = f"table {self.source.name}.{table.ref.name}"
+            raise DatabaseError(error.what, where=where, remedy=error.remedy)
         with self.source.connect(table.ref.name) as connection:
             if self.session:
                 connection.java.setAutoCommit(False)
@@ -78,38 +92,32 @@ class JdbcSnapshot(Snapshot):
         relation = self.source.relation(table.ref.native)
         with self._connect(table) as connection:
             if window.cursor is None:
-                [(rows,)] = connection.rows(f"select count(*) from {relation}")
-                return Bounds(int(rows or 0))
-            type_ = window.cursor.type
-            column = self._column(table, window.cursor.name)
-            horizon = self.horizon if table.ref.native.stored else None
-            if horizon is not None:
-                self._same_database(table, window)
-            reach = self._reach(table, window) if horizon else None
-            seen = self._seen(connection, table, type_)
-            before = OpenWork.from_mark(window.mark) if seen else None
-            if before is not None and window.low is not None:
-                reach = before.reach(window.low, self.wall_offset)
-            window = replace(window, reach=reach)
+                doubted = self._doubted(table)
+                [(rows, *doubtful)] = connection.rows(
+                    f"select {', '.join(['count(*)', *doubted])} from {relation}"
+                )
+                return Bounds(int(rows or 0), notes=self._judged(table, doubtful))
+            cursor, type_ = window.cursor, window.cursor.type
+            column = self.column(table, cursor.name)
+            self.late.look(connection, table, window)
+            reach = self.late.reach(table, window)
+            window = replace(window, reach=None)
             # The clock is read before the rows: what commits in between lies beyond it.
             clock = self._clock(connection, type_)
-            counted = f"select count(*), count({column}), min({column}), max({column})"
-            [(rows, dated, low, high)] = connection.rows(
-                f"{counted} from {relation}{self._where(table, window)}"
+            ends = self.ends(table, cursor)
+            wanted = ["count(*)", f"count({column})", *ends, *self._doubted(table, cursor)]
+            [(rows, dated, low, high, *doubtful)] = connection.rows(
+                f"select {', '.join(wanted)} from {relation}{self._where(table, window)}"
             )
             bottom, top = (edge(text, type_, table, window) for text in (low, high))
-            if bottom is not None and (before or self._late(table, window) is not None):
+            if bottom is not None and self.late.condition(table, window) is not None:
                 reach = bottom  # nothing lies below
-                if window.whole and window.reach is None:
+                if window.whole:
                     window = replace(window, reach=reach)
-                    [(rows, dated, _, _)] = connection.rows(
-                        f"{counted} from {relation}{self._where(table, window)}"
+                    [(rows, dated)] = connection.rows(
+                        f"select count(*), count({column}) from {relation}"
+                        f"{self._where(table, window)}"
                     )
-            mark = horizon.to_mark() if horizon else None
-            settled = self._settled(table, window) if horizon else False
-            if seen is not None and not seen.blind:
-                after = seen.remembered(before, self._now(connection))
-                mark, settled = after.to_mark(), before is not None and before.settled(after)
             future = 0
             if clock is not None and top is not None and top.order > clock.order:
                 [(count,)] = connection.rows(
@@ -125,25 +133,70 @@ class JdbcSnapshot(Snapshot):
                 clock=clock,
                 future=future,
                 reach=reach,
-                mark=mark,
-                settled=settled,
-                notes=self._notes(table, window, type_, seen),
+                mark=self.late.mark(connection, table, window),
+                settled=self.late.settled(table, window),
+                rewound=self.late.rewound(table, window),
+                finer=Cursor.is_finer(high, type_),
+                notes=(
+                    *self.late.notes(table, window),
+                    *self._judged(table, doubtful, cursor),
+                ),
             )
 
     def read(
         self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
     ) -> DataFrame:
         predicates = self._predicates(spark, table, window, bounds)
-        return self._selected(spark, table, self._where(table, window), predicates)
+        where = self._where(table, window)
+        return self._selected(spark, table, where, predicates, window.cursor)
+
+    def _doubtful(self, table: SourceTable, cursor: CursorField | None) -> list[Doubt]:
+        """The columns that may hold what the lake cannot.
+
+        An infinite cursor is refused, as it has no place in an order.
+        """
+        names = table.schema.names
+        own = names.index(cursor.name) if cursor else None
+        return [d for d in table.ref.native.doubts if d.holds is not None or d.index != own]
+
+    def _doubted(self, table: SourceTable, cursor: CursorField | None = None) -> list[str]:
+        return [
+            f"sum(case when {doubt.condition(self._expression(table.ref.native, doubt.index))} "
+            "then 1 else 0 end)"
+            for doubt in self._doubtful(table, cursor)
+        ]
+
+    def _judged(
+        self,
+        table: SourceTable,
+        counts: Sequence[str | None],
+        cursor: CursorField | None = None,
+    ) -> tuple[str, ...]:
+        """What to tell of the values that were found.
+
+        Raises:
+            TableError: where some would be rounded.
+        """
+        notes = []
+        for doubt, count in zip(self._doubtful(table, cursor), counts, strict=True):
+            if not int(count or 0):
+                continue
+            name = table.schema.names[doubt.index]
+            if doubt.holds is not None:
+                where = f"table {self.source.name}.{table.ref.name}"
+                raise doubt.refused(int(count or 0), where, table.ref.name, name)
+            notes.append(doubt.note(int(count or 0), name))
+        return tuple(notes)
 
     def steady(self, table: SourceTable) -> bool:
         # A foreign table's rows come from another database, which has snapshots of its own.
+        # A materialized view's are visible to older snapshots, too, once it is refreshed.
         return bool(self.session) and bool(table.ref.native.stored)
 
     def living(self, spark: SparkSession, table: SourceTable, keys: DataFrame) -> DataFrame:
         fresh = copy(self)
         fresh.session = ()  # of no snapshot: what is committed now
-        columns = {name: self._column(table, name) for name in keys.columns}
+        columns = {name: self.column(table, name) for name in keys.columns}
         return fresh._selected(spark, table, asked_by_value(self.dialect, columns, keys))
 
     def contents(
@@ -164,7 +217,7 @@ class JdbcSnapshot(Snapshot):
                     expressions,
                     self.source.relation(table.ref.native),
                     self._where(table, window).removeprefix(" where "),
-                    {name: self._column(table, name) for name in table.schema.names},
+                    dict(zip(table.schema.names, self._shown(table), strict=True)),
                     [known[name] for name in key],
                     parts,
                     left_out,
@@ -181,17 +234,19 @@ class JdbcSnapshot(Snapshot):
         table: SourceTable,
         where: str,
         predicates: list[str] | None = None,
+        cursor: CursorField | None = None,
         key: str = "",
     ) -> DataFrame:
         source, native = self.source, table.ref.native
         columns = ", ".join(
-            f"{self._expression(native, i)} as {self._alias(native, i)}"
-            for i in range(len(native.columns))
+            f"{shown} as {self._alias(native, i)}"
+            for i, shown in enumerate(self._shown(table, cursor))
         )
         columns += f", {key} as {self.dialect.quote(KEY)}" if key else ""
+        types = {self._alias_name(native, native.columns.index(n)): k for n, k in native.types}
         relation = f"(select {columns} from {source.relation(native)}{where}) strandline"
         try:
-            frame = source.reader(spark, relation, predicates, self.session)
+            frame = source.reader(spark, relation, predicates, self.session, types)
         except Py4JJavaError as error:
             raise explain(error, f"table {source.name}.{table.ref.name}") from error
         hashed = [KEY] if key else []
@@ -211,12 +266,31 @@ class JdbcSnapshot(Snapshot):
 
         Spark quotes a column's name without doubling the quotes in it.
         """
-        name = native.columns[index]
-        return self.dialect.quote(
-            f"strandline_{index}" if self.dialect.quote_character in name else name
-        )
+        return self.dialect.quote(self._alias_name(native, index))
 
-    def _column(self, table: SourceTable, name: str) -> str:
+    def _alias_name(self, native: Native, index: int) -> str:
+        name = native.columns[index]
+        return f"strandline_{index}" if self.dialect.quote_character in name else name
+
+    def _shown(self, table: SourceTable, cursor: CursorField | None = None) -> list[str]:
+        """SQL of each column as it is loaded; a cursor stays as its index has it."""
+        native = table.ref.native
+        columns = [self._expression(native, i) for i in range(len(native.columns))]
+        for doubt in self._doubtful(table, cursor):
+            if doubt.holds is None:
+                columns[doubt.index] = finite(columns[doubt.index])
+        return columns
+
+    def ends(self, table: SourceTable, cursor: CursorField) -> list[str]:
+        """SQL of the lowest and the highest cursor; its text has all digits."""
+        column = self.column(table, cursor.name)
+        ends = [f"min({column})", f"max({column})"]
+        if cursor.type is CursorType.DOUBLE:
+            return [self.dialect.double(end) for end in ends]
+        return ends
+
+    def column(self, table: SourceTable, name: str) -> str:
+        """SQL of a column, as the database has it."""
         return self._expression(table.ref.native, table.schema.names.index(name))
 
     def _expression(self, native: Native, index: int) -> str:
@@ -227,129 +301,36 @@ class JdbcSnapshot(Snapshot):
     def _where(self, table: SourceTable, window: Window) -> str:
         if window.cursor is None:
             return ""
-        column = self._column(table, window.cursor.name)
+        column = self.column(table, window.cursor.name)
         limits = []
-        low = window.floor if self.lookout else window.low
-        if low is not None:
-            limits.append(f"{column} >= {self.dialect.literal(low)}")
+        if window.low is not None:
+            limits.append(f"{column} >= {self.dialect.literal(window.low)}")
         if window.high is not None:
-            limits.append(f"{column} <= {self.dialect.literal(window.high)}")
+            beyond = window.high.next_microsecond if window.whole_microsecond else None
+            limits.append(
+                f"{column} <= {self.dialect.literal(window.high)}"
+                if beyond is None
+                else f"{column} < {self.dialect.literal(beyond)}"
+            )
         if not limits:
             return "" if window.nulls else f" where {column} is not null"
         text = " and ".join(limits)
-        late = self._late(table, window)
+        late = self.late.condition(table, window)
         if late is not None and table.ref.native.writers:
             text = late  # the transactions before were all over, and their rows are in raw
         elif late is not None:
             text = f"({text}) or ({late})"
         return f" where ({text}) or {column} is null" if window.nulls else f" where {text}"
 
-    def _before(self, table: SourceTable, window: Window) -> Horizon | None:
-        """The horizon of the last sync, where it can be held against this one's."""
-        comparable = table.ref.native.stored and window.low is not None and self.horizon is not None
-        return Horizon.from_mark(window.mark) if comparable else None
-
-    def _late(self, table: SourceTable, window: Window) -> str | None:
-        """SQL of rows below the window that a transaction in flight at the last sync may have left.
-
-        Times are sought from the oldest transaction's on. Of other cursors nothing tells how low
-        they can be: all rows are asked who wrote them, unless a lookback bounds it.
-        """
-        before = self._before(table, window)
-        if before is None or self.horizon is None or window.cursor is None:
-            return None
-        column = self._column(table, window.cursor.name)
-        above = (
-            f"{column} >= {self.dialect.literal(window.reach)}" if window.reach is not None else ""
-        )
-        if table.ref.native.writers or (window.whole and above):
-            return above or None
-        if not above and (window.cursor.type.is_time or window.bounded or not before.open):
-            return None
-        return " and ".join(filter(None, [above, before.written_since(self.horizon)]))
-
-    def _reach(self, table: SourceTable, window: Window) -> Cursor | None:
-        before = self._before(table, window)
-        if before is None or window.cursor is None:
-            return None
-        if table.ref.native.writers:
-            return Cursor.parse(str(before.xmin), CursorType.INTEGER)
-        return before.reach(window.cursor.type)
-
-    def _settled(self, table: SourceTable, window: Window) -> bool:
-        before = Horizon.from_mark(window.mark)
-        if before is None or self.horizon is None:
-            return False
-        if table.ref.native.writers and window.low is not None:
-            return before.xmin <= int(window.low.text) < self.horizon.xmin
-        return before.open and not self.horizon.open
-
-    def _same_database(self, table: SourceTable, window: Window) -> None:
-        """Refuses a cursor that means something else now.
-
-        Raises:
-            DatabaseError: where numbers may have been given out a second time.
-        """
-        before = Horizon.from_mark(window.mark)
-        if before is None or self.horizon is None or window.cursor is None:
-            return
-        fate = before.fate(self.horizon)
-        by_writer = table.ref.native.writers
-        if fate is Fate.RESTORED and not window.cursor.type.is_time:
-            what = "the database is not the one of the last sync: restored, or another one"
-        elif fate is Fate.FAILED_OVER and by_writer:
-            what = "the database failed over since the last sync"
-        else:
-            return
-        name = f"{self.source.name}.{table.ref.lake_name}"
-        shown = window.low.text if window.low else "?"
-        accept = "" if by_writer else f"; or accept it with `loader state set {name} {shown}`"
-        raise DatabaseError(
-            f"{what}; it may give out values of {window.cursor.name} again that are below the "
-            f"stored cursor, {shown}",
-            where=f"table {name}",
-            remedy=f"`loader run --full-refresh --select {name}`{accept}",
-        )
-
-    def _seen(
-        self, connection: Connection, table: SourceTable, type_: CursorType
-    ) -> Activity | None:
-        """What may still bring rows of a table; to be asked before its clock and its rows."""
-        native = table.ref.native
-        if self.lookout is None or not native.stored or not type_.is_time:
-            return None
-        return self.lookout.seen(connection, native.catalog or "", native.table)
-
-    def _notes(
-        self, table: SourceTable, window: Window, type_: CursorType, seen: Activity | None
-    ) -> tuple[str, ...]:
-        shown = self.dialect.shares_snapshots or self.lookout is not None
-        if not shown or not type_.is_time:
-            return ()
-        if not table.ref.native.stored:
-            return ("of a view, rows that commit late are found within the lookback only",)
-        notes = []
-        before = Horizon.from_mark(window.mark)
-        fate = before.fate(self.horizon) if before and self.horizon else Fate.SAME
-        if fate is not Fate.SAME:
-            notes.append(
-                f"the database was {fate.value} since the last sync: what was written from the "
-                "last sync on is read again; what it lost stays in raw until a full refresh"
-            )
-        blind = seen.blind if seen else self.blind
-        if blind:
-            notes.append(f"{blind}: rows that commit late are found within the lookback only")
-        return tuple(notes)
-
     def _clock(self, connection: Connection, type_: CursorType) -> Cursor | None:
         if not type_.is_time:
             return None
-        now = self._now(connection)
+        now = self.now(connection)
         if type_ is not CursorType.TIMESTAMPTZ:
             now += dt.timedelta(seconds=self.wall_offset)
         return Cursor.parse(now.isoformat(sep=" ", timespec="microseconds"), type_)
 
-    def _now(self, connection: Connection) -> dt.datetime:
+    def now(self, connection: Connection) -> dt.datetime:
         """The database's clock, in UTC."""
         [(text,)] = connection.rows(self.dialect.utc_clock)
         return dt.datetime.fromisoformat(Cursor.parse(text or "", CursorType.TIMESTAMPTZ).text)
@@ -393,7 +374,7 @@ class JdbcSnapshot(Snapshot):
         if type_ is None or type_ is CursorType.STRING:
             return []
         relation = self.source.relation(table.ref.native)
-        column, where = self._column(table, name), self._where(table, window)
+        column, where = self.column(table, name), self._where(table, window)
         with self._connect(table) as connection:
             if window.cursor is None or name != window.cursor.name:
                 [(low, high)] = connection.rows(

@@ -10,6 +10,7 @@ from typing import Any
 
 from loader.cursor import Cursor, CursorType, stored
 from loader.errors import StateError
+from loader.window import BY_HAND
 
 _REMEDY = "Set a cursor with `loader state set`, or start over with `loader state reset`"
 
@@ -112,6 +113,21 @@ class TableState:
     def moved(self, cursor: Cursor | None, field: str | None) -> TableState:
         """The same state with another cursor; what was remembered with the old one is void."""
         return replace(self, cursor=cursor, cursor_field=field, mark=None)
+
+    def set_by_hand(self, cursor: Cursor) -> TableState:
+        """The same state with a cursor that a person chose.
+
+        Unless it skips rows, what was in flight at the last sync is still to come. The mark says
+        whose word the cursor is, should the source be another one by now.
+        """
+        moved = self.moved(cursor, self.cursor_field)
+        if self.mark is None or self.cursor is None:
+            return moved
+        if cursor.type is CursorType.STRING:
+            skips = cursor != self.cursor
+        else:
+            skips = cursor.order > self.cursor.order
+        return moved if skips else replace(moved, mark={**self.mark, BY_HAND: True})
 
 
 def settled(rows: Sequence[StateRow], tell: Callable[[str], None]) -> StateRow | None:

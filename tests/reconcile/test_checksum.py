@@ -198,7 +198,7 @@ def _comparison(project: Project) -> Iterator[Comparison]:
     [plan] = part.plans
     lake = pipeline.stores(part.spec).lake
     window = Window(plan.cursor)
-    with part.source.snapshot() as snapshot:
+    with part.source.snapshot([plan.table for plan in part.plans]) as snapshot:
         contents = snapshot.contents(lake.spark, plan.table, plan.key, window, True)
         yield Comparison(plan, lake, contents, window, snapshot.tells_deletes)
 

@@ -105,6 +105,7 @@ class Postgres(Server):
             "log_timezone": "UTC",
             "password_encryption": "scram-sha-256",
             "max_connections": 100,
+            "wal_level": "logical",
             "fsync": "off",
             "synchronous_commit": "off",
             "full_page_writes": "off",

@@ -49,7 +49,7 @@ def test_a_replica_is_read_and_then_promoted(project: Project, primary: Postgres
             told = project.run()
             assert [w for w in told.warnings if "read replica" in w] == [
                 "shop.by_time: a read replica does not show the transactions that are open "
-                "on its primary: rows that commit late are found within the lookback only"
+                "on its primary: each sync scans the table for rows that commit late"
             ]
             replica.promote()
             _fill(copy, 4)
@@ -98,3 +98,90 @@ def test_a_restored_database_is_not_taken_for_the_one_that_it_was(
         project.loader("state", "set", "shop.by_number", "1")
         project.run("--select", "shop.by_number")
         assert project.rows("select id from raw.by_number order by id") == [(1,), (2,), (3,), (4,)]
+
+
+def test_numbers_that_a_failover_gives_out_again_are_read(
+    project: Project, primary: Postgres
+) -> None:
+    options = {"keys": {"cursor_field": "id"}, "bounded": {"cursor_field": "id", "lookback": "2"}}
+    fill = "insert into {} select n, '{}' from generate_series({}, {}) n"
+    with primary.database() as database:
+        for table in options:
+            database.execute(
+                f"create table {table} (id int primary key, note text)",
+                fill.format(table, "kept", 1, 3),
+            )
+        replica = primary.replica()
+        try:
+            replica.promote()  # and the primary lives on for a while: what it writes is lost
+            for table in options:
+                database.execute(fill.format(table, "lost", 4, 12))
+            project.jdbc(database, list(options), table_options=options)
+            project.run()
+            copy = Database(replica, database.name)
+            for table in options:
+                copy.execute(fill.format(table, "new", 4, 6))
+            project.jdbc(copy, list(options), table_options=options)
+            ran = project.run()
+            for table in options:
+                assert ran.table(f"shop.{table}")["appended"] == 3
+                assert project.state(f"shop.{table}")["cursor"] == "6"
+                copy.execute(fill.format(table, "new", 7, 9))
+            assert sum("was failed over since" in warning for warning in ran.warnings) == 2
+            ran = project.run()
+            for table in options:
+                assert ran.table(f"shop.{table}")["appended"] == 3
+                newest = project.rows(
+                    "select id, max_by(note, struct(_cq_generation, id, _cq_batch, _cq_seq)) "
+                    f"from raw.{table} where id <= 9 group by id order by id"
+                )
+                assert newest == copy.query(f"select id, note from {table} order by id")
+            assert project.run().warnings == []
+        finally:
+            replica.remove()
+
+
+def test_a_logical_subscriber_brings_another_servers_times(
+    project: Project, primary: Postgres
+) -> None:
+    events = "create table events (id int primary key, at timestamptz)"
+    with primary.database() as publisher, primary.database() as subscriber:
+        slot = subscriber.name
+        publisher.execute(
+            events,
+            "create publication all_events for table events",
+            f"select pg_create_logical_replication_slot('{slot}', 'pgoutput')",
+        )
+        connection = (
+            f"host=127.0.0.1 port={primary.port} dbname={publisher.name} "
+            f"user={publisher.user} password={publisher.password}"
+        )
+        subscriber.execute(
+            events,
+            f"create subscription shop connection '{connection}' publication all_events "
+            f"with (create_slot = false, copy_data = false, slot_name = '{slot}')",
+        )
+
+        def applied(count: int) -> None:
+            while subscriber.query("select count(*) from events") != [(count,)]:
+                pass
+
+        try:
+            project.jdbc(subscriber, ["events"], table_options={"events": {"cursor_field": "at"}})
+            late = publisher.connect()
+            late.autocommit = False
+            late.execute("insert into events values (1, now() - interval '1 hour')")
+            publisher.execute("insert into events values (2, now())")
+            applied(1)
+            assert project.run().table("shop.events")["appended"] == 1
+            late.commit()
+            late.close()
+            applied(2)
+            # Also where the subscription has ended meanwhile.
+            assert project.run().table("shop.events")["appended"] == 1
+            publisher.execute("insert into events values (3, now() - interval '2 hours')")
+            applied(3)
+        finally:
+            subscriber.execute("drop subscription shop")
+        assert project.run().table("shop.events")["appended"] == 1
+        assert project.run().table("shop.events")["read"] == 1

@@ -100,6 +100,15 @@ def test_a_role_that_cannot_see_transactions_is_told_so(project: Project, events
     project.jdbc(events, ["events"], table_options={"events": {"cursor_field": "at"}}, **own)
     try:
         assert any("pg_read_all_stats" in warning for warning in project.run().warnings)
+        # Nothing is lost: the table is scanned for what was written since.
+        with _transaction(events) as late:
+            late.execute("insert into events values (2, now() - interval '1 day')")
+            events.execute("insert into events values (3)")
+            project.run()
+            late.commit()
+        ran = project.run()
+        assert ran.table("shop.events")["appended"] == 1
+        assert any("each sync scans the table" in warning for warning in ran.warnings)
         events.execute(f"grant pg_read_all_stats to {role}")
         assert not project.run().warnings
     finally:
@@ -184,3 +193,63 @@ def test_a_late_duplicate_of_a_table_without_a_key(
     assert project.rows("select count(*) from raw.clicks") == postgres_database.query(
         "select count(*) from clicks"
     )
+
+
+@pytest.mark.parametrize("drawn", ["by the sequence's cache", "by the application", "before"])
+def test_numbers_that_commit_out_of_order_are_found_with_nothing_open(
+    project: Project, postgres_database: Database, drawn: str
+) -> None:
+    postgres_database.execute(
+        "create sequence numbers cache 20",
+        "create table keys (id int primary key default nextval('numbers'))",
+    )
+    project.jdbc(postgres_database, ["keys"], table_options={"keys": {"cursor_field": "id"}})
+    with postgres_database.connect() as first, postgres_database.connect() as second:
+        first.autocommit = second.autocommit = True
+        first.execute("insert into keys default values")
+        if drawn == "before":  # a number taken by a statement of its own, used later
+            first.execute("select nextval('numbers')")
+        second.execute("insert into keys default values")
+        project.run()
+        assert project.state("shop.keys")["cursor"] == "21"
+        first.execute(
+            "insert into keys values (2)"
+            if drawn == "by the application"
+            else "insert into keys default values"
+        )
+        second.execute("insert into keys default values")
+    assert project.run().table("shop.keys")["appended"] == 2
+    quiet = project.run().table("shop.keys")
+    assert (quiet["read"], quiet["appended"]) == (1, 0)
+
+
+@pytest.mark.parametrize("cursor", ["at", "xmin"])
+def test_what_is_in_flight_when_a_cursor_is_set_by_hand_and_after_is_found(
+    project: Project, events: Database, cursor: str
+) -> None:
+    project.jdbc(events, ["events"], table_options={"events": {"cursor_field": cursor}})
+    versions = "select count(*) from raw._cq_state"
+
+    def set_again() -> None:
+        before = project.state("shop.events")["cursor"]
+        assert project.loader("state", "set", "shop.events", before).code == 0
+
+    for number, quiet in ((2, False), (4, True)):
+        with _transaction(events) as late:
+            late.execute(f"insert into events values ({number})")
+            events.execute(f"insert into events values ({number + 1})")
+            project.run()
+            set_again()
+            if quiet:
+                assert project.run().table("shop.events")["status"] == "nothing new"
+            late.commit()
+        assert project.run().table("shop.events")["appended"] == 1
+    assert _ids(project) == [1, 2, 3, 4, 5]
+    project.run()
+    before = project.rows(versions)
+    project.run()
+    assert project.rows(versions) == before
+    lower = "1" if cursor == "xmin" else "2020-01-01"
+    assert project.loader("state", "set", "shop.events", lower).code == 0
+    assert project.run().table("shop.events")["read"] == 5
+    assert _ids(project) == [1, 2, 3, 4, 5]

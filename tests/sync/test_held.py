@@ -1,0 +1,188 @@
+"""PostgreSQL: a run's tables stay as they were when it began; what cannot be held is told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from loader.pipeline import Outcome, Pipeline
+from loader.sources import Window
+from loader.sources.connection import DatabaseError
+from loader.spec import load_spec
+from tests.crash.steps import run_with
+from tests.services import Database
+from tests.sync.project import Project
+
+
+@pytest.fixture
+def shop(project: Project, postgres_database: Database) -> Database:
+    """Two tables, synced once, of which `orders` has ten rows more since."""
+    postgres_database.execute(
+        "create table orders (id int primary key)",
+        "create table customers (id int primary key)",
+        "insert into orders select generate_series(1, 10)",
+        "insert into customers select generate_series(1, 10)",
+    )
+    options = {"orders": {"cursor_field": "id"}, "customers": {"cursor_field": "id"}}
+    tables = ["orders", "customers"]
+    project.jdbc(postgres_database, tables, table_options=options, lock_timeout="1 second")
+    project.run()
+    postgres_database.execute("insert into orders select generate_series(11, 20)")
+    return postgres_database
+
+
+def _at(step: str, call: Callable[[], None], project: Project) -> Outcome:
+    """A run in which something happens when `orders` comes to a step."""
+
+    def reached(name: str, table: str) -> None:
+        if (name, table) == (step, "shop.orders"):
+            call()
+
+    outcomes = run_with(project, reached)
+    assert outcomes["shop.customers"].error is None
+    return outcomes["shop.orders"]
+
+
+def _count(project: Project) -> int:
+    [(count,)] = project.rows("select count(distinct id) from raw.orders")
+    return int(count)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "truncate orders",
+        "begin; truncate orders; insert into orders select generate_series(1, 20); commit",
+        "alter table orders add column c float default random()",
+        "vacuum full orders",
+    ],
+)
+def test_a_change_that_snapshots_do_not_survive_waits_for_the_run(
+    project: Project, shop: Database, change: str
+) -> None:
+    told = []
+
+    def altered() -> None:
+        with shop.connect() as session:
+            session.autocommit = True
+            session.execute("set lock_timeout = '20ms'")
+            with pytest.raises(psycopg.errors.LockNotAvailable) as refused:
+                session.execute(change)
+            told.append(refused)
+
+    done = _at("windowed", altered, project)
+    assert told
+    assert done.error is None
+    assert _count(project) == 20
+
+
+def test_a_table_that_another_session_locks_fails_alone(project: Project, shop: Database) -> None:
+    pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
+    [part] = pipeline.planned()
+    tables = {plan.table.ref.name: plan.table for plan in part.plans}
+    with shop.connect() as session:
+        session.autocommit = False
+        session.execute("lock table orders in access exclusive mode")
+        # while it is opened, and already when its columns are asked for
+        with part.source.snapshot(list(tables.values())) as snapshot:
+            with pytest.raises(DatabaseError) as refused:
+                snapshot.bounds(tables["orders"], Window())
+            assert snapshot.bounds(tables["customers"], Window()).rows == 10
+        ran = project.loader("run")
+        session.rollback()
+    told = (
+        "table shop.orders: another session holds or awaits a lock that keeps readers out "
+        "(ALTER, TRUNCATE, VACUUM FULL, CLUSTER), and lock_timeout is over. "
+        "Run again when it is done (pg_stat_activity shows it), or raise the source's lock_timeout"
+    )
+    assert str(refused.value) == told
+    assert ran.errors == [told]
+    assert ran.table("shop.customers")["status"] == "nothing new"
+    assert project.run().table("shop.orders")["appended"] == 10
+
+
+def test_a_change_that_queues_up_before_the_readers_is_not_waited_for_for_ever(
+    project: Project, shop: Database
+) -> None:
+    session = shop.connect()
+    session.autocommit = True
+    waiting = threading.Thread(target=session.execute, args=("alter table orders add c int",))
+
+    def queued() -> None:
+        waiting.start()
+        waits = "select count(*) from pg_locks where not granted"
+        while shop.query(waits) == [(0,)]:
+            pass
+
+    done = _at("windowed", queued, project)
+    waiting.join()
+    session.close()
+    assert "another session holds or awaits a lock" in str(done.error)
+    assert project.state("shop.orders")["cursor"] == "10"
+    assert project.run().table("shop.orders")["appended"] == 10
+
+
+def test_rows_that_were_not_counted_are_not_published(project: Project, shop: Database) -> None:
+    shop.execute(
+        "create table parts (id int primary key) partition by range (id)",
+        "create table high partition of parts for values from (100) to (200)",
+        "create table low (id int primary key)",
+        "insert into parts select generate_series(101, 103)",
+        "insert into low select generate_series(1, 5)",
+    )
+    project.jdbc(shop, ["parts"], table_options={"parts": {"cursor_field": "id"}})
+
+    def attached(step: str, table: str) -> None:
+        attach = "alter table parts attach partition low for values from (0) to (100)"
+        shop.execute(attach) if step == "windowed" else None
+
+    def refused() -> str:
+        error = run_with(project, attached)["shop.parts"].error
+        assert error is not None
+        return error.what
+
+    # of the first load, which streams
+    assert refused().startswith("8 rows were read where 3 were counted in the same snapshot")
+    assert project.rows("select count(*) from raw.parts") == [(0,)]
+    assert project.run().table("shop.parts")["appended"] == 8
+    # of a later one, which is judged
+    shop.execute("alter table parts detach partition low", "insert into parts values (104)")
+    project.loader("state", "set", "shop.parts", "1")
+    assert refused().startswith("9 rows were read where 4 were counted in the same snapshot")
+    assert project.state("shop.parts")["cursor"] == "1"
+    assert project.run().table("shop.parts")["appended"] == 1
+
+
+def test_the_session_that_holds_the_snapshot_is_not_ended_for_idling(
+    project: Project, shop: Database
+) -> None:
+    timeouts = ["idle_in_transaction_session_timeout", "transaction_timeout", "statement_timeout"]
+    [(version,)] = shop.query("select current_setting('server_version_num')::int / 10000")
+    for timeout in timeouts[: 3 if version >= 17 else 1]:
+        value = "1ms" if timeout.startswith("idle") else "1500ms"
+        shop.execute(f"alter database {shop.name} set {timeout} = '{value}'")
+    assert project.run().table("shop.orders")["appended"] == 10
+
+
+def test_a_snapshot_whose_session_is_gone_is_told_so(project: Project, shop: Database) -> None:
+    def ended() -> None:
+        shop.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity "
+            "where datname = current_database() and state = 'idle in transaction'"
+        )
+
+    ended_at_extract = _at_alone("locked", ended, project)
+    assert "the session that held the run's snapshot is gone" in str(ended_at_extract.error)
+    assert "run again" in str(ended_at_extract.error)
+    assert project.run().table("shop.orders")["appended"] == 10
+
+
+def _at_alone(step: str, call: Callable[[], None], project: Project) -> Outcome:
+    def reached(name: str, table: str) -> None:
+        if name == step:
+            call()
+
+    return run_with(project, reached)["shop.orders"]

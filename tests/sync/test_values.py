@@ -1,0 +1,223 @@
+"""Values that lie between what the source holds and what the lake can: none is changed silently."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.services import Database
+from tests.sync.project import Project
+from tests.sync.test_derby import Execute, execute, url
+
+__all__ = ["execute", "url"]  # fixtures
+
+
+def test_digits_beyond_the_microsecond_leave_no_row_out(
+    project: Project, execute: Execute, url: str
+) -> None:
+    execute(
+        "create table t (id int primary key, c timestamp)",
+        "insert into t values (1, timestamp('2025-01-01 00:00:00.1')), "
+        "(2, timestamp('2025-01-03 00:00:00.123456789'))",
+    )
+    table = {"cursor_field": "c"}
+    project.add("shop", "jdbc", ["t"], {"url": url, "table_options": {"t": table}})
+    first = project.run().table("shop.t")
+    assert (first["appended"], first["cursor"]) == (2, "2025-01-03 00:00:00.123456")
+    execute(
+        "insert into t values (3, timestamp('2025-01-03 00:00:00.123456001'))",
+        "insert into t values (4, timestamp('2025-01-01 23:59:59.9999995'))",
+    )
+    assert project.run().table("shop.t")["appended"] == 1
+    # nor between the chunks of a backfill
+    backfill = project.run("--from", "2025-01-01", "--to", "2025-01-03", "--chunk", "1 day")
+    assert backfill.table("shop.t")["appended"] == 1
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+def test_short_floating_point_numbers_are_compared_as_they_are(
+    project: Project, request: pytest.FixtureRequest, kind: str
+) -> None:
+    fixture, type_ = {
+        "postgresql": ("postgres_database", "real"),
+        "mariadb": ("mariadb_database", "float"),
+    }[kind]
+    database: Database = request.getfixturevalue(fixture)
+    database.execute(
+        f"create table t (id int primary key, c {type_})",
+        "insert into t values (1, 0.7), (2, 1.1)",
+    )
+    options = {"t": {"cursor_field": "c", "num_partitions": 2}}
+    project.jdbc(database, ["t"], table_options=options)
+    assert project.run().table("shop.t")["appended"] == 2
+    database.execute("insert into t values (3, 3.3)")
+    assert project.run().table("shop.t")["appended"] == 1
+    database.execute("insert into t values (4, 3.3)", "insert into t values (5, 4.4)")
+    assert project.run().table("shop.t")["appended"] == 2
+    assert project.run().table("shop.t")["status"] == "nothing new"
+
+
+def test_numbers_that_would_be_rounded_are_refused_until_somebody_chooses(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        'create table t (id int primary key, rate numeric, other numeric, "my rate" numeric)',
+        "insert into t values (1, 0.1, 5, 1)",
+    )
+    table: dict[str, object] = {"cursor_field": "id"}
+    project.jdbc(postgres_database, ["t"], table_options={"t": table})
+    assert project.run().table("shop.t")["appended"] == 1
+    for value in ("4.2e-21", "1e20", "'NaN'"):
+        postgres_database.execute(f"insert into t values (2, {value}, 5, {value})")
+        ran = project.loader("run")
+        assert ran.errors == [
+            "table shop.t, column rate: 1 values of rate do not fit decimal(38,18): they would be "
+            "rounded. Choose what to load them as, table_options.t.column_types: {rate: string}, "
+            'or "decimal(38, 30)"; or declare precision and scale in the source'
+        ]
+        assert project.state("shop.t")["cursor"] == "1"
+        postgres_database.execute("delete from t where id = 2")
+    postgres_database.execute("insert into t values (2, 4.2e-21, 5, 4.2e-21)")
+    table["column_types"] = {"rate": "string", "MY RATE": "decimal(38, 30)"}
+    project.jdbc(postgres_database, ["t"], table_options={"t": table})
+    ran = project.run("--full-refresh")
+    found = project.rows(
+        "select rate__string, other, `my rate__decimal_38_30` from raw.t "
+        "where id = 2 and _cq_generation = 2"
+    )
+    assert [tuple(map(str, row)) for row in found] == [
+        ("0.0000000000000000000042", "5.000000000000000000", "4.200000000E-21")
+    ]
+    postgres_database.execute(
+        "alter table t add column many numeric[]",
+        "update t set id = 3, many = '{1, 4.2e-21}' where id = 2",
+    )
+    assert project.loader("run").errors == [
+        "table shop.t, column many: 1 values of many do not fit decimal(38,18): they would be "
+        "rounded. Declare precision and scale in the source"
+    ]
+    table["column_types"] = {"id": "string"}
+    project.jdbc(postgres_database, ["t"], table_options={"t": table})
+    assert "column_types: the column 'id' is no decimal" in project.loader("run").errors[0]
+    table["column_types"] = {"rate": "float"}
+    project.jdbc(postgres_database, ["t"], table_options={"t": table})
+    assert "rate cannot be loaded as 'float'" in project.loader("run").text
+
+
+def test_infinite_times_are_loaded_as_the_ends_of_the_calendar(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create domain until as timestamptz",
+        "create table t (id int primary key, c timestamptz default now(), d date, ts timestamp, "
+        "tz timestamptz, own until, time time)",
+        "insert into t (id, d, ts, tz, own) values "
+        "(1, 'infinity', '-infinity', 'infinity', null), "
+        "(2, '-infinity', 'infinity', '-infinity', null), (3, '2025-01-01', null, null, null)",
+    )
+    postgres_database.execute("update t set time = '12:00'")
+    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}})
+    ran = project.run()
+    told = "infinite: infinity is loaded as 9999-12-31 23:59:59.999999, -infinity as 0001-01-01"
+    assert [w.partition(told)[0] for w in ran.warnings] == [
+        f"shop.t: 2 values of {name} are " for name in ("d", "ts", "tz")
+    ]
+    high, low = "9999-12-31 23:59:59.999999", "0001-01-01 00:00:00"
+    assert project.rows(
+        "select cast(d as string), cast(ts as string), cast(tz as string) from raw.t order by id"
+    ) == [("9999-12-31", low, high), ("0001-01-01", high, low), ("2025-01-01", None, None)]
+    reconciled = project.loader("reconcile")
+    assert reconciled.code == 0, reconciled.text
+
+
+def test_a_small_number_is_no_boolean(project: Project, mariadb_database: Database) -> None:
+    mariadb_database.execute(
+        "create table t (id int primary key, n tinyint(1), flag boolean, bits bit(1))",
+        "insert into t values (1, 2, true, b'1'), (2, 127, false, b'0'), (3, -128, null, null)",
+    )
+    project.jdbc(mariadb_database, ["t"], table_options={"t": {"cursor_field": "id"}})
+    project.run()
+    rows = project.rows("select cast(n as int), cast(flag as int) from raw.t order by id")
+    assert rows == [(2, 1), (127, 0), (-128, None)]
+
+
+@pytest.fixture
+def coded(project: Project, postgres_database: Database) -> Database:
+    """A table whose cursor is a text that the database orders in its own way."""
+    postgres_database.execute(
+        "create type code as enum ('a5', 'b', 'B1', 'c', 'A9')",
+        "create table t (id int primary key, code code)",
+        "insert into t values (1, 'a5'), (2, 'b')",
+    )
+    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "code"}})
+    return postgres_database
+
+
+def _newest(project: Project) -> list[tuple[object, ...]]:
+    return project.rows(
+        "select id, max_by(code, struct(_cq_generation, code, _cq_batch, _cq_seq)) "
+        "from raw.t group by id order by id"
+    )
+
+
+def test_a_text_whose_order_is_not_that_of_its_bytes_leaves_no_stale_row(
+    project: Project, coded: Database
+) -> None:
+    project.run()
+    for change in (
+        ("update t set code = 'B1' where id = 1", "insert into t values (3, 'c')"),
+        ("update t set code = 'A9' where id in (1, 3)",),
+    ):
+        coded.execute(*change)
+        project.run()
+        assert _newest(project) == coded.query("select id, code::text from t order by id")
+    assert project.state("shop.t")["cursor"] == "A9"
+    assert project.run().table("shop.t")["status"] == "nothing new"
+
+
+def test_such_a_text_orders_no_versions_where_only_it_could(
+    project: Project, coded: Database
+) -> None:
+    coded.execute("alter table t drop constraint t_pkey")
+    options = {"cursor_field": "code", "primary_key": "id"}
+    project.jdbc(coded, ["t"], table_options={"t": options})
+    assert project.loader("run").errors == [
+        "table shop.t, cursor_field: code is a text that the source orders by a collation, and its "
+        "key is declared by the spec only: which of a key's versions is the newest cannot be told. "
+        "Choose a time or a number; or declare the primary key in the source, or the column with "
+        'a collation that orders by bytes (PostgreSQL: "C")'
+    ]
+
+
+def test_which_texts_are_ordered_by_their_bytes(
+    project: Project, postgres_database: Database, mariadb_database: Database
+) -> None:
+    from loader.pipeline import Pipeline
+    from loader.spec import load_spec
+
+    kinds = {
+        "text": True,
+        'text collate "C"': False,
+        'varchar(9) collate "POSIX"': False,
+        'char(9) collate "C"': True,
+        "uuid": False,
+        "ordered": False,
+    }
+    postgres_database.execute(
+        'create domain ordered as text collate "C"',
+        *(f"create table t{n} (id int primary key, c {kind})" for n, kind in enumerate(kinds)),
+    )
+    mariadb_database.execute(
+        "create table m0 (c varchar(9))",
+        "create table m1 (c varchar(9) character set utf8mb4 collate utf8mb4_nopad_bin)",
+    )
+    names = [f"t{n}" for n in range(len(kinds))]
+    project.jdbc(postgres_database, names, table_options={n: {"cursor_field": "c"} for n in names})
+    own = {n: {"cursor_field": "c"} for n in ("m0", "m1")}
+    project.jdbc(mariadb_database, ["m0", "m1"], name="other", table_options=own)
+    parts = Pipeline(load_spec(project.folder / "loader.yml"), project.spark).planned()
+    collated = [plan.cursor.collated for part in parts for plan in part.plans if plan.cursor]
+    [(default,)] = postgres_database.query(
+        "select datcollate not in ('C', 'POSIX') from pg_database "
+        "where datname = current_database()"
+    )
+    assert collated == [default, *list(kinds.values())[1:], True, False]

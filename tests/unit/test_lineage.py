@@ -1,0 +1,95 @@
+"""Which tables came since a mark, and what a horizon makes of another timeline."""
+
+from __future__ import annotations
+
+import pytest
+
+from loader.cursor import Cursor, CursorType
+from loader.sources.horizon import Fate, Horizon
+from loader.sources.lineage import Lineage
+from loader.state import TableState
+from loader.window import Bounds, next_cursor
+
+
+def _lineage(*tables: int) -> Lineage:
+    return Lineage(tables[0], frozenset(tables), False)
+
+
+def test_only_tables_that_a_mark_does_not_know_are_new() -> None:
+    mark = _lineage(5, 7, 16384).to_mark()
+    assert _lineage(5, 7, 16384).added(mark) == frozenset()
+    assert _lineage(5, 7, 16384, 9).added(mark) == {9}
+    assert _lineage(5, 7).added(mark) == frozenset()
+    assert _lineage(5, 7).changed(mark)
+    assert not _lineage(16384, 7, 5).changed({**mark, "xmin": "1", "open": False})
+    assert _lineage(8).replaced(mark)
+    assert not _lineage(5).replaced(mark)
+    # a mark of another time says nothing of tables
+    for unknown in (None, {}, {"xmin": "1"}):
+        assert _lineage(5).added(unknown) == frozenset()
+        assert not _lineage(5).replaced(unknown)
+
+
+def test_the_mark_of_very_many_tables_is_short_and_any_change_of_it_reads_all() -> None:
+    many = _lineage(*range(16384, 26384))
+    mark = many.to_mark()
+    assert len(mark["tables"]) < 50
+    assert many.added(mark) == frozenset()
+    more = _lineage(*range(16384, 26385))
+    assert more.added(mark) == more.tables
+
+
+@pytest.mark.parametrize(
+    ("system", "xmin", "fate"),
+    [
+        ("7/1", 100, Fate.SAME),
+        ("7/1", 99, Fate.RESTORED),
+        ("7/2", 101, Fate.FAILED_OVER),
+        ("7/2", 50, Fate.FAILED_OVER),
+        ("8/1", 101, Fate.RESTORED),
+        ("", 101, Fate.SAME),
+        ("", 50, Fate.RESTORED),
+    ],
+)
+def test_the_fate_of_a_database(system: str, xmin: int, fate: Fate) -> None:
+    before = Horizon(None, 100, False, "7/1")
+    assert before.fate(Horizon(None, xmin, False, system)) is fate
+
+
+def test_a_cursor_goes_back_only_with_its_source() -> None:
+    low, high = (Cursor(text, CursorType.INTEGER) for text in ("6", "12"))
+    assert next_cursor(high, Bounds(3, high=low)) == high
+    assert next_cursor(high, Bounds(3, high=low, rewound=True)) == low
+    assert next_cursor(high, Bounds(0, rewound=True)) == high
+
+
+def test_a_time_that_is_finer_than_a_cursor() -> None:
+    kind = CursorType.TIMESTAMP
+    assert Cursor.is_finer("2025-01-01 00:00:00.123456789", kind)
+    assert Cursor.is_finer("2025-01-01 00:00:00.1234560001", kind)
+    assert not Cursor.is_finer("2025-01-01 00:00:00.123456000", kind)
+    assert not Cursor.is_finer("2025-01-01 00:00:00", kind)
+    assert not Cursor.is_finer("1.1234567", CursorType.DECIMAL)
+    last = Cursor.parse("2025-01-01 23:59:59.999999", kind)
+    assert last.next_microsecond == Cursor("2025-01-02 00:00:00", kind)
+    assert Cursor.parse("9999-12-31 23:59:59.999999", kind).next_microsecond is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "keeps"),
+    [
+        (CursorType.INTEGER, "9", True),
+        (CursorType.INTEGER, "10", True),
+        (CursorType.INTEGER, "11", False),
+        (CursorType.STRING, "10", True),
+        (CursorType.STRING, "1", False),
+    ],
+)
+def test_a_cursor_set_by_hand_keeps_the_mark_unless_it_may_skip_rows(
+    kind: CursorType, text: str, keeps: bool
+) -> None:
+    state = TableState(3, 1, Cursor("10", kind), "c", {"xmin": "5"})
+    moved = state.set_by_hand(Cursor(text, kind))
+    assert moved.cursor == Cursor(text, kind)
+    assert moved.mark == ({"xmin": "5", "set_by_hand": True} if keeps else None)
+    assert TableState(3, 1, Cursor("10", kind), "c").set_by_hand(Cursor(text, kind)).mark is None
