@@ -28,7 +28,6 @@ _REMEDIES = {
     "numbers have 38 digits, 18 of them after the point where the source declares none",
     "malformed csv record": _BROKEN_LINE,
     "malformed records are detected": _BROKEN_LINE,
-    "unexpected end-of-input": _BROKEN_LINE,
     "header does not conform": "A file was written with another header meanwhile: run again",
     "permission denied": "Let the user that runs the loader write there",
 }
