@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from loader.errors import TableError
-from loader.failures import clear
+from loader.failures import BROKEN_LINE, clear
 from loader.options import TableOptions
 from loader.sources import Source, SourceTable, TableRef
 from loader.sources.file_snapshot import FileSnapshot, columns_of, partitions
@@ -142,7 +142,7 @@ class FileSource(Source):
                 "Check path, format and options of the table's reader; `columns` where "
                 "Spark cannot infer them"
             )
-            if "malformed" in what.lower():
+            if found.remedy == BROKEN_LINE:
                 remedy = found.remedy
             if what.endswith(".DefaultSource"):  # the class that Spark looked for
                 what = f"Spark has no reader for the format {ref.native.format!r}"
