@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from loader.errors import LoaderError, LockedError, TableError
 from loader.sources.connection import explain
 
-_BROKEN_LINE = (
+BROKEN_LINE = (
     "A line does not have the table's columns: its file is half written (run again), of another "
     "table, or broken. With the reader option mode: PERMISSIVE what is missing becomes null"
 )
@@ -26,9 +26,9 @@ _REMEDIES = {
     "java heap space": "Give Spark more memory (spark.driver.memory in the profile's target)",
     "exceeds max precision": "Read it through a view in the source that casts the column: Spark's "
     "numbers have 38 digits, 18 of them after the point where the source declares none",
-    "malformed csv record": _BROKEN_LINE,
-    "malformed records are detected": _BROKEN_LINE,
-    "unexpected end-of-input": _BROKEN_LINE,
+    "malformed csv record": BROKEN_LINE,
+    "malformed records are detected": BROKEN_LINE,
+    "unexpected end-of-input": BROKEN_LINE,
     "header does not conform": "A file was written with another header meanwhile: run again",
     "permission denied": "Let the user that runs the loader write there",
 }

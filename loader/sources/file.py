@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from loader.errors import TableError
-from loader.failures import clear
+from loader.failures import BROKEN_LINE, clear
 from loader.options import TableOptions
 from loader.sources import Source, SourceTable, TableRef
 from loader.sources.file_snapshot import FileSnapshot, columns_of, partitions
@@ -28,7 +28,6 @@ from loader.sources.listing import MODIFIED, PATH, RECURSIVE, listed
 _DEFAULTS = {
     # A line that is no row of the table: of a file half written, with other columns, or broken.
     "csv": {"header": "true", "mode": "FAILFAST"},
-    "json": {"mode": "FAILFAST"},
     # Columns that only some of the files have.
     "parquet": {"mergeSchema": "true"},
     "orc": {"mergeSchema": "true"},
@@ -115,7 +114,12 @@ class FileSource(Source):
         options = self._options_of(name)
         form = options.format or self.options.format
         settings: dict[str, tuple[str, str]] = {}
-        for given in (_DEFAULTS.get(form.lower(), {}), self.options.options, options.options):
+        defaults = _DEFAULTS.get(form.lower(), {})
+        if form.lower() == "json" and options.columns is None:
+            # Inferred types hold every value, so what fails then is no JSON. Declared ones may
+            # change, and a file of before must not stop the table.
+            defaults = {"mode": "FAILFAST"}
+        for given in (defaults, self.options.options, options.options):
             # Spark reads the names of options in any case.
             settings.update((name.lower(), (name, value)) for name, value in given.items())
         full = path if urlparse(path).scheme or path.startswith("/") else f"{self.base}/{path}"
@@ -132,14 +136,20 @@ class FileSource(Source):
             native = self._nested(ref)
             schema = columns_of(self.spark, native)
         except (PySparkException, Py4JJavaError) as error:
-            what = clear(error, "").what
+            found = clear(error, "")
+            what = found.what
+            remedy = (
+                "Check path, format and options of the table's reader; `columns` where "
+                "Spark cannot infer them"
+            )
+            if found.remedy == BROKEN_LINE:
+                remedy = found.remedy
             if what.endswith(".DefaultSource"):  # the class that Spark looked for
                 what = f"Spark has no reader for the format {ref.native.format!r}"
             raise TableError(
                 what,
                 where=f"table {self.name}.{ref.name} ({ref.native.path})",
-                remedy="Check path, format and options of the table's reader; `columns` where "
-                "Spark cannot infer them",
+                remedy=remedy,
             ) from error
         taken = [name for name in schema.names if name.lower() in (MODIFIED, PATH)]
         if taken:
