@@ -215,6 +215,7 @@ def test_files_instead_of_a_database(project: Project) -> None:
     landing.mkdir(parents=True)
     (landing / "monday.csv").write_text(
         textwrap.dedent("""\
+        order_id,note
         1,first
         2,second
     """)
