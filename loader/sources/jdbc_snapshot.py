@@ -298,7 +298,9 @@ class JdbcSnapshot(Snapshot):
             text = late  # the transactions before were all over, and their rows are in raw
         elif late is not None:
             text = f"({text}) or ({late})"
-        return f" where ({text}) or {column} is null" if window.nulls else f" where {text}"
+        if window.nulls:
+            return f" where ({text}) or {column} is null"
+        return f" where ({text}) and {column} is not null"
 
     def _clock(self, connection: Connection, type_: CursorType) -> Cursor | None:
         if not type_.is_time:
