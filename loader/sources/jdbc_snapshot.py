@@ -254,6 +254,9 @@ class JdbcSnapshot(Snapshot):
         """SQL of each column as it is loaded; a cursor stays as its index has it."""
         native = table.ref.native
         columns = [self._expression(native, i) for i in range(len(native.columns))]
+        if cursor is not None and cursor.type is CursorType.DOUBLE and self.dialect.rounds_floats:
+            index = table.schema.names.index(cursor.name)
+            columns[index] = self.dialect.double(columns[index])
         for doubt in self._doubtful(table, cursor):
             if doubt.holds is None:
                 columns[doubt.index] = finite(columns[doubt.index])
