@@ -24,6 +24,7 @@ class Dialect:
         session: statements that every connection runs first, so that all speak UTC.
         shares_snapshots: whether many connections can read one snapshot.
         infinite_times: whether dates and timestamps can be infinite.
+        rounds_floats: whether it sends a `float` as a text with fewer digits than it has.
         instant_types: the database's names of types that hold an instant, not a wall clock.
     """
 
@@ -32,6 +33,7 @@ class Dialect:
     session: ClassVar[tuple[str, ...]] = ()
     shares_snapshots: ClassVar[bool] = False
     infinite_times: ClassVar[bool] = False
+    rounds_floats: ClassVar[bool] = False
     system_schemas: ClassVar[frozenset[str]] = frozenset({"INFORMATION_SCHEMA"})
     uses_catalogs: ClassVar[bool] = False
     instant_types: ClassVar[frozenset[str]] = frozenset()
@@ -207,6 +209,7 @@ class MySQL(Dialect):
     session = ("set time_zone = '+00:00'",)
     system_schemas = frozenset({"information_schema", "mysql", "performance_schema", "sys"})
     uses_catalogs = True
+    rounds_floats = True
     instant_types = frozenset({"timestamp"})
     utc_clock = "select utc_timestamp(6)"
 

@@ -276,6 +276,9 @@ class JdbcSnapshot(Snapshot):
         """SQL of each column as it is loaded; a cursor stays as its index has it."""
         native = table.ref.native
         columns = [self._expression(native, i) for i in range(len(native.columns))]
+        if cursor is not None and cursor.type is CursorType.DOUBLE and self.dialect.rounds_floats:
+            index = table.schema.names.index(cursor.name)
+            columns[index] = self.dialect.double(columns[index])
         for doubt in self._doubtful(table, cursor):
             if doubt.holds is None:
                 columns[doubt.index] = finite(columns[doubt.index])
@@ -320,7 +323,9 @@ class JdbcSnapshot(Snapshot):
             text = late  # the transactions before were all over, and their rows are in raw
         elif late is not None:
             text = f"({text}) or ({late})"
-        return f" where ({text}) or {column} is null" if window.nulls else f" where {text}"
+        if window.nulls:
+            return f" where ({text}) or {column} is null"
+        return f" where ({text}) and {column} is not null"
 
     def _clock(self, connection: Connection, type_: CursorType) -> Cursor | None:
         if not type_.is_time:

@@ -248,5 +248,5 @@ def test_a_number_that_spark_cannot_hold_is_refused_and_not_nulled(
     ran = project.loader("run")
     assert (ran.code, ran.table("shop.fine")["appended"]) == (1, 1)
     [error] = ran.errors
-    assert error.startswith("table shop.big: ")
+    assert error.startswith("table shop.big, column v: ")
     assert "1 values of v do not fit decimal(38,18)" in error
