@@ -11,9 +11,9 @@ from benchmarks.nemesis.tables import Shape
 from tests.dbt.dbtproject import DbtProject, as_json
 from tests.sync.project import Project
 
+# Not cursor_conflict: an update that leaves its cursor alone is one, and schedules have such.
 _PROOFS = (
     "strandline.batches_accounted",
-    "strandline.cursor_conflict",
     "strandline.state_not_ahead",
     "strandline.inclusive_cursor",
 )
