@@ -80,7 +80,7 @@ def test_models_and_proofs_of_a_shared_table(
     project.run("--full-refresh", "--select", "us.orders")
     shards["eu"].execute("update orders set note = 'new', c = 6 where id in (1, 2)")
     project.run()
-    assert project.loader("reconcile", "--repair", "--buckets", "4").code == 0
+    assert project.loader("reconcile", "--repair", "--allow-deletes", "--buckets", "4").code == 0
     assert _not_green(dbt) == {}
     for model in ("eu_orders_latest", "stale_latest"):
         assert _latest(dbt, model) == _rows(shards)
