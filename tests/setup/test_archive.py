@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -245,3 +246,20 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
         f"class archive: none: cannot write {home}/strandline: Permission denied. "
         "Spark works without it, but starts more slowly\n"
     ), done.stderr
+
+
+def test_machines_are_told_as_people_are(tmp_path: Path) -> None:
+    home = _spark(tmp_path / "spark")
+    (home / "conf" / "hive-site.xml").touch()  # and so it stays without an archive
+    done = subprocess.run(
+        [sys.executable, "-m", "loader", "--log-format", "json", "setup"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_HOME": str(home)},
+        cwd=home,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {line["event"] for line in told} == {"setup"}
+    assert told[0]["text"] == f"Spark: {home}"
+    assert "for hive-site.xml" in told[-1]["text"]
