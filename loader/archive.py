@@ -30,6 +30,7 @@ from loader.placing import write_block
 Report = Callable[[str], None]
 
 _FOLDER = "strandline"
+_MAKING = "making-"  # a folder in it, while one is made
 # Java 13 is the first that can record an archive from a run.
 _OLDEST = 13
 _SECONDS = 600
@@ -57,16 +58,20 @@ _QUICK = f"{_QUIET} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # conf/ is the first there; so it goes off the path, unless something needs it.
 _BLOCK = r"""
 strandline_archive() {
-  local folder="${SPARK_HOME:-}/strandline" java="${JAVA_HOME:+$JAVA_HOME/bin/java}" file
+  local folder="${SPARK_HOME:-}/strandline" java="${JAVA_HOME:+$JAVA_HOME/bin/java}" file size=0
   [ "${1:-}" = org.apache.spark.deploy.SparkSubmit ] && [ -r "$folder/classes.jsa" ] || return 0
   [ "${java:-$(command -v java)}" -ef "$folder/java" ] || return 0
   [ "${SPARK_CONF_DIR:-}" -ef "$SPARK_HOME/conf" ] || return 0
+  # the JVM crashes on an archive that was cut short, as a copy may be
+  read -r _ size 2> /dev/null < "$folder/fingerprint" || return 0
+  [ "$(wc -c < "$folder/classes.jsa")" -eq "${size:-0}" ] || return 0
   for file in "$SPARK_CONF_DIR"/*; do
     case "${file##*/}" in spark-env.sh | log4j2.properties | *.template) ;; *) return 0 ;; esac
   done
   case " ${SPARK_SUBMIT_OPTS:-}" in
     *" -Xshare:"* | *SharedArchiveFile* | *ArchiveClassesAtExit*) return 0 ;;
   esac
+  case "$SPARK_HOME" in *[[:space:]\'\"\\]*) return 0 ;; esac # it may have been moved there
   SPARK_HOME="$(cd -P "$SPARK_HOME" && pwd)" # the JVM compares paths as texts
   folder="$SPARK_HOME/strandline"
   file="$SPARK_HOME/conf/log4j2.properties"
@@ -115,16 +120,16 @@ def _prepared(home: Path, report: Report) -> str:
     folder = home / _FOLDER
     archive = folder / "classes.jsa"
     wanted = fingerprint(home, jvm.version)
-    if _recorded(folder) == wanted and archive.is_file():
+    if _recorded(folder) == wanted:
         write_block(home / java.SETTINGS, _BLOCK, "archive")
         return f"is there, {_megabytes(archive)}"
     folder.mkdir(exist_ok=True)
     with FileLock(folder / ".lock"):
-        if _recorded(folder) != wanted or not archive.is_file():
+        if _recorded(folder) != wanted:
             report("class archive: being made, once for these jars")
             began = time.monotonic()
             _make(home, folder, jvm)
-            (folder / "fingerprint").write_text(wanted)
+            (folder / "fingerprint").write_text(f"{wanted} {archive.stat().st_size}\n")
             told = f", made in {time.monotonic() - began:.0f} s"
         else:
             told = ""
@@ -146,9 +151,11 @@ def fingerprint(home: Path, version: str) -> str:
 
 
 def _recorded(folder: Path) -> str | None:
+    """What the archive that is there fits; none where it is damaged."""
     try:
-        return (folder / "fingerprint").read_text()
-    except OSError:
+        fits, size = (folder / "fingerprint").read_text().split()
+        return fits if (folder / "classes.jsa").stat().st_size == int(size) else None
+    except (OSError, ValueError):
         return None
 
 
@@ -186,35 +193,44 @@ def _jvm() -> _Jvm:
 
 def _make(home: Path, folder: Path, jvm: _Jvm) -> None:
     (folder / "fingerprint").unlink(missing_ok=True)
-    fresh = folder / "new.jsa"
-    fresh.unlink(missing_ok=True)  # of a setup that was killed
-    try:
-        _record(home, jvm, f"{_base(folder, jvm)}{_QUICK} -XX:ArchiveClassesAtExit={fresh}")
+    # A setup that was killed leaves a JVM, which would write its archive over that of the next.
+    for left in folder.glob(f"{_MAKING}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with TemporaryDirectory(prefix=_MAKING, dir=folder, ignore_cleanup_errors=True) as place:
+        fresh = Path(place, "classes.jsa")
+        options = f"{_base(folder, Path(place), jvm)}{_QUICK} -XX:ArchiveClassesAtExit={fresh}"
+        _record(home, jvm, options, Path(place, "run"))
         if not fresh.is_file():
             raise _Unsuitable("this Java wrote none")
-        fresh.replace(folder / "classes.jsa")
-    finally:
-        fresh.unlink(missing_ok=True)
+        _keep(fresh, folder / "classes.jsa")
     link = folder / "java"
     link.unlink(missing_ok=True)
     link.symlink_to(jvm.home / "bin" / "java")
 
 
-def _base(folder: Path, jvm: _Jvm) -> str:
+def _base(folder: Path, place: Path, jvm: _Jvm) -> str:
     """An archive is laid over that of the JDK's own classes, which the bundled JDK lacks."""
     own = folder / "base.jsa"
     own.unlink(missing_ok=True)
     if (jvm.home / "lib" / "server" / "classes.jsa").is_file():
         return ""
-    java = jvm.home / "bin" / "java"
-    command = [str(java), "-Xshare:dump", f"-XX:SharedArchiveFile={own}"]
+    java, fresh = jvm.home / "bin" / "java", place / "base.jsa"
+    command = [str(java), "-Xshare:dump", f"-XX:SharedArchiveFile={fresh}"]
     subprocess.run(command, capture_output=True, timeout=_SECONDS)
-    if not own.is_file():
+    if not fresh.is_file():
         raise _Unsuitable(f"the Java in {jvm.home} cannot archive its own classes")
+    _keep(fresh, own)
     return f"-XX:SharedArchiveFile={own} "
 
 
-def _record(home: Path, jvm: _Jvm, options: str) -> None:
+def _keep(fresh: Path, target: Path) -> None:
+    """Puts an archive in place, whole also after a power cut: the JVM does not look."""
+    with fresh.open("rb") as file:
+        os.fsync(file.fileno())
+    fresh.replace(target)
+
+
+def _record(home: Path, jvm: _Jvm, options: str, place: Path) -> None:
     env = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
     root = str(Path(__file__).parents[1])
     env |= {
@@ -224,14 +240,14 @@ def _record(home: Path, jvm: _Jvm, options: str) -> None:
         "SPARK_HOME": str(home),
         "SPARK_SUBMIT_OPTS": options,
     }
-    with TemporaryDirectory(prefix="strandline-") as place:
-        command = [sys.executable, "-m", "loader.training", place]
-        try:
-            done = subprocess.run(
-                command, cwd=place, env=env, capture_output=True, text=True, timeout=_SECONDS
-            )
-        except subprocess.TimeoutExpired:
-            raise _Unsuitable(f"making it took more than {_SECONDS} s") from None
+    place.mkdir()
+    command = [sys.executable, "-m", "loader.training", str(place)]
+    try:
+        done = subprocess.run(
+            command, cwd=place, env=env, capture_output=True, text=True, timeout=_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise _Unsuitable(f"making it took more than {_SECONDS} s") from None
     if done.returncode != 0:
         # Without the lines of Java's stack traces, which come last.
         told = [line for line in done.stderr.splitlines() if line and not line[0].isspace()]

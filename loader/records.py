@@ -9,9 +9,13 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import SparkSession
+
+from loader.errors import TableError
 
 
 class Records:
@@ -44,7 +48,8 @@ class Records:
             equal, at_least: what columns must be, None for a null.
         """
         expressions = self._iceberg.expressions.Expressions
-        scan = self._iceberg.data.IcebergGenerics.read(self.handle).select(list(columns))
+        scan = self._iceberg.data.IcebergGenerics.read(self.handle)
+        scan = scan.caseInsensitive().select(list(columns))
         for column, value in equal.items():
             null = value is None
             scan = scan.where(
@@ -58,7 +63,7 @@ class Records:
             each = records.iterator()
             while each.hasNext():
                 record = each.next()
-                found.append({name: _plain(record.getField(name)) for name in columns})
+                found.append({name: self._value(record, name) for name in columns})
         finally:
             records.close()
         return found
@@ -70,40 +75,112 @@ class Records:
             rows: column by column: texts, whole numbers, booleans, aware times; nulls where absent.
         """
         properties = self.handle.properties()
-        # Its first spec, without partitions: a file may be of it also where somebody added some.
-        schema, spec = self.handle.schema(), self.handle.specs().get(0)
+        schema, spec = self.handle.schema(), self._spec()
         form = self._iceberg.FileFormat.fromString(
             properties.get("write.format.default") or "parquet"
         )
         files = self._iceberg.io.OutputFileFactory.builderFor(self.handle, 1, 1).format(form)
-        writer = self._iceberg.data.GenericAppenderFactory(
+        files, fresh = files.build(), self.handle.newAppend()
+        writers = self._iceberg.data.GenericAppenderFactory(
             self.handle, schema, spec, properties, None, None, None
-        ).newDataWriter(files.build().newOutputFile(), form, None)
-        try:
-            empty = self._iceberg.data.GenericRecord.create(schema)
-            for values in self._maps(rows):
-                writer.write(empty.copy(values))
-        finally:
-            writer.close()
-        self.handle.newAppend().appendFile(writer.toDataFile()).commit()
+        )
+        for partition, records in self._partitioned(spec, self._records(schema, rows)):
+            alone = partition is None
+            output = files.newOutputFile() if alone else files.newOutputFile(spec, partition)
+            writer = writers.newDataWriter(output, form, partition)
+            try:
+                for record in records:
+                    writer.write(record)
+            finally:
+                writer.close()
+            fresh.appendFile(writer.toDataFile())
+        fresh.commit()
 
-    def _maps(self, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """The rows in Java, whole numbers as longs: calls from Python pass small ones as ints."""
+    def _spec(self) -> Any:
+        """How the rows are partitioned: not at all, if the table ever was without partitions.
+
+        A file may be of an older spec, so one file does where somebody added partitions later.
+        """
+        specs = list(self.handle.specs().values())
+        return next((spec for spec in specs if spec.isUnpartitioned()), self.handle.spec())
+
+    def _partitioned(self, spec: Any, records: Sequence[Any]) -> list[tuple[Any, list[Any]]]:
+        """The records, by partition; None is that of a table without."""
+        if spec.isUnpartitioned():
+            return [(None, list(records))]
+        schema = self.handle.schema()
+        wrapper = self._iceberg.data.InternalRecordWrapper(schema.asStruct())
+        found: dict[str, tuple[Any, list[Any]]] = {}
+        for record in records:
+            key = self._iceberg.PartitionKey(spec, schema)
+            key.partition(wrapper.wrap(record))
+            found.setdefault(key.toPath(), (key, []))[1].append(record)
+        return list(found.values())
+
+    def _records(self, schema: Any, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """The rows as Iceberg's records, in the types of the table's columns."""
         features = self._jackson.DeserializationFeature
+        # Whole numbers as longs: calls from Python pass small ones as ints.
         mapper = self._jackson.ObjectMapper().configure(features.USE_LONG_FOR_INTS, True)
-        plain = [{k: v for k, v in row.items() if not isinstance(v, dt.datetime)} for row in rows]
         kind = self._java.lang.Class.forName("java.util.List")
-        maps = list(mapper.readValue(json.dumps(plain), kind))
-        for row, values in zip(rows, maps, strict=True):
-            for name, value in row.items():
-                if isinstance(value, dt.datetime):
-                    values.put(name, self._java.time.OffsetDateTime.parse(value.isoformat()))
-        return maps
+        given = [{self._name(k): v for k, v in row.items() if v is not None} for row in rows]
+        plain = [{k: v for k, v in row.items() if self._is_plain(k, v)} for row in given]
+        empty = self._iceberg.data.GenericRecord.create(schema)
+        records = []
+        for row, values in zip(given, mapper.readValue(json.dumps(plain), kind), strict=True):
+            for name in row.keys() - values.keys():
+                values.put(name, self._fitting(name, row[name]))
+            records.append(empty.copy(values))
+        return records
 
+    @cached_property
+    def _columns(self) -> dict[str, tuple[str, str]]:
+        """The table's columns: name and type, by name in lower case, as SQL finds them."""
+        fields = json.loads(self._iceberg.SchemaParser.toJson(self.handle.schema()))["fields"]
+        return {field["name"].lower(): (field["name"], str(field["type"])) for field in fields}
 
-def _plain(value: Any) -> Any:
-    """A value as Python has it."""
-    if not hasattr(value, "toInstant"):
-        return value
-    text = value.toInstant().toString()
-    return dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
+    def _name(self, column: str) -> str:
+        if column in self._columns:
+            return self._columns[column][0]
+        raise TableError(
+            f"it has no column {column}",
+            where=f"table {self.handle.name()}",
+            remedy="Add the column; no other loader's tables may have the names of ours",
+        )
+
+    def _is_plain(self, name: str, value: Any) -> bool:
+        return isinstance(value, str | bool) or (
+            isinstance(value, int) and self._columns[name.lower()][1] == "long"
+        )
+
+    def _fitting(self, name: str, value: Any) -> Any:
+        """A value in the type of its column, where somebody else made the table."""
+        data_type = self._columns[name.lower()][1]
+        time = self._java.time
+        if isinstance(value, dt.datetime):
+            value = value.astimezone(dt.timezone.utc)
+            local = value.replace(tzinfo=None)
+            if data_type == "timestamp":
+                return time.LocalDateTime.parse(local.isoformat())
+            if data_type == "date":
+                return time.LocalDate.parse(local.date().isoformat())
+            if data_type == "string":
+                return local.isoformat(sep=" ")
+            return time.OffsetDateTime.parse(value.isoformat())
+        if data_type.startswith("decimal"):
+            return self._java.math.BigDecimal(str(value))
+        return str(value) if data_type == "string" else value
+
+    def _value(self, record: Any, column: str) -> Any:
+        """A record's value as Python has it."""
+        name, data_type = self._columns.get(column, (column, ""))
+        value = record.getField(name)
+        if isinstance(value, Decimal):
+            return int(value)
+        if value is None or data_type not in ("timestamptz", "timestamp", "date"):
+            return value
+        if data_type == "date":
+            value = value.atStartOfDay()
+        zone = () if data_type == "timestamptz" else (self._java.time.ZoneOffset.UTC,)
+        text = value.toInstant(*zone).toString()
+        return dt.datetime.fromisoformat(text.replace("Z", "+00:00"))

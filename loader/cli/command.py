@@ -128,12 +128,16 @@ def setup(settings: Settings, drivers: tuple[str, ...], archive: bool) -> None:
     """Prepares the embedded Spark: Iceberg, Java where there is none, JDBC DRIVERS by name."""
     from loader.setup import prepare
 
-    prepare(drivers, Path.cwd(), settings.output.say)
+    def report(line: str) -> None:
+        settings.output.say(line)
+        settings.output.event("setup", "", text=line)
+
+    prepare(drivers, Path.cwd(), report)
     if archive:
         from loader import archive as classes
         from loader import sparkhome
 
-        classes.prepare(sparkhome.find(), settings.output.say)
+        classes.prepare(sparkhome.find(), report)
 
 
 @main.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -126,5 +127,8 @@ class LakeState(StateBackend):
 def _row(values: Mapping[str, Any]) -> StateRow:
     at = values["updated_at"]
     return StateRow(
-        values["key"], values["value"], values["version"] or 0, moment_text(at) if at else None
+        values["key"],
+        values["value"],
+        values["version"] or 0,
+        moment_text(at) if isinstance(at, dt.datetime) else at,
     )

@@ -105,7 +105,7 @@ class TableState:
             )
         except (ValueError, KeyError, TypeError) as problem:
             raise StateError(
-                f"the stored state {text[:80]!r} was not written by this loader ({problem})",
+                f"the stored state {str(text)[:80]!r} was not written by this loader ({problem})",
                 where=f"state {key}",
                 remedy=_REMEDY,
             ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -45,6 +46,9 @@ def _spark(folder: Path) -> Path:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[str]]]:
     """A Spark with an archive, and what making it told."""
     home = _spark(tmp_path_factory.mktemp("archived") / "spark")
+    killed = home / "strandline" / "making-one"  # where a JVM may still write what it began
+    (killed / "run").mkdir(parents=True)
+    (killed / "classes.jsa").touch()
     told: list[str] = []
     archive.prepare(home, told.append)
     yield home, told
@@ -58,6 +62,7 @@ def home(tmp_path: Path) -> Path:
     folder = tmp_path / "spark" / "strandline"
     folder.mkdir()
     (folder / "classes.jsa").touch()
+    (folder / "fingerprint").write_text("one 0\n")
     (folder / "java").symlink_to(str(shutil.which("java")))
     (tmp_path / "spark" / "conf" / "spark-env.sh").write_text(archive._BLOCK)
     return tmp_path / "spark"
@@ -107,6 +112,7 @@ def test_a_jvm_takes_its_classes_from_the_archive(made: tuple[Path, list[str]]) 
     again: list[str] = []
     archive.prepare(home, again.append)
     assert len(again) == 1, again
+    assert archive._recorded(home / "strandline") is not None
     assert again[0].startswith("class archive: is there, ")
 
 
@@ -183,6 +189,24 @@ def test_what_it_does_not_fit_starts_as_before(home: Path, tmp_path: Path) -> No
     assert _sourced(home) == (plain, "")
 
 
+def test_one_that_was_cut_short_is_not_used(home: Path) -> None:
+    folder = home / "strandline"
+    assert _sourced(home)[1]
+    (folder / "fingerprint").write_text("one 7\n")  # as a copy that was broken off: the JVM crashes
+    assert archive._recorded(folder) is None  # and `loader setup` makes it anew
+    assert _sourced(home) == (f"{home}/conf", "")
+    (folder / "fingerprint").unlink()
+    assert _sourced(home) == (f"{home}/conf", "")
+
+
+def test_an_environment_moved_where_options_cannot_name_it_starts_as_before(
+    home: Path, tmp_path: Path
+) -> None:
+    moved = tmp_path / "it's"
+    home.rename(moved)
+    assert _sourced(moved) == (f"{moved}/conf", "")
+
+
 def test_an_older_java_cannot_make_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     java = tmp_path / "jdk" / "bin" / "java"
     java.parent.mkdir(parents=True)
@@ -222,3 +246,20 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
         f"class archive: none: cannot write {home}/strandline: Permission denied. "
         "Spark works without it, but starts more slowly\n"
     ), done.stderr
+
+
+def test_machines_are_told_as_people_are(tmp_path: Path) -> None:
+    home = _spark(tmp_path / "spark")
+    (home / "conf" / "hive-site.xml").touch()  # and so it stays without an archive
+    done = subprocess.run(
+        [sys.executable, "-m", "loader", "--log-format", "json", "setup"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_HOME": str(home)},
+        cwd=home,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {line["event"] for line in told} == {"setup"}
+    assert told[0]["text"] == f"Spark: {home}"
+    assert "for hive-site.xml" in told[-1]["text"]

@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+import pytest
+
+from loader.errors import TableError
 from tests.services import Database
 from tests.sync.project import Project
 
@@ -80,3 +83,37 @@ def test_a_sync_that_finds_no_rows_starts_no_spark_job(
     assert project.run().table("shop.t")["status"] == "nothing new"
     assert scheduler.numTotalJobs() == before
     assert project.rows("select count(*) from raw._cq_syncs") == [(2,)]
+
+
+def test_tables_that_somebody_else_made(project: Project) -> None:
+    lake = project.lake()
+    lake.prepare()
+    at = dt.datetime(2025, 1, 1, 9, 30, 0, 500000, dt.timezone(dt.timedelta(hours=9)))
+    rows = [{"id": n, "part": part, "at": at} for n, part in enumerate("abba")]
+    for name, columns, tail in (
+        ("cut", "id bigint, part string, at timestamp", "partitioned by (part)"),
+        (
+            "days",
+            "id bigint, part string, at timestamp",
+            "partitioned by (days(at), bucket(3, id))",
+        ),
+        ("ours", "AT timestamp_ntz, ID int, more string, PART string", ""),
+        ("theirs", "id decimal(38, 0), part string not null, at string", "partitioned by (id)"),
+    ):
+        project.spark.sql(f"create table {lake.name(name)} ({columns}) using iceberg {tail}")
+        lake.add(name, rows)
+        found = project.rows(
+            f"select int(id), part, timestamp(at) = '{at}' from raw.{name} sort by 1"
+        )
+        assert sorted(found) == [(0, "a", True), (1, "b", True), (2, "b", True), (3, "a", True)]
+        # by what tells files apart, and by what is in them
+        assert len(project.rows(f"select id from raw.{name} where part = 'b'")) == 2
+        found = lake.records(name).select(["id", "at"], {"part": "b"}, {"id": 2})
+        assert found[0]["id"] == 2
+        assert str(found[0]["at"]).startswith("2025-01-01 00:30:00.5")
+    # one that had partitions once goes on without
+    project.spark.sql(f"alter table {lake.name('cut')} drop partition field part")
+    lake.add("cut", rows[:1])
+    assert project.rows("select count(*) from raw.cut where part = 'a'") == [(3,)]
+    with pytest.raises(TableError, match="it has no column note"):
+        lake.add("cut", [{"id": 1, "note": "x"}])
