@@ -121,7 +121,7 @@
             select
                 touched.*,
                 last.cursor is null or (
-                    touched.lowest_generation >= last.generation
+                    touched.lowest_generation >= {{ goal.generation }}
                     and touched.lowest_cursor >= last.cursor
                     and touched.earliest >= last.since
                 ) as in_order
