@@ -18,7 +18,7 @@ from tests.dbt import dbtproject
 
 def _horizon() -> Any:
     """Rows of transactions in flight at the last sync are not looked for."""
-    return patch("loader.sources.jdbc_snapshot.JdbcSnapshot._late", lambda *_: None)
+    return patch("loader.sources.late.LateRows.condition", lambda *_: None)
 
 
 def _delta() -> Any:

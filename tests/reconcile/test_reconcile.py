@@ -91,7 +91,12 @@ def test_rows_that_the_spec_does_not_load_are_not_missed(project: Project, shop:
         "create table notes (id int primary key, note varchar(20), c int)",
         "insert into notes values (1, 'a', 1), (2, 'b', 10), (3, 'c', 20), (4, 'd', null)",
     )
-    options = {"cursor_field": "c", "initial_cursor": "10", "null_cursor": "exclude"}
+    options = {
+        "cursor_field": "c",
+        "initial_cursor": "10",
+        "null_cursor": "exclude",
+        "lookback": 0,
+    }
     shop.configure(project, ["notes"], **options)
     assert project.run().table("shop.notes")["appended"] == 2
     shop.execute(
@@ -141,7 +146,7 @@ def test_a_table_that_differs_all_over(project: Project, shop: Shop) -> None:
     for start in range(0, 2500, 500):
         rows = ", ".join(f"({i}, 'a', {i})" for i in range(start, start + 500))
         shop.execute(f"insert into notes values {rows}")
-    shop.configure(project, ["notes"], cursor_field="c")
+    shop.configure(project, ["notes"], cursor_field="c", lookback=0)
     project.run()
     shop.execute("update notes set note = 'b'")
     ran = reconcile(project, "--repair", "--buckets", "4")

@@ -64,7 +64,8 @@ def test_prune_keeps_the_newest_versions(shop: Project) -> None:
     assert shop.loader("state", "prune", "--keep", "0").code == 2
     assert shop.run().table("shop.orders")["status"] == "nothing new"
     assert shop.loader("state", "set", "shop.orders", "5").code == 0
-    assert _versions(shop) == [(7, "5"), (6, "6")]
+    # the run has stored what the next one must know, which a cursor that was set by hand lacks
+    assert _versions(shop) == [(8, "5"), (7, "6"), (6, "6")]
 
 
 def test_an_export_moves_to_another_backend_as_it_is(shop: Project, tmp_path: Path) -> None:
@@ -84,9 +85,9 @@ def test_an_export_moves_to_another_backend_as_it_is(shop: Project, tmp_path: Pa
         ("shop.orders", 6, 6)
     ]
     assert _export(shop, tmp_path / "again.jsonl") == lines
-    assert shop.run().table("shop.orders")["status"] == "nothing new"
     again = shop.loader("state", "import", str(file))
     assert (again.code, [e["versions_added"] for e in again.events]) == (0, [0])
+    assert shop.run().table("shop.orders")["status"] == "nothing new"
 
 
 def test_an_import_never_goes_over_newer_versions_by_itself(shop: Project, tmp_path: Path) -> None:
