@@ -1,7 +1,8 @@
 """The worked example of Airbyte's "Incremental Append" page, over all three states of its table.
 
-Its "known limitations" example too: a row that changes below the cursor is not seen. There our
-answer is a lookback, or a reconcile; the example shows both what is promised and what is not.
+Its "known limitations" example too: a row that changes below the cursor is not seen. Where the
+cursor is a number, PostgreSQL knows who wrote the row, so ours sees it; a lookback that says how
+far below the cursor to look bounds that, too.
 """
 
 from __future__ import annotations
@@ -48,10 +49,20 @@ def test_appends_what_is_new_and_never_touches_what_is_there(
     assert _raw(project) == [LOUIS, MARIE, SON, *dead]
 
 
-def test_an_update_below_the_cursor_is_not_seen_without_a_lookback(
+def test_an_update_below_a_number_is_seen_by_who_wrote_it(
     project: Project, postgres_database: Database
 ) -> None:
     _kings(project, postgres_database)
+    project.run()
+    postgres_database.execute("update kings set deceased = true where name = 'Louis XVI'")
+    assert project.run().table("shop.kings")["appended"] == 1
+    assert _raw(project)[-1] == ("Louis XVI", True, 1754)
+
+
+def test_an_update_below_the_lookback_is_not_seen(
+    project: Project, postgres_database: Database
+) -> None:
+    _kings(project, postgres_database, lookback=0)
     project.run()
     postgres_database.execute("update kings set deceased = true where name = 'Louis XVI'")
     assert project.run().table("shop.kings")["status"] == "nothing new"
