@@ -12,7 +12,7 @@ from benchmarks.nemesis.hunt import Hunt
 from benchmarks.nemesis.postgresql import PostgresArena
 from benchmarks.nemesis.schedule import Op, Schedule, drawn
 
-SEEDS = (1, 2)
+SEEDS = (3,)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def hunt(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Itera
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_schedule_leaves_the_lake_as_the_source(hunt: Hunt, seed: int) -> None:
-    schedule = drawn(seed, hunt.arena.vocabulary, 14)
+    schedule = drawn(seed, hunt.arena.vocabulary, 12)
     found = hunt.violation(schedule)
     assert found is None, f"{found}\n{schedule.to_json()}"
 
