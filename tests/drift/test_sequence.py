@@ -186,12 +186,14 @@ def test_columns_that_come_and_go(driven: Driven) -> None:
     driven.quiet('alter table t rename c to "C"')
     driven.quiet('alter table t rename "ID" to id', 'alter table t rename "C" to c')
     driven.change("renamed extra2 to EXTRA2, in extra2")
-    driven.quiet(
+    # Another table in its place is read whole: rows 1 and 3 had columns that are no longer there.
+    driven.database.execute(
         'create table other as select tags, "EXTRA2", price, c, id, qty, fee, day, code from t',
         "drop table t",
         "alter table other add primary key (id)",
         "alter table other rename to t",
     )
+    driven.sync([1, 3], "")
     driven.change("")
     driven.build("history", "MERGE")
 
