@@ -129,7 +129,7 @@ class Dlt:
         server = database.server
         at = f"{server.user}:{server.password}@127.0.0.1:{server.port}/{database.name}"
         self.command = (str(python), str(ROOT / "benchmarks" / "dlt_load.py"))
-        self.url = f"postgresql://{at}"
+        self.url = f"postgresql+psycopg2://{at}"
 
     def load(self, folder: Path) -> str:
         """One run of the pipeline; how many rows it took."""
@@ -225,7 +225,7 @@ def main(rounds: int, rows: int, beside: tuple[str, ...], peers: Path | None) ->
     took = Timings()
     try:
         databases = {}
-        for count in (FEW, rows):
+        for count in dict.fromkeys((FEW, rows)):
             server._execute(f"create database bench_{count}")
             databases[count] = Database(server, f"bench_{count}")
             databases[count].execute(*(s.replace("{rows}", str(count)) for s in _TABLE))
