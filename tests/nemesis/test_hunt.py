@@ -1,4 +1,4 @@
-"""A short hunt: some schedules hold, and a planted fault is found. `make nemesis` hunts longer."""
+"""A short hunt: a schedule holds, and a planted fault is found. `make nemesis` hunts longer."""
 
 from __future__ import annotations
 
