@@ -27,12 +27,26 @@
         {{ return({"kind": kind, "literal": named[kind] | string}) }}
     {%- elif kind == "tag" -%}
         {{ return({"kind": kind, "literal": strandline.text_literal(named[kind])}) }}
-    {%- elif kind == "time" -%}
-        {{ return({"kind": kind, "literal": "timestamp " ~ strandline.text_literal(named[kind])}) }}
+    {%- elif kind == "time" and strandline.utc_text(named[kind]) -%}
+        {{ return({"kind": kind, "literal": "timestamp " ~ strandline.text_literal(strandline.utc_text(named[kind]))}) }}
     {%- endif -%}
     {{ exceptions.raise_compiler_error(
         owner ~ ": as_of is " ~ as_of ~ ". Give a batch (7), a time in UTC ('2025-01-31 12:00:00'), "
         ~ "or an Iceberg snapshot or tag of the raw table ({'snapshot': 123} or {'tag': 'january'})."
+    ) }}
+{%- endmacro %}
+
+
+{% macro utc_text(time) -%}
+    {#- A time with its zone, UTC unless it names another; none where it is no time. A session may be in any zone. -#}
+    {%- set parts = modules.re.match(
+        "^([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[ T]([0-9]{1,2}:[0-9]{2})(:[0-9]{2}(?:[.][0-9]+)?)? ?(.+)?)?$", time | string | trim
+    ) -%}
+    {%- if parts is none -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {{ return(
+        parts.group(1) ~ " " ~ (parts.group(2) or "00:00") ~ (parts.group(3) or ":00") ~ " " ~ (parts.group(4) or "UTC")
     ) }}
 {%- endmacro %}
 
