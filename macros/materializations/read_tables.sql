@@ -99,10 +99,7 @@
     {%- if strandline.existing(relation) is none -%}
         {{ return(none) }}
     {%- endif -%}
-    {%- for row in run_query("describe extended " ~ relation) if row[0] == "View Text" -%}
-        {{ return(row[1]) }}
-    {%- endfor -%}
-    {{ return(none) }}
+    {{ return(run_query("show create table " ~ relation).columns[0].values()[0]) }}
 {%- endmacro %}
 
 

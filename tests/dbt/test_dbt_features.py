@@ -169,9 +169,8 @@ def test_show(company: Company) -> None:
     inline = "select * from {{ ref('orders_latest') }}"
     [shown] = company.run("show", "--inline", inline, "--target", "prod").values()
     assert shown.status == "success"
-    assert said(company.run("show", "--select", "orders_latest", "--target", "prod")) == {
-        "orders_latest": "success"
-    }
+    shown = company.run("show", "--select", "orders_latest", "--target", "prod")
+    assert set(said(shown).values()) == {"success"}
 
 
 def test_settings_of_tests(company: Company) -> None:
