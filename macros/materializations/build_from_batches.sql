@@ -42,9 +42,11 @@
         {%- do strandline.set_watermark(target, goal, sql) -%}
         {{- store_raw_result(name="main", message="BUILD to " ~ strandline.heads_told(goal), code="BUILD", rows_affected="-1") -}}
     {%- elif plan.step == "merge" -%}
+        {%- set inferred = strandline.infer_constraints(columns, none) -%}
         {%- call statement("main") -%}
             {{ strandline.versions_merge(target, sql, goal, columns, covered.exact) }}
         {%- endcall -%}
+        {%- do strandline.infer_constraints(columns, inferred) -%}
         {%- do strandline.keep_compact(target) -%}
         {%- do strandline.set_watermark(target, goal, sql) -%}
         {{- store_raw_result(name="main", message="MERGE to " ~ strandline.heads_told(goal), code="MERGE", rows_affected="-1") -}}
@@ -133,6 +135,21 @@
         {%- endfor -%}
     {%- endfor -%}
     {%- do goal.update({"floor": floors if many else goal.tables[0].floor}) -%}
+{%- endmacro %}
+
+
+{% macro infer_constraints(columns, as_it_was) -%}
+    {#-
+        Of what may not be null, Spark reasons about each column with each other, in every step of a plan: with
+        hundreds of columns a merge of one row takes a minute to plan. Returns the setting before.
+    -#}
+    {%- if columns | length <= 100 -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {%- set name = "spark.sql.constraintPropagation.enabled" -%}
+    {%- set before = run_query("set " ~ name).columns[1].values()[0] -%}
+    {%- do run_query("set " ~ name ~ "=" ~ (as_it_was or "false")) -%}
+    {{ return(before) }}
 {%- endmacro %}
 
 
