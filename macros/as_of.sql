@@ -77,15 +77,18 @@
     {%- set moment = strandline.moment(as_of, owner) -%}
     {%- if moment.kind == "batch" -%}
         {%- set batch = moment.literal | int -%}
-    {%- else -%}
+    {%- elif moment.kind == "time" -%}
         {%- set batch = strandline.head_batch(
             "(select * from " ~ relation ~ " as all_versions where _cq_sync_time <= " ~ moment.literal ~ ")"
         ) or 0 -%}
+    {%- else -%}
+        {%- set batch = strandline.head_batch(relation ~ " version as of " ~ moment.literal) or 0 -%}
     {%- endif -%}
     {%- if batch < compacted_to -%}
         {{ exceptions.raise_compiler_error(
             owner ~ ": as_of " ~ as_of ~ " lies at batch " ~ batch ~ ", but older versions were compacted away up to batch "
-            ~ compacted_to ~ ". Ask for batch " ~ compacted_to ~ " or later, or for an Iceberg snapshot that was kept."
+            ~ compacted_to ~ ". Ask for batch " ~ compacted_to ~ " or later; or read an Iceberg snapshot that was kept, in a "
+            ~ "model whose SELECT is strandline.deduped_latest(..., as_of={'snapshot': ...})."
         ) }}
     {%- endif -%}
 {%- endmacro %}

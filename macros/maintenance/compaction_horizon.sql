@@ -14,10 +14,13 @@
             {%- do horizon.update({"batch": young | int - 1, "note": "nothing is older than " ~ days ~ (" day" if days | int == 1 else " days")}) -%}
         {%- endif -%}
     {%- endif -%}
-    {%- for one in kept_from_it if one.batch < horizon.batch -%}
-        {%- do horizon.update({
-            "batch": one.batch, "note": one.name ~ " has merged up to batch " ~ one.batch ~ " only", "tell": true,
-        }) -%}
+    {%- for one in kept_from_it -%}
+        {%- set merged = strandline.merged_to(one, relation) -%}
+        {%- if merged < horizon.batch -%}
+            {%- do horizon.update({
+                "batch": merged, "note": one.name ~ " has merged up to batch " ~ merged ~ " only", "tell": true,
+            }) -%}
+        {%- endif -%}
     {%- endfor -%}
     {{ return({
         "batch": [horizon.batch, 0] | max,

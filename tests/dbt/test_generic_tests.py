@@ -612,15 +612,15 @@ CASES = {
         ([version(1, 1), version(2, 1), version(None, 1)],),
         "fail",
         (
-            {"id": 2, "problem": "missing from the snapshot", "expected_batch": 1},
-            {"id": None, "problem": "missing from the snapshot", "expected_batch": 1},
+            {"id": 2, "problem": "missing from the table", "expected_batch": 1},
+            {"id": None, "problem": "missing from the table", "expected_batch": 1},
         ),
     ),
     "matches_extra": Case(
         "latest_matches_raw",
         ([version(1, 1), version(2, 1)], [version(1, 2, _deleted=True), version(2, 2)]),
         "fail",
-        ({"id": 1, "problem": "not, or deleted, in the raw table", "snapshot_batch": 1},),
+        ({"id": 1, "problem": "not, or deleted, in the raw table", "actual_batch": 1},),
     ),
     "matches_differs": Case(
         "latest_matches_raw",
@@ -631,7 +631,7 @@ CASES = {
             {
                 "id": 2,
                 "differing_columns": ["amount"],
-                "problem": "differs from the newest version",
+                "problem": "differs from what the raw table says",
             },
         ),
     ),
