@@ -217,6 +217,8 @@ def _record(plan: Plan, known: Known, window: Window, bounds: Bounds, run_id: st
         cursor_low=window.low.text if window.low else None,
         # the cursor that is stored, which a backfill leaves where it is
         cursor_high=state.cursor.text if state.cursor else None,
+        read_from=window.low.text if window.low else None,
+        read_to=window.high.text if window.high else None,
         rows_redelivered=0,
         rows_null_cursor=bounds.nulls,
         started_at=now(),

@@ -36,6 +36,9 @@ from loader.schema.widening import kept_as
 IDENTITY = "strandline.table-id"
 """Tells a raw table from a dropped one of its name: SQL does not show Iceberg's own UUID."""
 
+FIRST_BATCH = "strandline.first-batch"
+"""The number of a raw table's first batch; the ledger may know earlier ones, of a dropped table."""
+
 _shared = threading.Lock()
 
 
@@ -101,8 +104,32 @@ class Lake:
             if not self.exists(table):
                 self.create(table, schema)
 
-    def create_raw(self, table: str, schema: StructType, cursor_field: str | None) -> None:
+    def complete(self, table: str, columns: Mapping[str, str]) -> None:
+        """Adds columns that a shared table of an older version lacks.
+
+        Args:
+            columns: types by name.
+        """
+        if not self._lacking(table, columns):
+            return
+        with _shared, self.lock(table):
+            for name in self._lacking(table, columns):
+                self.spark.sql(
+                    f"alter table {self.name(table)} add column {quoted(name)} {columns[name]}"
+                )
+
+    def _lacking(self, table: str, columns: Mapping[str, str]) -> list[str]:
+        schema = self.handle(table).schema()
+        return [name for name in columns if schema.caseInsensitiveFindField(name) is None]
+
+    def create_raw(
+        self, table: str, schema: StructType, cursor_field: str | None, first_batch: int = 1
+    ) -> None:
         """Makes a raw table: the source's columns, then ours, with statistics that prune.
+
+        Args:
+            first_batch: the number that its life begins with: a dropped table of its name may
+                have had batches before.
 
         Raises:
             TableError: where the source has a column that only we may write.
@@ -119,6 +146,7 @@ class Lake:
         properties = {
             "write.wap.enabled": "true",
             IDENTITY: uuid.uuid4().hex,
+            FIRST_BATCH: str(first_batch),
             **{f"write.metadata.metrics.column.{name}": "full" for name in measured},
             PROPERTY: SourceSchema.of(schema).text,
         }

@@ -39,6 +39,8 @@ class SyncRecord:
         cursor_low: the window's inclusive lower bound, lookback and late rows included; None reads
             everything.
         cursor_high: the cursor stored after this attempt.
+        read_from, read_to: the range that was read whole, inclusive; late rows below it are not
+            part of it. None is no bound.
         rows_read: rows that the source delivered; appended + redelivered.
         error: one line, secrets removed.
     """
@@ -65,6 +67,8 @@ class SyncRecord:
     schema_changes: str | None = None
     error: str | None = None
     loader_version: str = __version__
+    read_from: str | None = None
+    read_to: str | None = None
 
     def finished(self, **changes: Any) -> SyncRecord:
         """The record with its outcome and the time of it."""
@@ -96,8 +100,9 @@ class Ledger:
 
     def prepare(self) -> None:
         """Makes the table, where it is not there yet."""
-        columns = (f"{one.name} {_TYPES.get(one.name, 'string')}" for one in fields(SyncRecord))
-        self.lake.ensure(TABLE, ", ".join(columns))
+        columns = {one.name: _TYPES.get(one.name, "string") for one in fields(SyncRecord)}
+        self.lake.ensure(TABLE, ", ".join(f"{name} {kind}" for name, kind in columns.items()))
+        self.lake.complete(TABLE, columns)
 
     def append(self, record: SyncRecord) -> None:
         """Adds one row, durably."""

@@ -195,6 +195,8 @@ def intend(
         cursor_type=plan.cursor.type.value if plan.cursor else None,
         cursor_low=window.floor.text if window.floor else None,
         cursor_high=state.cursor.text if state.cursor else None,
+        read_from=window.low.text if window.low else None,
+        read_to=window.high.text if window.high else None,
         rows_redelivered=0,
         rows_null_cursor=bounds.nulls if plan.cursor else None,
         lookback=plan.options.lookback.text if plan.options.lookback else None,
@@ -226,7 +228,7 @@ def append(
             record = replace(record, schema_changes="; ".join(drift.notes))
             watch.warn(plan.name, f"schema: {record.schema_changes}")
     else:
-        lake.create_raw(table, schema, cursor.name if cursor else None)
+        lake.create_raw(table, schema, cursor.name if cursor else None, after.batch)
         register(plan, lake)
     watch.reached("prepared", plan.name)
     facts = {"state": after.to_json(), "sync": record.to_dict()}

@@ -27,12 +27,26 @@
         {{ return({"kind": kind, "literal": named[kind] | string}) }}
     {%- elif kind == "tag" -%}
         {{ return({"kind": kind, "literal": strandline.text_literal(named[kind])}) }}
-    {%- elif kind == "time" -%}
-        {{ return({"kind": kind, "literal": "timestamp " ~ strandline.text_literal(named[kind])}) }}
+    {%- elif kind == "time" and strandline.utc_text(named[kind]) -%}
+        {{ return({"kind": kind, "literal": "timestamp " ~ strandline.text_literal(strandline.utc_text(named[kind]))}) }}
     {%- endif -%}
     {{ exceptions.raise_compiler_error(
         owner ~ ": as_of is " ~ as_of ~ ". Give a batch (7), a time in UTC ('2025-01-31 12:00:00'), "
         ~ "or an Iceberg snapshot or tag of the raw table ({'snapshot': 123} or {'tag': 'january'})."
+    ) }}
+{%- endmacro %}
+
+
+{% macro utc_text(time) -%}
+    {#- A time with its zone, UTC unless it names another; none where it is no time. A session may be in any zone. -#}
+    {%- set parts = modules.re.match(
+        "^([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[ T]([0-9]{1,2}:[0-9]{2})(:[0-9]{2}(?:[.][0-9]+)?)? ?(.+)?)?$", time | string | trim
+    ) -%}
+    {%- if parts is none -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {{ return(
+        parts.group(1) ~ " " ~ (parts.group(2) or "00:00") ~ (parts.group(3) or ":00") ~ " " ~ (parts.group(4) or "UTC")
     ) }}
 {%- endmacro %}
 
@@ -63,15 +77,18 @@
     {%- set moment = strandline.moment(as_of, owner) -%}
     {%- if moment.kind == "batch" -%}
         {%- set batch = moment.literal | int -%}
-    {%- else -%}
+    {%- elif moment.kind == "time" -%}
         {%- set batch = strandline.head_batch(
             "(select * from " ~ relation ~ " as all_versions where _cq_sync_time <= " ~ moment.literal ~ ")"
         ) or 0 -%}
+    {%- else -%}
+        {%- set batch = strandline.head_batch(relation ~ " version as of " ~ moment.literal) or 0 -%}
     {%- endif -%}
     {%- if batch < compacted_to -%}
         {{ exceptions.raise_compiler_error(
             owner ~ ": as_of " ~ as_of ~ " lies at batch " ~ batch ~ ", but older versions were compacted away up to batch "
-            ~ compacted_to ~ ". Ask for batch " ~ compacted_to ~ " or later, or for an Iceberg snapshot that was kept."
+            ~ compacted_to ~ ". Ask for batch " ~ compacted_to ~ " or later; or read an Iceberg snapshot that was kept, in a "
+            ~ "model whose SELECT is strandline.deduped_latest(..., as_of={'snapshot': ...})."
         ) }}
     {%- endif -%}
 {%- endmacro %}

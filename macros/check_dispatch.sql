@@ -3,6 +3,7 @@
         dbt finds this package's way of listing Iceberg tables only where the root project says so.
         Asked while dbt parses: later, a schema that is not there yet has failed already.
     -#}
+    {%- do strandline.check_adapter(adapter.type()) -%}
     {%- set found = adapter.dispatch("list_relations_without_caching", "dbt") -%}
     {%- if found.macro.package_name in ("dbt", "dbt_spark") -%}
         {{ exceptions.raise_compiler_error(

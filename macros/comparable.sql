@@ -1,10 +1,10 @@
-{% macro comparable(alias, column) -%}
+{% macro comparable(column) -%}
     {#-
         A MAP cannot be compared: its JSON can. Formats are spelled out, for the default cuts
         timestamps to milliseconds.
     -#}
-    {%- set value = alias ~ "." ~ strandline.quoted(column.name) -%}
-    {%- if "map<" in column.dtype | lower or "more fields" in column.dtype -%}
+    {%- set value = strandline.quoted(column.name) -%}
+    {%- if "map<" in column.type | lower -%}
         to_json(
             struct({{ value }}),
             map(

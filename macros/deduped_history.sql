@@ -18,7 +18,7 @@
 {%- endmacro %}
 
 
-{% macro history_sql(versions, primary_key, place, changed_at) -%}
+{% macro history_sql(versions, primary_key, place, changed_at, row_filter=none) -%}
     {#-
         Versions in their order, repetitions collapsed, each valid until the next begins. A version
         that a newer one claims to precede was never valid: it begins where that one does. So valid_from never
@@ -29,6 +29,10 @@
     {%- for key in primary_key -%}
         {%- do keys.append("_cq_key_" ~ loop.index) -%}
     {%- endfor -%}
+    {%- if row_filter %}
+    select *
+    from (
+    {%- endif %}
     select
         version.*,
         valid_from,
@@ -66,6 +70,10 @@
         where not repeated
     ) as closed
     where not coalesce(version._cq_deleted, false)
+    {%- if row_filter %}
+    ) as shown
+    where {{ row_filter }}
+    {%- endif %}
 {%- endmacro %}
 
 
@@ -113,6 +121,8 @@
             true
             {%- elif name == "_cq_sync_time" %}
             timestamp_micros({{ refresh.began_at }})
+            {%- elif name == "_cq_table" and refresh.get("table") %}
+            {{ strandline.text_literal(refresh.table) }}
             {%- else %}
             null
             {%- endif %} as {{ strandline.quoted(column) }}{{ "," if not loop.last }}
@@ -121,6 +131,9 @@
         where _cq_batch <= {{ refresh.batch }}
         {%- if refresh.get("source") %}
             and _cq_source_name = {{ strandline.text_literal(refresh.source) }}
+        {%- endif %}
+        {%- if refresh.get("table") %}
+            and _cq_table = {{ strandline.text_literal(refresh.table) }}
         {%- endif %}
         group by
             {%- for key in primary_key %}

@@ -17,11 +17,15 @@
 {%- endmacro %}
 
 
-{% macro latest_sql(versions, primary_key, cursor_field) -%}
+{% macro latest_sql(versions, primary_key, cursor_field, tables=[], row_filter=none) -%}
+    {%- if row_filter %}
+    select *
+    from (
+    {%- endif %}
     select newest.*
     from (
         {#- max_by over the whole struct: MAP columns allowed, nothing shuffled but the winner -#}
-        {{- "\n" }}        select max_by(struct(*), {{ strandline.version_order(cursor_field) }}) as newest
+        {{- "\n" }}        select max_by(struct(*), {{ strandline.version_order(cursor_field, none, tables) }}) as newest
         from {{ versions }} as versions
         group by
             {%- for key in primary_key %}
@@ -29,4 +33,8 @@
             {%- endfor %}
     ) as keys
     where not coalesce(newest._cq_deleted, false)
+    {%- if row_filter %}
+    ) as latest
+    where {{ row_filter }}
+    {%- endif %}
 {%- endmacro %}

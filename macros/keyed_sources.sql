@@ -8,18 +8,17 @@
     {%- for node in graph.sources.values() | sort(attribute="unique_id") -%}
         {%- set settings = (node.config.get("meta") or {}).get("strandline") or {} -%}
         {%- if settings.get("primary_key") -%}
-            {%- set relation = api.Relation.create(
-                schema=node.schema, identifier=node.identifier, quote_policy=node.quoting
-            ) -%}
+            {%- set relation = strandline.exactly(node.schema, node.identifier) -%}
             {%- if node.schema not in present -%}
                 {%- do present.update({node.schema: strandline.tables_in(node.schema)}) -%}
             {%- endif -%}
-            {#- load_relation() does not find names with capitals -#}
             {%- if relation.identifier | lower in present[node.schema] -%}
                 {%- do tables.append({
                     "source": node.source_name,
                     "relation": relation,
-                    "primary_key": strandline.key_columns(settings.primary_key, "Source " ~ relation),
+                    "primary_key": strandline.key_columns(
+                        settings.primary_key, "Source " ~ node.schema ~ "." ~ node.identifier
+                    ),
                     "cursor_field": settings.get("cursor_field"),
                 }) -%}
             {%- endif -%}

@@ -1,10 +1,123 @@
 {% macro state_relation(schema) -%}
-    {{ return(api.Relation.create(schema=schema, identifier=var("strandline__state_table", "_cq_state"))) }}
+    {#- State and ledger stand in each raw schema, under the names that the project gives them. -#}
+    {{ return(strandline.beside(schema, "_cq_state")) }}
 {%- endmacro %}
 
 
 {% macro syncs_relation(schema) -%}
-    {{ return(api.Relation.create(schema=schema, identifier=var("strandline__syncs_table", "_cq_syncs"))) }}
+    {{ return(strandline.beside(schema, "_cq_syncs")) }}
+{%- endmacro %}
+
+
+{% macro reconciled_relation(schema) -%}
+    {{ return(strandline.beside(schema, "_cq_reconciled")) }}
+{%- endmacro %}
+
+
+{% macro beside(schema, name) -%}
+    {#- One of the loader's own tables, which stand in each raw schema, by the name that the project gives it. -#}
+    {{ return(strandline.exactly(schema, strandline.own_source(name).get("identifier") or name)) }}
+{%- endmacro %}
+
+
+{% macro own_source(name) -%}
+    {#-
+        A source of this package as the graph has it, {} where a project has disabled it. Its names were
+        rendered with the package's variables; in a test, `var()` sees the variables of the test's own project.
+    -#}
+    {%- if execute -%}
+        {%- for node in graph.sources.values()
+            if node.package_name == "strandline" and node.source_name == "strandline" and node.name == name -%}
+            {{ return(node) }}
+        {%- endfor -%}
+    {%- endif -%}
+    {{ return({}) }}
+{%- endmacro %}
+
+
+{% macro raw_schema() -%}
+    {#- The schema that the loader writes to, where a project has one: that of the package's own sources. -#}
+    {{ return(strandline.own_source("_cq_state").get("schema") or "raw") }}
+{%- endmacro %}
+
+
+{% macro exactly(schema, identifier) -%}
+    {#- A relation that is quoted, whatever its name holds. -#}
+    {{ return(api.Relation.create(
+        schema=schema, identifier=identifier, quote_policy={"database": false, "schema": true, "identifier": true}
+    )) }}
+{%- endmacro %}
+
+
+{% macro exists(relation) -%}
+    {#- load_relation() does not find names with capitals. -#}
+    {%- if relation.identifier != relation.identifier | lower or relation.schema != relation.schema | lower -%}
+        {{ return(relation.identifier | lower in strandline.tables_in(relation.schema)) }}
+    {%- endif -%}
+    {{ return(load_relation(relation) is not none) }}
+{%- endmacro %}
+
+
+{% macro state_of(relation) -%}
+    {#-
+        The state table with a raw table's cursor: beside it, or where config.meta.strandline.state_table
+        says. none where the project says that cursors are not kept in the lake.
+    -#}
+    {%- set settings = strandline.tested_settings(relation) -%}
+    {%- set named = settings.get("state_table") -%}
+    {%- if not (settings.get("state_in_lake", named is not none or strandline.state_in_lake())) -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {%- if not named -%}
+        {{ return(strandline.state_relation(relation.schema)) }}
+    {%- endif -%}
+    {%- set schema, dot, table = named.rpartition(".") -%}
+    {{ return(strandline.exactly(schema if dot else relation.schema, table)) }}
+{%- endmacro %}
+
+
+{% macro state_in_lake() -%}
+    {#- What the variable strandline__state_in_lake says, as the package's own source has it. -#}
+    {%- set said = strandline.own_source("_cq_state").get("config", {}).get("meta", {}).get("strandline", {}) -%}
+    {{ return(said.get("state_in_lake", true) | string | lower != "false") }}
+{%- endmacro %}
+
+
+{% macro no_state_expected(state) -%}
+    {#-
+        Whether a state table may be missing: cursors are kept elsewhere, and the project says so; or
+        nothing was synced yet, neither into its schema nor into any table that the project declares.
+    -#}
+    {%- if state is string or strandline.exists(state) -%}
+        {{ return(false) }}
+    {%- endif -%}
+    {%- set declared = strandline.tested_settings(state).get("state_in_lake", strandline.state_in_lake()) -%}
+    {{ return(
+        declared | string | lower == "false"
+        or not (strandline.tables_in(state.schema) or strandline.keyed_sources())
+    ) }}
+{%- endmacro %}
+
+
+{% macro missing_state(state) -%}
+    {#- A failing row: where there is no state table, nothing can be said of it. -#}
+    select
+        {{ strandline.text_literal(state.schema ~ "." ~ state.identifier) }} as table_name,
+        {{ strandline.text_literal(
+            "there is no such state table: `loader run` or `loader state rebuild` makes it. If it has another name, say so in "
+            ~ "the variable strandline__state_table, or in config.meta.strandline.state_table of the source; if cursors are "
+            ~ "kept elsewhere, set strandline__state_in_lake, or state_in_lake there, to false"
+        ) }} as problem
+{%- endmacro %}
+
+
+{% macro missing_ledger(syncs) -%}
+    select
+        {{ strandline.text_literal(syncs.schema ~ "." ~ syncs.identifier) }} as table_name,
+        {{ strandline.text_literal(
+            "there is no such ledger: `loader state rebuild` makes it anew. If it has another name, say so in the variable "
+            ~ "strandline__syncs_table"
+        ) }} as problem
 {%- endmacro %}
 
 

@@ -38,3 +38,22 @@
         _cq_generation >= {{ floor }}
     {%- endif -%}
 {%- endmacro %}
+
+
+{% macro shown_of(tables) -%}
+    {#- The same for what a model reads; none where nothing is overruled. -#}
+    {%- if tables | map(attribute="floor") | reject("none") | list | length == 0 -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {%- if tables | length == 1 -%}
+        {{ return(strandline.shown_from(tables[0].floor)) }}
+    {%- endif -%}
+    {%- set conditions = [] -%}
+    {%- for table in tables -%}
+        {%- set of_table = "_cq_table = " ~ strandline.text_literal(table.name) -%}
+        {%- do conditions.append(
+            "(" ~ of_table ~ (" and " ~ strandline.shown_from(table.floor) if table.floor is not none else "") ~ ")"
+        ) -%}
+    {%- endfor -%}
+    {{ return(conditions | join(" or ")) }}
+{%- endmacro %}

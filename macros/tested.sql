@@ -1,21 +1,114 @@
-{% macro tested_settings(relation) -%}
+{% macro testing() -%}
+    {#- Whether a test has rows to judge: not while dbt parses, nor under --empty. -#}
+    {%- if execute -%}
+        {%- do strandline.check_adapter(adapter.type()) -%}
+    {%- endif -%}
+    {{ return(execute and not flags.EMPTY) }}
+{%- endmacro %}
+
+
+{% macro tested_node(relation) -%}
     {#-
-        What the project says of a relation: {primary_key, cursor_field} from a model's config or
-        from config.meta.strandline. Tests fall back on it for arguments that were not given.
+        What the graph knows of a relation, {} where nothing. By its name a tested one is not found under
+        --defer, which renders another schema, nor behind a `where`, which renders a subquery: there the
+        test's own node says what it is attached to.
     -#}
-    {%- if execute and relation is not string -%}
-        {%- for node in graph.sources.values() if node.schema == relation.schema and node.identifier == relation.identifier -%}
-            {{ return((node.config.get("meta") or {}).get("strandline", {})) }}
-        {%- endfor -%}
-        {%- for node in graph.nodes.values()
-            if node.resource_type == "model" and node.schema == relation.schema and node.alias == relation.identifier -%}
-            {{ return({
-                "primary_key": node.config.get("primary_key"),
-                "cursor_field": node.config.get("cursor_field"),
-            }) }}
+    {%- set own = [] -%}
+    {%- if model is defined and model.resource_type == "test" -%}
+        {%- for id in [model.attached_node] + model.depends_on.nodes if id in graph.nodes or id in graph.sources -%}
+            {%- do own.append(graph.nodes.get(id) or graph.sources.get(id)) -%}
         {%- endfor -%}
     {%- endif -%}
-    {{ return({}) }}
+    {%- if relation is not string -%}
+        {%- for node in own + graph.sources.values() | list + graph.nodes.values() | list if node.schema == relation.schema
+            and (node.get("identifier") or node.get("alias") or node.name) == relation.identifier -%}
+            {{ return(node) }}
+        {%- endfor -%}
+    {%- endif -%}
+    {{ return(own[0] if own else {}) }}
+{%- endmacro %}
+
+
+{% macro tested_settings(relation) -%}
+    {#-
+        What the project says of a relation: config.meta.strandline, with {primary_key, cursor_field} of a
+        model's config. Tests fall back on it for arguments that were not given.
+    -#}
+    {%- set settings = {} -%}
+    {%- if execute -%}
+        {%- set node = strandline.tested_node(relation) -%}
+        {%- set configured = node.get("config") or {} -%}
+        {%- do settings.update((configured.get("meta") or {}).get("strandline") or {}) -%}
+        {%- for name in ["primary_key", "cursor_field"] if node.get("resource_type") == "model" and configured.get(name) -%}
+            {%- do settings.update({name: configured.get(name)}) -%}
+        {%- endfor -%}
+    {%- endif -%}
+    {{ return(settings) }}
+{%- endmacro %}
+
+
+{% macro tested_relation(relation) -%}
+    {#- The table that is tested, also where a `where` made a subquery of it; an error where there is none. -#}
+    {%- if not execute -%}
+        {{ return(relation) }}
+    {%- endif -%}
+    {%- set node = strandline.tested_node(relation) -%}
+    {%- if relation is string -%}
+        {%- set tested = strandline.exactly(node.schema, node.get("identifier") or node.get("alias") or node.name) -%}
+    {%- else -%}
+        {%- set tested = strandline.exactly(relation.schema, relation.identifier) -%}
+    {%- endif -%}
+    {%- if relation is not string and not strandline.exists(tested) -%}
+        {{ exceptions.raise_compiler_error(
+            strandline.test_on(tested) ~ ": there is no such table. `loader run` makes a raw table, `dbt run` a snapshot; "
+            ~ "if it is in another schema or has another name, correct "
+            ~ node.get("original_file_path", "the project") ~ "."
+        ) }}
+    {%- endif -%}
+    {{ return(tested) }}
+{%- endmacro %}
+
+
+{% macro tested_table(relation, test) -%}
+    {#- For tests that judge a table with its state, its ledger and its commits: a part of it proves nothing. -#}
+    {%- if execute and relation is string -%}
+        {{ exceptions.raise_compiler_error(
+            strandline.test_on(relation) ~ " judges the whole table, by its batches, so it cannot take a `where`. Remove "
+            ~ "`where` from its config; a known incident is acknowledged in config.meta.strandline.acknowledged."
+        ) }}
+    {%- endif -%}
+    {{ return(strandline.tested_relation(relation)) }}
+{%- endmacro %}
+
+
+{% macro tested_rows(relation, row_condition=none) -%}
+    {#-
+        The rows that a test looks at, ready for an alias: those of dbt's `where`, which comes as a subquery
+        with an alias of its own, and of the condition.
+    -#}
+    {%- if not execute -%}
+        {{ return(relation) }}
+    {%- endif -%}
+    {%- if relation is string -%}
+        {%- set rows = modules.re.sub("\\)\\s*(as\\s+)?[A-Za-z_]\\w*\\s*$", ")", relation.strip()) -%}
+    {%- else -%}
+        {%- set rows = strandline.tested_relation(relation) -%}
+    {%- endif -%}
+    {%- if not row_condition -%}
+        {{ return(rows) }}
+    {%- endif -%}
+    {{ return("(select * from " ~ rows ~ " as all_rows where " ~ row_condition ~ ")") }}
+{%- endmacro %}
+
+
+{% macro test_on(relation) -%}
+    {#- How messages name a test and its table. -#}
+    {%- set test = model.test_metadata.name if model is defined and model.resource_type == "test" and model.test_metadata
+        else "of strandline" -%}
+    {%- set node = strandline.tested_node(relation) if relation is string else {} -%}
+    {%- set schema = node.get("schema", "") if relation is string else relation.schema -%}
+    {%- set table = (node.get("identifier") or node.get("alias") or "") if relation is string else relation.identifier -%}
+    {{ return("Test " ~ test ~ " on " ~ schema ~ "." ~ table) }}
 {%- endmacro %}
 
 
@@ -24,8 +117,7 @@
         {{ return(["primary_key"]) }}
     {%- endif -%}
     {%- set keys = strandline.key_columns(
-        primary_key or strandline.tested_settings(relation).get("primary_key"),
-        "Test " ~ test ~ " on " ~ relation
+        primary_key or strandline.tested_settings(relation).get("primary_key"), strandline.test_on(relation)
     ) -%}
     {%- do strandline.check_tested(relation, keys, "primary_key", primary_key) -%}
     {{ return(keys) }}
@@ -50,24 +142,25 @@
 
 {% macro check_tested(relation, names, role, given) -%}
     {#-
-        Refuses a test that names a column which is not there: Spark would answer with its whole
-        plan. A relation that dbt's `where` made a subquery of, and one without a table, pass.
+        Refuses a test that names a column which is not there: Spark would answer with its whole plan.
     -#}
-    {%- if not execute or not names or relation is string or model is not defined or model.resource_type != "test" -%}
+    {%- if not execute or not names or model is not defined or model.resource_type != "test" -%}
         {{ return(none) }}
     {%- endif -%}
-    {%- set columns = adapter.get_columns_in_relation(relation) | map(attribute="name") | list -%}
+    {%- set tested = strandline.tested_relation(relation) -%}
+    {%- set columns = adapter.get_columns_in_relation(tested) | map(attribute="name") | list -%}
     {%- set known = columns | map("lower") | list -%}
-    {%- set node_id = model.attached_node or model.depends_on.nodes | first | default("") -%}
-    {%- set node = graph.nodes.get(node_id) or graph.sources.get(node_id) or {} -%}
+    {%- set node = strandline.tested_node(relation) -%}
+    {%- set node_id = node.get("unique_id", "") -%}
     {%- for name in names if columns and name | lower not in known -%}
         {%- set shown = columns | reject("in", ["_cq_source_name", "_cq_sync_time", "_cq_batch", "_cq_seq",
             "_cq_row_hash", "_cq_deleted", "_cq_generation"]) | list -%}
         {{ exceptions.raise_compiler_error(
             "Test " ~ model.test_metadata.name ~ " on " ~ node_id.split(".")[0] ~ " "
-            ~ (node_id.split(".")[2:] | join(".")) ~ ": its " ~ role ~ " '" ~ name ~ "' is not a column of " ~ relation
-            ~ ", which has " ~ shown[:20] | join(", ") ~ (", ..." if shown | length > 20 else "") ~ ". Correct " ~ role
-            ~ " in " ~ (model.original_file_path if given else node.get("original_file_path", "the project")) ~ "."
+            ~ (node_id.split(".")[2:] | join(".")) ~ ": its " ~ role ~ " '" ~ name ~ "' is not a column of "
+            ~ tested.schema ~ "." ~ tested.identifier ~ ", which has " ~ shown[:20] | join(", ")
+            ~ (", ..." if shown | length > 20 else "") ~ ". Correct " ~ role ~ " in "
+            ~ (model.original_file_path if given else node.get("original_file_path", "the project")) ~ "."
         ) }}
     {%- endfor -%}
 {%- endmacro %}
@@ -81,7 +174,7 @@
     {%- set cursor = strandline.tested_cursor(relation, cursor_field) -%}
     {%- if not cursor -%}
         {{ exceptions.raise_compiler_error(
-            "Test " ~ test ~ " on " ~ relation ~ " needs a cursor_field: give it as an argument or in the source's "
+            strandline.test_on(relation) ~ " needs a cursor_field: give it as an argument or in the source's "
             ~ "config.meta.strandline."
         ) }}
     {%- endif -%}
@@ -92,11 +185,11 @@
 {% macro tested_time(relation, cursor_field, test) -%}
     {#- The cursor column, which must be a time: a number is never in the future. -#}
     {%- set cursor = strandline.tested_order(relation, cursor_field, test) -%}
-    {%- if execute and relation is not string -%}
-        {%- set type = strandline.column_type(relation, cursor) -%}
+    {%- if execute -%}
+        {%- set type = strandline.column_type(strandline.tested_relation(relation), cursor) -%}
         {%- if type not in ("date", "timestamp", "timestamp_ntz") -%}
             {{ exceptions.raise_compiler_error(
-                "Test " ~ test ~ " on " ~ relation ~ ": the cursor " ~ cursor ~ " is "
+                strandline.test_on(relation) ~ ": the cursor " ~ cursor ~ " is "
                 ~ ("of type " ~ type if type else "not among its columns")
                 ~ ". It asks about dates and timestamps: remove the test, or name a column that is one."
             ) }}
@@ -106,50 +199,23 @@
 {%- endmacro %}
 
 
-{% macro tested_rows(relation, row_condition) -%}
-    {#- Beside the config `where`, which hides from a test what it tests: the condition, and all else kept. -#}
-    {%- if not row_condition -%}
-        {{ return(relation) }}
-    {%- endif -%}
-    {{ return("(select * from " ~ relation ~ " as all_rows where " ~ row_condition ~ ")") }}
-{%- endmacro %}
-
-
-{% macro tested_table(relation, test) -%}
-    {#- State and ledger stand beside the raw table: these tests need the table itself. -#}
-    {%- if execute and relation is string -%}
-        {{ exceptions.raise_compiler_error(
-            "Test " ~ test ~ " looks up the state and the ledger of a raw table, so it cannot take a `where`. "
-            ~ "Remove `where` from its config."
-        ) }}
-    {%- endif -%}
-    {{ return(relation) }}
-{%- endmacro %}
-
-
 {% macro tested_source(snapshot, raw, test) -%}
     {#- The raw table of a snapshot: the one that is named, else the only source its model reads. -#}
     {%- if raw is not none -%}
         {{ return(raw) }}
     {%- endif -%}
+    {%- set reads = (strandline.tested_node(snapshot).get("depends_on") or {}).get("nodes") or [] -%}
     {%- set found = [] -%}
-    {%- for node in graph.nodes.values()
-        if node.resource_type == "model"
-        and node.schema == snapshot.schema
-        and (node.alias or node.name) == snapshot.identifier -%}
-        {%- for source in graph.sources.values() if source.unique_id in node.depends_on.nodes -%}
-            {%- do found.append(source) -%}
-        {%- endfor -%}
+    {%- for source in graph.sources.values() if source.unique_id in reads -%}
+        {%- do found.append(source) -%}
     {%- endfor -%}
     {%- if found | length != 1 -%}
         {{ exceptions.raise_compiler_error(
-            "Test " ~ test ~ " on " ~ snapshot ~ ": its model reads " ~ found | length
+            strandline.test_on(snapshot) ~ ": its model reads " ~ found | length
             ~ " sources. Name the raw table: `raw: source('...', '...')`."
         ) }}
     {%- endif -%}
-    {{ return(api.Relation.create(
-        schema=found[0].schema, identifier=found[0].identifier, quote_policy=found[0].quoting
-    )) }}
+    {{ return(strandline.exactly(found[0].schema, found[0].identifier)) }}
 {%- endmacro %}
 
 

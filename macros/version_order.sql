@@ -1,16 +1,26 @@
-{% macro version_order(cursor_field=none, alias=none) -%}
-    {{- return(adapter.dispatch("version_order", "strandline")(cursor_field, alias)) -}}
+{% macro version_order(cursor_field=none, alias=none, tables=[]) -%}
+    {{- return(adapter.dispatch("version_order", "strandline")(cursor_field, alias, tables)) -}}
 {%- endmacro %}
 
 
-{% macro default__version_order(cursor_field, alias) -%}
+{% macro default__version_order(cursor_field, alias, tables) -%}
     {#-
         The one place where the order of a key's versions is written. A struct compares field by
         field with null lowest, so it is total: no two versions of a key are equal, and a null
-        cursor neither wins nor makes max_by() return null as a scalar order would.
+        cursor neither wins nor makes max_by() return null as a scalar order would. Generations and
+        batches are numbered by each raw table for itself: of several, the later in `tables` (names, as in
+        `_cq_table`) overrules.
     -#}
     {%- set prefix = alias ~ "." if alias else "" -%}
-    {%- set fields = [prefix ~ "_cq_generation"] -%}
+    {%- set fields = [] -%}
+    {%- if tables | length > 1 -%}
+        {%- set names = [] -%}
+        {%- for name in tables -%}
+            {%- do names.append(strandline.text_literal(name)) -%}
+        {%- endfor -%}
+        {%- do fields.append("array_position(array(" ~ names | join(", ") ~ "), " ~ prefix ~ "_cq_table) as table") -%}
+    {%- endif -%}
+    {%- do fields.append(prefix ~ "_cq_generation") -%}
     {%- if cursor_field -%}
         {%- do fields.append(prefix ~ strandline.quoted(cursor_field)) -%}
     {%- endif -%}

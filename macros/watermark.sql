@@ -15,12 +15,13 @@
 
 {% macro watermark(relation) -%}
     {#-
-        What a table of a deduped_ materialization covers: {batch, generation_floor, snapshot_id,
-        primary_key, cursor_field, raw, raw_ids, materialization, exact, said}. The property is believed while the
-        table's content is the one that it was written for (`exact`). After a crash between merge
-        and property, a rollback or a foreign write, the newest batch among the table's own rows
-        takes its place: never above what was applied, at worst a batch is merged again, which
-        changes nothing. `said` is the batch of the property all the same. none: not a table of ours.
+        What a table of a deduped_ materialization covers: {batches, said, exact, generation_floor,
+        snapshot_id, primary_key, cursor_field, row_filter, raw, raw_ids, definition, select, materialization}.
+        `batches` ({raw table: newest batch}) is believed while the table's content is the one that it was
+        written for (`exact`). After a crash between merge and property, a rollback or a foreign write, the
+        newest batches among the table's own rows take its place: never above what was applied, at worst
+        a batch is merged again, which changes nothing. `said` is the property's all the same, for proofs:
+        a table that lost rows does not say so itself. none: not a table of ours.
     -#}
     {%- set properties = strandline.table_properties(relation) -%}
     {%- if "strandline.watermark" not in properties -%}
@@ -28,15 +29,37 @@
     {%- endif -%}
     {%- set stored = fromjson(properties["strandline.watermark"]) -%}
     {%- set snapshot = strandline.current_snapshot(relation) -%}
+    {%- if "batches" not in stored -%}
+        {#- Written by a version that knew one raw table only. -#}
+        {%- do stored.update({"batches": {(stored.get("raw") or [""])[0]: stored["batch"]}}) -%}
+    {%- endif -%}
     {%- do stored.update({
         "exact": snapshot is not none and stored.get("snapshot_id") == snapshot,
         "materialization": properties.get("strandline.materialization", "deduped_latest"),
-        "said": stored["batch"],
+        "said": stored["batches"],
+        "select": properties.get("strandline.select"),
     }) -%}
     {%- if not stored["exact"] -%}
-        {%- do stored.update({"batch": strandline.head_batch(relation) or 0}) -%}
+        {%- do stored.update({"batches": strandline.own_batches(relation, stored["said"] | list)}) -%}
     {%- endif -%}
     {{ return(stored) }}
+{%- endmacro %}
+
+
+{% macro own_batches(relation, names) -%}
+    {#- The newest batch of each raw table among a table's own rows. -#}
+    {%- set batches = {} -%}
+    {%- for name in names -%}
+        {%- do batches.update({name: 0}) -%}
+    {%- endfor -%}
+    {%- if names | length == 1 -%}
+        {%- do batches.update({names[0]: strandline.head_batch(relation) or 0}) -%}
+    {%- elif names -%}
+        {%- for row in run_query("select _cq_table, max(_cq_batch) from " ~ relation ~ " as versions group by 1") if row[0] in batches -%}
+            {%- do batches.update({row[0]: row[1] | int}) -%}
+        {%- endfor -%}
+    {%- endif -%}
+    {{ return(batches) }}
 {%- endmacro %}
 
 
@@ -47,22 +70,31 @@
 
 
 {% macro watermark_text(goal, snapshot_id=none) -%}
+    {%- set batches = {} -%}
+    {%- set raw_ids = {} -%}
+    {%- for table in goal.tables -%}
+        {%- do batches.update({table.name: table.head}) -%}
+        {%- do raw_ids.update({table.name: table.id} if table.name else {}) -%}
+    {%- endfor -%}
     {{- return(tojson({
-        "batch": goal.head or 0,
+        "batch": batches.values() | min,
+        "batches": batches,
         "cursor_field": goal.cursor_field,
+        "definition": goal.definition,
         "generation_floor": goal.floor,
         "primary_key": goal.primary_key,
-        "raw": goal.raw,
-        "raw_ids": goal.raw_ids,
+        "raw": goal.tables | map(attribute="name") | select | list,
+        "raw_ids": raw_ids,
+        "row_filter": goal.row_filter,
         "snapshot_id": snapshot_id,
     }, sort_keys=true)) -}}
 {%- endmacro %}
 
 
-{% macro set_watermark(relation, goal) -%}
+{% macro set_watermark(relation, goal, sql) -%}
     {%- set text = strandline.watermark_text(goal, strandline.current_snapshot(relation)) -%}
     {%- do strandline.run_statement(
-        "alter table " ~ relation ~ " set tblproperties ('strandline.watermark' = "
-        ~ strandline.text_literal(text) ~ ")"
+        "alter table " ~ relation ~ " set tblproperties ('strandline.watermark' = " ~ strandline.text_literal(text)
+        ~ ", 'strandline.select' = " ~ strandline.text_literal(sql) ~ ")"
     ) -%}
 {%- endmacro %}

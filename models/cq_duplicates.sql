@@ -1,7 +1,7 @@
 {#- The raw tables are found in the project's sources at run time: whoever declares one need not
     name it here again. That leaves no edge in the graph; the tables are written by the loader
     before dbt begins. -#}
-{%- set tables = strandline.keyed_sources() if execute else [] -%}
+{%- set tables = strandline.keyed_sources() if execute and not flags.EMPTY else [] -%}
 {%- if tables %}
 {%- for table in tables %}
 select

@@ -17,7 +17,11 @@ successes as (
                 cursor_field,
                 cursor_high as cursor,
                 -- a number or a text marks a place, not a time: there is no telling how far behind it is
-                if(cursor_type in ('date', 'timestamp', 'timestamptz'), cast(cursor_high as timestamp), null) as at
+                if(
+                    cursor_type in ('date', 'timestamp', 'timestamptz'),
+                    {{ strandline.cursor_value("cursor_high", "timestamp") }},
+                    null
+                ) as at
             ),
             started_at
         ) as stored

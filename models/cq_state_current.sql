@@ -1,7 +1,7 @@
 {%- do strandline.check_dispatch() -%}
 {%- set state = source("strandline", "_cq_state") -%}
-{%- if execute and load_relation(state) is none -%}
-    {#- Nothing was synced yet: an empty table, so that what reads this model can be built. -#}
+{%- if execute and (flags.EMPTY or not strandline.exists(state)) -%}
+    {#- Nothing was synced yet, or --empty: an empty table, so that what reads this model can be built. -#}
     {%- set state = "(" ~ strandline.no_state() ~ ")" -%}
 {%- endif -%}
 with state as (

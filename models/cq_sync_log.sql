@@ -1,5 +1,5 @@
 {%- set syncs = source("strandline", "_cq_syncs") -%}
-{%- if execute and load_relation(syncs) is none -%}
+{%- if execute and (flags.EMPTY or not strandline.exists(syncs)) -%}
     {%- set syncs = "(" ~ strandline.no_syncs() ~ ")" -%}
 {%- endif -%}
 with syncs as (

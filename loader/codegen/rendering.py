@@ -158,7 +158,10 @@ def _history(one: Named) -> dict[str, Any]:
         f"Every version of each row of {table.full_name}, by {', '.join(table.key)}, and when it "
         "was valid."
     )
-    tests = [{"strandline.unique_key": {"arguments": {"row_condition": "is_current"}}}]
+    tests: list[Any] = [
+        {"strandline.unique_key": {"arguments": {"row_condition": "is_current"}}},
+        "strandline.history_matches_raw",
+    ]
     return _model(one, HISTORY, about, tests, _HISTORY_COLUMNS)
 
 

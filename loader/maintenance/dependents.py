@@ -1,14 +1,14 @@
 """Tables that dbt models keep from raw tables: what compaction must not take from under them.
 
 The package's materializations say it in their tables' properties: ``strandline.watermark`` (JSON:
-the batch that was merged, the key, the cursor, the relations that were read) and
+the batch of each relation that was merged, the key, the cursor) and
 ``strandline.materialization``. `macros/maintenance/dependents.sql` reads the same.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,14 @@ from pyspark.errors import AnalysisException, PySparkException
 
 from loader.errors import TableError, sentence
 from loader.lake import Lake
+from loader.literal import text_literal
 from loader.order import quoted
 
 WATERMARK = "strandline.watermark"
 MATERIALIZATION = "strandline.materialization"
 HISTORY = "deduped_history"
+# the column by which a model that reads several raw tables tells them apart
+UNION = "_cq_table"
 
 
 @dataclass(frozen=True)
@@ -32,21 +35,26 @@ class Dependent:
         name: ``schema.table``.
         history: whether it shows all versions, so that a full rebuild of it needs all of them.
         raw: the relations it reads, ``schema.table`` in lower case; None where it does not say.
-        batch: the newest batch that is certainly merged.
-        key: the key that it was built with.
+        batches: of each of them the newest batch that is certainly merged; under "" that of a
+            table that does not say what it reads.
+        key: the key that it was built with, without what only tells raw tables apart.
         cursor: the cursor that it was built with.
     """
 
     name: str
     history: bool
     raw: frozenset[str] | None
-    batch: int
+    batches: Mapping[str, int]
     key: tuple[str, ...]
     cursor: str | None
 
     def reads(self, raw: str) -> bool:
         """Whether it is, or may be, built from a raw table (``schema.table``)."""
         return self.raw is None or raw.lower() in self.raw
+
+    def merged(self, raw: str) -> int:
+        """The newest batch of a raw table (``schema.table``) that is certainly merged."""
+        return self.batches.get(raw.lower(), self.batches.get("", 0))
 
     def agrees(self, key: tuple[str, ...], cursor: str | None) -> bool:
         """Whether what stays of each `key`, ordered by `cursor`, is all that it needs.
@@ -103,7 +111,7 @@ def _dependent(lake: Lake, namespace: str, schema: str, table: str) -> Dependent
             properties.get(MATERIALIZATION) == HISTORY,
             frozenset(str(one).lower() for one in raw) if raw else None,
             _merged(lake, qualified, said),
-            tuple(said.get("primary_key") or ()),
+            tuple(name for name in said.get("primary_key") or () if name.lower() != UNION),
             said.get("cursor_field"),
         )
     except (PySparkException, Py4JError, ValueError, AttributeError) as problem:
@@ -116,14 +124,20 @@ def _dependent(lake: Lake, namespace: str, schema: str, table: str) -> Dependent
         ) from problem
 
 
-def _merged(lake: Lake, qualified: str, said: dict[str, Any]) -> int:
-    """The batch of a watermark; of a table that changed since, the newest among its own rows."""
+def _merged(lake: Lake, qualified: str, said: dict[str, Any]) -> dict[str, int]:
+    """The batches of a watermark; of a table that changed since, the newest among its own rows."""
+    raw = [str(one).lower() for one in said.get("raw") or [""]]
+    stored = said.get("batches") or {raw[0]: said.get("batch")}
     refs = lake.spark.sql(
         f"select cast(snapshot_id as string) as id from {qualified}.refs where name = 'main'"
     ).collect()
     if refs and refs[0]["id"] == said.get("snapshot_id"):
-        return int(said.get("batch") or 0)
-    if "_cq_batch" not in lake.spark.table(qualified).columns:
-        return 0
-    [row] = lake.spark.sql(f"select max(_cq_batch) as batch from {qualified}").collect()
-    return int(row["batch"] or 0)
+        return {name.lower(): int(batch or 0) for name, batch in stored.items()}
+    columns = lake.spark.table(qualified).columns
+    if "_cq_batch" not in columns:
+        return {}
+    name = UNION if UNION in columns else text_literal(raw[0])
+    rows = lake.spark.sql(
+        f"select lower({name}) as name, max(_cq_batch) as batch from {qualified} group by 1"
+    ).collect()
+    return {row["name"]: int(row["batch"] or 0) for row in rows if row["name"] is not None}

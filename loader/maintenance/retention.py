@@ -198,8 +198,9 @@ def _horizon(
             days = "1 day" if keep.days == 1 else f"{keep.days} days"
             batch, note = young["batch"] - 1, f"nothing is older than {days}"
     for one in kept_from_it:
-        if one.batch < batch:
-            batch, note = one.batch, f"{one.name} has merged up to batch {one.batch} only"
+        merged = one.merged(f"{lake.schema}.{table}")
+        if merged < batch:
+            batch, note = merged, f"{one.name} has merged up to batch {merged} only"
     told = note if batch < 1 or "merged" in note else ""
     return max(batch, 0), told
 

@@ -14,10 +14,13 @@
             {%- do horizon.update({"batch": young | int - 1, "note": "nothing is older than " ~ days ~ (" day" if days | int == 1 else " days")}) -%}
         {%- endif -%}
     {%- endif -%}
-    {%- for one in kept_from_it if one.batch < horizon.batch -%}
-        {%- do horizon.update({
-            "batch": one.batch, "note": one.name ~ " has merged up to batch " ~ one.batch ~ " only", "tell": true,
-        }) -%}
+    {%- for one in kept_from_it -%}
+        {%- set merged = strandline.merged_to(one, relation) -%}
+        {%- if merged < horizon.batch -%}
+            {%- do horizon.update({
+                "batch": merged, "note": one.name ~ " has merged up to batch " ~ merged ~ " only", "tell": true,
+            }) -%}
+        {%- endif -%}
     {%- endfor -%}
     {{ return({
         "batch": [horizon.batch, 0] | max,
@@ -35,7 +38,7 @@
     {%- set syncs = strandline.syncs_relation(relation.schema) -%}
     {%- set type = strandline.column_type(relation, cursor_field) -%}
     {%- set floors = {} -%}
-    {%- if load_relation(syncs) is not none -%}
+    {%- if strandline.exists(syncs) -%}
         {%- set windows_sql -%}
             select
                 {{ "source_name" if sharers else "''" }},
@@ -50,7 +53,7 @@
         {%- for row in run_query(windows_sql) if not sharers or row[0] in sharers -%}
             {%- set texts = [] -%}
             {%- for text in [row[1], row[2]] if text is not none -%}
-                {%- do texts.append("cast(" ~ strandline.text_literal(text) ~ " as " ~ type ~ ")") -%}
+                {%- do texts.append(strandline.cursor_value(strandline.text_literal(text), type)) -%}
             {%- endfor -%}
             {%- set lowest = "least(" ~ texts | join(", ") ~ ")" if texts | length > 1 else texts | first -%}
             {%- do floors.update({row[0]: lowest if texts else "cast(null as " ~ type ~ ")"}) -%}

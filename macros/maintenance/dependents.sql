@@ -1,6 +1,6 @@
 {% macro dependents() -%}
     {#-
-        All tables of the catalog that a deduped_ materialization keeps: [{name, history, raw, batch,
+        All tables of the catalog that a deduped_ materialization keeps: [{name, history, raw, batches,
         primary_key, cursor_field}], whichever project built them. Python's twin is
         loader/maintenance/dependents.py.
     -#}
@@ -15,8 +15,8 @@
                     "name": row[0] ~ "." ~ row[1],
                     "history": stored.materialization == "deduped_history",
                     "raw": stored.get("raw") or [],
-                    "batch": stored.batch | int,
-                    "primary_key": stored.primary_key or [],
+                    "batches": stored.batches,
+                    "primary_key": (stored.primary_key or []) | reject("equalto", "_cq_table") | list,
                     "cursor_field": stored.cursor_field,
                 }) -%}
             {%- endif -%}
@@ -43,6 +43,16 @@
     {#- Whether a table is, or may be, built from a raw table: one that does not say may be. -#}
     {%- set name = (relation.schema ~ "." ~ relation.identifier) | lower -%}
     {{ return(not dependent.raw or name in dependent.raw | map("lower") | list) }}
+{%- endmacro %}
+
+
+{% macro merged_to(dependent, relation) -%}
+    {#- The newest batch of a raw table that a table has certainly merged. -#}
+    {%- set name = (relation.schema ~ "." ~ relation.identifier) | lower -%}
+    {%- for raw, batch in dependent.batches.items() if raw | lower in (name, "") -%}
+        {{ return(batch | int) }}
+    {%- endfor -%}
+    {{ return(0) }}
 {%- endmacro %}
 
 

@@ -44,7 +44,7 @@
         loader/maintenance/expiry.py.
     -#}
     {%- set name = strandline.full_name(relation) -%}
-    {%- set shared = [var("strandline__state_table", "_cq_state"), var("strandline__syncs_table", "_cq_syncs")] -%}
+    {%- set shared = [strandline.state_relation("").identifier, strandline.syncs_relation("").identifier] -%}
     {%- set least = "1" if relation.identifier in shared else "if(published, 0, 1)" -%}
     {%- set snapshots_sql -%}
         select

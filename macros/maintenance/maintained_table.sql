@@ -5,7 +5,7 @@
     {%- endif -%}
     {%- set schema, dot, table = relation.partition(".") -%}
     {%- set named = api.Relation.create(
-        schema=schema if dot else var("strandline__raw_schema", "raw"), identifier=table if dot else relation
+        schema=schema if dot else strandline.raw_schema(), identifier=table if dot else relation
     ) -%}
     {%- if load_relation(named) is none -%}
         {{ exceptions.raise_compiler_error(

@@ -7,8 +7,8 @@
     {%- if keep | int < 1 -%}
         {{ exceptions.raise_compiler_error("prune_state: keep is " ~ keep ~ ". Keep 1 version of each cursor at least.") }}
     {%- endif -%}
-    {%- set state = strandline.state_relation(schema or var("strandline__raw_schema", "raw")) -%}
-    {%- if load_relation(state) is none -%}
+    {%- set state = strandline.state_relation(schema or strandline.raw_schema()) -%}
+    {%- if not strandline.exists(state) -%}
         {{ exceptions.raise_compiler_error(
             "prune_state: there is no table " ~ state ~ ". Cursors that the loader keeps elsewhere are pruned by "
             ~ "`loader state prune`; another schema is named by `schema`."

@@ -14,7 +14,7 @@
     {%- if strandline.is_raw(name) -%}
         {%- set syncs = strandline.syncs_relation(table.schema) -%}
         {%- set cursor = strandline.tested_cursor(table, none) -%}
-        {%- if not cursor and load_relation(syncs) is not none -%}
+        {%- if not cursor and strandline.exists(syncs) -%}
             {%- set cursor = strandline.synced_cursor(syncs, table.identifier) -%}
         {%- endif -%}
         {%- do strandline.rewrite_raw(table, cursor) -%}

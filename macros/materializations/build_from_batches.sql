@@ -5,26 +5,28 @@
     -#}
     {%- set owner = "Model '" ~ model.name ~ "' (" ~ materialization ~ ")" -%}
     {%- set target = this.incorporate(type="table") -%}
-    {%- set existing = load_relation(this) -%}
+    {%- set existing = strandline.existing(this) -%}
 
     {{ run_hooks(pre_hooks) }}
 
-    {%- if flags.EMPTY and existing is not none -%}
-        {{ exceptions.raise_compiler_error(
-            owner ~ ": --empty would empty " ~ target ~ ". Leave --empty away, or build into a schema of its own "
-            ~ "(--target)."
-        ) }}
-    {%- endif -%}
+    {%- do strandline.check_all_rows_asked(existing, target, owner) -%}
 
-    {%- set columns = get_columns_in_query(sql) -%}
+    {%- set selected = strandline.query_types(sql) -%}
+    {%- set columns = selected.values() | map(attribute="name") | list -%}
     {%- set goal = strandline.goal(sql, columns, materialization, added_columns, owner) -%}
     {%- set covered = strandline.watermark(existing) if existing is not none and existing.is_iceberg else none -%}
     {%- set plan = strandline.build_plan(covered, goal, owner) -%}
     {%- if plan.step == "merge" -%}
-        {%- set differing = strandline.follow_schema(target, sql, columns) -%}
+        {%- if config.get("contract").enforced -%}
+            {%- do get_assert_columns_equivalent(strandline.versions_select(sql, goal, columns)) -%}
+        {%- endif -%}
+        {%- set differing = strandline.follow_schema(target, selected, owner) -%}
         {%- if differing -%}
             {%- do plan.update({"step": "build", "reason": "the type of " ~ differing | join(", ") ~ " changed"}) -%}
         {%- endif -%}
+    {%- endif -%}
+    {%- if plan.step != "nothing" -%}
+        {%- do strandline.check_whole_keys(sql, goal, plan, owner) -%}
     {%- endif -%}
 
     {%- if plan.step == "build" -%}
@@ -35,20 +37,20 @@
             {%- do adapter.drop_relation(existing) -%}
         {%- endif -%}
         {%- call statement("main") -%}
-            {{ strandline.build_sql(target, strandline.versions_select(sql, goal, columns), goal) }}
+            {{ strandline.build_sql(target, strandline.versions_select(sql, goal, columns), sql, goal) }}
         {%- endcall -%}
-        {%- do strandline.set_watermark(target, goal) -%}
-        {{- store_raw_result(name="main", message="BUILD to batch " ~ (goal.head or 0), code="BUILD", rows_affected="-1") -}}
+        {%- do strandline.set_watermark(target, goal, sql) -%}
+        {{- store_raw_result(name="main", message="BUILD to " ~ strandline.heads_told(goal), code="BUILD", rows_affected="-1") -}}
     {%- elif plan.step == "merge" -%}
         {%- call statement("main") -%}
-            {{ strandline.versions_merge(target, sql, plan.low, goal, columns, covered.exact) }}
+            {{ strandline.versions_merge(target, sql, goal, columns, covered.exact) }}
         {%- endcall -%}
         {%- do strandline.keep_compact(target) -%}
-        {%- do strandline.set_watermark(target, goal) -%}
-        {{- store_raw_result(name="main", message="MERGE to batch " ~ goal.head, code="MERGE", rows_affected="-1") -}}
+        {%- do strandline.set_watermark(target, goal, sql) -%}
+        {{- store_raw_result(name="main", message="MERGE to " ~ strandline.heads_told(goal), code="MERGE", rows_affected="-1") -}}
     {%- else -%}
         {%- call noop_statement("main", "NO NEW BATCH", "NOOP", "0") -%}
-            -- nothing after batch {{ plan.low }}
+            -- nothing after {{ strandline.heads_told(goal) }}
         {%- endcall -%}
     {%- endif -%}
 
@@ -65,44 +67,81 @@
 
 {% macro goal(sql, columns, materialization, added_columns, owner) -%}
     {#-
-        What the table is to cover: {materialization, primary_key, cursor_field, head, generation,
-        refreshes, floor, raw, raw_ids}. Fixed before the first statement: a loader may run meanwhile.
+        What the table is to cover: {materialization, primary_key, cursor_field, row_filter, tables, floor,
+        generation, refreshes, definition}. Fixed before the first statement: a loader may run meanwhile.
+        `tables`: see read_tables(); build_plan() adds to each what is covered, `low`.
     -#}
     {%- set primary_key = strandline.key_columns(config.get("primary_key"), owner) -%}
     {%- set cursor_field = config.get("cursor_field") -%}
     {%- do strandline.check_version_columns(columns, primary_key, cursor_field, added_columns, owner) -%}
-    {#- Before the head: a raw table that is dropped in between is then found by the next build. -#}
-    {%- set raw_ids = {} -%}
-    {%- for relation in strandline.model_sources() -%}
-        {%- do raw_ids.update({relation.schema ~ "." ~ relation.identifier: strandline.raw_identity(relation)}) -%}
-        {%- do strandline.check_shared_key(relation, primary_key, owner) -%}
-    {%- endfor -%}
-    {%- set newest = run_query(
-        "select max(_cq_batch), max(_cq_generation) from (\n" ~ sql ~ "\n) as versions"
-    ).rows[0] -%}
+    {%- set tables = strandline.read_tables(sql, columns, owner) -%}
+    {%- set views = strandline.read_views(model.depends_on.nodes) -%}
     {%- set goal = {
         "materialization": materialization,
         "primary_key": primary_key,
         "cursor_field": cursor_field,
-        "head": newest[0] | int if newest[0] is not none else none,
-        "generation": newest[1] | int if newest[1] is not none else 0,
-        "refreshes": [],
+        "row_filter": config.get("row_filter"),
+        "tables": tables,
         "floor": none,
-        "raw": raw_ids | list,
-        "raw_ids": raw_ids,
+        "generation": 0,
+        "refreshes": [],
+        "definition": local_md5(tojson([sql, config.get("row_filter"), views], sort_keys=true)),
     } -%}
-    {%- if config.get("as_of") is not none and goal.head is not none -%}
-        {%- set source = strandline.model_source(owner, "as_of") -%}
-        {%- do strandline.check_not_compacted(source, config.get("as_of"), owner) -%}
-        {%- do goal.update({"head": [goal.head, strandline.batch_at(source, config.get("as_of"), owner)] | min}) -%}
+    {%- if materialization == "deduped_history" -%}
+        {%- do goal.update({"generation": strandline.newest_generation(sql, tables)}) -%}
     {%- endif -%}
-    {%- if config.get("delete_stale", false) and goal.head is not none -%}
-        {%- do goal.update({"refreshes": strandline.complete_refreshes(
-            strandline.model_source(owner, "delete_stale"), goal.head, owner
-        )}) -%}
-        {%- do goal.update({"floor": strandline.refresh_floor(goal.refreshes)}) -%}
+    {%- for table in tables if table.relation is not none -%}
+        {%- do strandline.check_shared_key(table.relation, primary_key, owner) -%}
+    {%- endfor -%}
+    {%- if config.get("as_of") is not none -%}
+        {%- for table in strandline.asked_tables(tables, "as_of", owner) -%}
+            {%- do strandline.check_not_compacted(table.relation, config.get("as_of"), owner) -%}
+            {%- do table.update({"head": [table.head, strandline.batch_at(table.relation, config.get("as_of"), owner)] | min}) -%}
+        {%- endfor -%}
+    {%- endif -%}
+    {%- if config.get("delete_stale", false) -%}
+        {%- for table in strandline.asked_tables(tables, "delete_stale", owner) if table.head -%}
+            {%- do table.update({"refreshes": strandline.complete_refreshes(table.relation, table.head, owner)}) -%}
+            {%- do table.update({"floor": strandline.refresh_floor(table.refreshes)}) -%}
+        {%- endfor -%}
+        {%- do strandline.add_refreshes(goal) -%}
     {%- endif -%}
     {{ return(goal) }}
+{%- endmacro %}
+
+
+{% macro newest_generation(sql, tables) -%}
+    {#- Of all that is read, or more: versions below it may have been overruled. Iceberg knows by its metadata. -#}
+    {%- set generations = [0] -%}
+    {%- for table in tables -%}
+        {%- set versions = table.relation or "(\n" ~ sql ~ "\n)" -%}
+        {%- set found = run_query("select max(_cq_generation) from " ~ versions ~ " as versions").columns[0].values()[0] -%}
+        {%- do generations.append(found | int if found is not none else 0) -%}
+    {%- endfor -%}
+    {{ return(generations | max) }}
+{%- endmacro %}
+
+
+{% macro add_refreshes(goal) -%}
+    {#- The refreshes and floors of all tables, each with its table where there are several. -#}
+    {%- set many = goal.tables | length > 1 -%}
+    {%- set floors = {} -%}
+    {%- for table in goal.tables -%}
+        {%- do floors.update({table.name: table.floor}) -%}
+        {%- for refresh in table.refreshes -%}
+            {%- do goal.refreshes.append(dict(refresh, table=table.name) if many else refresh) -%}
+        {%- endfor -%}
+    {%- endfor -%}
+    {%- do goal.update({"floor": floors if many else goal.tables[0].floor}) -%}
+{%- endmacro %}
+
+
+{% macro heads_told(goal) -%}
+    {%- set told = [] -%}
+    {%- for table in goal.tables -%}
+        {%- do told.append("batch " ~ table.head ~ (" of " ~ table.name if goal.tables | length > 1 else "")) -%}
+    {%- endfor -%}
+    {{ return(told | join(", ")) }}
 {%- endmacro %}
 
 
@@ -115,12 +154,17 @@
 {%- endmacro %}
 
 
-{% macro versions_merge(target, sql, low, goal, columns, exact) -%}
+{% macro versions_merge(target, sql, goal, columns, exact) -%}
     {%- if goal.materialization == "deduped_history" -%}
-        {{ strandline.history_merge(target, sql, low, goal, columns, exact) }}
+        {{ strandline.history_merge(target, sql, goal, columns, exact) }}
     {%- else -%}
-        {{ strandline.latest_merge(target, sql, low, goal, columns) }}
+        {{ strandline.latest_merge(target, sql, goal, columns) }}
     {%- endif -%}
+{%- endmacro %}
+
+
+{% macro order_of(goal, alias=none) -%}
+    {{ return(strandline.version_order(goal.cursor_field, alias, goal.tables | map(attribute="name") | list)) }}
 {%- endmacro %}
 
 
@@ -151,54 +195,7 @@
 {%- endmacro %}
 
 
-{% macro build_plan(covered, goal, owner) -%}
-    {#- Whether to build, to merge or to do nothing; a build is always right, a merge is cheap. -#}
-    {%- set plan = {"step": "build", "reason": none, "low": none} -%}
-    {%- if covered is none or should_full_refresh() -%}
-        {{ return(plan) }}
-    {%- endif -%}
-    {%- set head = goal.head or 0 -%}
-    {%- if covered.materialization != goal.materialization -%}
-        {%- do plan.update({"reason": "it was materialized as " ~ covered.materialization}) -%}
-    {%- elif covered.primary_key != goal.primary_key or covered.cursor_field != goal.cursor_field -%}
-        {%- do plan.update({"reason": "primary_key or cursor_field changed"}) -%}
-    {%- elif strandline.reloaded(covered, goal) -%}
-        {%- set reason = strandline.reloaded(covered, goal) ~ " was dropped and loaded anew" -%}
-        {%- if config.get("full_refresh") is false -%}
-            {{ exceptions.raise_compiler_error(
-                owner ~ ": " ~ reason ~ ": " ~ this ~ " shows rows that may be gone, and its config `full_refresh: "
-                ~ "false` forbids building it anew. Remove that for one build; or keep the table under another name "
-                ~ "and drop it here."
-            ) }}
-        {%- endif -%}
-        {%- do plan.update({"reason": reason}) -%}
-    {%- elif covered.generation_floor != goal.floor -%}
-        {%- do plan.update({"reason": "delete_stale: a full refresh changed what it hides"}) -%}
-    {%- elif goal.floor is not none and not covered.exact -%}
-        {%- do plan.update({"reason": "delete_stale: the table was written by others"}) -%}
-    {%- elif head < covered.batch -%}
-        {%- do plan.update({"reason": "what it reads ends at batch " ~ head ~ ", it was built to batch " ~ covered.batch}) -%}
-    {%- elif head == covered.batch -%}
-        {%- do plan.update({"step": "nothing", "low": covered.batch}) -%}
-    {%- else -%}
-        {%- do plan.update({"step": "merge", "low": covered.batch}) -%}
-    {%- endif -%}
-    {{ return(plan) }}
-{%- endmacro %}
-
-
-{% macro reloaded(covered, goal) -%}
-    {#- The raw tables that are others than those the table was built from, under the same names. -#}
-    {%- set before = covered.get("raw_ids", {}) -%}
-    {%- set names = [] -%}
-    {%- for name, identity in goal.raw_ids.items() if name in before and before[name] != identity -%}
-        {%- do names.append(name) -%}
-    {%- endfor -%}
-    {{ return(names | join(", ")) }}
-{%- endmacro %}
-
-
-{% macro build_sql(target, select_sql, goal) -%}
+{% macro build_sql(target, select_sql, sql, goal) -%}
     {%- set properties = {
         "format-version": "2",
         "write.delete.mode": "merge-on-read",
@@ -209,6 +206,7 @@
     {#- Without a snapshot id yet: enough to know the table for ours after a crash before set_watermark(). -#}
     {%- do properties.update({
         "strandline.materialization": goal.materialization,
+        "strandline.select": sql,
         "strandline.watermark": strandline.watermark_text(goal),
     }) -%}
     create or replace table {{ target }}

@@ -6,7 +6,7 @@
 {% macro history_versions(sql, goal, columns) -%}
     {#- The model's versions up to the head, and the tombstones of what full refreshes no longer found. -#}
     {{ return(strandline.with_vanished(
-        "(\n" ~ strandline.up_to_head(sql, goal.head) ~ "\n)", goal.refreshes, columns, goal.primary_key
+        "(\n" ~ strandline.up_to_head(sql, goal.tables) ~ "\n)", goal.refreshes, columns, goal.primary_key
     )) }}
 {%- endmacro %}
 
@@ -15,13 +15,14 @@
     {{ strandline.history_sql(
         strandline.history_versions(sql, goal, columns),
         goal.primary_key,
-        strandline.version_order(goal.cursor_field),
-        strandline.changed_at(goal.cursor_field)
+        strandline.order_of(goal),
+        strandline.changed_at(goal.cursor_field),
+        goal.row_filter
     ) }}
 {%- endmacro %}
 
 
-{% macro history_touched(target, sql, low, goal, columns, exact) -%}
+{% macro history_touched(target, sql, goal, columns, exact) -%}
     {#-
         The CTEs that all statements of a merge begin with: the new versions, and what the table and
         raw hold of each of their keys. A key is `in_order` where everything that is new follows its
@@ -43,7 +44,7 @@
         delta as (
             select *
             from versions
-            where _cq_batch > {{ low }}
+            where {{ strandline.of_batches(goal.tables, above="low") }}
         ),
 
         touched as (
@@ -51,9 +52,9 @@
                 {%- for key in goal.primary_key %}
                 {{ strandline.quoted(key) }},
                 {%- endfor %}
-                min(_cq_generation) as lowest_generation,
-                min(struct({{ cursor }} as at)) as lowest_cursor,
-                min(_cq_changed_at) as earliest
+                min(_cq_generation) as _cq_lowest_generation,
+                min(struct({{ cursor }} as at)) as _cq_lowest_cursor,
+                min(_cq_changed_at) as _cq_earliest
             from delta
             group by
                 {%- for key in goal.primary_key %}
@@ -64,11 +65,11 @@
         stored as (
             select newest.*
             from (
-                select max_by(struct(history.*), {{ strandline.version_order(goal.cursor_field, "history") }}) as newest
+                select max_by(struct(history.*), {{ strandline.order_of(goal, "history") }}) as newest
                 from {{ target }} as history
                 left semi join touched
                     on {{ strandline.same_key(goal.primary_key, "history", "touched") }}
-                where history._cq_batch <= {{ low }}{{ " and history.is_current" if exact }}
+                where {{ strandline.of_batches(goal.tables, up_to="low", alias="history") }}{{ " and history.is_current" if exact }}
                 group by
                     {%- for key in goal.primary_key %}
                     history.{{ strandline.quoted(key) }}{{ "," if not loop.last }}
@@ -76,12 +77,13 @@
             ) as keys
         ),
 
-        tombstones as (
+        -- versions after which the table shows nothing: deletes, and what row_filter leaves out
+        left_keys as (
             select versions.*
             from versions
             left semi join touched
                 on {{ strandline.same_key(goal.primary_key, "versions", "touched") }}
-            where versions._cq_deleted and versions._cq_batch <= {{ low }}
+            where ({{ strandline.hidden(goal) }}) and {{ strandline.of_batches(goal.tables, up_to="low") }}
         ),
 
         last as (
@@ -89,27 +91,27 @@
                 {%- for key in goal.primary_key %}
                 {{ strandline.quoted(key) }},
                 {%- endfor %}
-                max_by(since, place) as since,
-                max_by(struct(at), place) as cursor,
-                max(place)._cq_generation as generation
+                max_by(_cq_since, _cq_place) as _cq_since,
+                max_by(struct(_cq_at as at), _cq_place) as _cq_cursor,
+                max(_cq_place)._cq_generation as _cq_last_generation
             from (
                 select
                     {%- for key in goal.primary_key %}
                     {{ strandline.quoted(key) }},
                     {%- endfor %}
-                    {{ strandline.version_order(goal.cursor_field) }} as place,
-                    {{ cursor }} as at,
-                    valid_from as since
+                    {{ strandline.order_of(goal) }} as _cq_place,
+                    {{ cursor }} as _cq_at,
+                    valid_from as _cq_since
                 from stored
                 union all
                 select
                     {%- for key in goal.primary_key %}
                     {{ strandline.quoted(key) }},
                     {%- endfor %}
-                    {{ strandline.version_order(goal.cursor_field) }},
+                    {{ strandline.order_of(goal) }},
                     {{ cursor }},
                     _cq_changed_at
-                from tombstones
+                from left_keys
             ) as known
             group by
                 {%- for key in goal.primary_key %}
@@ -120,11 +122,13 @@
         keys as (
             select
                 touched.*,
-                last.cursor is null or (
-                    touched.lowest_generation >= {{ goal.generation }}
-                    and touched.lowest_cursor >= last.cursor
-                    and touched.earliest >= last.since
-                ) as in_order
+                last._cq_cursor is null
+                {%- if goal.tables | length == 1 %} or (
+                    touched._cq_lowest_generation >= {{ goal.generation }}
+                    and touched._cq_lowest_cursor >= last._cq_cursor
+                    and touched._cq_earliest >= last._cq_since
+                )
+                {%- endif %} as _cq_in_order
             from touched
             left join last
                 on {{ strandline.same_key(goal.primary_key, "touched", "last") }}
@@ -132,28 +136,28 @@
 {%- endmacro %}
 
 
-{% macro disordered_keys(target, sql, low, goal, columns, exact) -%}
+{% macro disordered_keys(target, sql, goal, columns, exact) -%}
     {%- set count_sql -%}
         with
-        {{ strandline.history_touched(target, sql, low, goal, columns, exact) }}
+        {{ strandline.history_touched(target, sql, goal, columns, exact) }}
 
-        select count(*) from keys where not in_order
+        select count(*) from keys where not _cq_in_order
     {%- endset -%}
     {{ return(run_query(count_sql).columns[0].values()[0] | int) }}
 {%- endmacro %}
 
 
-{% macro history_merge(target, sql, low, goal, columns, exact) -%}
+{% macro history_merge(target, sql, goal, columns, exact) -%}
     {%- set known = columns | map("lower") | list -%}
     {%- set validity = ["valid_from", "valid_to", "is_current"] -%}
-    {%- set existing = adapter.get_columns_in_relation(target) | map(attribute="name") | list -%}
-    {%- set disordered = strandline.disordered_keys(target, sql, low, goal, columns, exact) > 0 -%}
+    {%- set existing = strandline.column_names(target) -%}
+    {%- set disordered = strandline.disordered_keys(target, sql, goal, columns, exact) > 0 -%}
     merge into {{ target }} as history
     using (
         with
-        {{ strandline.history_touched(target, sql, low, goal, columns, exact) }},
+        {{ strandline.history_touched(target, sql, goal, columns, exact) }},
 
-        -- what follows the newest stored version: itself, tombstones after it, what is new
+        -- what follows the newest stored version: itself, what hid its key since, what is new
         followed as (
             select
                 {%- for column in columns %}
@@ -161,25 +165,25 @@
                 {%- endfor %}
                 stored.valid_from as _cq_changed_at
             from stored
-            left semi join (select * from keys where in_order) as keys
+            left semi join (select * from keys where _cq_in_order) as keys
                 on {{ strandline.same_key(goal.primary_key, "stored", "keys") }}
             union all
             select versions.*
-            from (select * from delta union all select * from tombstones) as versions
-            left semi join (select * from keys where in_order) as keys
+            from (select * from delta union all select * from left_keys) as versions
+            left semi join (select * from keys where _cq_in_order) as keys
                 on {{ strandline.same_key(goal.primary_key, "versions", "keys") }}
             {%- if disordered %}
             union all
             select versions.*
             from versions
-            left semi join (select * from keys where not in_order) as keys
+            left semi join (select * from keys where not _cq_in_order) as keys
                 on {{ strandline.same_key(goal.primary_key, "versions", "keys") }}
             {%- endif %}
         ),
 
         computed as (
             {{ strandline.history_sql(
-                "followed", goal.primary_key, strandline.version_order(goal.cursor_field), "_cq_changed_at"
+                "followed", goal.primary_key, strandline.order_of(goal), "_cq_changed_at", goal.row_filter
             ) }}
         )
 
@@ -200,15 +204,14 @@
             history.is_current,
             true as _cq_gone
         from {{ target }} as history
-        left semi join (select * from keys where not in_order) as keys
+        left semi join (select * from keys where not _cq_in_order) as keys
             on {{ strandline.same_key(goal.primary_key, "history", "keys") }}
         left anti join computed
-            on history._cq_batch = computed._cq_batch and history._cq_seq = computed._cq_seq
+            on {{ strandline.same_version(goal, "history", "computed") }}
         {%- endif %}
     ) as delta
     on {{ strandline.same_key(goal.primary_key, "history", "delta") }}
-    and history._cq_batch = delta._cq_batch
-    and history._cq_seq = delta._cq_seq
+    and {{ strandline.same_version(goal, "history", "delta") }}
     {%- if exact and not disordered %}
     -- nothing else can change, and Iceberg leaves out the files of closed rows
     and history.is_current
@@ -228,4 +231,10 @@
         {{ strandline.delta_value(column, known + validity) }}{{ "," if not loop.last }}
         {%- endfor %}
     )
+{%- endmacro %}
+
+
+{% macro same_version(goal, left, right) -%}
+    {{ left }}._cq_batch = {{ right }}._cq_batch and {{ left }}._cq_seq = {{ right }}._cq_seq
+    {%- if goal.tables | length > 1 %} and {{ left }}._cq_table = {{ right }}._cq_table{% endif %}
 {%- endmacro %}

@@ -5,58 +5,68 @@
 
 {% macro latest_select(sql, goal) -%}
     {{ strandline.latest_sql(
-        "(\n" ~ strandline.up_to_head(strandline.shown_generations(sql, goal.floor), goal.head) ~ "\n)",
+        "(\n" ~ strandline.up_to_head(strandline.shown_generations(sql, goal.tables), goal.tables) ~ "\n)",
         goal.primary_key,
-        goal.cursor_field
+        goal.cursor_field,
+        goal.tables | map(attribute="name") | list,
+        goal.row_filter
     ) }}
 {%- endmacro %}
 
 
-{% macro shown_generations(sql, floor) -%}
-    {%- if floor is none -%}
+{% macro shown_generations(sql, tables) -%}
+    {%- set shown = strandline.shown_of(tables) -%}
+    {%- if shown is none -%}
         {{ sql }}
     {%- else -%}
         select *
         from (
             {{ sql }}
         ) as all_generations
-        where {{ strandline.shown_from(floor) }}
+        where {{ shown }}
     {%- endif -%}
 {%- endmacro %}
 
 
-{% macro up_to_head(sql, head) -%}
+{% macro up_to_head(sql, tables) -%}
     {#- What a loader that runs meanwhile publishes waits for the next build. -#}
     select *
     from (
         {{ sql }}
     ) as all_batches
-    where _cq_batch <= {{ head or 0 }}
+    where {{ strandline.of_batches(tables, up_to="head") }}
 {%- endmacro %}
 
 
-{% macro latest_merge(target, sql, low, goal, columns) -%}
+{% macro hidden(goal) -%}
+    {#- The condition on a version, once it is the newest, to keep its key out of the table. -#}
+    {#- As plain as it can be: Iceberg leaves out files without tombstones. -#}
+    _cq_deleted{% if goal.row_filter %} or not coalesce(({{ goal.row_filter }}), false){% endif %}
+{%- endmacro %}
+
+
+{% macro latest_merge(target, sql, goal, columns) -%}
     {%- set known = columns | map("lower") | list -%}
-    {%- set existing = adapter.get_columns_in_relation(target) | map(attribute="name") | list -%}
-    {%- set delta_order = strandline.version_order(goal.cursor_field, "delta") -%}
-    {%- set snapshot_order = strandline.version_order(goal.cursor_field, "snapshot") -%}
+    {%- set existing = strandline.column_names(target) -%}
+    {%- set delta_order = strandline.order_of(goal, "delta") -%}
+    {%- set snapshot_order = strandline.order_of(goal, "snapshot") -%}
     merge into {{ target }} as snapshot
     using (
         with versions as (
-            {{ strandline.shown_generations(sql, goal.floor) }}
+            {{ strandline.shown_generations(sql, goal.tables) }}
         ),
 
         -- literals, not a subquery: Iceberg prunes raw files by their batch statistics
         delta as (
             select *
             from versions
-            where _cq_batch > {{ low }} and _cq_batch <= {{ goal.head }}
+            where {{ strandline.of_batches(goal.tables, above="low", up_to="head") }}
         ),
 
         newest as (
             select keys.newest.*
             from (
-                select max_by(struct(*), {{ strandline.version_order(goal.cursor_field) }}) as newest
+                select max_by(struct(*), {{ strandline.order_of(goal) }}) as newest
                 from delta
                 group by
                     {%- for key in goal.primary_key %}
@@ -65,27 +75,33 @@
             ) as keys
         ),
 
-        -- a deleted key has left the snapshot: only its tombstone tells that a late version is stale
-        tombstones as (
+        -- a key that is deleted or filtered out has left the snapshot: only raw tells that a late version is stale
+        left_keys as (
             select *
             from versions
-            where _cq_deleted and _cq_batch <= {{ low }}
+            where ({{ strandline.hidden(goal) }}) and {{ strandline.of_batches(goal.tables, up_to="low") }}
+        ),
+
+        current as (
+            select newest.*
+            from newest
+            left anti join left_keys
+                on {{ strandline.same_key(goal.primary_key, "newest", "left_keys") }}
+                and {{ strandline.order_of(goal, "left_keys") }} > {{ strandline.order_of(goal, "newest") }}
         )
 
-        select newest.*
-        from newest
-        left anti join tombstones
-            on {{ strandline.same_key(goal.primary_key, "newest", "tombstones") }}
-            and {{ strandline.version_order(goal.cursor_field, "tombstones") }}
-                > {{ strandline.version_order(goal.cursor_field, "newest") }}
+        select
+            *,
+            coalesce({{ strandline.hidden(goal) }}, false) as _cq_hidden
+        from current
     ) as delta
     on {{ strandline.same_key(goal.primary_key, "snapshot", "delta") }}
-    when matched and {{ delta_order }} > {{ snapshot_order }} and delta._cq_deleted then delete
+    when matched and {{ delta_order }} > {{ snapshot_order }} and delta._cq_hidden then delete
     when matched and {{ delta_order }} > {{ snapshot_order }} then update set
         {%- for column in existing %}
         {{ strandline.quoted(column) }} = {{ strandline.delta_value(column, known) }}{{ "," if not loop.last }}
         {%- endfor %}
-    when not matched and not coalesce(delta._cq_deleted, false) then insert (
+    when not matched and not delta._cq_hidden then insert (
         {%- for column in existing %}
         {{ strandline.quoted(column) }}{{ "," if not loop.last }}
         {%- endfor %}

@@ -1,25 +1,30 @@
-{% macro follow_schema(target, sql, columns) -%}
+{% macro follow_schema(target, selected, owner) -%}
     {#-
-        Before a merge: adds the columns that the model selects and the table lacks, widens those
-        whose type has grown. Returns the columns whose type changed in another way: such a table
-        is built anew. typeof() spells a type in full; DESCRIBE shortens a struct of many fields.
+        Before a merge: adds the columns that the model selects (query_types()) and the table lacks, widens
+        those whose type has grown. Returns the columns whose type changed in another way: such a table
+        is built anew. `on_schema_change: fail` and an enforced contract refuse all of it.
     -#}
-    {%- set existing = adapter.get_columns_in_relation(target) | map(attribute="name") | list -%}
-    {%- set stored = strandline.types_of(target, existing) -%}
-    {%- set selected = strandline.types_of("(\n" ~ sql ~ "\n)", columns) -%}
+    {%- set stored = strandline.query_types("select * from " ~ target) -%}
     {%- set added = [] -%}
     {%- set widened = [] -%}
     {%- set differing = [] -%}
-    {%- for column in columns -%}
-        {%- set before, after = stored.get(column | lower), selected[column | lower] -%}
+    {%- for name, column in selected.items() -%}
+        {%- set before, after = (stored[name].type if name in stored else none), column.type -%}
         {%- if before is none -%}
-            {%- do added.append(strandline.quoted(column) ~ " " ~ after) -%}
+            {%- do added.append(strandline.quoted(column.name) ~ " " ~ strandline.quoted_type(after)) -%}
         {%- elif before != after and strandline.is_widening(before, after) -%}
-            {%- do widened.append(strandline.quoted(column) ~ " type " ~ after) -%}
+            {%- do widened.append(strandline.quoted(column.name) ~ " type " ~ after) -%}
         {%- elif before != after and not strandline.is_widening(after, before) -%}
-            {%- do differing.append(column) -%}
+            {%- do differing.append(column.name) -%}
         {%- endif -%}
     {%- endfor -%}
+    {%- if config.get("on_schema_change") == "fail" and (added or widened or differing) -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": what it selects has other columns than " ~ target ~ " (" ~ (added + widened + differing) | join(", ")
+            ~ "), and its config says on_schema_change: fail. Select the columns by name, or build anew with "
+            ~ "--full-refresh."
+        ) }}
+    {%- endif -%}
     {%- if not differing -%}
         {%- if added -%}
             {%- do strandline.run_statement("alter table " ~ target ~ " add columns (" ~ added | join(", ") ~ ")") -%}
@@ -32,22 +37,47 @@
 {%- endmacro %}
 
 
-{% macro types_of(relation, columns) -%}
-    {#- The full type of each column, by its name in lower case. -#}
-    {%- set types_sql -%}
-        select
-            {%- for column in columns %}
-            typeof(first({{ strandline.quoted(column) }})){{ "," if not loop.last }}
-            {%- endfor %}
-        from {{ relation }} as versions
-        where false
-    {%- endset -%}
-    {%- set row = run_query(types_sql).rows[0] -%}
+{% macro query_types(sql) -%}
+    {#-
+        The columns of a SELECT, by their names in lower case: {name, type}. Nothing is run. DESCRIBE shortens
+        a struct of many fields; typeof() spells it in full.
+    -#}
     {%- set types = {} -%}
-    {%- for column in columns -%}
-        {%- do types.update({column | lower: row[loop.index0]}) -%}
+    {%- set shortened = [] -%}
+    {%- for row in run_query("describe query select * from (\n" ~ sql ~ "\n) as versions") -%}
+        {%- do types.update({row[0] | lower: {"name": row[0], "type": row[1]}}) -%}
+        {%- if "more fields" in row[1] -%}
+            {%- do shortened.append(row[0]) -%}
+        {%- endif -%}
     {%- endfor -%}
+    {%- if shortened -%}
+        {%- set types_sql -%}
+            select
+                {%- for name in shortened %}
+                typeof(first({{ strandline.quoted(name) }})){{ "," if not loop.last }}
+                {%- endfor %}
+            from (
+                {{ sql }}
+            ) as versions
+            where false
+        {%- endset -%}
+        {%- set row = run_query(types_sql).rows[0] -%}
+        {%- for name in shortened -%}
+            {%- do types[name | lower].update({"type": row[loop.index0]}) -%}
+        {%- endfor -%}
+    {%- endif -%}
     {{ return(types) }}
+{%- endmacro %}
+
+
+{% macro column_names(relation) -%}
+    {{ return(adapter.get_columns_in_relation(relation) | map(attribute="name") | list) }}
+{%- endmacro %}
+
+
+{% macro quoted_type(type) -%}
+    {#- Spark prints the fields of a struct as they are, and reads only quoted ones where a name has a dash. -#}
+    {{ return(modules.re.sub("([<,])([^<>,:()]+):", "\\1`\\2`:", type)) }}
 {%- endmacro %}
 
 

@@ -44,23 +44,19 @@
 {%- endmacro %}
 
 
-{% macro model_sources() -%}
-    {#- The raw tables that the model reads, as relations. -#}
-    {%- set relations = [] -%}
-    {%- for node in graph.sources.values() if node.unique_id in model.depends_on.nodes -%}
-        {%- do relations.append(api.Relation.create(schema=node.schema, identifier=node.identifier)) -%}
-    {%- endfor -%}
-    {{ return(relations) }}
-{%- endmacro %}
-
-
-{% macro model_source(owner, purpose) -%}
-    {%- set sources = strandline.model_sources() -%}
-    {%- if sources | length != 1 -%}
+{% macro asked_tables(tables, purpose, owner) -%}
+    {#- The raw tables that a model reads, for what is asked of the tables themselves. -#}
+    {%- if tables | map(attribute="relation") | select("none") | list -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": " ~ purpose ~ " asks about one raw table, but the model reads " ~ sources | length
-            ~ " sources. Let it select from exactly one source()."
+            owner ~ ": " ~ purpose ~ " asks about raw tables, and none is known: let its SELECT name them by source()."
         ) }}
     {%- endif -%}
-    {{ return(sources[0]) }}
+    {%- set as_of = config.get("as_of") -%}
+    {%- if purpose == "as_of" and tables | length > 1 and strandline.moment(as_of, owner).kind != "time" -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": as_of " ~ as_of ~ " names a batch or a snapshot, and each of "
+            ~ tables | map(attribute="name") | join(", ") ~ " numbers its own. Give a time."
+        ) }}
+    {%- endif -%}
+    {{ return(tables) }}
 {%- endmacro %}

@@ -78,6 +78,7 @@ def order(row: Row, cursor: str | None) -> tuple[Any, ...]:
     """The place of a version among those of its key."""
     value = row[cursor] if cursor else None
     return (
+        row.get("_place", 0),  # of several raw tables the later overrules
         row["_cq_generation"],
         value is not None,
         value or 0 if cursor != "at" else value or datetime.min,
@@ -103,7 +104,8 @@ def history(rows: Iterable[Row], cursor: str | None) -> dict[Key, Row]:
             if before is not None and _content(before) == _content(row):
                 continue
             if not row["_cq_deleted"]:
-                found[(*key, row["_cq_batch"], row["_cq_seq"])] = {
+                of_table = (row["_cq_table"],) if "_cq_table" in row else ()
+                found[(*key, row["_cq_batch"], row["_cq_seq"], *of_table)] = {
                     **row,
                     "valid_from": valid_from,
                     "valid_to": valid_to,

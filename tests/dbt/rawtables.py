@@ -18,7 +18,8 @@ LEDGER_COLUMNS = (
     "mode string, status string, cursor_field string, cursor_type string, cursor_low string, "
     "cursor_high string, rows_read bigint, rows_appended bigint, rows_redelivered bigint, "
     "rows_null_cursor bigint, lookback string, started_at timestamp, finished_at timestamp, "
-    "snapshot_id bigint, schema_changes string, error string, loader_version string"
+    "snapshot_id bigint, schema_changes string, error string, loader_version string, "
+    "read_from string, read_to string"
 )
 META_COLUMNS = (
     "_cq_source_name string, _cq_sync_time timestamp, _cq_batch bigint, _cq_seq bigint, "
@@ -73,10 +74,20 @@ class RawSchema:
             "tblproperties ('write.metadata.metrics.default' = 'truncate(16)')"
         )
 
-    def append(self, table: str, batch: int, rows: Sequence[Row], generation: int = 1) -> None:
+    def append(
+        self,
+        table: str,
+        batch: int,
+        rows: Sequence[Row],
+        generation: int = 1,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
         """Appends one batch as one commit, rows in emission order.
 
         A row's key ``_deleted`` makes it a tombstone; ``_generation`` overrides the batch's.
+
+        Args:
+            state: what the commit says of the state that became true with it.
         """
         target = self.spark.table(f"{self.schema}.{table}")
         metas = (
@@ -94,9 +105,14 @@ class RawSchema:
         )
         values = [_coerced(meta, target.columns) for meta in metas]
         frame = self.spark.createDataFrame(values, target.schema).coalesce(1)
-        frame.writeTo(f"{self.schema}.{table}").option(
+        writer = frame.writeTo(f"{self.schema}.{table}").option(
             "snapshot-property.strandline.batch", str(batch)
-        ).append()
+        )
+        if state is not None:
+            writer.option("snapshot-property.strandline.state", json.dumps(state))
+            sync = {"source_name": "shop", "table_name": table}
+            writer.option("snapshot-property.strandline.sync", json.dumps(sync))
+        writer.append()
 
     def states(self, table: str, values: Iterable[tuple[int | None, Any]]) -> None:
         """Appends state rows (version, value); a string is stored as it is, JSON or not."""

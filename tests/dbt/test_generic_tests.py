@@ -49,6 +49,9 @@ class Case:
         syncs: ledger rows as keyword arguments.
         arguments: the test's arguments.
         config: the test's config.
+        planted: SQL that somebody runs on the table afterwards, `{table}` its name.
+        meta: more of the table's config.meta.strandline.
+        commits: by batch, the state that its commit says.
     """
 
     test: str
@@ -59,6 +62,9 @@ class Case:
     syncs: tuple[Mapping[str, Any], ...] = ()
     arguments: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
+    planted: tuple[str, ...] = ()
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    commits: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def window(batch: int | None, low: int | None, high: int | None, **more: Any) -> dict[str, Any]:
@@ -73,8 +79,31 @@ def window(batch: int | None, low: int | None, high: int | None, **more: Any) ->
     }
 
 
+def whole(mode: str, low: int | None, high: int | None, **more: Any) -> dict[str, Any]:
+    """A ledger row of a sync that read a range of days whole, and of its rows appended none."""
+    more = {"read_from": None if low is None else cursor_text(low), **more}
+    more = {"read_to": None if high is None else cursor_text(high), **more}
+    return window(None, low, 9, mode=mode, **more)
+
+
+def copied(batch: str, generation: str = "1") -> str:
+    """SQL that appends a copy of a row, in another batch."""
+    return (
+        "insert into {table} select id, part, updated_at, amount, tags, _cq_source_name, "
+        f"_cq_sync_time, {batch}, 99, _cq_row_hash, _cq_deleted, {generation} "
+        "from {table} where id = 1 and _cq_batch = 1"
+    )
+
+
+def later_life(batch: int) -> str:
+    """SQL that says with which batch the table began."""
+    return f"alter table {{table}} set tblproperties ('strandline.first-batch' = '{batch}')"
+
+
 ONE = [version(1, 1)]
 TWO = [version(1, 1), version(2, 1)]
+OTHERS = "a commit of others ({})"
+INCIDENT = {"who": "ada", "when": "2025-03-01", "why": "erased by request"}
 
 CASES = {
     "unique_key_pass": Case("unique_key", ([version(1, 1), version(2, 1), version(None, 1)],)),
@@ -115,6 +144,20 @@ CASES = {
     "conflict_full_refresh_pass": Case(
         "cursor_conflict",
         ([version(1, 1, "1.00")], [version(1, 1, "2.00", _generation=2)]),
+    ),
+    "conflict_read_again_pass": Case(
+        "cursor_conflict",
+        (
+            [version(1, 1, "1.00"), version(2, 1)],
+            [version(1, 1, "2.00")],
+            [version(1, 1, "2.00", _generation=2)],
+        ),
+    ),
+    "conflict_of_a_key_that_was_not_read_again": Case(
+        "cursor_conflict",
+        ([version(1, 1, "1.00")], [version(1, 1, "2.00")], [version(2, 1, _generation=2)]),
+        "fail",
+        ({"id": 1, "_cq_batch": 2},),
     ),
     "redelivery_pass": Case(
         "exact_redelivery", ([version(1, 1)], [version(1, 2)], [version(1, 2, _deleted=True)])
@@ -175,8 +218,53 @@ CASES = {
         ({"batch": 2, "cursor_low": cursor_text(3), "stored_cursor": cursor_text(2)},),
         syncs=(window(1, None, 2), window(2, 3, 4), window(3, 4, 4)),
     ),
+    "inclusive_refreshed_pass": Case(
+        "inclusive_cursor",
+        (ONE,),
+        syncs=(window(1, None, 2), window(2, 4, 5), window(3, None, 5, mode="full_refresh")),
+    ),
+    "inclusive_read_again_pass": Case(
+        "inclusive_cursor",
+        (ONE,),
+        syncs=(
+            window(1, None, 2),
+            window(2, 4, 5),
+            whole("backfill", 2, 3, run_id="again"),
+            whole("backfill", 3, 5, run_id="again"),
+        ),
+    ),
+    "inclusive_read_again_in_part": Case(
+        "inclusive_cursor",
+        (ONE,),
+        "fail",
+        ({"batch": 2},),
+        syncs=(window(1, None, 2), window(2, 4, 5), whole("backfill", 2, 3)),
+    ),
+    "inclusive_set_back_pass": Case(
+        "inclusive_cursor",
+        (ONE,),
+        syncs=(window(1, None, 2), window(2, 4, 5), whole("incremental", 1, 9)),
+    ),
+    "inclusive_late_rows_only": Case(
+        "inclusive_cursor",
+        (ONE,),
+        "fail",
+        ({"batch": 2},),
+        syncs=(
+            window(1, None, 2),
+            window(2, 4, 5),
+            whole("incremental", 1, 9, read_from=cursor_text(5)),
+            window(None, None, 9, mode="reconcile"),
+        ),
+    ),
+    "inclusive_acknowledged_pass": Case(
+        "inclusive_cursor",
+        (ONE,) * 2,
+        syncs=(window(1, None, 2), window(None, 4, 5)),
+        meta={"acknowledged": [{"test": ["inclusive_cursor"], "batches": 1, **INCIDENT}]},
+    ),
     "ahead_pass": Case(
-        "state_not_ahead", (ONE, [version(1, 5)]), states=((1, state(1, 1)), (2, state(2, 5)))
+        "state_not_ahead", (ONE, [version(1, 2)]), states=((1, state(1, 1)), (2, state(2, 2)))
     ),
     "ahead_behind_pass": Case(
         "state_not_ahead", (ONE, [version(1, 5)]), states=((1, state(1, 1)),)
@@ -202,6 +290,20 @@ CASES = {
         "fail",
         ({"version": 2, "problem": "cursor is ahead of the raw data"},),
         states=((1, state(1, 1)), (2, state(1, 2))),
+    ),
+    "ahead_behind_a_future_row": Case(
+        "state_not_ahead",
+        ([version(1, 1), version(2, 20)],),
+        "fail",
+        ({"raw_cursor": cursor_text(1), "problem": "cursor is ahead of the raw data"},),
+        states=((1, state(1, 5)),),
+    ),
+    # the source's clock, at which the cursor stays then
+    "ahead_at_the_clock_pass": Case(
+        "state_not_ahead",
+        ([version(1, 1), version(2, 20)],),
+        states=((1, state(1, 2)),),
+        commits={1: state(1, 2)},
     ),
     "ahead_no_data": Case(
         "state_not_ahead",
@@ -257,6 +359,122 @@ CASES = {
         "fail",
         ({"batch": 1, "ledger_entries": 2, "problem": "several times in the ledger"},),
         syncs=({"batch": 1, "rows_appended": 1}, {"batch": 1, "rows_appended": 1}),
+    ),
+    "accounted_null_batch": Case(
+        "batches_accounted",
+        (TWO,),
+        "fail",
+        ({"batch": None, "problem": "rows without a batch"}, {"problem": OTHERS.format("append")}),
+        planted=(copied("null"),),
+    ),
+    "accounted_batch_zero": Case(
+        "batches_accounted",
+        (TWO,),
+        "fail",
+        (
+            {"batch": 0, "problem": "rows of a batch that no sync makes"},
+            {"batch": None, "problem": OTHERS.format("append")},
+        ),
+        planted=(copied("0", "9"),),
+    ),
+    "accounted_beyond": Case(
+        "batches_accounted",
+        (TWO,),
+        "fail",
+        (
+            {"batch": 2, "problem": "neither in the ledger nor committed"},
+            {"batch": None, "problem": OTHERS.format("append")},
+        ),
+        syncs=({"batch": 1, "rows_appended": 2},),
+        planted=(copied("2"),),
+    ),
+    "accounted_updated": Case(
+        "batches_accounted",
+        (TWO,),
+        "fail",
+        ({"batch": None, "problem": OTHERS.format("overwrite")},),
+        planted=("update {table} set amount = 9 where id = 1",),
+    ),
+    "accounted_deleted": Case(
+        "batches_accounted",
+        (ONE, ONE),
+        "fail",
+        (
+            {"batch": 1, "problem": "in the ledger, not in the raw table"},
+            {"batch": None, "problem": OTHERS.format("delete")},
+        ),
+        syncs=({"batch": 1, "rows_appended": 1}, {"batch": 2, "rows_appended": 1}),
+        planted=("delete from {table} where _cq_batch = 1",),
+    ),
+    "accounted_nothing_done_pass": Case(
+        "batches_accounted",
+        (ONE,),
+        planted=("insert into {table} select * from {table} where false",),
+    ),
+    "accounted_generation": Case(
+        "batches_accounted",
+        ([version(1, 1, _generation=9)],),
+        "fail",
+        ({"batch": 1, "problem": "rows of a generation that their sync did not have"},),
+        syncs=({"batch": 1, "rows_appended": 1},),
+    ),
+    "accounted_later_life_pass": Case(
+        "batches_accounted",
+        (None, None, TWO, ONE),
+        syncs=tuple({"batch": n, "rows_appended": rows} for n, rows in enumerate((7, 1, 2, 1), 1)),
+        planted=(later_life(3),),
+    ),
+    "accounted_later_life_lost": Case(
+        "batches_accounted",
+        (None, None, None, ONE),
+        "fail",
+        ({"batch": 3, "problem": "in the ledger, not in the raw table"},),
+        syncs=tuple({"batch": n, "rows_appended": rows} for n, rows in enumerate((7, 1, 2, 1), 1)),
+        planted=(later_life(3),),
+    ),
+    "accounted_later_life_forgotten": Case(
+        "batches_accounted",
+        (None, None, None, ONE),
+        "fail",
+        ({"batch": 3, "problem": "missing everywhere"},),
+        syncs=({"batch": 1, "rows_appended": 7}, {"batch": 4, "rows_appended": 1}),
+        planted=(later_life(3),),
+    ),
+    "accounted_earlier_life": Case(
+        "batches_accounted",
+        (ONE, TWO),
+        "fail",
+        ({"batch": 1, "problem": "rows of a batch from before the table was made"},),
+        syncs=({"batch": 1, "rows_appended": 1}, {"batch": 2, "rows_appended": 2}),
+        planted=(later_life(2),),
+    ),
+    "accounted_read_again_pass": Case(
+        "batches_accounted",
+        (ONE, None, TWO),
+        syncs=(
+            {"batch": 1, "rows_appended": 5},
+            {"batch": 2, "rows_appended": 1},
+            {"batch": 3, "rows_appended": 2, "mode": "full_refresh"},
+        ),
+    ),
+    "accounted_too_many_are_not_read_again": Case(
+        "batches_accounted",
+        (TWO, TWO, ONE),
+        "fail",
+        ({"batch": 1, "rows_in_ledger": 1}, {"batch": 3, "rows_in_ledger": 2}),
+        syncs=(
+            {"batch": 1, "rows_appended": 1},
+            {"batch": 2, "rows_appended": 2},
+            {"batch": 3, "rows_appended": 2, "mode": "full_refresh"},
+        ),
+    ),
+    "accounted_acknowledged": Case(
+        "batches_accounted",
+        (ONE, ONE, TWO),
+        "fail",
+        ({"batch": 3, "rows_in_ledger": 9},),
+        syncs=tuple({"batch": n, "rows_appended": rows} for n, rows in enumerate((5, 6, 9), 1)),
+        meta={"acknowledged": [{"test": "batches_accounted", "batches": [1, 2], **INCIDENT}]},
     ),
     "in_batch_pass": Case(
         "duplicate_in_batch", ([version(1, 1), version(1, 2), version(2, 1)], [version(1, 2)])
@@ -333,6 +551,23 @@ CASES = {
     "future_tolerated_pass": Case(
         "no_future_cursor", ([version(2, 3)],), arguments={"tolerance": "2 days"}
     ),
+    "future_mended_pass": Case(
+        "no_future_cursor", ([version(2, 3)], [version(2, 2, _generation=2)])
+    ),
+    "future_outranks": Case(
+        "no_future_cursor",
+        ([version(2, 3)], [version(2, 2, "9.00")]),
+        "fail",
+        ({"id": 2, "_cq_batch": 1},),
+    ),
+    "future_refreshed_pass": Case(
+        "no_future_cursor",
+        ([version(2, 3)], [version(1, 1, _generation=2)]),
+        syncs=(
+            {"batch": 1, "rows_appended": 1},
+            {"batch": 2, "rows_appended": 1, "mode": "full_refresh", "generation": 2},
+        ),
+    ),
     "regression_pass": Case(
         "no_cursor_regression",
         # in one batch versions may come in any order; a null claims none
@@ -377,15 +612,15 @@ CASES = {
         ([version(1, 1), version(2, 1), version(None, 1)],),
         "fail",
         (
-            {"id": 2, "problem": "missing from the snapshot", "expected_batch": 1},
-            {"id": None, "problem": "missing from the snapshot", "expected_batch": 1},
+            {"id": 2, "problem": "missing from the table", "expected_batch": 1},
+            {"id": None, "problem": "missing from the table", "expected_batch": 1},
         ),
     ),
     "matches_extra": Case(
         "latest_matches_raw",
         ([version(1, 1), version(2, 1)], [version(1, 2, _deleted=True), version(2, 2)]),
         "fail",
-        ({"id": 1, "problem": "not, or deleted, in the raw table", "snapshot_batch": 1},),
+        ({"id": 1, "problem": "not, or deleted, in the raw table", "actual_batch": 1},),
     ),
     "matches_differs": Case(
         "latest_matches_raw",
@@ -396,7 +631,7 @@ CASES = {
             {
                 "id": 2,
                 "differing_columns": ["amount"],
-                "problem": "differs from the newest version",
+                "problem": "differs from what the raw table says",
             },
         ),
     ),
@@ -447,7 +682,9 @@ def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
         raw.create(name, COLUMNS)
         for batch, rows in enumerate(case.batches, start=1):
             if rows is not None:
-                raw.append(name, batch, rows)
+                raw.append(name, batch, rows, state=case.commits.get(batch))
+        for statement in case.planted:
+            raw.spark.sql(statement.format(table=f"{raw.schema}.{name}"))
         states += raw.state_rows(name, case.states)
         syncs += raw.sync_rows(name, case.syncs)
         test: dict[str, Any] = {"name": name, "arguments": {**case.arguments}}
@@ -461,7 +698,7 @@ def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
         tables.append(
             {
                 "name": tested,
-                "config": {"meta": {"strandline": KEY}},
+                "config": {"meta": {"strandline": {**KEY, **case.meta}}},
                 "data_tests": [{f"strandline.{case.test}": test}],
             }
         )
@@ -542,5 +779,7 @@ def test_every_test_is_covered() -> None:
     tests = {file.stem for file in (PACKAGE / "tests" / "generic").glob("*.sql")}
     outcomes = {(case.test, case.status == "pass") for case in CASES.values()}
     outcomes |= {("state_monotonic", status == "pass") for _, status, _ in STATES.values()}
+    # tests/dbt/test_row_hash.py
+    outcomes |= {("row_hash_matches", True), ("row_hash_matches", False)}
     outcomes |= {("reconciled", case.status == "pass") for case in RECONCILED.values()}
     assert outcomes >= {(test, passed) for test in tests for passed in (True, False)}

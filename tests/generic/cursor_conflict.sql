@@ -1,14 +1,30 @@
 {% test cursor_conflict(model, primary_key=none, cursor_field=none, row_condition=none) %}
     {{ config(severity="error") }}
-    {%- set keys = strandline.tested_key(model, primary_key, "cursor_conflict") %}
-    {%- set cursor = strandline.tested_order(model, cursor_field, "cursor_conflict") %}
+    {%- if not strandline.testing() %}
+        select cast(null as bigint) as _cq_batch where false
+    {%- else %}
+    {%- set raw = strandline.tested_relation(model) %}
+    {%- set keys = strandline.tested_key(raw, primary_key, "cursor_conflict") %}
+    {%- set cursor = strandline.tested_order(raw, cursor_field, "cursor_conflict") %}
+    {%- set incidents = strandline.acknowledged_of(raw, "cursor_conflict") %}
+    {%- set generations = run_query(
+        "select min(_cq_generation), max(_cq_generation) from " ~ raw ~ " as versions"
+    ).rows[0] %}
     with conflicts as (
         {{ strandline.duplicates(strandline.tested_rows(model, row_condition), keys, cursor) }}
     )
 
-    select *
+    select conflicts.*
     from conflicts
-    where duplicate_kind = 'conflict'
+    {%- if generations[0] != generations[1] %}
+    -- a full refresh or a repair that read the key again says which payload is right
+    left anti join (select * from {{ raw }} as versions where _cq_generation > {{ generations[0] }}) as newer
+        on {{ strandline.same_key(keys, "conflicts", "newer") }}
+        and newer._cq_generation > conflicts._cq_generation
+    {%- endif %}
+    where conflicts.duplicate_kind = 'conflict'
         -- a null cursor claims no order: the later batch is the latest by right
-        and {{ strandline.quoted(cursor) }} is not null
+        and conflicts.{{ strandline.quoted(cursor) }} is not null
+        and {{ strandline.not_acknowledged(incidents, "conflicts._cq_batch") }}
+    {%- endif %}
 {% endtest %}

@@ -1,10 +1,15 @@
 {% test cursor_not_null(model, cursor_field=none, max_share=0, row_condition=none) %}
     {{ config(severity="warn") }}
+    {%- if not strandline.testing() %}
+        select cast(null as bigint) as _cq_batch where false
+    {%- else %}
     {%- set cursor = strandline.tested_order(model, cursor_field, "cursor_not_null") %}
+    {%- set incidents = strandline.acknowledged_of(strandline.tested_relation(model), "cursor_not_null") %}
     with versions as (
         select *
         from {{ strandline.tested_rows(model, row_condition) }} as versions
         where not coalesce(_cq_deleted, false)
+            and {{ strandline.not_acknowledged(incidents, "_cq_batch") }}
     ),
 
     share as (
@@ -19,4 +24,5 @@
     cross join share
     where versions.{{ strandline.quoted(cursor) }} is null
         and share.rows_without_cursor > {{ max_share }} * share.all_rows
+    {%- endif %}
 {% endtest %}

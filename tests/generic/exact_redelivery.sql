@@ -1,9 +1,18 @@
 {% test exact_redelivery(model, primary_key=none, cursor_field=none, max_share=0, row_condition=none) %}
     {{ config(severity="warn") }}
+    {%- if not strandline.testing() %}
+        select cast(null as bigint) as _cq_batch where false
+    {%- else %}
     {%- set keys = strandline.tested_optional_key(model, primary_key) %}
     {%- set tested = strandline.tested_rows(model, row_condition) %}
+    {%- set incidents = strandline.acknowledged_of(strandline.tested_relation(model), "exact_redelivery") %}
     with redeliveries as (
-        {{ strandline.duplicates(tested, keys, strandline.tested_cursor(model, cursor_field)) }}
+        select *
+        from (
+            {{ strandline.duplicates(tested, keys, strandline.tested_cursor(model, cursor_field)) }}
+        ) as duplicates
+        where duplicate_kind = 'redelivery'
+            and {{ strandline.not_acknowledged(incidents, "_cq_batch") }}
     ),
 
     total as (
@@ -14,13 +23,12 @@
     share as (
         select count(*) as redelivered_rows
         from redeliveries
-        where duplicate_kind = 'redelivery'
     )
 
     select redeliveries.*
     from redeliveries
     cross join total
     cross join share
-    where redeliveries.duplicate_kind = 'redelivery'
-        and share.redelivered_rows > {{ max_share }} * total.all_rows
+    where share.redelivered_rows > {{ max_share }} * total.all_rows
+    {%- endif %}
 {% endtest %}

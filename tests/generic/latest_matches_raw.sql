@@ -4,67 +4,28 @@
     {%- if not execute %}
         select 'problem' as problem where false
     {%- else %}
+    {%- set covered = strandline.watermark(snapshot) %}
+    {%- if covered is not none and covered.materialization == "deduped_latest" and covered.select %}
+    {#- What the table says of itself: the SELECT that it was built by, and the batches that it covers. #}
+    {%- set goal = strandline.covered_goal(covered) %}
+    {%- set keys = primary_key or covered.primary_key %}
+    {%- set expected = strandline.latest_select(covered.select, goal) %}
+    {%- set up_to = strandline.heads_told(goal) %}
+    {%- set whole = true %}
+    {%- else %}
+    {%- set whole = false %}
     {%- set raw = strandline.tested_source(snapshot, raw, "latest_matches_raw") %}
-    {%- set keys = strandline.tested_key(snapshot, primary_key, "latest_matches_raw") %}
-    {%- set cursor = strandline.tested_cursor(snapshot, cursor_field) %}
-    {%- set covered = strandline.watermark(snapshot) or {"batch": strandline.head_batch(snapshot) or 0} %}
-    {#- What a table says that others wrote is believed here: its own rows tell of no batch that only deleted. #}
-    {%- set up_to_batch = [covered.batch, covered.get("said", 0)] | max %}
-    {%- set raw_columns = adapter.get_columns_in_relation(raw) | map(attribute="name") | map("lower") | list %}
-    {%- set compared = [] %}
-    {%- for column in adapter.get_columns_in_relation(snapshot) if column.name | lower in raw_columns %}
-        {%- do compared.append(column) %}
-    {%- endfor %}
-    with snapshot as (
-        select true as in_snapshot, *
-        from {{ strandline.pinned(snapshot) }} as snapshot
-    ),
-
-    expected as (
-        select true as in_raw, *
-        from (
-            {{ strandline.deduped_latest(
-                strandline.generations_from(raw, covered.get("generation_floor")), keys, cursor, up_to_batch
-            ) }}
-        ) as latest
-    ),
-
-    compared as (
-        select
-            {%- for key in keys %}
-            coalesce(expected.{{ strandline.quoted(key) }}, snapshot.{{ strandline.quoted(key) }}) as {{ strandline.quoted(key) }},
-            {%- endfor %}
-            {{ up_to_batch }} as up_to_batch,
-            expected._cq_batch as expected_batch,
-            expected._cq_seq as expected_seq,
-            snapshot._cq_batch as snapshot_batch,
-            snapshot._cq_seq as snapshot_seq,
-            case
-                when snapshot.in_snapshot is null then 'missing from the snapshot'
-                when expected.in_raw is null then 'not, or deleted, in the raw table'
-                else 'differs from the newest version'
-            end as problem,
-            filter(
-                array(
-                    {%- for column in compared %}
-                    if(
-                        {{ strandline.comparable("expected", column) }} <=> {{ strandline.comparable("snapshot", column) }},
-                        null,
-                        {{ strandline.text_literal(column.name) }}
-                    ){{ "," if not loop.last }}
-                    {%- endfor %}
-                ),
-                column_name -> column_name is not null
-            ) as differing_columns,
-            expected.in_raw and snapshot.in_snapshot as in_both
-        from expected
-        full outer join snapshot
-            on {{ strandline.same_key(keys, "expected", "snapshot") }}
-    )
-
-    select *
-    from compared
-    where not coalesce(in_both, false)
-        or size(differing_columns) > 0
+    {%- set keys = primary_key or strandline.tested_key(snapshot, primary_key, "latest_matches_raw") %}
+    {%- set covered = covered or {"said": {"": 0}, "batches": {"": strandline.head_batch(snapshot) or 0}} %}
+    {%- set batch = (covered.said.values() | list + covered.batches.values() | list) | max %}
+    {%- set up_to = "batch " ~ batch %}
+    {%- set expected = strandline.deduped_latest(
+        strandline.generations_from(raw, covered.get("generation_floor")),
+        keys,
+        strandline.tested_cursor(snapshot, cursor_field),
+        batch
+    ) %}
+    {%- endif %}
+    {{ strandline.differences(snapshot, expected, [keys] if keys is string else keys, up_to, whole) }}
     {%- endif %}
 {% endtest %}

@@ -1,25 +1,39 @@
-{% test no_future_cursor(model, cursor_field=none, tolerance=none, row_condition=none) %}
+{% test no_future_cursor(model, cursor_field=none, tolerance=none, row_condition=none, primary_key=none) %}
     {{ config(severity="error") }}
-    {%- set cursor = strandline.tested_time(model, cursor_field, "no_future_cursor") %}
-    {%- if not execute %}
+    {%- if not strandline.testing() %}
         select cast(null as bigint) as _cq_batch where false
     {%- else %}
-    {%- set at = "cast(" ~ strandline.quoted(cursor) ~ " as timestamp)" %}
-    with versions as (
+    {%- set raw = strandline.tested_relation(model) %}
+    {%- set cursor = strandline.tested_time(raw, cursor_field, "no_future_cursor") %}
+    {%- set type = strandline.column_type(raw, cursor) %}
+    {%- set keys = strandline.tested_optional_key(raw, primary_key) %}
+    {%- set floor = strandline.refresh_floor(strandline.complete_refreshes(raw, none, strandline.test_on(raw))) %}
+    {%- set incidents = strandline.acknowledged_of(raw, "no_future_cursor") %}
+    {%- set ahead %}
         select *
         from {{ strandline.tested_rows(model, row_condition) }} as versions
+        where {{ strandline.dated_ahead(strandline.quoted(cursor), type, tolerance) }}
+            and {{ strandline.not_acknowledged(incidents, "_cq_batch") }}
+        {%- if floor is not none %}
+            -- what a complete full refresh has read anew is of a newer generation
+            and {{ strandline.shown_from(floor) }}
+        {%- endif %}
+    {%- endset %}
+    with ahead as (
+        {{ ahead }}
     )
 
     select
-        *,
-        timestampdiff(second, _cq_sync_time, {{ at }}) as seconds_ahead
-    from versions
-    {%- if tolerance is not none %}
-    where {{ at }} > _cq_sync_time + interval {{ strandline.text_literal(tolerance) }}
-    {%- else %}
-    -- clocks differ by minutes; a date or a wall clock also by a zone that nobody wrote down
-    where {{ at }} > _cq_sync_time
-        + if(typeof({{ strandline.quoted(cursor) }}) = 'timestamp', interval '5 minutes', interval '14 hours')
+        ahead.*,
+        timestampdiff(
+            second, ahead._cq_sync_time, {{ strandline.instant("ahead." ~ strandline.quoted(cursor), type) }}
+        ) as seconds_ahead
+    from ahead
+    {#- Looked for only where there is such a row: all of raw is asked whether a newer version overrules it. #}
+    {%- if keys and run_query("select 1 from (" ~ ahead ~ ") as ahead limit 1") | length > 0 %}
+    left anti join {{ raw }} as newer
+        on {{ strandline.same_key(keys, "ahead", "newer") }}
+        and {{ strandline.version_order(cursor, "newer") }} > {{ strandline.version_order(cursor, "ahead") }}
     {%- endif %}
     {%- endif %}
 {% endtest %}

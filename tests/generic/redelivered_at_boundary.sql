@@ -1,15 +1,18 @@
 {% test redelivered_at_boundary(model, primary_key=none, cursor_field=none, row_condition=none) %}
     {{ config(severity="warn") }}
-    {%- set raw = strandline.tested_table(model, "redelivered_at_boundary") %}
-    {%- set cursor = strandline.tested_order(raw, cursor_field, "redelivered_at_boundary") %}
-    {%- set syncs = strandline.syncs_relation(raw.schema) %}
-    {%- if not execute or load_relation(syncs) is none %}
+    {%- if not strandline.testing() %}
         select cast(null as bigint) as _cq_batch where false
     {%- else %}
+    {%- set raw = strandline.tested_relation(model) %}
+    {%- set cursor = strandline.tested_order(raw, cursor_field, "redelivered_at_boundary") %}
+    {%- set syncs = strandline.syncs_relation(raw.schema) %}
+    {%- if not strandline.exists(syncs) %}
+    {{ strandline.missing_ledger(syncs) }}
+    {%- else %}
     {%- set keys = strandline.tested_optional_key(raw, primary_key) %}
-    {%- set type = strandline.column_type(raw, cursor) %}
+    {%- set incidents = strandline.acknowledged_of(raw, "redelivered_at_boundary") %}
     with redeliveries as (
-        {{ strandline.duplicates(strandline.tested_rows(raw, row_condition), keys, cursor) }}
+        {{ strandline.duplicates(strandline.tested_rows(model, row_condition), keys, cursor) }}
     ),
 
     windows as (
@@ -33,6 +36,9 @@
         on redeliveries._cq_batch = windows.batch
     where redeliveries.duplicate_kind = 'redelivery'
         -- a null cursor has no place in the window: such rows are read at every sync
-        and redeliveries.{{ strandline.quoted(cursor) }} < cast(windows.cursor_low as {{ type }})
+        and redeliveries.{{ strandline.quoted(cursor) }}
+            < {{ strandline.cursor_value("windows.cursor_low", strandline.column_type(raw, cursor)) }}
+        and {{ strandline.not_acknowledged(incidents, "redeliveries._cq_batch") }}
+    {%- endif %}
     {%- endif %}
 {% endtest %}

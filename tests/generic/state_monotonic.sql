@@ -1,14 +1,16 @@
 {% test state_monotonic(model) %}
     {{ config(severity="error") }}
-    {%- if not execute or (model is not string and load_relation(model) is none) %}
+    {%- if not strandline.testing() or strandline.no_state_expected(model) %}
         select cast(null as string) as key where false
+    {%- elif model is not string and not strandline.exists(model) %}
+    {{ strandline.missing_state(model) }}
     {%- else %}
     with versions as (
         select
             key,
             coalesce(version, 0) as version,
             count(*) as rows_of_version
-        from {{ model }} as state
+        from {{ strandline.tested_rows(model) }} as state
         group by key, coalesce(version, 0)
     ),
 

@@ -1,15 +1,18 @@
 {% test state_not_ahead(model, cursor_field=none) %}
     {{ config(severity="error") }}
-    {%- set raw = strandline.tested_table(model, "state_not_ahead") %}
-    {%- set state = strandline.state_relation(raw.schema) %}
-    {%- if not execute or load_relation(state) is none %}
+    {%- set raw = strandline.tested_table(model, "state_not_ahead") if strandline.testing() else none %}
+    {%- set state = strandline.state_of(raw) if raw else none %}
+    {%- if state is none %}
         select cast(null as string) as table_name where false
+    {%- elif not strandline.exists(state) %}
+    {{ strandline.missing_state(state) }}
     {%- else %}
     {#- The state first, then the data: a sync that runs meanwhile only adds data that we may see. #}
     {%- set state = strandline.pinned(state) %}
     {%- set field = strandline.tested_cursor(raw, cursor_field) or strandline.stored_cursor(state, raw.identifier) %}
     {%- set type = strandline.column_type(raw, field or "") %}
     {%- set shared = strandline.sharers(raw) | length > 0 %}
+    {%- set blinded = strandline.blinded(raw, field, type) %}
     with states as (
         select
             key,
@@ -27,7 +30,11 @@
 
     data as (
         select
-            {%- if type %}
+            {%- if blinded %}
+            -- a row that claims a time to come vouches for no other
+            max(if({{ strandline.dated_ahead(strandline.quoted(field), type) }}, null, {{ strandline.quoted(field) }}))
+                as raw_cursor,
+            {%- elif type %}
             max({{ strandline.quoted(field) }}) as raw_cursor,
             {%- endif %}
             max(_cq_batch) as raw_batch
@@ -39,35 +46,39 @@
         group by _cq_source_name
         {%- endif %}
     ),
+    {%- if blinded %}
 
-    judged as (
+    -- the clock of the source, at which the cursor stays then, is known to the commits only
+    committed as (
+        {{ strandline.committed_states(raw) }}
+    ),
+
+    vouched as (
         select
-            {{ strandline.text_literal(raw.identifier) }} as table_name,
             states.key,
-            states.version,
-            states.updated_at,
-            states.value,
             states.state_batch,
+            max({{ strandline.cursor_value("committed.cursor", type) }}) as cursor
+        from states
+        inner join committed
+            on committed.batch <= states.state_batch
+            {%- if shared %}
+            and committed.source_name = substring_index(states.key, '.', 1)
+            {%- endif %}
+        group by states.key, states.state_batch
+    ),
+    {%- endif %}
+
+    known as (
+        select
+            states.*,
             data.raw_batch,
-            states.state_cursor,
-            {{ "cast(data.raw_cursor as string)" if type else "cast(null as string)" }} as raw_cursor,
-            case
-                when get_json_object(states.value, '$') is null or substring(ltrim(states.value), 1, 1) <> '{'
-                    then 'state is not a JSON object'
-                when states.state_batch is null and states.state_cursor is null then cast(null as string)
-                when states.state_batch is null then 'state holds a cursor but no batch'
-                when states.state_batch > 0 and data.raw_batch is null then 'state without any raw data'
-                when states.state_batch > data.raw_batch then 'batch is ahead of the raw data'
-                {%- if type %}
-                when states.state_cursor_field <=> {{ strandline.text_literal(field) }}
-                    and states.state_cursor is not null
-                    and cast(states.state_cursor as {{ type }}) is null
-                    then {{ strandline.text_literal("cursor is not a " ~ type) }}
-                when states.state_cursor_field <=> {{ strandline.text_literal(field) }}
-                    and cast(states.state_cursor as {{ type }}) > data.raw_cursor
-                    then 'cursor is ahead of the raw data'
-                {%- endif %}
-            end as problem
+            {%- if blinded %}
+            greatest(data.raw_cursor, vouched.cursor) as raw_cursor
+            {%- elif type %}
+            data.raw_cursor
+            {%- else %}
+            cast(null as string) as raw_cursor
+            {%- endif %}
         from states
         {%- if shared %}
         left join data
@@ -75,7 +86,43 @@
         {%- else %}
         cross join data
         {%- endif %}
+        {%- if blinded %}
+        left join vouched
+            on states.key = vouched.key
+            and states.state_batch = vouched.state_batch
+        {%- endif %}
         where states.age = 1
+    ),
+
+    judged as (
+        select
+            {{ strandline.text_literal(raw.identifier) }} as table_name,
+            key,
+            version,
+            updated_at,
+            value,
+            state_batch,
+            raw_batch,
+            state_cursor,
+            {{ strandline.cursor_text("raw_cursor", type) }} as raw_cursor,
+            case
+                when get_json_object(value, '$') is null or substring(ltrim(value), 1, 1) <> '{'
+                    then 'state is not a JSON object'
+                when state_batch is null and state_cursor is null then cast(null as string)
+                when state_batch is null then 'state holds a cursor but no batch'
+                when state_batch > 0 and raw_batch is null then 'state without any raw data'
+                when state_batch > raw_batch then 'batch is ahead of the raw data'
+                {%- if type %}
+                when state_cursor_field <=> {{ strandline.text_literal(field) }}
+                    and state_cursor is not null
+                    and {{ strandline.cursor_value("state_cursor", type) }} is null
+                    then {{ strandline.text_literal("cursor is not a " ~ type) }}
+                when state_cursor_field <=> {{ strandline.text_literal(field) }}
+                    and {{ strandline.cursor_value("state_cursor", type) }} > raw_cursor
+                    then 'cursor is ahead of the raw data'
+                {%- endif %}
+            end as problem
+        from known
     )
 
     select *

@@ -1,9 +1,11 @@
 {% test state_not_behind(model, grace_minutes=10) %}
     {{ config(severity="warn") }}
-    {%- set raw = strandline.tested_table(model, "state_not_behind") %}
-    {%- set state = strandline.state_relation(raw.schema) %}
-    {%- if not execute or load_relation(state) is none %}
+    {%- set raw = strandline.tested_table(model, "state_not_behind") if strandline.testing() else none %}
+    {%- set state = strandline.state_of(raw) if raw else none %}
+    {%- if state is none %}
         select cast(null as string) as table_name where false
+    {%- elif not strandline.exists(state) %}
+    {{ strandline.missing_state(state) }}
     {%- else %}
     {#- The data first, then the state: what a sync that runs meanwhile adds to the state does no harm. #}
     {%- set data = strandline.pinned(raw) %}

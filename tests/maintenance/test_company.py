@@ -17,7 +17,7 @@ from tests.dbt.dbtproject import DbtProject, as_json
 from tests.services import Database
 from tests.sync.project import Project
 
-BATCHES = int(os.environ.get("STRANDLINE_BATCHES", "6"))
+BATCHES = int(os.environ.get("STRANDLINE_BATCHES", "4"))
 ROWS = 2000
 CHANGED = 100
 TABLES = ("orders", "lines")

@@ -20,7 +20,7 @@ from tests.services import Database, Postgres
 from tests.sync.project import Project
 
 
-@pytest.mark.parametrize("shop", ["postgresql", "derby"], indirect=True)
+@pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
 def test_many_deletes_are_not_believed(project: Project, shop: Shop) -> None:
     shop.execute("create table notes (id int primary key, note varchar(20), c int)")
     rows = ", ".join(f"({i}, 'a', {i})" for i in range(1, 21))

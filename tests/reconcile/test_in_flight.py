@@ -13,7 +13,7 @@ from tests.services import Database
 from tests.sync.project import Project
 from tests.sync.test_horizon import _transaction
 
-ROUNDS = 4
+ROUNDS = 2
 WRITERS = 3
 
 

@@ -65,7 +65,7 @@ def test_what_cursors_cannot_see_is_reported_and_repaired(project: Project, shop
     assert_equal(project, shop)
 
 
-@pytest.mark.parametrize("shop", ["postgresql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
 def test_a_deleted_row_that_comes_back(project: Project, shop: Shop) -> None:
     shop.open(project)
     shop.execute("delete from orders where id in (20, 21, 22)")
@@ -115,7 +115,7 @@ def test_rows_that_the_spec_does_not_load_are_not_missed(project: Project, shop:
     assert missed(ran, "shop.notes") == {**nothing(), "missed_rows": 1}
 
 
-@pytest.mark.parametrize("shop", ["postgresql", "derby"], indirect=True)
+@pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
 def test_buckets_take_turns(project: Project, shop: Shop) -> None:
     shop.open(project)
     shop.damage()
@@ -139,7 +139,7 @@ def test_buckets_take_turns(project: Project, shop: Shop) -> None:
     assert (found, unrepaired, batches) == (TOTAL, 0, len([turn for turn in turns if turn]))
 
 
-@pytest.mark.parametrize("shop", ["postgresql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
 def test_a_table_that_differs_all_over(project: Project, shop: Shop) -> None:
     # more keys than are named one by one
     shop.execute("create table notes (id int primary key, note varchar(20), c int)")

@@ -110,25 +110,32 @@ def test_a_cursor_that_became_null(project: Project, events: Database) -> None:
     assert _snapshot(project) == _source(events)
 
 
-@pytest.mark.parametrize("kind", ["timestamptz(0)", "timestamptz(3)", "timestamp(0)", "timestamp"])
 def test_a_late_row_whose_time_was_rounded_or_is_of_another_zone(
-    project: Project, postgres_database: Database, kind: str
+    project: Project, postgres_database: Database
 ) -> None:
+    kinds = ["timestamptz(0)", "timestamptz(3)", "timestamp(0)", "timestamp"]
+    tables = {f"late_{number}": kind for number, kind in enumerate(kinds)}
+    rows = [f"insert into {table} default values" for table in tables]
     postgres_database.execute(
-        f"create table late (id serial primary key, at {kind} default now())",
-        "insert into late default values",
+        *(
+            f"create table {table} (id serial primary key, at {kind} default now())"
+            for table, kind in tables.items()
+        ),
+        *rows,
     )
-    project.jdbc(postgres_database, ["late"], table_options={"late": {"cursor_field": "at"}})
+    options = {table: {"cursor_field": "at"} for table in tables}
+    project.jdbc(postgres_database, list(tables), table_options=options)
     project.run()
     for _ in range(2):
         with _transaction(postgres_database) as open_:
             open_.execute("set time zone 'America/New_York'")
-            open_.execute("insert into late default values")
+            for row in rows:
+                open_.execute(row)
             time.sleep(1.1)
-            postgres_database.execute("insert into late default values")
+            postgres_database.execute(*rows)
             project.run()
             open_.commit()
         project.run()
-    assert project.rows("select id from raw.late order by id") == postgres_database.query(
-        "select id from late order by id"
-    )
+    for table, kind in tables.items():
+        found = project.rows(f"select id from raw.{table} order by id")
+        assert found == postgres_database.query(f"select id from {table} order by id"), kind

@@ -16,7 +16,7 @@ def dependent(
     cursor: str | None = "at",
     raw: frozenset[str] | None = None,
 ) -> Dependent:
-    return Dependent("mart.orders", history, raw, 7, key, cursor)
+    return Dependent("mart.orders", history, raw, {"": 7}, key, cursor)
 
 
 class TestRefusal:

@@ -1,0 +1,46 @@
+{% macro commits_of(raw) -%}
+    {#-
+        The commits that a raw table has gone through, as far as they have not expired: snapshot_id, operation,
+        committed_at, batch (null of others' and of maintenance), rows_added, rows_removed. Rows that a delete or
+        an update leaves in their files, written anew, are added and removed. Staged snapshots that were
+        never published are no ancestors of the table; a cherry-picked one carries its batch as the id it was
+        published by, and what else it says stayed with the staged one.
+    -#}
+    {%- set counts = [] -%}
+    {%- for name in ["deleted-records", "added-position-deletes", "added-equality-deletes"] -%}
+        {%- do counts.append("coalesce(cast(published.summary['" ~ name ~ "'] as bigint), 0)") -%}
+    {%- endfor -%}
+            select
+                published.snapshot_id,
+                published.operation,
+                published.committed_at,
+                cast(coalesce(
+                    published.summary['strandline.batch'],
+                    if(
+                        staged.snapshot_id is null or staged.summary['strandline.batch'] is not null,
+                        published.summary['published-wap-id'],
+                        null
+                    )
+                ) as bigint) as batch,
+                coalesce(cast(published.summary['added-records'] as bigint), 0) as rows_added,
+                {{ counts | join(" + ") }} as rows_removed
+            from {{ raw }}.snapshots as published
+            left semi join {{ raw }}.history as history
+                on published.snapshot_id = history.snapshot_id
+                and history.is_current_ancestor
+            left join {{ raw }}.snapshots as staged
+                on published.summary['source-snapshot-id'] = cast(staged.snapshot_id as string)
+{%- endmacro %}
+
+
+{% macro first_batch(raw) -%}
+    {#- The batch that a raw table began with: the ledger also knows the life of a dropped one of its name. -#}
+    {{ return(strandline.table_properties(raw).get("strandline.first-batch", 1) | int) }}
+{%- endmacro %}
+
+
+{% macro kept_batch(raw) -%}
+    {#- The newest batch whose commit compaction has kept, as an expression. -#}
+    {%- set kept = fromjson(strandline.table_properties(raw).get("strandline.newest", "{}")).get("batch") -%}
+    {{ return(kept ~ "L" if kept is not none else "cast(null as bigint)") }}
+{%- endmacro %}

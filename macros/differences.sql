@@ -1,0 +1,139 @@
+{% macro differences(relation, expected_sql, identity, up_to, whole=true) -%}
+    {#-
+        The rows by which a table differs from what a SELECT says it should hold: missing, superfluous or
+        other in some column, and, of a `whole` one, the columns it lost. `identity`: the columns by which
+        rows are matched.
+    -#}
+    {%- set columns = strandline.query_types(expected_sql).values() | list -%}
+    {%- set present = strandline.column_names(relation) | map("lower") | list -%}
+    {%- set compared = [] -%}
+    {%- set missing = [] -%}
+    {%- for column in columns -%}
+        {%- do (compared if column.name | lower in present else missing).append(column) -%}
+    {%- endfor -%}
+    {%- if missing and whole %}
+    select
+        problem,
+        {{ strandline.text_literal(up_to) }} as up_to
+    from (select explode(array(
+        {%- for column in missing %}
+        {{ strandline.text_literal("the table has no column " ~ column.name) }}{{ "," if not loop.last }}
+        {%- endfor %}
+    )) as problem) as lost_columns
+    {%- else %}
+    with all_rows as (
+        select
+            true as _cq_expected,
+            {{ strandline.compared_row(identity, compared) }}
+        from (
+            {{ expected_sql }}
+        ) as expected
+        union all
+        select
+            false as _cq_expected,
+            {{ strandline.compared_row(identity, compared) }}
+        from {{ strandline.pinned(relation) }} as actual
+    ),
+
+    compared as (
+        select
+            {%- for name in identity %}
+            {{ strandline.quoted(name) }},
+            {%- endfor %}
+            count_if(_cq_expected) as expected_rows,
+            count_if(not _cq_expected) as actual_rows,
+            first(if(_cq_expected, _cq_content, null), true) as _cq_expected_content,
+            first(if(_cq_expected, null, _cq_content), true) as _cq_actual_content
+        from all_rows
+        group by
+            {%- for name in identity %}
+            {{ strandline.quoted(name) }}{{ "," if not loop.last }}
+            {%- endfor %}
+    )
+
+    select
+        {%- for name in identity %}
+        {{ strandline.quoted(name) }},
+        {%- endfor %}
+        {{ strandline.text_literal(up_to) }} as up_to,
+        case
+            when actual_rows = 0 then 'missing from the table'
+            when expected_rows = 0 then 'not, or deleted, in the raw table'
+            when actual_rows > 1 then 'several times in the table'
+            else 'differs from what the raw table says'
+        end as problem,
+        _cq_expected_content._cq_batch as expected_batch,
+        _cq_expected_content._cq_seq as expected_seq,
+        _cq_actual_content._cq_batch as actual_batch,
+        _cq_actual_content._cq_seq as actual_seq,
+        filter(
+            array(
+                {%- for column in compared %}
+                if(
+                    _cq_expected_content.{{ strandline.quoted(column.name) }} <=> _cq_actual_content.{{ strandline.quoted(column.name) }},
+                    null,
+                    {{ strandline.text_literal(column.name) }}
+                ){{ "," if not loop.last }}
+                {%- endfor %}
+            ),
+            column_name -> column_name is not null
+        ) as differing_columns
+    from compared
+    where expected_rows <> actual_rows
+        or actual_rows > 1
+        or not (_cq_expected_content <=> _cq_actual_content)
+    {%- endif %}
+{%- endmacro %}
+
+
+{% macro compared_row(identity, columns) -%}
+    {#- The columns by which a row is matched, and all of it as one value. -#}
+    {%- for name in identity -%}
+    {{ strandline.quoted(name) }},
+    {% endfor -%}
+    struct(
+        {%- for column in columns %}
+        {{ strandline.comparable(column) }} as {{ strandline.quoted(column.name) }}{{ "," if not loop.last }}
+        {%- endfor %}
+    ) as _cq_content
+{%- endmacro %}
+
+
+{% macro covered_goal(covered) -%}
+    {#- What a table covers, by its watermark, as goal() says what a build is to cover. -#}
+    {%- set names = covered.get("raw") or [""] -%}
+    {%- set many = names | length > 1 -%}
+    {%- set goal = {
+        "materialization": covered.materialization,
+        "primary_key": covered.primary_key,
+        "cursor_field": covered.cursor_field,
+        "row_filter": covered.get("row_filter"),
+        "tables": [],
+        "floor": none,
+        "refreshes": [],
+    } -%}
+    {%- for name in names -%}
+        {%- set floor = covered.get("generation_floor") -%}
+        {%- set table = {
+            "name": name,
+            "head": [covered.said.get(name, 0), covered.batches.get(name, 0)] | max,
+            "floor": floor.get(name) if many and floor is mapping else floor,
+            "refreshes": [],
+        } -%}
+        {%- if table.floor is not none and covered.materialization == "deduped_history" -%}
+            {%- set relation = api.Relation.create(
+                schema=name.split(".")[0], identifier=name.split(".")[1:] | join(".")
+            ) -%}
+            {%- for refresh in strandline.complete_refreshes(relation, table.head, "") -%}
+                {#- One that the ledger called complete after the build hides nothing yet. -#}
+                {%- set known = table.floor.get(refresh.source, 0) if table.floor is mapping else table.floor -%}
+                {%- if refresh.generation <= known -%}
+                    {%- do table.refreshes.append(refresh) -%}
+                {%- endif -%}
+            {%- endfor -%}
+        {%- endif -%}
+        {%- do goal.tables.append(table) -%}
+    {%- endfor -%}
+    {%- do strandline.add_refreshes(goal) -%}
+    {{ return(goal) }}
+{%- endmacro %}

@@ -1,0 +1,136 @@
+{% macro check_all_rows_asked(existing, target, owner) -%}
+    {#- dbt's --empty and --sample make a SELECT read less than it says: a watermark would pass by the rest. -#}
+    {%- if flags.EMPTY and existing is not none -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": --empty would empty " ~ target ~ ". Leave --empty away, or build into a schema of its own "
+            ~ "(--target)."
+        ) }}
+    {%- endif -%}
+    {%- if invocation_args_dict.get("sample") -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": --sample reads a part of the versions, of which the newest of each key cannot be told, and "
+            ~ target ~ " would never show the rest. Leave --sample away, or exclude the model (--exclude) and sample "
+            ~ "what reads it."
+        ) }}
+    {%- endif -%}
+{%- endmacro %}
+
+
+{% macro check_whole_keys(sql, goal, plan, owner) -%}
+    {#-
+        A SELECT may leave out keys, but not versions of a key that it keeps: without the newest one the
+        snapshot would go on showing the one before. Nor may it give a version twice, as a join can.
+        Counted in what this build reads; a SELECT of all of a table has nothing to count.
+    -#}
+    {%- set tables = goal.tables -%}
+    {%- if flags.EMPTY or tables | map(attribute="relation") | select("none") | list -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {%- set plain = "select * from " ~ tables[0].relation -%}
+    {%- if tables | length == 1 and sql.split() | join(" ") | replace("`", "") | lower == plain | replace("`", "") | lower -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {%- set above = "low" if plan.step == "merge" else none -%}
+    {%- set asked = strandline.of_batches(tables, above=above, up_to="head") -%}
+    {%- set raw = strandline.raw_versions(tables, []) -%}
+    {%- set counts_sql -%}
+        select
+            (select count(*) from (
+                {{ sql }}
+            ) as versions where {{ asked }}) as kept,
+            (select count(*) from ({{ raw }}) as versions where {{ asked }}) as delivered
+    {%- endset -%}
+    {%- set kept, delivered = run_query(counts_sql).rows[0] -%}
+    {%- if kept > delivered -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": its SELECT gives " ~ kept ~ " rows for " ~ delivered ~ " versions of "
+            ~ tables | map(attribute="name") | join(", ") ~ ": a join that finds a row several times, or a union that reads a "
+            ~ "table twice. Build the snapshot of the raw table alone, and join in a model that reads it."
+        ) }}
+    {%- elif kept < delivered -%}
+        {%- do strandline.check_left_out(sql, goal, asked, delivered - kept, owner) -%}
+    {%- endif -%}
+{%- endmacro %}
+
+
+{% macro raw_versions(tables, names) -%}
+    {#- Batch, place and some columns of all versions of the raw tables. -#}
+    {%- set many = tables | length > 1 -%}
+    {%- for table in tables %}
+    select
+        {%- for name in names %}
+        {{ strandline.quoted(name) }},
+        {%- endfor %}
+        {%- if many %}
+        {{ strandline.text_literal(table.name) }} as _cq_table,
+        {%- endif %}
+        _cq_batch,
+        _cq_seq
+    from {{ table.relation }} as versions
+    {{- "\n    union all" if not loop.last }}
+    {%- endfor %}
+{%- endmacro %}
+
+
+{% macro check_left_out(sql, goal, asked, number, owner) -%}
+    {%- set remedy = "a filter before the dedupe: a key whose newest version it drops would go on showing an older one, and "
+        ~ "deleted rows, which hold nothing but their key, would stay. Put the condition into config(row_filter=\"...\"), "
+        ~ "which is asked of the newest version." -%}
+    {%- set renamed = [] -%}
+    {%- for table in goal.tables -%}
+        {%- set names = adapter.get_columns_in_relation(table.relation) | map(attribute="name") | map("lower") | list -%}
+        {%- for key in goal.primary_key if key | lower not in names and key | lower != "_cq_table" -%}
+            {%- do renamed.append(key) -%}
+        {%- endfor -%}
+    {%- endfor -%}
+    {%- if renamed -%}
+        {%- do exceptions.warn(
+            owner ~ ": its SELECT leaves out " ~ number ~ " versions. If it is a filter on anything but the key, it is " ~ remedy
+        ) -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {%- set keys = goal.primary_key | reject("equalto", "_cq_table") | list -%}
+    {%- set place = ["_cq_batch", "_cq_seq"] + (["_cq_table"] if goal.tables | length > 1 else []) -%}
+    {%- set left_out_sql -%}
+        with kept as (
+            select *
+            from (
+                {{ sql }}
+            ) as versions
+            where {{ strandline.of_batches(goal.tables, up_to="head") }}
+        ),
+
+        delivered as (
+            {{ strandline.raw_versions(goal.tables, keys) }}
+        ),
+
+        left_out as (
+            select versions.*
+            from delivered as versions
+            left anti join kept
+                on {{ strandline.same_key(place, "versions", "kept") }}
+            where {{ asked }}
+        )
+
+        select
+            count(*),
+            {%- for key in keys %}
+            cast(min_by({{ strandline.quoted(key) }}, struct(_cq_batch, _cq_seq)) as string),
+            {%- endfor %}
+            min(_cq_batch)
+        from left_out
+        left semi join kept
+            on {{ strandline.same_key(goal.primary_key, "left_out", "kept") }}
+    {%- endset -%}
+    {%- set found = run_query(left_out_sql).rows[0] -%}
+    {%- if found[0] -%}
+        {%- set example = [] -%}
+        {%- for key in keys -%}
+            {%- do example.append(key ~ " " ~ found[loop.index]) -%}
+        {%- endfor -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": its SELECT leaves out " ~ found[0] ~ " versions of keys that it keeps (" ~ example | join(", ")
+            ~ ", batch " ~ found[keys | length + 1] ~ "). It is " ~ remedy
+        ) }}
+    {%- endif -%}
+{%- endmacro %}

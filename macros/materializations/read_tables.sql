@@ -1,0 +1,161 @@
+{% macro read_tables(sql, columns, owner) -%}
+    {#-
+        What a model reads, in the order of its source() and ref() calls: [{name, relation, id, head,
+        floor, refreshes, built}]. Views and ephemeral models are looked through, down to the raw tables
+        behind them. A table that dbt builds stands for itself, `built`: its rows change in
+        ways that no batch tells of. A model that names its tables by itself reads one without a name.
+    -#}
+    {%- set tables = [] -%}
+    {%- for node in strandline.read_nodes(model.depends_on.nodes) -%}
+        {%- set relation = strandline.relation_of(node) -%}
+        {%- set names = adapter.get_columns_in_relation(relation) | map(attribute="name") | map("lower") | list -%}
+        {%- if "_cq_batch" in names and "_cq_seq" in names -%}
+            {%- do tables.append({
+                "name": relation.schema ~ "." ~ relation.identifier,
+                "relation": relation,
+                "built": node.resource_type != "source",
+                "id": strandline.raw_identity(relation),
+                "floor": none,
+                "refreshes": [],
+            }) -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {%- if tables | length > 1 and "_cq_table" not in columns | map("lower") | list -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": it reads " ~ tables | map(attribute="name") | join(" and ") ~ ", whose batches are numbered each by "
+            ~ "itself, so each row must say where it is from. Rows of one kind: select * from ("
+            ~ "{{ strandline.union_raw([source(...), source(...)]) }}). A join: build a snapshot of each, and join those."
+        ) }}
+    {%- endif -%}
+    {#- Under --empty a model reads no row; under --defer a view may read other tables than the graph says. -#}
+    {%- set asked = not tables or tables | map(attribute="built") | select | list or invocation_args_dict.get("defer") -%}
+    {%- set found = strandline.heads_in(sql, tables) if asked and not flags.EMPTY else {} -%}
+    {%- for table in tables or [{"name": "", "relation": none, "built": false, "id": none, "floor": none, "refreshes": []}] -%}
+        {%- if flags.EMPTY -%}
+            {%- do table.update({"head": 0}) -%}
+        {%- elif asked -%}
+            {%- do table.update({"head": found.get(table.name, 0)}) -%}
+        {%- else -%}
+            {%- do table.update({"head": strandline.head_batch(table.relation) or 0}) -%}
+        {%- endif -%}
+        {%- if not tables -%}
+            {%- do tables.append(table) -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {{ return(tables) }}
+{%- endmacro %}
+
+
+{% macro read_nodes(unique_ids) -%}
+    {#- The sources and tables behind some nodes of the graph, through views and ephemeral models. -#}
+    {%- set found = [] -%}
+    {%- set known = [] -%}
+    {%- for unique_id in unique_ids -%}
+        {%- if unique_id in graph.sources -%}
+            {%- set behind = [graph.sources[unique_id]] -%}
+        {%- else -%}
+            {%- set node = graph.nodes.get(unique_id) -%}
+            {%- if node is none or node.resource_type not in ("model", "seed", "snapshot") -%}
+                {%- set behind = [] -%}
+            {%- elif node.config.materialized in ("view", "ephemeral") -%}
+                {%- set behind = strandline.read_nodes(node.depends_on.nodes) -%}
+            {%- else -%}
+                {%- set behind = [node] -%}
+            {%- endif -%}
+        {%- endif -%}
+        {%- for node in behind if node.unique_id not in known -%}
+            {%- do known.append(node.unique_id) -%}
+            {%- do found.append(node) -%}
+        {%- endfor -%}
+    {%- endfor -%}
+    {{ return(found) }}
+{%- endmacro %}
+
+
+{% macro relation_of(node) -%}
+    {%- set identifier = node.identifier if node.resource_type == "source" else node.alias -%}
+    {{ return(api.Relation.create(schema=node.schema, identifier=identifier, quote_policy={"identifier": true, "schema": true})) }}
+{%- endmacro %}
+
+
+{% macro read_views(unique_ids) -%}
+    {#- The text of each view behind some nodes, as the catalog has it: a change of one changes what is read. -#}
+    {%- set texts = {} -%}
+    {%- for unique_id in unique_ids if unique_id in graph.nodes -%}
+        {%- set node = graph.nodes[unique_id] -%}
+        {%- if node.resource_type == "model" and node.config.materialized in ("view", "ephemeral") -%}
+            {%- if node.config.materialized == "view" -%}
+                {%- do texts.update({unique_id: strandline.view_text(strandline.relation_of(node))}) -%}
+            {%- endif -%}
+            {%- do texts.update(strandline.read_views(node.depends_on.nodes)) -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {{ return(texts) }}
+{%- endmacro %}
+
+
+{% macro view_text(relation) -%}
+    {#- none where there is no such view here, as under --defer. -#}
+    {%- if strandline.existing(relation) is none -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {{ return(run_query("show create table " ~ relation).columns[0].values()[0]) }}
+{%- endmacro %}
+
+
+{% macro existing(relation) -%}
+    {#- The relation as the catalog has it, or none. dbt's own search gives up on a name with capitals. -#}
+    {%- if relation.identifier == relation.identifier | lower -%}
+        {{ return(load_relation(relation)) }}
+    {%- endif -%}
+    {%- for row in list_relations_without_caching(relation.without_identifier()) if row[1] == relation.identifier -%}
+        {{ return(relation.incorporate(
+            type="view" if "Type: VIEW" in row[3] else "table", is_iceberg="Provider: iceberg" in row[3]
+        )) }}
+    {%- endfor -%}
+    {{ return(none) }}
+{%- endmacro %}
+
+
+{% macro heads_in(sql, tables) -%}
+    {#- The newest batch of each table among the rows of a SELECT: {name: batch}. -#}
+    {%- set many = tables | length > 1 -%}
+    {%- set heads_sql -%}
+        select
+            {{ "_cq_table" if many else strandline.text_literal((tables | map(attribute="name") | list + [""])[0]) }},
+            max(_cq_batch)
+        from (
+            {{ sql }}
+        ) as versions
+        group by 1
+    {%- endset -%}
+    {%- set heads = {} -%}
+    {%- for row in run_query(heads_sql) if row[1] is not none -%}
+        {%- do heads.update({row[0]: row[1] | int}) -%}
+    {%- endfor -%}
+    {{ return(heads) }}
+{%- endmacro %}
+
+
+{% macro of_batches(tables, above=none, up_to=none, alias=none) -%}
+    {#-
+        The condition on a version to be of the batches above one and up to another, each the name of
+        a table's entry ("low", "head"). Literals, not a subquery: Iceberg prunes raw files by them.
+    -#}
+    {%- set prefix = alias ~ "." if alias else "" -%}
+    {%- set conditions = [] -%}
+    {%- for table in tables -%}
+        {%- set parts = [] -%}
+        {%- if tables | length > 1 -%}
+            {%- do parts.append(prefix ~ "_cq_table = " ~ strandline.text_literal(table.name)) -%}
+        {%- endif -%}
+        {%- if above -%}
+            {%- do parts.append(prefix ~ "_cq_batch > " ~ table[above]) -%}
+        {%- endif -%}
+        {%- if up_to -%}
+            {%- do parts.append(prefix ~ "_cq_batch <= " ~ table[up_to]) -%}
+        {%- endif -%}
+        {%- do conditions.append(parts | join(" and ")) -%}
+    {%- endfor -%}
+    {{ return("(" ~ conditions | join(" or ") ~ ")") }}
+{%- endmacro %}

@@ -1,0 +1,168 @@
+"""A catalogue of wrong tables: for each a proof that turns red; none where nothing is wrong.
+
+STRANDLINE_FAULTS=all runs every proof for every fault and prints which turned red (-s).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from tests.dbt.dbtproject import DbtProject
+from tests.dbt.faults import COLUMNS, FAULTS, HISTORY, LATEST, RAW, STATE, SYNCS
+from tests.dbt.rawtables import RawSchema, Row, sync_time
+
+ALL = os.environ.get("STRANDLINE_FAULTS") == "all"
+KEY = {"primary_key": "id", "cursor_field": "updated_at"}
+RAW_PROOFS = [
+    "batches_accounted",
+    "inclusive_cursor",
+    "state_not_ahead",
+    "state_not_behind",
+    "cursor_conflict",
+    "no_future_cursor",
+    "no_cursor_regression",
+    "cursor_not_null",
+    "exact_redelivery",
+    "duplicate_in_batch",
+    "redelivered_at_boundary",
+]
+BATCHES: list[list[Row]] = [
+    [{"id": key, "updated_at": sync_time(1), "payload": "a"} for key in (1, 2, 3, 4)],
+    [{"id": key, "updated_at": sync_time(2), "payload": "b"} for key in (1, 2)],
+    [{"id": 4, "updated_at": sync_time(3), "payload": None, "_deleted": True}],
+    [{"id": 1, "updated_at": sync_time(4), "payload": "c"}],
+]
+
+
+class Healthy:
+    """A raw table with state and ledger, a snapshot and a history, all as they should be."""
+
+    def __init__(self, project: DbtProject, raw: RawSchema) -> None:
+        self.project, self.raw = project, raw
+        raw.create("orders", COLUMNS)
+        for batch, rows in enumerate(BATCHES, start=1):
+            raw.append("orders", batch, rows)
+        raw.states("orders", [(batch, state(batch)) for batch in range(1, 5)])
+        raw.syncs("orders", [sync(batch) for batch in range(1, 5)])
+        for kind in ("latest", "history"):
+            project.write(
+                f"models/orders_{kind}.sql",
+                f"{{{{ config(materialized='deduped_{kind}', primary_key='id', "
+                "cursor_field='updated_at') }}\nselect * from {{ source('shop', 'orders') }}",
+            )
+        current = {"strandline.unique_key": {"arguments": {"row_condition": "is_current"}}}
+        project.write(
+            "models/schema.yml",
+            {
+                "sources": [
+                    {
+                        "name": "shop",
+                        "schema": raw.schema,
+                        "tables": [
+                            {
+                                "name": "orders",
+                                "config": {"meta": {"strandline": KEY}},
+                                "data_tests": [f"strandline.{proof}" for proof in RAW_PROOFS],
+                            }
+                        ],
+                    }
+                ],
+                "models": [
+                    {
+                        "name": "orders_latest",
+                        "data_tests": ["strandline.unique_key", "strandline.latest_matches_raw"],
+                    },
+                    {
+                        "name": "orders_history",
+                        "data_tests": [current, "strandline.history_matches_raw"],
+                    },
+                ],
+            },
+        )
+        self.manifest = project.parse()
+        project.run("run", manifest=self.manifest)
+
+    def named(self, template: str) -> str:
+        return template.format(raw=self.raw.schema, marts=self.project.schema)
+
+    def red(self, *proofs: str) -> set[str]:
+        """The proofs that turn red, of those that are named, or of all."""
+        select = ["--select", *(f"test_name:{proof}" for proof in proofs)] if proofs else []
+        results = self.project.run("test", *select, manifest=self.manifest)
+        assert results
+        failed = {name for name, one in results.items() if one.status in ("fail", "warn", "error")}
+        return {proof_of(name) for name in failed}
+
+    def snapshot(self, table: str) -> int:
+        [row] = self.project.spark.sql(
+            f"select snapshot_id from {table}.refs where name = 'main'"
+        ).collect()
+        return int(row[0])
+
+    def put_back(self, table: str, snapshot: int) -> None:
+        self.project.spark.sql(f"call lake.system.set_current_snapshot('{table}', {snapshot}L)")
+
+
+def state(batch: int) -> dict[str, Any]:
+    return {
+        "batch": batch,
+        "cursor": f"{sync_time(batch):%Y-%m-%d %H:%M:%S}",
+        "cursor_field": "updated_at",
+        "cursor_type": "timestamp",
+        "generation": 1,
+    }
+
+
+def sync(batch: int) -> dict[str, Any]:
+    low = None if batch == 1 else state(batch - 1)["cursor"]
+    rows = len(BATCHES[batch - 1])
+    return {
+        "batch": batch,
+        "cursor_field": "updated_at",
+        "cursor_type": "timestamp",
+        "cursor_low": low,
+        "cursor_high": state(batch)["cursor"],
+        "rows_read": rows,
+        "rows_appended": rows,
+    }
+
+
+def proof_of(test: str) -> str:
+    """The generic test of a dbt test's name."""
+    names = sorted([*RAW_PROOFS, "unique_key", "latest_matches_raw", "history_matches_raw",
+                    "state_monotonic"], key=len, reverse=True)  # fmt: skip
+    return next((name for name in names if name in test), test)
+
+
+@pytest.fixture(scope="module")
+def healthy(project: DbtProject, raw: RawSchema) -> Healthy:
+    return Healthy(project, raw)
+
+
+def test_nothing_is_red_where_nothing_is_wrong(healthy: Healthy) -> None:
+    assert healthy.red() == set()
+
+
+@pytest.mark.parametrize("wrong", FAULTS)
+def test_a_proof_turns_red(healthy: Healthy, wrong: str) -> None:
+    fault = FAULTS[wrong]
+    table = healthy.named(fault.table)
+    before = healthy.snapshot(table)
+    healthy.project.spark.sql(healthy.named(fault.statement))
+    try:
+        assert healthy.snapshot(table) != before, "the fault changed nothing"
+        red = healthy.red(*(() if ALL else (fault.proof,)))
+        print(f"{wrong:45} {', '.join(sorted(red))}")
+        assert fault.proof in red
+    finally:
+        healthy.put_back(table, before)
+
+
+def test_all_is_put_back(healthy: Healthy) -> None:
+    """What the faults left behind would hide the next one."""
+    assert healthy.red() == set()
+    for table in (RAW, STATE, SYNCS, LATEST, HISTORY):
+        assert healthy.project.spark.table(healthy.named(table)).count() > 0

@@ -1,0 +1,308 @@
+"""Models as people write them: staged, filtered, joined, renamed: each right or refused."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.dbt.dbtproject import DbtProject, Result
+from tests.dbt.rawtables import RawSchema, Row
+
+COLUMNS = "id int, cursor int, status string"
+TABLES = [
+    "orders", "closed", "filtered", "keyed", "joined", "eu", "us", "moved", "edited", "kept",
+    "viewed", "tabled", "sampled", "odd", "capital", "strict", "ages",
+]  # fmt: skip
+META = (
+    "_cq_source_name, _cq_sync_time, _cq_batch, _cq_seq, _cq_row_hash, _cq_deleted, _cq_generation"
+)
+STAGED = f"select id, cursor, %s, {META} from {{{{ source('shop', '%s') }}}}"
+READS = "select * from {{ source('shop', '%s') }}"
+
+
+def row(key: int, cursor: int, status: str | None = "open", **more: Any) -> Row:
+    return {"id": key, "cursor": cursor, "status": status, **more}
+
+
+def gone(key: int, cursor: int) -> Row:
+    """A tombstone: nothing but the key and its place."""
+    return {"id": key, "cursor": cursor, "status": None, "_deleted": True}
+
+
+class Shop:
+    """One raw table per case, models written as the cases need them."""
+
+    def __init__(self, project: DbtProject, raw: RawSchema) -> None:
+        self.project, self.raw = project, raw
+        for table in TABLES:
+            raw.create(table, COLUMNS)
+        self.project.write(
+            "models/sources.yml",
+            {
+                "sources": [
+                    {"name": "shop", "schema": raw.schema, "tables": [{"name": t} for t in TABLES]}
+                ]
+            },
+        )
+
+    def model(self, name: str, select: str, kind: str = "deduped_latest", **config: Any) -> None:
+        """Writes a model and its proof."""
+        settings: dict[str, Any] = {"materialized": kind}
+        proof = []
+        if kind.startswith("deduped"):
+            settings |= {"primary_key": "id", "cursor_field": "cursor"}
+            proof = [f"strandline.{kind.removeprefix('deduped_')}_matches_raw"]
+        settings |= config
+        given = ", ".join(f"{key}={value!r}" for key, value in settings.items())
+        self.project.write(f"models/{name}.sql", f"{{{{ config({given}) }}}}\n{select}")
+        self.project.write(f"models/{name}.yml", {"models": [{"name": name, "data_tests": proof}]})
+
+    def run(self, *command: str) -> dict[str, Result]:
+        return self.project.run(*command)
+
+    def build(self, *models: str, flags: tuple[str, ...] = ()) -> str:
+        """Builds and proves; returns what dbt said of the last model, with its proof's answer."""
+        results = self.run("build", "--select", *models, *flags)
+        message = results[models[-1]].message
+        proofs = {one.status for name, one in results.items() if "matches_raw" in name}
+        assert proofs <= {"pass", "skipped"}, results
+        return re.sub(r"\s+", " ", message)
+
+    def open_ids(self, model: str) -> dict[int, str]:
+        return {one["id"]: one["status"] for one in self.project.rows(model)}
+
+    def has(self, model: str) -> bool:
+        """Whether a model was built."""
+        return self.project.spark.catalog.tableExists(f"{self.project.schema}.{model}")
+
+    def proof(self, model: str) -> Result:
+        [result] = self.run("test", "--select", model).values()
+        return result
+
+
+@pytest.fixture(scope="module")
+def shop(project: DbtProject, raw: RawSchema) -> Shop:
+    return Shop(project, raw)
+
+
+def test_a_filter_before_the_dedupe_is_refused(shop: Shop) -> None:
+    """Closed and deleted rows would stay for ever; row_filter is the place for it."""
+    shop.raw.append("closed", 1, [row(1, 1), row(2, 1), row(3, 1)])
+    shop.model("closed", READS % "closed" + " where status = 'open'")
+    shop.model("open_orders", READS % "closed", row_filter="status = 'open'")
+    shop.model("open_history", READS % "closed", "deduped_history", row_filter="status = 'open'")
+    assert shop.build("closed") == "BUILD to batch 1"
+    shop.build("open_orders")
+    shop.build("open_history")
+    shop.raw.append("closed", 2, [row(1, 2, "closed"), gone(2, 2), row(4, 1)])
+    message = shop.build("closed")
+    assert "leaves out 2 versions of keys that it keeps (id 1, batch 2)" in message
+    assert 'config(row_filter="...")' in message
+    assert shop.build("open_orders") == "MERGE to batch 2"
+    assert shop.build("open_history") == "MERGE to batch 2"
+    assert shop.open_ids("open_orders") == {3: "open", 4: "open"}
+    current = [one["id"] for one in shop.project.rows("open_history") if one["is_current"]]
+    assert sorted(current) == [3, 4]
+    # an older version that comes late does not bring the key back; a newer one does
+    shop.raw.append("closed", 3, [row(1, 1, "open"), row(3, 2, None)])
+    shop.build("open_orders")
+    shop.build("open_history")
+    assert shop.open_ids("open_orders") == {4: "open"}
+    shop.raw.append("closed", 4, [row(1, 3, "open")])
+    shop.build("open_orders")
+    shop.build("open_history")
+    assert shop.open_ids("open_orders") == {1: "open", 4: "open"}
+    current = [one["id"] for one in shop.project.rows("open_history") if one["is_current"]]
+    assert sorted(current) == [1, 4]
+
+
+def test_a_filter_on_the_key_is_no_loss(shop: Shop) -> None:
+    shop.raw.append("keyed", 1, [row(1, 1), row(200, 1)])
+    shop.model("keyed", READS % "keyed" + " where id < 100")
+    shop.build("keyed")
+    shop.raw.append("keyed", 2, [gone(200, 2), row(201, 1), row(1, 2, "b")])
+    assert shop.build("keyed") == "MERGE to batch 2"
+    assert shop.open_ids("keyed") == {1: "b"}
+
+
+def test_a_join_that_multiplies_is_refused(shop: Shop) -> None:
+    shop.raw.append("joined", 1, [row(1, 1), row(2, 1)])
+    shop.model(
+        "joined", f"select o.* from ({READS % 'joined'}) as o cross join (values (1), (2)) as v(n)"
+    )
+    assert "gives 4 rows for 2 versions" in shop.build("joined")
+
+
+def test_several_raw_tables_say_where_a_row_is_from(shop: Shop) -> None:
+    shop.raw.append("eu", 1, [row(1, 1)])
+    shop.raw.append("us", 1, [row(2, 1)])
+    eu, us = (f"source('shop', '{name}')" for name in ("eu", "us"))
+    shop.model("regions", f"{READS % 'eu'} union all {READS % 'us'}")
+    message = shop.build("regions")
+    assert "whose batches are numbered each by itself" in message
+    assert "strandline.union_raw([" in message
+    shop.model("regions", f"select * from ({{{{ strandline.union_raw([{eu}, {us}]) }}}}) as r")
+    assert "batch 1 of" in shop.build("regions")
+    shop.raw.append("eu", 2, [row(3, 1)])
+    shop.build("regions")
+    shop.raw.append("us", 2, [row(4, 1), gone(2, 2)])
+    assert shop.build("regions").startswith("MERGE to batch 2 of")
+    assert shop.open_ids("regions") == dict.fromkeys((1, 3, 4), "open")
+    assert shop.build("regions") == "NO NEW BATCH"
+
+
+def test_what_it_reads_and_how_is_part_of_the_watermark(shop: Shop) -> None:
+    """Another table, another expression: built anew, or refused where that is forbidden."""
+    shop.raw.append("moved", 1, [row(1, 1, "old")])
+    shop.raw.append("edited", 1, [row(1, 1, "new"), row(2, 1, "new")])
+    shop.model("edited", READS % "moved")
+    shop.build("edited")
+    shop.model("edited", READS % "edited")
+    assert shop.build("edited") == "BUILD to batch 1"
+    assert shop.open_ids("edited") == {1: "new", 2: "new"}
+    shop.model("edited", STAGED % ("upper(status) as status", "edited"))
+    assert shop.build("edited") == "BUILD to batch 1"
+    assert shop.open_ids("edited") == {1: "NEW", 2: "NEW"}
+    shop.raw.append("kept", 1, [row(1, 1, "x")])
+    shop.model("kept", READS % "kept", full_refresh=False)
+    shop.build("kept")
+    shop.model("kept", "select *, 1 as one from {{ source('shop', 'kept') }}", full_refresh=False)
+    message = shop.build("kept")
+    assert "its SQL, its row_filter or a view that it reads changed" in message
+    assert "full_refresh: false" in message
+
+
+def test_through_ephemeral_models_to_the_raw_table(shop: Shop) -> None:
+    """delete_stale, proofs and the watermark see the raw table behind; a change builds anew."""
+    shop.raw.append("viewed", 1, [row(1, 1), row(2, 1)])
+    shop.raw.syncs("viewed", [{"batch": 1, "mode": "full_refresh"}])
+    renamed = STAGED % ("status as state", "viewed")
+    shop.model("stg_viewed", renamed, "ephemeral")
+    shop.model("stg_again", "select * from {{ ref('stg_viewed') }}", "ephemeral")
+    shop.model("over_staging", "select * from {{ ref('stg_again') }}", delete_stale=True)
+    assert shop.build("over_staging") == "BUILD to batch 1"
+    table = f"{shop.project.schema}.over_staging"
+    listed = shop.project.spark.sql(f"show tblproperties {table}").collect()
+    said = {one[0]: one[1] for one in listed}
+    assert f'"raw": ["{shop.raw.schema}.viewed"]' in said["strandline.watermark"]
+    shop.raw.append("viewed", 2, [row(1, 2)], generation=2)
+    shop.raw.syncs("viewed", [{"batch": 2, "mode": "full_refresh", "generation": 2}])
+    shop.build("over_staging")
+    assert [one["id"] for one in shop.project.rows("over_staging")] == [1]
+    shop.model("stg_viewed", renamed.replace("status as", "upper(status) as"), "ephemeral")
+    assert shop.build("over_staging") == "BUILD to batch 2"
+    assert [one["state"] for one in shop.project.rows("over_staging")] == ["OPEN"]
+
+
+def test_over_a_table_that_dbt_builds(shop: Shop) -> None:
+    """Its rows change without a batch: built anew each time."""
+    shop.raw.append("tabled", 1, [row(1, 1)])
+    shop.model("stg_tabled", READS % "tabled", "table", file_format="iceberg")
+    shop.model("over_table", "select * from {{ ref('stg_tabled') }}")
+    shop.build("stg_tabled", "over_table")
+    shop.raw.append("tabled", 2, [row(2, 1)])
+    assert shop.build("over_table") == "BUILD to batch 1"
+    assert shop.build("stg_tabled", "over_table") == "BUILD to batch 2"
+    assert sorted(shop.open_ids("over_table")) == [1, 2]
+
+
+def test_sample_is_refused(shop: Shop) -> None:
+    shop.raw.append("sampled", 1, [row(1, 1)])
+    shop.model("sampled", READS % "sampled")
+    message = shop.build("sampled", flags=("--sample", "1 day"))
+    assert "--sample reads a part of the versions" in message
+    assert shop.build("sampled") == "BUILD to batch 1"
+
+
+def test_names_that_sql_would_trip_over(shop: Shop) -> None:
+    """Columns named as the package's own aliases, struct fields with a dash, capitals."""
+    odd = {"at": 1, "since": 2, "place": 3, "newest": 4, "keys": 5}
+    shop.raw.spark.sql(
+        f"alter table {shop.raw.schema}.odd add columns ({', '.join(f'{n} int' for n in odd)})"
+    )
+    shop.raw.append("odd", 1, [row(1, 1, **odd)])
+    keys = ["id", "at", "since", "place", "newest", "keys"]
+    for kind in ("latest", "history"):
+        shop.model(f"odd_{kind}", READS % "odd", f"deduped_{kind}", primary_key=keys)
+        shop.build(f"odd_{kind}")
+    wide = "struct<`a-b`: int, `c d`: struct<`e.f`: string>>"
+    shop.raw.spark.sql(f"alter table {shop.raw.schema}.odd add columns (wide {wide})")
+    shop.raw.append("odd", 2, [row(1, 2, "b", **odd, wide={"a-b": 1, "c d": {"e.f": "x"}})])
+    for kind in ("latest", "history"):
+        assert shop.build(f"odd_{kind}") == "MERGE to batch 2"
+        newest = next(one for one in shop.project.rows(f"odd_{kind}") if one["cursor"] == 2)
+        assert newest["wide"] == {"a-b": 1, "c d": {"e.f": "x"}}
+    shop.raw.append("capital", 1, [row(1, 1)])
+    shop.model("OrdersLatest", READS % "capital")
+    assert shop.build("OrdersLatest") == "BUILD to batch 1"
+    shop.raw.append("capital", 2, [row(1, 2, "b")])
+    assert shop.build("OrdersLatest") == "MERGE to batch 2"
+    assert shop.open_ids("OrdersLatest") == {1: "b"}
+
+
+def test_on_schema_change_fail_and_contracts(shop: Shop) -> None:
+    shop.raw.append("strict", 1, [row(1, 1)])
+    shop.model("strict", READS % "strict", on_schema_change="fail")
+    shop.build("strict")
+    shop.raw.spark.sql(f"alter table {shop.raw.schema}.strict add columns (note string)")
+    shop.raw.append("strict", 2, [row(1, 2, note="n")])
+    assert "its config says on_schema_change: fail" in shop.build("strict")
+    assert shop.open_ids("strict") == {1: "open"}
+
+
+MISSING = "missing from the table"
+TWICE = "several times in the table"
+DIFFERS = "differs from what the raw table says"
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        ("delete from {t} where id = 3", MISSING),
+        ("delete from {t}", MISSING),
+        ("update {t} set note = 'forged' where id = 1", DIFFERS),
+        ("alter table {t} drop column note", "the table has no column note"),
+    ],
+)
+def test_the_proof_of_a_snapshot(shop: Shop, damage: str, problem: str) -> None:
+    """The stored watermark and SELECT are the yardstick, not what is left of the table."""
+    if "orders" not in {
+        one[1] for one in shop.project.spark.sql(f"show tables in {shop.project.schema}").collect()
+    }:
+        shop.raw.append("orders", 1, [row(1, 1), row(2, 1)])
+        shop.model(
+            "orders",
+            STAGED % ("upper(status) as status, status as note", "orders"),
+        )
+        shop.build("orders")
+        shop.raw.append("orders", 2, [row(3, 2)])
+    assert shop.build("orders", flags=("--full-refresh",)) == "BUILD to batch 2"
+    shop.project.spark.sql(damage.format(t=f"{shop.project.schema}.orders"))
+    result = shop.proof("orders")
+    assert result.status == "fail"
+    assert {one["problem"] for one in shop.project.failing_rows(result)} == {problem}
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        ("delete from {t} where not is_current", MISSING),
+        ("update {t} set valid_to = valid_to + interval 1 day where not is_current", DIFFERS),
+        ("update {t} set is_current = true, valid_to = null where id = 1", DIFFERS),
+        ("insert into {t} select * from {t} where id = 1 and is_current", TWICE),
+    ],
+)
+def test_the_proof_of_a_history(shop: Shop, damage: str, problem: str) -> None:
+    if "ages" not in {
+        one[1] for one in shop.project.spark.sql(f"show tables in {shop.project.schema}").collect()
+    }:
+        shop.raw.append("ages", 1, [row(1, 1, "a"), row(2, 1, "a")])
+        shop.raw.append("ages", 2, [row(1, 2, "b"), gone(2, 2)])
+        shop.model("ages", READS % "ages", "deduped_history")
+    assert shop.build("ages", flags=("--full-refresh",)) == "BUILD to batch 2"
+    shop.project.spark.sql(damage.format(t=f"{shop.project.schema}.ages"))
+    result = shop.proof("ages")
+    assert result.status == "fail"
+    assert {one["problem"] for one in shop.project.failing_rows(result)} == {problem}

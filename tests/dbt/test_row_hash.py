@@ -1,0 +1,104 @@
+"""The generic test `row_hash_matches`: the loader's hash, computed from raw's columns in SQL."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+
+import pytest
+
+from loader.delta import Stamp, stamped
+from tests.dbt.dbtproject import DbtProject, Result
+from tests.dbt.rawtables import META_COLUMNS, RawSchema
+
+SOURCE = (
+    "select cast(n as {integer}) as id, cast(n as {float}) as f, "
+    "cast(n / 3 as decimal(10,2)) as `D`, "
+    "cast(n as smallint) as small, n > 1 as b, if(n = 2, null, 'it''s 🌊') as `a name`, "
+    "date '2025-01-01' as day, timestamp '2025-01-01 00:00:00.123456' as at, "
+    "timestamp_ntz '2025-01-01 00:00:00.123456' as wall, binary('x') as raw_bytes "
+    "from (select explode(sequence(1, 3)) as n)"
+)
+CREATED = (
+    "id int, f float, `D` decimal(10,2), small int, b boolean, `a name` string, day date, "
+    "at timestamp, wall timestamp_ntz, raw_bytes binary"
+)
+
+
+def _append(raw: RawSchema, table: str, sql: str, batch: int, renamed: str = "") -> None:
+    """Rows of a source, stamped by the loader; a variant column takes the values of `note`."""
+    stamp = Stamp("shop", datetime(2025, 1, 1, tzinfo=timezone.utc), batch, 1)
+    rows = stamped(raw.spark.sql(sql), stamp)
+    if renamed:
+        rows = rows.withColumnRenamed("note", renamed)
+    columns = raw.spark.table(f"{raw.schema}.{table}").columns
+    absent = [name for name in columns if name.lower() not in {n.lower() for n in rows.columns}]
+    for name in absent:
+        rows = rows.selectExpr("*", f"null as `{name}`")
+    rows.select(*(f"`{name}`" for name in columns)).writeTo(f"{raw.schema}.{table}").append()
+
+
+@pytest.fixture(scope="module")
+def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
+    """A table that was widened, gained a column and its variant; a copy that somebody changed."""
+    for table in ("right", "changed"):
+        name = f"{raw.schema}.{table}"
+        raw.spark.sql(f"create table {name} ({CREATED}, {META_COLUMNS}) using iceberg")
+        _append(raw, table, SOURCE.format(integer="int", float="float"), 1)
+        raw.spark.sql(f"alter table {name} alter column id type bigint")
+        raw.spark.sql(f"alter table {name} alter column f type double")
+        raw.spark.sql(f"alter table {name} add column note int")
+        wide = SOURCE.format(integer="bigint", float="double")
+        _append(raw, table, wide.replace("binary(", "n as note, binary("), 2)
+        raw.spark.sql(f"alter table {name} add column note__string string")
+        said = {"columns": [{"name": "D", "type": "decimal(10,2)"}], "variants": ["note__string"]}
+        raw.spark.sql(
+            f"alter table {name} set tblproperties "
+            f"('strandline.source_schema' = '{json.dumps(said)}')"
+        )
+        _append(raw, table, wide.replace("binary(", "'n' as note, binary("), 3, "note__string")
+    raw.spark.sql(
+        f"update {raw.schema}.changed set `a name` = 'its' where id = 1 and _cq_batch = 2"
+    )
+    raw.create("nested", "id int, tags map<string,int>")
+    raw.create("scaled", "id int, amount decimal(10,2)")
+    said = {"columns": [{"name": "amount", "type": "decimal(10,1)"}]}
+    raw.spark.sql(
+        f"alter table {raw.schema}.scaled set tblproperties "
+        f"('strandline.source_schema' = '{json.dumps(said)}')"
+    )
+    tables = [
+        {"name": name, "data_tests": [{"strandline.row_hash_matches": {"name": f"hash_{name}"}}]}
+        for name in ("right", "changed", "nested", "scaled")
+    ]
+    project.write(
+        "models/sources.yml",
+        {"sources": [{"name": "shop", "schema": raw.schema, "tables": tables}]},
+    )
+    return project.run("test", "--select", "source:shop")
+
+
+def test_a_row_that_somebody_changed_is_named(
+    results: dict[str, Result], project: DbtProject
+) -> None:
+    right, changed = results["hash_right"], results["hash_changed"]
+    assert (right.status, right.failures) == ("pass", 0), right.message
+    assert (changed.status, changed.failures) == ("fail", 1)
+    [row] = project.failing_rows(changed)
+    assert (row["id"], row["_cq_batch"], row["a name"]) == (1, 2, "its")
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("nested", "the column tags is nested (map<string,int>)"),
+        ("scaled", "the source has another scale in amount than raw (decimal(10,2))"),
+    ],
+)
+def test_what_sql_cannot_compute_is_refused(
+    table: str, said: str, results: dict[str, Result], raw: RawSchema
+) -> None:
+    assert results[f"hash_{table}"].status == "error"
+    told = " ".join(results[f"hash_{table}"].message.split())
+    assert f"Test row_hash_matches on {raw.schema}.{table}: {said}" in told
+    assert "Remove the test from this table" in told

@@ -1,0 +1,109 @@
+"""A session in another time zone than UTC: the same proofs, the same `as_of`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from tests.dbt.dbtproject import DbtProject
+from tests.dbt.rawtables import RawSchema, sync_time
+
+ZONE = "spark.sql.session.timeZone"
+ZONES = ["America/New_York", "Asia/Tokyo"]
+ON_TIME = ["state_not_ahead", "inclusive_cursor", "redelivered_at_boundary", "no_future_cursor"]
+AS_OF = (
+    "{{{{ config(materialized='table', file_format='iceberg') }}}} "
+    "{{{{ strandline.deduped_latest(source('shop', 'right'), 'id', 'at', as_of={as_of}) }}}}"
+)
+
+
+@pytest.fixture(params=ZONES)
+def zone(request: pytest.FixtureRequest, raw: RawSchema) -> Iterator[str]:
+    """The session's zone for one test."""
+    before = raw.spark.conf.get(ZONE)
+    raw.spark.conf.set(ZONE, request.param)
+    yield request.param
+    raw.spark.conf.set(ZONE, str(before))
+
+
+@pytest.fixture(scope="module")
+def shop(project: DbtProject, raw: RawSchema) -> DbtProject:
+    """A table as it should be, and one whose state is an hour ahead; times, wall clocks, dates."""
+    for table, ahead in (("right", 0), ("wrong", 1)):
+        raw.create(table, "id int, at timestamp, wall timestamp_ntz, day date")
+        batches = []
+        for batch in (1, 2):
+            at = sync_time(batch) - timedelta(minutes=1)
+            # the clock of a zone far in the east
+            wall = (at + timedelta(hours=13)).replace(tzinfo=None)
+            row = {"id": batch, "at": at, "wall": wall, "day": wall.date()}
+            raw.append(table, batch, [*batches, row])
+            batches.append(row)
+        text = "2025-01-02 23:59:00"
+        state = {"cursor_field": "at", "cursor_type": "timestamptz", "generation": 1, "batch": 2}
+        cursor = text if not ahead else "2025-01-03 00:59:00"
+        raw.states(table, [(1, {**state, "cursor": cursor})])
+        window = {"cursor_field": "at", "cursor_type": "timestamptz"}
+        first = "2025-01-01 23:59:00"
+        raw.syncs(
+            table,
+            [
+                {"batch": 1, "rows_appended": 1, "cursor_high": first, **window},
+                {
+                    "batch": 2,
+                    "rows_appended": 2,
+                    "cursor_low": first,
+                    "cursor_high": text,
+                    **window,
+                },
+            ],
+        )
+    key = {"primary_key": "id", "cursor_field": "at"}
+    tables = [
+        {
+            "name": table,
+            "config": {"meta": {"strandline": key}},
+            "data_tests": [
+                *({f"strandline.{test}": {"name": f"{test}_{table}"}} for test in ON_TIME),
+                *(
+                    {
+                        "strandline.no_future_cursor": {
+                            "name": f"{column}_{table}",
+                            "arguments": {"cursor_field": column},
+                        }
+                    }
+                    for column in ("wall", "day")
+                ),
+            ],
+        }
+        for table in ("right", "wrong")
+    ]
+    project.write(
+        "models/sources.yml",
+        {"sources": [{"name": "shop", "schema": raw.schema, "tables": tables}]},
+    )
+    # the second sync began at 00:00:00 UTC
+    before, after = "'2025-01-02 23:59:59'", "'2025-01-03 00:00:00'"
+    project.write("models/before.sql", AS_OF.format(as_of=before))
+    project.write("models/after.sql", AS_OF.format(as_of=after))
+    project.write("models/named.sql", AS_OF.format(as_of="'2025-01-03T01:00+01:00'"))
+    return project
+
+
+def test_instants_are_compared(shop: DbtProject, zone: str) -> None:
+    results = shop.run("test", "--select", "source:shop")
+    failed = {name: one.message for name, one in results.items() if one.status != "pass"}
+    assert set(failed) == {"state_not_ahead_wrong"}, failed
+    [row] = shop.failing_rows(results["state_not_ahead_wrong"])
+    assert row["raw_cursor"] == "2025-01-02 23:59:00"
+
+
+def test_a_time_is_utc(shop: DbtProject, zone: str) -> None:
+    results = shop.run("run", "--select", "before", "after", "named", "cq_sync_log", "cq_freshness")
+    assert {one.status for one in results.values()} == {"success"}, results
+    found = {name: len(shop.rows(name)) for name in ("before", "after", "named")}
+    assert found == {"before": 1, "after": 2, "named": 2}
+    lags = [row["cursor_lag_seconds"] for row in shop.rows("cq_freshness")]
+    assert lags == [120, 120]

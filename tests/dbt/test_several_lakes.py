@@ -1,0 +1,209 @@
+"""One project over several raw schemas, its names set for the package, beside another package.
+
+Tests find state and ledger by the graph: `var()` in a test of the root project does not see what a
+project sets for this package alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.dbt.dbtproject import DbtProject, Result
+from tests.dbt.rawtables import STATE_COLUMNS, RawSchema, sync_time
+
+ON_LEDGER = ("batches_accounted", "inclusive_cursor", "redelivered_at_boundary")
+ON_STATE = ("state_not_ahead", "state_not_behind")
+KEY = {"primary_key": "id", "cursor_field": "at"}
+AHEAD = {"batch": 9, "cursor": None, "cursor_field": "at", "generation": 1}
+# a package whose macros and tests have the names of ours, and one that overrules nothing
+UTILS = """
+{% macro not_ours() %}{{ exceptions.raise_compiler_error("dbt_utils was asked") }}{% endmacro %}
+{% macro quoted(name) %}{{ dbt_utils.not_ours() }}{% endmacro %}
+{% macro duplicates(relation) %}{{ dbt_utils.not_ours() }}{% endmacro %}
+{% macro tested_rows(relation, row_condition) %}{{ dbt_utils.not_ours() }}{% endmacro %}
+{% macro deduplicate(relation, partition_by, order_by) %}select 1{% endmacro %}
+{% macro spark__deduplicate(relation, partition_by, order_by) %}select 1{% endmacro %}
+"""
+UTILS_TEST = "{% test unique_key(model) %}select 1 as id where false{% endtest %}"
+
+
+class Lake(RawSchema):
+    """A raw schema with a table of one batch, whose state is ahead and whose ledger is wrong."""
+
+    def fill(self, *, state: bool = True) -> None:
+        self.create("orders", "id int, at timestamp")
+        self.append("orders", 1, [{"id": 1, "at": sync_time(1)}])
+        if state:
+            self.states("orders", [(1, AHEAD)])
+        self.syncs("orders", [{"batch": 1, "rows_appended": 7}])
+
+
+def _project(
+    spark: SparkSession, folder: Path, schema: str, variables: Mapping[str, Any]
+) -> DbtProject:
+    project = DbtProject(
+        spark,
+        folder / schema,
+        name=schema,
+        schema=f"mart_{schema}",
+        raw_schema="not_this_one",
+        settings={"vars": {"strandline": dict(variables)}},
+    )
+    utils = folder / schema / "dbt_utils"
+    project.write("dbt_utils/dbt_project.yml", {"name": "dbt_utils", "version": "1.0.0"})
+    project.write("dbt_utils/macros/utils.sql", UTILS)
+    project.write("dbt_utils/tests/generic/unique_key.sql", UTILS_TEST)
+    packages = (project.folder / "packages.yml").read_text()
+    (project.folder / "packages.yml").write_text(f"{packages}- local: {utils}\n")
+    return project
+
+
+def _source(schema: str, **settings: Any) -> dict[str, Any]:
+    tests = [
+        {f"strandline.{test}": {"name": f"{test}_{schema}"}} for test in (*ON_LEDGER, *ON_STATE)
+    ]
+    meta = {"meta": {"strandline": {**KEY, **settings}}}
+    table = {"name": "orders", "config": meta, "data_tests": [*tests, "dbt_utils.unique_key"]}
+    return {"name": schema, "schema": schema, "tables": [table]}
+
+
+def _problems(project: DbtProject, results: Mapping[str, Result]) -> dict[str, str]:
+    """By test, what is wrong with the first of its failing rows."""
+    found = {}
+    for name, one in results.items():
+        assert one.status != "error", (name, one.message)
+        if one.status != "pass":
+            found[name] = str(project.failing_rows(one)[0]["problem"]).split(":")[0]
+    return found
+
+
+@pytest.fixture(scope="module")
+def lakes(spark: SparkSession) -> dict[str, Lake]:
+    """Three schemas with names of their own; the third's cursors are in a fourth."""
+    names = {"state_table": "cursors", "syncs_table": "Attempts"}
+    lakes = {schema: Lake(spark, schema, **names) for schema in ("lake_eu", "lake_us", "lake_by")}
+    for schema, lake in lakes.items():
+        lake.fill(state=schema != "lake_by")
+    spark.sql("create schema kept_cursors")
+    spark.sql(f"create table kept_cursors.cq_state_by ({STATE_COLUMNS}) using iceberg")
+    spark.sql("insert into kept_cursors.cq_state_by values ('shop.orders', 'x', 1, now())")
+    return lakes
+
+
+def test_names_that_are_set_for_the_package(
+    lakes: dict[str, Lake], spark: SparkSession, tmp_path: Path
+) -> None:
+    """Beside each table, or where its source says; the other package's names are not ours."""
+    variables = {
+        "strandline__raw_schema": "lake_eu",
+        "strandline__state_table": "cursors",
+        "strandline__syncs_table": "Attempts",
+    }
+    project = _project(spark, tmp_path, "several", variables)
+    elsewhere = _source("lake_by", state_table="kept_cursors.cq_state_by")
+    sources = [_source("lake_eu"), _source("lake_us"), elsewhere]
+    project.write("models/sources.yml", {"sources": sources})
+    results = {n: r for n, r in project.run("build").items() if r.status != "success"}
+    ahead = "batch is ahead of the raw data"
+    assert _problems(project, results) == {
+        **{f"state_not_ahead_{name}": ahead for name in ("lake_eu", "lake_us")},
+        "state_not_ahead_lake_by": "state is not a JSON object",
+        **{f"batches_accounted_{name}": "ledger and raw table differ in rows" for name in lakes},
+    }
+    [log] = project.rows("cq_sync_log")
+    assert log["rows_appended"] == 7
+    assert len(project.rows("cq_duplicates")) == 3
+
+
+def test_what_is_missing_fails_unless_it_is_declared(
+    lakes: dict[str, Lake], spark: SparkSession, tmp_path: Path
+) -> None:
+    """Default names where there are others: no proof passes by finding nothing."""
+    project = _project(spark, tmp_path, "missing", {"strandline__raw_schema": "lake_eu"})
+    sources = [_source("lake_eu"), _source("lake_us", state_in_lake=False)]
+    project.write("models/sources.yml", {"sources": sources})
+    results = project.run("test", "--select", "source:*")
+    ledger, state = "there is no such ledger", "there is no such state table"
+    assert _problems(project, results) == {
+        **{f"{test}_{name}": ledger for test in ON_LEDGER for name in ("lake_eu", "lake_us")},
+        **{f"{test}_lake_eu": state for test in ON_STATE},
+        "strandline_source_state_monotonic_strandline__cq_state_": state,
+    }
+    said = {"strandline__raw_schema": "lake_eu", "strandline__state_in_lake": False}
+    declared = _project(spark, tmp_path, "declared", said)
+    declared.write("models/sources.yml", {"sources": sources})
+    results = declared.run("test", "--select", "source:*")
+    assert set(_problems(declared, results)) == {
+        f"{test}_{name}" for test in ON_LEDGER for name in ("lake_eu", "lake_us")
+    }
+
+
+def test_a_project_before_its_first_sync(spark: SparkSession, tmp_path: Path) -> None:
+    """The package builds; a test of a table that is not there says so in a line."""
+    project = _project(spark, tmp_path, "fresh", {"strandline__raw_schema": "lake_to_come"})
+    project.write("models/sources.yml", {"sources": [_source("lake_to_come")]})
+    results = project.run("build")
+    ours = {name for name in results if "lake_to_come" in name and "dbt_utils" not in name}
+    assert len(ours) == len((*ON_LEDGER, *ON_STATE))
+    for name in ours:
+        told = " ".join(results[name].message.split())
+        assert results[name].status == "error"
+        assert "on lake_to_come.orders: there is no such table. `loader run` makes" in told
+        assert "models/sources.yml" in told
+    rest = {n: r.status for n, r in results.items() if n not in ours and "dbt_utils" not in n}
+    assert set(rest.values()) == {"success", "pass"}, rest
+
+
+def test_an_incident_stays_known(
+    lakes: dict[str, Lake], spark: SparkSession, tmp_path: Path
+) -> None:
+    """Acknowledged with who, when and why it fails no more, and a model lists it."""
+    lake = Lake(spark, "lake_ack")
+    lake.create("orders", "id int, at timestamp")
+    lake.append("orders", 1, [{"id": 1, "at": sync_time(1)}, {"id": 2, "at": sync_time(1)}])
+    lake.syncs("orders", [{"batch": 1, "rows_appended": 2}])
+    spark.sql("delete from lake_ack.orders where id = 2")
+    [erased] = spark.sql("select snapshot_id from lake_ack.orders.refs").collect()
+    incident = {
+        "test": ["batches_accounted", "cursor_conflict"],
+        "who": "ada",
+        "when": "2025-03-01",
+        "why": "it's a customer's right",
+    }
+    project = _project(spark, tmp_path, "known", {"strandline__raw_schema": "lake_ack"})
+
+    def accounted(*acknowledged: Mapping[str, Any]) -> tuple[str, str]:
+        source = _source("lake_ack", acknowledged=list(acknowledged))
+        project.write("models/sources.yml", {"sources": [source]})
+        results = project.run("build", "--select", "batches_accounted_lake_ack", "cq_acknowledged")
+        one = results["batches_accounted_lake_ack"]
+        return one.status, " ".join(one.message.split())
+
+    assert accounted()[0] == "fail"
+    assert project.rows("cq_acknowledged") == []
+    batch, commit = {"batches": 1, **incident}, {"snapshot": erased[0], **incident}
+    assert accounted(batch)[0] == accounted(commit)[0] == "fail"
+    assert accounted(batch, commit)[0] == "pass"
+    listed = project.rows("cq_acknowledged")
+    assert [(row["test"], row["first_batch"], row["snapshot_id"]) for row in listed] == [
+        ("batches_accounted", 1, None),
+        ("cursor_conflict", 1, None),
+        ("batches_accounted", None, erased[0]),
+        ("cursor_conflict", None, erased[0]),
+    ]
+    assert {(row["acknowledged_by"], row["acknowledged_on"], row["reason"]) for row in listed} == {
+        ("ada", "2025-03-01", "it's a customer's right")
+    }
+    nobody = {name: value for name, value in batch.items() if name != "who"}
+    for wrong, said in (
+        (nobody, "lacks `who`"),
+        ({**batch, "batches": [1, 7]}, "batch 7 is acknowledged, and is not there yet"),
+        (incident, "names neither `batches` nor a `snapshot`, or both"),
+    ):
+        status, message = accounted(wrong)
+        assert (status, said in message) == ("error", True), message

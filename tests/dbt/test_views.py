@@ -1,0 +1,95 @@
+"""In a catalog that has views: staging views are looked through, also those of production."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.dbt.dbtproject import SESSION, DbtProject
+from tests.dbt.rawtables import RawSchema
+from tests.services import Database
+
+COLUMNS = "id int, cursor int, status string"
+STAGED = (
+    "{{ config(materialized='view') }}\n"
+    "select id, cursor, %s as state, _cq_source_name, _cq_sync_time, _cq_batch, _cq_seq, "
+    "_cq_row_hash, _cq_deleted, _cq_generation from {{ source('shop', 'orders') }}"
+)
+
+
+@pytest.fixture
+def catalog(
+    spark: SparkSession, postgres_database: Database, tmp_path: Path
+) -> Iterator[SparkSession]:
+    """The session in an Iceberg catalog that PostgreSQL keeps, which has views."""
+    settings = {
+        "": "org.apache.iceberg.spark.SparkCatalog",
+        ".type": "jdbc",
+        ".uri": postgres_database.url,
+        ".jdbc.user": postgres_database.user,
+        ".jdbc.password": postgres_database.password,
+        ".jdbc.schema-version": "V1",
+        ".warehouse": str(tmp_path),
+        ".cache-enabled": "false",
+    }
+    for name, value in settings.items():
+        spark.conf.set(f"spark.sql.catalog.with_views{name}", value)
+    before = spark.catalog.currentCatalog()
+    spark.catalog.setCurrentCatalog("with_views")
+    yield spark
+    spark.catalog.setCurrentCatalog(before)
+
+
+def test_views(catalog: SparkSession, tmp_path: Path) -> None:
+    raw = RawSchema(catalog, "raw_views")
+    project = DbtProject(catalog, tmp_path / "project", schema="marts", raw_schema="raw_views")
+    outputs = {target: {**SESSION, "schema": target} for target in ("prod", "dev")}
+    project.write("profiles.yml", {"probe_profile": {"target": "prod", "outputs": outputs}})
+    project.write(
+        "models/schema.yml",
+        {
+            "sources": [{"name": "shop", "schema": raw.schema, "tables": [{"name": "orders"}]}],
+            "models": [{"name": "orders", "data_tests": ["strandline.latest_matches_raw"]}],
+        },
+    )
+    project.write(
+        "models/orders.sql",
+        "{{ config(materialized='deduped_latest', primary_key='id', cursor_field='cursor') }}\n"
+        "select * from {{ ref('stg_orders') }}",
+    )
+    project.write("models/stg_orders.sql", STAGED % "status")
+    raw.create("orders", COLUMNS)
+
+    def build(*command: str) -> str:
+        results = project.run(*(command or ("build",)))
+        assert {one.status for one in results.values()} <= {"success", "pass"}, results
+        return results["orders"].message
+
+    def states(schema: str) -> dict[int, Any]:
+        return {one["id"]: one["state"] for one in project.rows(f"{schema}.orders")}
+
+    raw.append("orders", 1, [{"id": 1, "cursor": 1, "status": "open"}])
+    assert build() == "BUILD to batch 1"
+    raw.append("orders", 2, [{"id": 1, "cursor": 2, "status": "shut"}])
+    assert build() == "MERGE to batch 2"
+    assert states("prod") == {1: "shut"}
+    # the view says something else now, whoever changed it
+    project.write("models/stg_orders.sql", STAGED % "upper(status)")
+    assert build() == "BUILD to batch 2"
+    assert states("prod") == {1: "SHUT"}
+    assert build() == "NO NEW BATCH"
+
+    # dbt-spark clones Delta tables only, and says so
+    target = project.folder / "target"
+    target.rename(project.folder / "prod")
+    state = ("--state", str(project.folder / "prod"), "--target", "dev")
+    assert "'delta'" in project.run("clone", *state)["orders"].message
+    # a snapshot here over the view there
+    raw.append("orders", 3, [{"id": 2, "cursor": 3, "status": "open"}])
+    defer = ("--defer", "--favor-state")
+    assert build("build", "--select", "orders", *defer, *state) == "BUILD to batch 3"
+    assert states("dev") == {1: "SHUT", 2: "OPEN"}

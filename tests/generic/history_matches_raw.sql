@@ -1,0 +1,24 @@
+{% test history_matches_raw(model) %}
+    {{ config(severity="error") }}
+    {%- set history = strandline.tested_table(model, "history_matches_raw") %}
+    {%- if not execute %}
+        select 'problem' as problem where false
+    {%- else %}
+    {%- set covered = strandline.watermark(history) %}
+    {%- if covered is none or covered.materialization != "deduped_history" or not covered.select %}
+        {{ exceptions.raise_compiler_error(
+            "Test history_matches_raw on " ~ history ~ ": it is not a table that materialized='deduped_history' built, or "
+            ~ "an earlier version of this package did. Build it once with --full-refresh, or remove the test."
+        ) }}
+    {%- endif %}
+    {%- set goal = strandline.covered_goal(covered) %}
+    {%- set columns = strandline.query_types(covered.select).values() | map(attribute="name") | list %}
+    {%- set place = ["_cq_batch", "_cq_seq"] + (["_cq_table"] if goal.tables | length > 1 else []) %}
+    {{ strandline.differences(
+        history,
+        strandline.history_select(covered.select, goal, columns),
+        covered.primary_key + place,
+        strandline.heads_told(goal)
+    ) }}
+    {%- endif %}
+{% endtest %}

@@ -1,0 +1,22 @@
+{% test row_hash_matches(model, row_condition=none) %}
+    {{ config(severity="error") }}
+    {%- if not strandline.testing() %}
+        select cast(null as bigint) as _cq_batch where false
+    {%- else %}
+    {%- set raw = strandline.tested_relation(model) %}
+    {%- set incidents = strandline.acknowledged_of(raw, "row_hash_matches") %}
+    with versions as (
+        select
+            *,
+            {{ strandline.row_hash(raw) }} as computed_row_hash
+        from {{ strandline.tested_rows(model, row_condition) }} as versions
+    )
+
+    select
+        *,
+        'the columns are not those that the loader wrote' as problem
+    from versions
+    where not (_cq_row_hash <=> computed_row_hash)
+        and {{ strandline.not_acknowledged(incidents, "_cq_batch") }}
+    {%- endif %}
+{% endtest %}

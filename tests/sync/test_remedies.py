@@ -1,0 +1,145 @@
+"""After the remedy that the docs name, a proof is green again; and finds the next fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dbt.dbtproject import DbtProject
+from tests.services import Database
+from tests.sync.project import Project
+
+TESTS = (
+    "batches_accounted",
+    "cursor_conflict",
+    "inclusive_cursor",
+    "no_future_cursor",
+    "row_hash_matches",
+    "state_not_ahead",
+)
+
+
+class Shop:
+    """Orders in a database, their raw table, and its proofs."""
+
+    def __init__(self, project: Project, database: Database, folder: Path) -> None:
+        self.project, self.database, self.schema = project, database, project.schema
+        database.execute(
+            "create table orders (id int primary key, note text, price numeric(8, 2), "
+            "at timestamptz)",
+            "insert into orders select n, 'n', n, timestamptz '2025-01-01Z' + n * interval "
+            "'1 hour' from generate_series(1, 5) n",
+        )
+        project.jdbc(database, ["orders"], table_options={"orders": {"cursor_field": "at"}})
+        project.run()
+        self.change(1, 24)
+        self.dbt = DbtProject(
+            project.spark, folder / "dbt", schema=f"mart_{self.schema}", raw_schema=self.schema
+        )
+        table = {
+            "name": "orders",
+            "config": {"meta": {"strandline": {"primary_key": "id", "cursor_field": "at"}}},
+            "data_tests": [{f"strandline.{test}": {"name": test}} for test in TESTS],
+        }
+        source = {"name": "shop", "schema": self.schema, "tables": [table]}
+        self.dbt.write("models/shop.yml", {"sources": [source]})
+        self.manifest = self.dbt.parse()
+
+    def change(self, order: int, hours: int) -> None:
+        """Changes an order at so many hours into the year, and syncs it."""
+        self.database.execute(
+            f"update orders set note = note || '.', at = timestamptz '2025-01-01Z' + {hours} * "
+            f"interval '1 hour' where id = {order}"
+        )
+        self.project.run()
+
+    def sql(self, statement: str) -> None:
+        """Runs what somebody does by hand; `raw` is the schema."""
+        self.project.spark.sql(statement.replace("raw.", f"{self.schema}."))
+
+    def wrong(self) -> dict[str, list[dict[str, Any]]]:
+        """The failing rows of each test that is not green."""
+        results = self.dbt.run("test", "--select", "source:shop", manifest=self.manifest)
+        assert {one.status for one in results.values()} <= {"pass", "fail"}, {
+            name: one.message for name, one in results.items()
+        }
+        return {
+            name: self.dbt.failing_rows(one)
+            for name, one in results.items()
+            if one.status == "fail"
+        }
+
+
+@pytest.fixture
+def shop(project: Project, postgres_database: Database, tmp_path: Path) -> Shop:
+    return Shop(project, postgres_database, tmp_path)
+
+
+def test_each_remedy_is_one(shop: Shop) -> None:
+    assert shop.wrong() == {}
+
+    # A gap is read again.
+    shop.sql("update raw._cq_syncs set cursor_low = '2025-01-01 06:00:00' where batch = 2")
+    [gap] = shop.wrong()["inclusive_cursor"]
+    assert gap["stored_cursor"] == "2025-01-01 05:00:00"
+    shop.project.run("--select", "shop.orders", "--from", gap["stored_cursor"])
+    assert shop.wrong() == {}
+
+    # Two payloads at one cursor: a full refresh says which.
+    shop.database.execute("update orders set note = 'unmoved' where id = 1")
+    shop.project.run("--select", "shop.orders", "--from", "2025-01-01", "--to", "2025-02-01")
+    assert {row["id"] for row in shop.wrong()["cursor_conflict"]} == {1}
+    shop.project.run("--full-refresh")
+    assert shop.wrong() == {}
+
+    # A row that is dated in the future is put right at the source; until then it blinds no proof.
+    shop.database.execute("insert into orders values (6, 'typo', 1, '2099-01-01Z')")
+    shop.project.run()
+    assert set(shop.wrong()) == {"no_future_cursor"}
+    kept = shop.project.state("shop.orders")["cursor"]
+    shop.project.loader("state", "set", "shop.orders", "2050-01-01")
+    [ahead] = shop.wrong()["state_not_ahead"]
+    assert ahead["problem"] == "cursor is ahead of the raw data"
+    assert ahead["raw_cursor"][:19] == kept[:19]
+    shop.project.loader("state", "set", "shop.orders", kept)
+    shop.database.execute("update orders set at = now() where id = 6")
+    shop.project.run()
+    assert shop.wrong() == {}
+
+
+def test_lost_rows_that_a_full_refresh_read_again(shop: Shop) -> None:
+    shop.sql("delete from raw.orders where id = 3")
+    assert {row["problem"] for row in shop.wrong()["batches_accounted"]} == {
+        "ledger and raw table differ in rows",
+        "a commit of others (overwrite)",
+    }
+    shop.project.run("--full-refresh")
+    assert shop.wrong() == {}
+    shop.sql("delete from raw.orders where id = 3 and _cq_batch = 3")
+    assert len(shop.wrong()["batches_accounted"]) == 2
+
+
+def test_a_changed_value_is_found_by_its_hash(shop: Shop) -> None:
+    shop.sql("update raw.orders set price = 9 where id = 2")
+    found = shop.wrong()
+    assert [row["id"] for row in found["row_hash_matches"]] == [2]
+    assert [row["problem"] for row in found["batches_accounted"]] == [
+        "a commit of others (overwrite)"
+    ]
+
+
+def test_a_table_that_was_started_over(shop: Shop) -> None:
+    """Its life begins with its first batch, which must be there."""
+    shop.sql("drop table raw.orders")
+    shop.project.run()
+    shop.change(2, 30)
+    assert shop.project.rows("select distinct _cq_batch from raw.orders order by 1") == [(3,), (4,)]
+    assert shop.wrong() == {}
+    shop.sql("delete from raw.orders where _cq_batch = 3")
+    shop.sql("delete from raw._cq_syncs where batch = 3")
+    assert {(row["batch"], row["problem"]) for row in shop.wrong()["batches_accounted"]} == {
+        (3, "committed, not in the raw table"),
+        (None, "a commit of others (delete)"),
+    }
