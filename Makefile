@@ -9,6 +9,8 @@
 #   make bench-cold    how long a command takes from the shell, beside dlt
 #   make bench-correctness    rows lost under live writers (PostgreSQL, MariaDB): ours, dlt,
 #                             plain cursors
+#   make audit    asks the package index for known weaknesses of the pinned versions
+#   make sbom     a software bill of materials, sbom.json
 #   make nemesis  random schedules of writers, events, kills and commands, until one fails
 # PYTHON=… picks the Python of the virtual environment, VENV=… its folder,
 # TESTS="tests -m 'not slow'" what `make test` runs, WORKERS=1 in how many processes,
@@ -33,7 +35,7 @@ INSTALLED := $(VENV)/.installed
 DRIVERS := $(VENV)/.drivers
 PEERS := $(VENV)-peers
 
-.PHONY: help install archive demo test test-fast lint bench bench-cold bench-correctness nemesis clean
+.PHONY: help install archive demo test test-fast lint bench bench-cold bench-correctness audit sbom nemesis clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -92,6 +94,17 @@ bench-cold: $(DRIVERS) archive $(PEERS)/.installed
 
 bench-correctness: $(DRIVERS) archive $(PEERS)/.installed
 	"$(BIN)/python" benchmarks/correctness.py --peers "$(PEERS)/bin/python" $(CORRECTNESS)
+
+# What audits has an environment of its own: it is nothing that Strandline needs.
+audit:
+	bash .ci/venv "$(VENV)-audit" $(PYTHON)
+	"$(VENV)-audit/bin/python" -m pip install --quiet --disable-pip-version-check pip-audit
+	echo '*' > "$(VENV)-audit/.gitignore"
+	"$(VENV)-audit/bin/pip-audit" --no-deps --disable-pip --requirement requirements.lock
+
+sbom: $(INSTALLED)
+	"$(BIN)/python" .ci/sbom > sbom.json
+	echo "wrote sbom.json"
 
 nemesis: $(DRIVERS) archive
 	"$(BIN)/python" -m benchmarks.nemesis $(NEMESIS)

@@ -195,9 +195,9 @@ def _chunk(
             snapshot_id=published.snapshot_id,
         )
     if after != known.state:
-        stores.state.write(plan.name, after)
+        stores.store(plan.name, after)
     watch.reached("state-recorded", plan.name)
-    stores.ledger.append(done)
+    stores.record(done)
     watch.reached("ledger-recorded", plan.name)
     next_batch = known.next_batch + (1 if commit else 0)
     return done, replace(known, state=after, next_batch=next_batch)

@@ -1,7 +1,8 @@
 """Owners' records in the catalog itself, for warehouses that other machines write as well.
 
 A record is a tag of the table ``_cq_locks``, which has no rows: the tag of a raw table names an
-empty snapshot, and that snapshot's summary holds the record. A swap moves the tag, in one commit.
+empty snapshot, and that snapshot's summary holds the record. A swap moves the tags of any number
+of tables, in one commit. A run's sign of life is a tag of its own.
 
 Why a tag and not a property: every catalog refuses a commit whose base is stale, except for REST.
 There, the client sends its changes and what they require, and the server applies them to whatever
@@ -14,10 +15,12 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
+
+from loader.owners import Owner
 
 if TYPE_CHECKING:
     from loader.lake import Lake
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 TABLE = "_cq_locks"
 RECORD = "strandline.owner"
 _PREFIX = "owner."
+_RUN = "run."
 _TRIES = 20
 # The commit was refused; or nobody knows, and reading the record again tells.
 _AGAIN = ("CommitFailedException", "CommitStateUnknownException")
@@ -42,40 +46,98 @@ class CatalogOwners:
         return _record(self.lake.handle(TABLE).operations().current(), table)
 
     def swap(self, table: str, before: str | None, after: str | None) -> bool:
+        return bool(self.swap_all({table: (before, after)}))
+
+    def swap_all(self, changes: Mapping[str, tuple[str | None, str | None]]) -> set[str]:
+        if not changes:
+            return set()
         self._create()
         for attempt in range(_TRIES):
             handle = self.lake.handle(TABLE)
             operations = handle.operations()
             base = operations.refresh()
-            found = _record(base, table)
-            if attempt and found == after:
-                return True  # made by an attempt that looked as if it had failed
-            if found != before:
-                return False
-            snapshot = _snapshot(handle, after)
+            found = {table: _record(base, table) for table in changes}
+            # made by an attempt that looked as if it had failed
+            made = {t for t, (_, after) in changes.items() if attempt and found[t] == after}
+            left = {t: a for t, (b, a) in changes.items() if t not in made and found[t] == b}
+            if not left:
+                return made
+            records = {record: _snapshot(handle, record) for record in set(left.values())}
+            moved = {table: records[record] for table, record in left.items()}
             try:
-                operations.commit(base, self.moved(base, table, snapshot))
+                operations.commit(base, self.moved(base, moved))
             except Py4JJavaError as error:
                 # Somebody else changed the table first, for this record or for another: look again.
                 if not any(kind in str(error.java_exception) for kind in _AGAIN):
                     raise
                 time.sleep(0.05 * (attempt + 1))
                 continue
-            _delete_lists(handle, _unnamed(base, table))
-            return True
-        return False
+            _delete_lists(handle, _unnamed(base, [_PREFIX + table for table in moved]))
+            return made | left.keys()
+        return set()
 
-    def moved(self, base: Any, table: str, snapshot: Any) -> Any:
-        """The table's metadata after a swap: the record's tag names `snapshot`.
+    def sign(self, run_id: str) -> str | None:
+        if not self.lake.exists(TABLE):
+            return None
+        return _said(self.lake.handle(TABLE).operations().current(), _RUN + run_id)
+
+    def give_sign(self, run_id: str, text: str | None) -> None:
+        self._create()
+        tag = _RUN + run_id
+        for attempt in range(_TRIES):
+            handle = self.lake.handle(TABLE)
+            operations = handle.operations()
+            base = operations.refresh()
+            if _said(base, tag) == text:
+                return
+            builder = self._builder(base)
+            if text is None:
+                builder.removeRef(tag)
+            else:
+                snapshot = _snapshot(handle, text)
+                builder.addSnapshot(snapshot).setRef(tag, self._tag(snapshot))
+            gone = _unnamed(base, [tag])
+            try:
+                operations.commit(base, self._without(builder, gone))
+            except Py4JJavaError as error:
+                if not any(kind in str(error.java_exception) for kind in _AGAIN):
+                    raise
+                time.sleep(0.05 * (attempt + 1))
+                continue
+            _delete_lists(handle, gone)
+            return
+
+    def forget(self, run_id: str) -> None:
+        base = self.lake.handle(TABLE).operations().current()
+        records = (_said(base, name) for name, _ in _refs(base) if name.startswith(_PREFIX))
+        owners = (Owner.from_json(record) for record in records)
+        if not any(owner is not None and owner.run_id == run_id for owner in owners):
+            self.give_sign(run_id, None)
+
+    def moved(self, base: Any, snapshots: Mapping[str, Any]) -> Any:
+        """The metadata after a swap: the records' tags, by table, name these snapshots.
 
         What no tag names any more leaves in the same commit, so the table does not grow.
         """
-        iceberg: Any = self.lake.spark._jvm.org.apache.iceberg  # type: ignore[union-attr]
-        tag = iceberg.SnapshotRef.tagBuilder(snapshot.snapshotId()).build()
-        builder = iceberg.TableMetadata.buildFrom(base)
-        builder.addSnapshot(snapshot).setRef(_PREFIX + table, tag)
-        gone = self.lake.spark._jvm.java.util.ArrayList()  # type: ignore[union-attr]
-        for old in _unnamed(base, table):
+        builder = self._builder(base)
+        for snapshot in {each.snapshotId(): each for each in snapshots.values()}.values():
+            builder.addSnapshot(snapshot)
+        for table, snapshot in snapshots.items():
+            builder.setRef(_PREFIX + table, self._tag(snapshot))
+        return self._without(builder, _unnamed(base, [_PREFIX + table for table in snapshots]))
+
+    def _builder(self, base: Any) -> Any:
+        jvm: Any = self.lake.spark._jvm
+        return jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
+
+    def _tag(self, snapshot: Any) -> Any:
+        jvm: Any = self.lake.spark._jvm
+        return jvm.org.apache.iceberg.SnapshotRef.tagBuilder(snapshot.snapshotId()).build()
+
+    def _without(self, builder: Any, snapshots: list[Any]) -> Any:
+        jvm: Any = self.lake.spark._jvm
+        gone = jvm.java.util.ArrayList()
+        for old in snapshots:
             gone.add(old)
         return builder.removeSnapshots(gone).build()
 
@@ -88,7 +150,11 @@ class CatalogOwners:
 
 
 def _record(metadata: Any, table: str) -> str | None:
-    tag = metadata.ref(_PREFIX + table)
+    return _said(metadata, _PREFIX + table)
+
+
+def _said(metadata: Any, name: str) -> str | None:
+    tag = metadata.ref(name)
     if tag is None:
         return None
     return metadata.snapshot(tag.snapshotId()).summary().get(RECORD) or None
@@ -104,9 +170,9 @@ def _snapshot(handle: Any, record: str | None) -> Any:
     return append.set(RECORD, record or "").apply()
 
 
-def _unnamed(base: Any, table: str) -> list[Any]:
-    """The snapshots that no tag names once this table's has moved on."""
-    named = {ref.snapshotId() for name, ref in _refs(base) if name != _PREFIX + table}
+def _unnamed(base: Any, moved: Collection[str]) -> list[Any]:
+    """The snapshots that no tag names once these tags have moved on."""
+    named = {ref.snapshotId() for name, ref in _refs(base) if name not in moved}
     return [each for each in base.snapshots() if each.snapshotId() not in named]
 
 

@@ -14,6 +14,7 @@ from loader.redaction import is_secret_key
 
 # Cursors and secrets keep the text they were written with: YAML would make 2025-01-01 a date,
 # 1.50 a float and the password 0123 the number 83.
+_MOST_VALUES = 100_000  # that aliases may stand for; a spec of a thousand tables has fewer
 _EXACT_KEYS = frozenset({"initial_cursor"})
 
 
@@ -44,7 +45,7 @@ def read_documents(text: str, where: str) -> list[Document]:
             number += 1
             node = loader.get_node()
             assert node is not None  # as check_node said
-            _refuse_cycles(node, ())
+            refuse_bombs(node)
             value = loader.construct_document(node)
             if value is not None:
                 documents.append(Document(number, value))
@@ -131,18 +132,36 @@ def _refuse_duplicates(node: yaml.MappingNode) -> None:
         seen.add(key_node.value)
 
 
-def _refuse_cycles(node: yaml.Node, above: tuple[int, ...]) -> None:
-    if id(node) in above:
-        raise yaml.constructor.ConstructorError(
-            None, None, "an alias refers to what it is part of", node.start_mark
-        )
-    if isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            _refuse_cycles(item, (*above, id(node)))
-    elif isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            _refuse_cycles(key, (*above, id(node)))
-            _refuse_cycles(value, (*above, id(node)))
+def refuse_bombs(node: yaml.Node) -> None:
+    """Refuses aliases that contain themselves, or that make a few bytes into millions of values.
+
+    Raises:
+        yaml.MarkedYAMLError: names the place.
+    """
+    sizes: dict[int, int | None] = {}  # None while a node is being measured
+
+    def size(node: yaml.Node) -> int:
+        if id(node) in sizes:
+            known = sizes[id(node)]
+            if known is None:
+                raise yaml.constructor.ConstructorError(
+                    None, None, "an alias refers to what it is part of", node.start_mark
+                )
+            return known
+        sizes[id(node)] = None
+        children: list[yaml.Node] = []
+        if isinstance(node, yaml.SequenceNode):
+            children = node.value
+        elif isinstance(node, yaml.MappingNode):
+            children = [part for pair in node.value for part in pair]
+        sizes[id(node)] = total = 1 + sum(map(size, children))
+        if total > _MOST_VALUES and total > 10 * len(sizes):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"its aliases stand for {total:,} values", node.start_mark
+            )
+        return total
+
+    size(node)
 
 
 def _not_yaml(error: yaml.MarkedYAMLError, where: str) -> SpecError:
@@ -160,6 +179,8 @@ def _not_yaml(error: yaml.MarkedYAMLError, where: str) -> SpecError:
         remedy = "Put the value in quotes; indent with spaces, not tabs"
     elif "mapping values are not allowed" in problem:
         remedy = "Check the indentation; put a value that holds `: ` in quotes"
+    elif "aliases stand for" in problem:
+        remedy = "Write out what is meant; the limit is there because a few lines can fill memory"
     elif "twice" in problem:
         remedy = "Keep one of them"
     return SpecError(f"not YAML that can be read: {problem}", where=place, remedy=remedy)

@@ -20,6 +20,7 @@ from loader.redaction import Redactor, is_secret_key, url_secrets
 _REFERENCE = re.compile(
     r"@@plugins\.(?P<name>[A-Za-z0-9_-]+)\.(?P<property>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)", re.ASCII
 )
+_MOST_REFERENCES = 1_000  # for one value
 _VARIABLE = re.compile(r"(?P<name>[A-Za-z_]\w*)(?::-(?P<default>.*))?\Z", re.ASCII | re.DOTALL)
 _PASSWORD_FOLLOWS = re.compile(r"://[^\s/@:]*:\Z")
 _KEY_BEFORE = re.compile(r"([\w.-]+)\s*=\s*[\"'{]?\Z")
@@ -67,6 +68,7 @@ class Expansion:
     redactor: Redactor
     plugins: Mapping[str, Plugin] = field(default_factory=dict)
     errors: list[SpecError] = field(default_factory=list)
+    _followed: int = field(default=0, init=False, repr=False)
 
     def expand(self, value: Any, where: str, keys: Sequence[str | int] = ()) -> Any:
         """The value with everything in it expanded; dicts and lists are copied.
@@ -85,6 +87,7 @@ class Expansion:
         return value
 
     def _scalar(self, text: str, place: _Place) -> Any:
+        self._followed = 0
         try:
             whole = _REFERENCE.fullmatch(text)
             if whole:
@@ -172,6 +175,12 @@ class Expansion:
 
     def _reference(self, found: re.Match[str], place: _Place) -> Any:
         name, path = found["name"], found["property"]
+        self._followed += 1
+        if self._followed > _MOST_REFERENCES:
+            raise place.error(
+                f"this value follows more than {_MOST_REFERENCES} references",
+                "Write out what is meant: references to references multiply",
+            )
         plugin = self.plugins.get(name)
         if plugin is None:
             raise place.error(

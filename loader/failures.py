@@ -8,6 +8,7 @@ from filelock import Timeout
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
+from loader.damage import damaged
 from loader.errors import LoaderError, LockedError, TableError
 from loader.sources.connection import explain
 
@@ -44,6 +45,10 @@ def clear(error: BaseException, where: str) -> LoaderError:
             where=where,
             remedy="Run again when it is done",
         )
+    if isinstance(error, (PySparkException, Py4JError)):
+        broken = damaged(_whole(error), where)
+        if broken is not None:
+            return broken
     if isinstance(error, Py4JJavaError):
         found = explain(error, where)
         if re.search(r"\b(?:job|stage) \d+ (?:was )?cancelled", found.what, re.IGNORECASE):
@@ -58,6 +63,12 @@ def clear(error: BaseException, where: str) -> LoaderError:
         where=where,
         remedy="This is a defect: run again with --debug and report the trace",
     )
+
+
+def _whole(error: PySparkException | Py4JError) -> str:
+    """The text of an error with those of its causes in the JVM."""
+    origin = getattr(error, "_origin", None)
+    return f"{error}\n{getattr(error, 'stackTrace', '') or ''}\n{origin or ''}"
 
 
 def _first(text: str) -> str:

@@ -8,28 +8,24 @@ machine tries.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import tempfile
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
 
 from filelock import FileLock, Timeout
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from loader.catalog_owners import CatalogOwners
 from loader.commits import BATCH, STATE, SYNC, Commit, newest_commit
 from loader.delta import COLUMNS
 from loader.errors import SpecError, TableError
-from loader.lease import FileOwners, Lease
+from loader.lease import Lease
+from loader.locks import TableLocks
 from loader.order import quoted
 from loader.records import Records
 from loader.schema.drift import Drift, drift, unchanged
@@ -192,13 +188,24 @@ class Lake:
             update = update.set(key, value)
         update.commit()
 
-    def raw_tables(self) -> list[str]:
-        """The tables that batches are published to."""
+    def tables(self) -> list[str]:
+        """All tables of the namespace."""
         if not self.spark.catalog.databaseExists(quoted(self.schema)):
             return []
         rows = self.spark.sql(f"show tables in {quoted(self.schema)}").collect()
-        names = sorted(row["tableName"] for row in rows if not row["isTemporary"])
-        return [n for n in names if self.handle(n).properties().get("write.wap.enabled") == "true"]
+        return sorted(row["tableName"] for row in rows if not row["isTemporary"])
+
+    def raw_tables(self) -> tuple[list[str], dict[str, Exception]]:
+        """The tables that batches are published to; and those that cannot be read, and why."""
+        found: list[str] = []
+        unreadable: dict[str, Exception] = {}
+        for name in self.tables():
+            try:
+                if self.handle(name).properties().get("write.wap.enabled") == "true":
+                    found.append(name)
+            except Exception as problem:
+                unreadable[name] = problem
+        return found, unreadable
 
     def stage(self, table: str, rows: DataFrame, batch: int, facts: Mapping[str, Any]) -> int:
         """Writes a batch that nobody sees yet; returns its snapshot's id.
@@ -327,11 +334,9 @@ class Lake:
         """The lock of a table across processes; released by the system when its holder dies.
 
         It lies beside the table where the warehouse is a local folder, for a Hadoop catalog
-        cannot tell two writers apart there; else in the machine's temporary folder.
+        cannot tell two writers apart there; else in a folder of this user's own.
         """
-        folder = self._warehouse or self._temporary
-        folder.mkdir(parents=True, exist_ok=True)
-        return FileLock(folder / f"{table}.lock", timeout=timeout, thread_local=False)
+        return self._locks.lock(table, timeout)
 
     def lease(self, table: str, where: str, run_id: str) -> Lease:
         """The right to write a table, not yet taken; of a shared catalog also for other machines.
@@ -339,9 +344,11 @@ class Lake:
         Args:
             where: the table's name in messages.
         """
-        folder = self._warehouse
-        owners = FileOwners(folder) if folder else CatalogOwners(self.for_thread())
-        return Lease(table, where, self.lock(table), owners, run_id)
+        return Lease(table, where, self.lock(table), self._locks.owners, run_id)
+
+    def sweep_owners(self, age: float) -> int:
+        """Deletes owners' records that runs left which died so many seconds ago; says how many."""
+        return self._locks.sweep(age)
 
     @property
     def catalog(self) -> str:
@@ -349,20 +356,8 @@ class Lake:
         return self.spark.conf.get("spark.sql.defaultCatalog", None) or "spark_catalog"
 
     @cached_property
-    def _warehouse(self) -> Path | None:
-        """The namespace's folder, of a catalog that is nothing but a folder of this machine."""
-        setting = f"spark.sql.catalog.{self.catalog}"
-        warehouse = self.spark.conf.get(f"{setting}.warehouse", None) or ""
-        kind = self.spark.conf.get(f"{setting}.type", None)
-        place = urlparse(warehouse)
-        local = kind == "hadoop" and place.scheme in ("", "file") and warehouse
-        return Path(place.path) / self.schema if local else None
-
-    @cached_property
-    def _temporary(self) -> Path:
-        warehouse = self.spark.conf.get(f"spark.sql.catalog.{self.catalog}.warehouse", None) or ""
-        digest = hashlib.sha256(f"{self.catalog}|{warehouse}".encode()).hexdigest()[:12]
-        return Path(tempfile.gettempdir()) / f"strandline-{digest}" / self.schema
+    def _locks(self) -> TableLocks:
+        return TableLocks(self)
 
     def handle(self, table: str) -> Any:
         """Iceberg's own object for a table, freshly loaded."""

@@ -1,134 +1,39 @@
-"""One writer per table: a lease with an owner, a sign of life, and an end.
+"""One writer per table: a lock with an owner, a sign of life, and an end.
 
 Two locks, each for what the other cannot do. The kernel's file lock is exact and is given free
-when its process dies, but other machines need not see it. The owner's record travels to them: who
-holds the table, and when it was last alive. A record that outlived its process is taken over at
-once where the kernel shows that the process is gone (same machine, lock free), elsewhere after
-:data:`EXPIRY`. A run that was taken over while it slept finds out before it publishes, and the
-batch number, which the catalog takes only once, stops what may slip through in between.
+when its process dies, but other machines need not see it. The owner's record travels to them: it
+says which run holds the table. A record that outlived its process is taken over at once where the
+kernel shows that the process is gone (same machine, lock free). Elsewhere it is taken over once
+the run's sign of life has not changed for :data:`EXPIRY` seconds while somebody watched, by the
+watcher's own clock: the times in the records are another machine's, and only shown to people. A
+run that was taken over while it slept finds out before it publishes, and before it writes state or
+ledger. The batch number, which the catalog takes only once, stops what may slip through.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-import json
-import os
-import socket
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from filelock import BaseFileLock, Timeout
 
 from loader.errors import LockedError, TableError
+from loader.owners import Owner, Owners, Witness, now, place, silent_for
 
 EXPIRY = 120.0
-"""Seconds without a sign of life after which another machine's lease is taken over."""
+"""Seconds without a sign of life, watched, after which another machine's table is taken over."""
 
 BEAT = 20.0
 """Seconds between signs of life."""
 
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
+LOOK = 2.0
+"""Seconds between two looks at a run that may be dead."""
 
-
-def place(folder: Path) -> str:
-    """What shares file locks in a folder: this running system, and the folder as it lies there.
-
-    Containers of one machine have one kernel, but need not see the same folder.
-    """
-    kernel = socket.gethostname()
-    with suppress(OSError):
-        kernel = _BOOT.read_text().strip()
-    found = folder.stat()
-    return f"{kernel}/{found.st_dev}:{found.st_ino}"
-
-
-@dataclass(frozen=True)
-class Owner:
-    """Who holds a table; times are UTC, in ISO format.
-
-    Attributes:
-        place: where its file lock counts, see :func:`place`.
-    """
-
-    run_id: str
-    host: str
-    place: str
-    pid: int
-    taken_at: str
-    alive_at: str
-
-    @classmethod
-    def of(cls, run_id: str, where: str) -> Owner:
-        """This process, alive now."""
-        now = _now()
-        return cls(run_id, socket.gethostname(), where, os.getpid(), now, now)
-
-    def to_json(self) -> str:
-        """The record as stored."""
-        return json.dumps(asdict(self), sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str | None) -> Owner | None:
-        """A stored record; None where there is none, or it is torn (it is written atomically)."""
-        try:
-            return cls(**json.loads(text)) if text else None
-        except (ValueError, TypeError):
-            return None
-
-    @property
-    def silent_for(self) -> float:
-        """Seconds since its last sign of life."""
-        alive = dt.datetime.fromisoformat(self.alive_at)
-        return (dt.datetime.now(dt.timezone.utc) - alive).total_seconds()
-
-    def __str__(self) -> str:
-        since = self.taken_at[11:19]
-        return (
-            f"run {self.run_id}, pid {self.pid} on {self.host}, since {since} UTC, "
-            f"last sign of life {self.silent_for:.0f} s ago"
-        )
-
-
-class Owners(Protocol):
-    """Where owners' records are kept."""
-
-    def read(self, table: str) -> str | None:
-        """The record of a table; None where nobody holds it."""
-
-    def swap(self, table: str, before: str | None, after: str | None) -> bool:
-        """Replaces the record, if it still is `before`; False where it is not."""
-
-
-class FileOwners:
-    """Records in files beside the lock files; swaps are made under the kernel's lock."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def read(self, table: str) -> str | None:
-        try:
-            return self._path(table).read_text()
-        except FileNotFoundError:
-            return None
-
-    def swap(self, table: str, before: str | None, after: str | None) -> bool:
-        if self.read(table) != before:
-            return False
-        path = self._path(table)
-        if after is None:
-            path.unlink(missing_ok=True)
-            return True
-        fresh = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
-        fresh.write_text(after)
-        fresh.replace(path)
-        return True
-
-    def _path(self, table: str) -> Path:
-        return self.folder / f"{table}.owner"
+_witness = Witness()
 
 
 class Lease:
@@ -141,6 +46,8 @@ class Lease:
         owners: where the owner's record is kept.
         run_id: the run that asks.
         expiry: seconds of silence after which another machine's record is passed over.
+        witness: what was seen of other runs.
+        pause: waits so many seconds between two looks at another run.
     """
 
     def __init__(
@@ -151,72 +58,108 @@ class Lease:
         owners: Owners,
         run_id: str,
         expiry: float = EXPIRY,
+        witness: Witness = _witness,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self.table = table
         self.where = where
         self.run_id = run_id
         self.expiry = expiry
+        self.owners = owners
         self._lock = lock
-        self._owners = owners
+        self._witness = witness
+        self._pause = pause
         self._record: str | None = None
         self._changing = threading.Lock()
 
-    def acquire(self) -> str | None:
+    def acquire(self, tell: Callable[[str], None] | None = None) -> str | None:
         """Takes the table; returns what to tell where it was taken over from a dead run.
 
+        A run that may be dead is watched until it shows a sign of life, or for the time of
+        `expiry`.
+
+        Args:
+            tell: is told that this takes a while, and why.
+
         Raises:
-            LockedError: where another run holds it; it is not waited for.
+            LockedError: another run holds it.
         """
+        [taken] = acquire_all([self], tell)
+        if isinstance(taken, BaseException):
+            raise taken
+        return taken
+
+    def _lock_here(self) -> None:
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
-            raise self._refused(Owner.from_json(self._owners.read(self.table))) from None
-        try:
-            return self._take()
-        except BaseException:
-            self._lock.release()
-            raise
+            raise self._refused(Owner.from_json(self.owners.read(self.table))) from None
 
-    def _take(self) -> str | None:
-        found = self._owners.read(self.table)
+    @property
+    def _place(self) -> str:
+        return place(Path(self._lock.lock_file).parent)
+
+    def _take_over(
+        self, found: str | None, mine: str, tell: Callable[[str], None] | None
+    ) -> str | None:
+        """Takes the table from the run that a record names, once it is known to be dead."""
         owner = Owner.from_json(found)
-        locked_at = place(Path(self._lock.lock_file).parent)
-        here = owner is not None and owner.place == locked_at
-        if owner is not None and not here and owner.silent_for < self.expiry:
-            raise self._refused(owner)
-        mine = Owner.of(self.run_id, locked_at).to_json()
-        if not self._owners.swap(self.table, found, mine):
-            raise self._refused(Owner.from_json(self._owners.read(self.table)))
+        here = owner is not None and owner.place == self._place
+        if owner is not None and not here:
+            self._watch(owner, found, tell)
+        sign = self.owners.sign(owner.run_id) if owner else None
+        if not self.owners.swap(self.table, found, mine):
+            raise self._refused(Owner.from_json(self.owners.read(self.table)))
         self._record = mine
         if owner is None:
             return None
-        why = "whose process is gone" if here else f"silent for more than {self.expiry:.0f} s"
-        return f"taken over from another run, {why} ({owner})"
+        with suppress(Exception):  # a sign that is left over does no harm
+            self.owners.forget(owner.run_id)
+        why = "whose process is gone" if here else f"silent for {self.expiry:.0f} s"
+        return f"taken over from another run, {why} ({owner.told(sign)})"
 
-    def renew(self) -> None:
-        """Gives a sign of life; a lease that was taken over meanwhile stays lost."""
-        with self._changing:
-            owner = Owner.from_json(self._record)
-            if owner is None:
-                return
-            fresh = replace(owner, alive_at=_now()).to_json()
-            if self._owners.swap(self.table, self._record, fresh):
-                self._record = fresh
-
-    def confirm(self) -> None:
-        """Makes sure that the table is still ours, before something is published.
+    def _watch(self, owner: Owner, found: str | None, tell: Callable[[str], None] | None) -> None:
+        """Returns once a run has been silent for long enough, by this machine's own clock.
 
         Raises:
-            TableError: where another run took it over, as this one was silent for too long.
+            LockedError: it lives, or its last sign is so young that it probably does.
+        """
+        asked = False
+        while True:
+            sign = self.owners.sign(owner.run_id)
+            if self.owners.read(self.table) != found:
+                raise self._refused(Owner.from_json(self.owners.read(self.table)))
+            still = self._witness.still_for((owner.run_id, owner.place), sign)
+            if still >= self.expiry:
+                return
+            if still == 0 and asked:
+                raise self._refused(owner)  # it has just given a sign
+            silent = silent_for(sign or owner.taken_at)
+            if not asked and silent is not None and 0 <= silent < self.expiry:
+                raise self._refused(owner)
+            if not asked and tell is not None:
+                tell(
+                    f"{owner.told(sign)} holds it and may be dead: watched for up to "
+                    f"{self.expiry - still:.0f} s"
+                )
+            asked = True
+            self._pause(min(LOOK, self.expiry - still))
+
+    def confirm(self) -> None:
+        """Makes sure that the table is still ours, before something is written.
+
+        Raises:
+            TableError: another run took it over, as this one was silent for too long.
         """
         with self._changing:
-            found = self._owners.read(self.table)
-            if found != self._record:
+            found = self.owners.read(self.table)
+            if found is None or found != self._record:
+                owner = Owner.from_json(found)
+                by = owner.told(self.owners.sign(owner.run_id)) if owner else "it has ended since"
                 raise TableError(
-                    "another run took the table over while this one stood still "
-                    f"({Owner.from_json(found) or 'it has ended since'})",
+                    f"another run took the table over while this one stood still ({by})",
                     where=self.where,
-                    remedy="Nothing of this batch is visible; run again",
+                    remedy="This run has written nothing since; run again",
                 )
 
     def release(self) -> None:
@@ -225,48 +168,92 @@ class Lease:
             record, self._record = self._record, None
             try:
                 if record is not None:
-                    self._owners.swap(self.table, record, None)
+                    self.owners.swap(self.table, record, None)
             finally:
                 self._lock.release()
 
     def _refused(self, owner: Owner | None) -> LockedError:
+        by = f" ({owner.told(self.owners.sign(owner.run_id))})" if owner else ""
         return LockedError(
-            "another run holds this table" + (f" ({owner})" if owner else ""),
+            f"another run holds this table{by}",
             where=self.where,
             remedy="It was skipped; run again when the other is done",
         )
 
 
+def acquire_all(
+    leases: Sequence[Lease], tell: Callable[[str], None] | None = None
+) -> list[str | Exception | None]:
+    """Takes many tables of one run in one commit; says of each what :meth:`Lease.acquire` would.
+
+    Tables that another run holds are not waited for, unless that run may be dead.
+    """
+    ended: dict[Lease, str | Exception | None] = {}
+    records: dict[Lease, str] = {}
+    mine: dict[str, str] = {}
+    for lease in leases:
+        try:
+            lease._lock_here()
+            where = lease._place
+            records[lease] = mine.setdefault(where, Owner.of(lease.run_id, where).to_json())
+        except Exception as problem:
+            ended[lease] = problem
+    for owners in {id(lease.owners): lease.owners for lease in records}.values():
+        asked = {lease.table: lease for lease in records if lease.owners is owners}
+        with suppress(Exception):  # each is tried again below, and says by itself what is wrong
+            taken = owners.swap_all({name: (None, records[one]) for name, one in asked.items()})
+            for name in taken:
+                asked[name]._record = records[asked[name]]
+                ended[asked[name]] = None
+    try:
+        for lease, record in records.items():
+            if lease in ended:
+                continue
+            try:
+                found = lease.owners.read(lease.table)
+                ended[lease] = lease._take_over(found, record, tell)
+            except Exception as problem:
+                lease._lock.release()
+                ended[lease] = problem
+    except BaseException:  # interrupted while another run was watched
+        for lease in records:
+            lease.release()
+        raise
+    return [ended[lease] for lease in leases]
+
+
 class Heartbeat:
-    """Gives a sign of life for all leases of a run, until it is closed.
+    """Gives a run's sign of life until it is closed: one record, whatever the number of tables.
 
     Args:
         leases: of the run; more may be added while it goes on.
         every: seconds between two signs.
     """
 
-    def __init__(self, leases: Sequence[Lease], every: float = BEAT) -> None:
+    def __init__(self, leases: Iterable[Lease], every: float = BEAT) -> None:
         self._leases = leases  # it may still grow
         self._every = every
         self._over = threading.Event()
+        self._given: dict[tuple[int, str], Owners] = {}
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def _beat(self) -> None:
         while not self._over.wait(self._every):
             for lease in tuple(self._leases):
+                self._given.setdefault((id(lease.owners), lease.run_id), lease.owners)
+            for (_, run_id), owners in self._given.items():
                 # A store that is away for a moment is asked again at the next beat; whether the
-                # lease outlived it, `confirm` finds out.
+                # run's tables outlived it, `confirm` finds out.
                 with suppress(Exception):
-                    lease.renew()
+                    owners.give_sign(run_id, now())
 
     def __enter__(self) -> Heartbeat:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *error: Any) -> None:
         self._over.set()
         self._thread.join()
-
-
-def _now() -> str:
-    return dt.datetime.now(dt.timezone.utc).isoformat(timespec="milliseconds")
+        for (_, run_id), owners in self._given.items():
+            with suppress(Exception):  # what is left says nothing: no table names the run
+                owners.give_sign(run_id, None)

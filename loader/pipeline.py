@@ -29,7 +29,7 @@ from loader.plan import (
 from loader.plugins import DestinationSpec, SourceSpec
 from loader.problems import did_you_mean
 from loader.recovery import Stores
-from loader.run import lock, preview_table, sync_table
+from loader.run import lock_all, preview_table, sync_table
 from loader.sharing import Claim, granted, same_shape
 from loader.sources import Bounds, Snapshot, Source, TableRef, Window, connector
 from loader.spark import warm_up
@@ -176,26 +176,25 @@ class Pipeline:
                 for table, error in part.refused.items():
                     yield self._failed(part.spec, table, error, run_id)
                 locks: list[tuple[Plan, Lease]] = []
-                for planned in part.plans:
-                    if unready is not None:
+                if unready is not None:
+                    for planned in part.plans:
                         yield self._failed(part.spec, planned.lake_table, unready, run_id, planned)
+                    continue
+                refused: list[tuple[Plan, Exception]] = []
+                for planned, held in self._locked(part, turns, watch, run_id):
+                    if isinstance(held, Exception):
+                        refused.append((planned, held))
                         continue
-                    try:
+                    if not isinstance(held, Turn):
+                        opened.callback(held.release)
+                        leases.append(held)
                         raw = self._raw(part.spec, planned)
-                        held: Lease
-                        if raw in turns:
+                        if sharing[raw] > 1:
+                            turns[raw] = Turns(held, sharing[raw])
                             held = Turn(turns[raw])
-                        else:
-                            lake = self.stores(part.spec).lake
-                            held = lock(planned, lake, watch, run_id)
-                            opened.callback(held.release)
-                            leases.append(held)
-                            if sharing[raw] > 1:
-                                turns[raw] = Turns(held, sharing[raw])
-                                held = Turn(turns[raw])
-                        locks.append((planned, held))
-                    except Exception as problem:
-                        yield self._failed(part.spec, planned.lake_table, problem, run_id, planned)
+                    locks.append((planned, held))
+                for planned, problem in refused:
+                    yield self._failed(part.spec, planned.lake_table, problem, run_id, planned)
                 if not locks:
                     continue
                 try:
@@ -217,6 +216,20 @@ class Pipeline:
                     )
             for job in as_completed(jobs):
                 yield job.result()
+
+    def _locked(
+        self, part: Planned, turns: Mapping[str, Turns], watch: Watch, run_id: str
+    ) -> list[tuple[Plan, Lease | Exception]]:
+        """Takes a source's tables, all at once; those that this run holds already, by turns."""
+        own = {id(p): turns.get(self._raw(part.spec, p)) for p in part.plans}
+        free = [planned for planned in part.plans if own[id(planned)] is None]
+        taken = lock_all(free, self.stores(part.spec).lake, watch, run_id)
+        ended = {id(planned): held for planned, held in zip(free, taken, strict=True)}
+        found: list[tuple[Plan, Lease | Exception]] = []
+        for planned in part.plans:
+            turn = own[id(planned)]
+            found.append((planned, ended[id(planned)] if turn is None else Turn(turn)))
+        return found
 
     def _raw(self, source: SourceSpec, planned: Plan) -> str:
         """The raw table that a plan loads, in lower case."""
@@ -247,7 +260,7 @@ class Pipeline:
         try:
             if isinstance(held, Turn):
                 held.acquire()
-            stores = self.stores(source, own_session=True)
+            stores = replace(self.stores(source, own_session=True), confirm=held.confirm)
             record = work(planned, held, snapshot, stores, watch, run_id)
             return Outcome(planned.name, record)
         except Exception as error:

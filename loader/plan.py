@@ -11,6 +11,7 @@ from loader.cursor import Cursor, CursorType
 from loader.delta import COLUMNS
 from loader.errors import TableError
 from loader.ledger import TABLE as LEDGER
+from loader.names import refused
 from loader.options import TableOptions
 from loader.plugins import SourceSpec
 from loader.problems import did_you_mean
@@ -181,6 +182,13 @@ def _deleted(table: SourceTable, options: TableOptions, where: str) -> str | Non
 
 
 def _free_names(table: SourceTable, where: str) -> None:
+    wrong = refused(table.ref.lake_name)
+    if wrong is not None:
+        raise TableError(
+            f"the raw table cannot be called so: {wrong}",
+            where=where,
+            remedy="Read it through a view of another name in the source",
+        )
     if table.ref.lake_name.lower() in RESERVED_TABLES:
         raise TableError(
             f"the raw table would be called {table.ref.lake_name}, as one of the loader's own",

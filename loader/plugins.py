@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from loader.errors import SpecError
+from loader.names import refused
 from loader.options import Name, Names, Strict, unique
 from loader.problems import did_you_mean
 from loader.redaction import Redactor
@@ -35,6 +36,16 @@ def _known_name(value: str) -> str:
     return value
 
 
+def _folder_name(value: str) -> str:
+    wrong = refused(value)
+    if wrong is not None:
+        raise OptionError(wrong, "Use a name that may be a folder's: without slashes")
+    return value
+
+
+FolderName = Annotated[Name, AfterValidator(_folder_name)]
+
+
 class BackendOptions(Strict):
     """Where a source's cursors live.
 
@@ -43,7 +54,7 @@ class BackendOptions(Strict):
         connection: ``@@plugins.<name>.connection`` of a destination; the source's first by default.
     """
 
-    table_name: Name = "_cq_state"
+    table_name: FolderName = "_cq_state"
     connection: str | None = None
 
 
@@ -156,7 +167,7 @@ class LakeOptions(Strict):
 
     profile: Name = "strandline"
     target: Name | None = None
-    schema_: Name = Field(default="raw", alias="schema")
+    schema_: FolderName = Field(default="raw", alias="schema")
     profiles_dir: Name | None = None
 
 

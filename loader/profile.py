@@ -15,13 +15,16 @@ from typing import Any
 
 import yaml
 
+from loader.document import refuse_bombs
 from loader.errors import SpecError
 from loader.expansion import key_path
 from loader.problems import did_you_mean, one_error
-from loader.redaction import Redactor, is_secret_key
+from loader.redaction import Redactor, is_secret_key, url_secrets
 from loader.rendering import SECRET_PREFIX, Renderer
 
 _WAREHOUSE = re.compile(r"spark\.sql\.catalog\.[^.]+\.warehouse")
+# What Iceberg's REST catalog and Hadoop's file systems read from the environment themselves.
+_FROM_ENVIRONMENT = re.compile(r"env:(?P<iceberg>\w+)|\$\{env\.(?P<hadoop>\w+)[^}]*\}")
 _SESSION = "Use a target with `type: spark` and `method: session`: the loader runs Spark in-process"
 
 
@@ -35,6 +38,7 @@ class Profile:
         schema: where dbt builds by default.
         conf: Spark's settings, from `server_side_parameters`.
         path: the profiles.yml that it was read from.
+        secrets: keys of `conf` whose values are secret.
     """
 
     name: str
@@ -43,6 +47,7 @@ class Profile:
     schema: str
     conf: dict[str, str] = field(repr=False)
     path: Path
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
 
 
 def load_profile(
@@ -84,13 +89,15 @@ def load_profile(
     rendered = _rendered(raw, where, env)
     if redactor is not None:
         _register(rendered, env, redactor)
+    conf = _conf(rendered.get("server_side_parameters"), where, folder)
     return Profile(
         name=name,
         target=target,
         method=_session(rendered, where),
         schema=_schema(rendered, where),
-        conf=_conf(rendered.get("server_side_parameters"), where, folder),
+        conf=conf,
         path=path,
+        secrets=_secrets(conf, env),
     )
 
 
@@ -115,13 +122,22 @@ def _find(folder: Path, profiles_dir: str | None, env: Mapping[str, str]) -> Pat
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        profiles = yaml.safe_load(path.read_text("utf-8-sig"))
+        loader = yaml.SafeLoader(path.read_text("utf-8-sig"))
+        node = loader.get_single_node()
+        if node is not None:
+            refuse_bombs(node)
+        profiles = loader.construct_document(node) if node is not None else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
+        bomb = error.problem if "alias" in (error.problem or "") else ""
         raise SpecError(
-            "not YAML that can be read",
+            f"not YAML that can be read{f': {bomb}' if bomb else ''}",
             where=f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path),
             remedy="Correct the YAML there; put values with {{ … }} in quotes",
+        ) from None
+    except RecursionError:
+        raise SpecError(
+            "nested too deeply to be read", where=str(path), remedy="Write it flatter"
         ) from None
     except (OSError, ValueError, yaml.YAMLError):
         raise SpecError(
@@ -235,6 +251,18 @@ def _absolute(warehouse: str, folder: Path, on_files: bool) -> str:
     return (scheme or "") + os.path.abspath(folder / Path(local).expanduser())
 
 
+def _secrets(conf: Mapping[str, str], env: Mapping[str, str]) -> frozenset[str]:
+    """The settings that hold a secret itself, not the name of a variable that does."""
+    hidden = [v for name, v in env.items() if name.startswith(SECRET_PREFIX) and v.strip()]
+    return frozenset(
+        key
+        for key, value in conf.items()
+        if (is_secret_key(key) and value and not _FROM_ENVIRONMENT.fullmatch(value))
+        or any(secret in value for secret in hidden)
+        or any(url_secrets(value))
+    )
+
+
 def _register(value: Any, env: Mapping[str, str], redactor: Redactor, key: str = "") -> None:
     for name, secret in env.items():
         if not key and name.startswith(SECRET_PREFIX):
@@ -242,5 +270,12 @@ def _register(value: Any, env: Mapping[str, str], redactor: Redactor, key: str =
     if isinstance(value, dict):
         for inner, item in value.items():
             _register(item, env, redactor, str(inner))
-    elif isinstance(value, str | int) and not isinstance(value, bool) and is_secret_key(key):
-        redactor.add(str(value))
+    elif isinstance(value, str | int) and not isinstance(value, bool):
+        found = _FROM_ENVIRONMENT.fullmatch(str(value))
+        if found is not None:
+            redactor.add(env.get(found["iceberg"] or found["hadoop"], ""))
+        elif is_secret_key(key):
+            redactor.add(str(value))
+        else:
+            for secret in url_secrets(str(value)):
+                redactor.add(secret)

@@ -35,15 +35,21 @@ class Rebuilt:
     syncs: int
 
 
-def raw_tables(stores: Stores, names: Collection[str]) -> dict[str, list[Commit]]:
-    """A source's raw tables, as their own commits name it, with its commits.
+def raw_tables(stores: Stores, names: Collection[str]) -> tuple[list[str], dict[str, Exception]]:
+    """A source's raw tables, as their own commits name it; and those that cannot be read, and why.
 
     Args:
         names: of the source, now and formerly.
     """
-    lake = stores.lake
-    found = {table: source_commits(lake, table, names) for table in lake.raw_tables()}
-    return {table: commits for table, commits in found.items() if commits}
+    found = []
+    tables, unreadable = stores.lake.raw_tables()
+    for table in tables:
+        try:
+            if source_commits(stores.lake, table, names):
+                found.append(table)
+        except Exception as problem:
+            unreadable[table] = problem
+    return found, unreadable
 
 
 def source_commits(lake: Lake, table: str, names: Collection[str]) -> list[Commit]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from loader.commits import Commit, newest_commit
@@ -14,13 +15,34 @@ from loader.state import StateBackend, TableState
 from loader.watch import Watch
 
 
+def _held() -> None:
+    """Of stores that are only read, or whose table is held by whoever uses them."""
+
+
 @dataclass(frozen=True)
 class Stores:
-    """Where one table's sync writes: data, cursors, ledger."""
+    """Where one table's sync writes: data, cursors, ledger.
+
+    Attributes:
+        confirm: makes sure that the table is still ours; raises a TableError if another run took
+            it over. Asked before each write: what a run wrote after it was taken over would stand
+            above what its heir has written.
+    """
 
     lake: Lake
     state: StateBackend
     ledger: Ledger
+    confirm: Callable[[], None] = _held
+
+    def store(self, name: str, state: TableState) -> None:
+        """Writes a table's state (`source.table`), if the table is still ours."""
+        self.confirm()
+        self.state.write(name, state)
+
+    def record(self, sync: SyncRecord) -> None:
+        """Adds a row to the ledger, if the table is still ours."""
+        self.confirm()
+        self.ledger.append(sync)
 
 
 @dataclass(frozen=True)
@@ -49,6 +71,7 @@ def recover(plan: Plan, stores: Stores, watch: Watch, run_id: str) -> Known:
     Raises:
         StateError: where data is newer than the state and its commit has expired.
     """
+    stores.confirm()
     register(plan, stores.lake)
     head, own, state = assess(plan, stores, watch)
     if stores.lake.exists(plan.lake_table):
@@ -59,7 +82,7 @@ def recover(plan: Plan, stores: Stores, watch: Watch, run_id: str) -> Known:
         state = _state_of(own, plan)
         if own.batch:
             watch.warn(plan.name, f"state was behind: rolled forward to batch {own.batch}")
-            stores.state.write(plan.name, state)
+            stores.store(plan.name, state)
     elif stored > own.batch:
         state = _rolled_back(own, state, plan)
         watch.warn(
@@ -67,7 +90,7 @@ def recover(plan: Plan, stores: Stores, watch: Watch, run_id: str) -> Known:
             f"state was ahead of the data (batch {stored}, raw has {own.batch}): "
             + ("rolled back" if own.batch else "raw is gone, reading everything anew"),
         )
-        stores.state.write(plan.name, state)
+        stores.store(plan.name, state)
     watch.reached("recovered-state", plan.name)
     if own.batch > last and own.sync is not None:
         recovered = replace(
@@ -77,7 +100,7 @@ def recover(plan: Plan, stores: Stores, watch: Watch, run_id: str) -> Known:
             rows_appended=own.rows,
             snapshot_id=own.snapshot_id,
         )
-        stores.ledger.append(recovered.finished())
+        stores.record(recovered.finished())
     watch.reached("recovered", plan.name)
     highest = max(head.batch, stored, last)
     if plan.shared:

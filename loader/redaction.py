@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from urllib.parse import quote, quote_plus, unquote
 
 MASK = "***"
@@ -21,6 +21,13 @@ _SECRET_WORDS = (
     r"|secret[_.-]?access[_.-]?key|authorization|(?<![A-Za-z])pass)"
 )
 _SECRET_KEY = re.compile(rf".*{_SECRET_WORDS}\d*\Z", re.IGNORECASE | re.DOTALL)
+# The same for Spark's event log and UI, in Java's syntax. Unlike Spark's own default, it knows a
+# catalog's `credential`.
+SPARK_REGEX = (
+    r"(?i:secret|password|passwd|pwd|passphrase|token|credential|private[_.-]?key|api[_.-]?key"
+    r"|access[_.-]?key|account[_.-]?key|sas[_.-]?key|authorization|(?<![a-z])pass$"
+    r"|fs\.azure\.(account\.key|sas)\.)"
+)
 # Azure's account keys carry the account at the end: fs.azure.account.key.<account>.blob.…
 _AZURE_KEY = re.compile(r"(?:^|\.)fs\.azure\.(?:account\.key|sas)\.", re.IGNORECASE)
 
@@ -47,6 +54,13 @@ _PLACES = (
 def is_secret_key(key: str) -> bool:
     """True for the names of settings that hold secrets: `password`, `s3.secret-access-key`."""
     return bool(_SECRET_KEY.match(key) or _AZURE_KEY.search(key))
+
+
+def java_regex(given: str | None, keys: Iterable[str]) -> str:
+    """The value of `spark.redaction.regex`: what a user gave, our own, and these keys."""
+    exact = "|".join(re.escape(key) for key in sorted(keys))
+    parts = [f"(?:{given})"] if given and given != SPARK_REGEX else []
+    return "|".join([*parts, SPARK_REGEX, *([f"^(?:{exact})$"] if exact else [])])
 
 
 def url_secrets(text: str) -> Iterator[str]:

@@ -17,7 +17,7 @@ from loader.batch import Batch, extracted, whole
 from loader.commits import Commit
 from loader.errors import TableError
 from loader.lake import Lake
-from loader.lease import Lease
+from loader.lease import Lease, acquire_all
 from loader.ledger import NOTHING_NEW, SYNCED, SyncRecord, now
 from loader.order import GENERATION, quoted
 from loader.plan import FULL_REFRESH, Plan
@@ -36,7 +36,7 @@ def sync_table(
     """Appends what changed since the stored cursor, as one batch, and records the cursor.
 
     Args:
-        held: the table's lock (:func:`lock`), taken before the snapshot was: rows of a snapshot
+        held: the table's lock (:func:`lock_all`), taken before the snapshot was: rows of a snapshot
             older than another run's last batch could bring back what that batch replaced.
 
     Returns the ledger row that it wrote.
@@ -79,17 +79,27 @@ def unlocked_after(held: Lease) -> Iterator[None]:
         held.release()
 
 
-def lock(plan: Plan, lake: Lake, watch: Watch, run_id: str) -> Lease:
-    """Takes the table for this run, against all others.
+def lock_all(
+    plans: Sequence[Plan], lake: Lake, watch: Watch, run_id: str
+) -> list[Lease | Exception]:
+    """Takes tables for this run, against all others: the lock of each, or why it is not ours.
 
-    Raises:
-        LockedError: where another run holds it; it is not waited for.
+    All of them in one commit, before their source's snapshot is taken.
     """
-    held = lake.lease(plan.lake_table, f"table {plan.name}", run_id)
-    note = held.acquire()
-    if note is not None:
-        watch.warn(plan.name, note)
-    return held
+    ended: dict[int, Lease | Exception] = {}
+    leases: dict[int, Lease] = {}
+    for number, plan in enumerate(plans):
+        try:
+            leases[number] = lake.lease(plan.lake_table, f"table {plan.name}", run_id)
+        except Exception as problem:
+            ended[number] = problem
+    names = ", ".join(plan.name for plan in plans[:3]) + (", …" if len(plans) > 3 else "")
+    taken = acquire_all(list(leases.values()), lambda text: watch.warn(names, text))
+    for (number, lease), told in zip(leases.items(), taken, strict=True):
+        ended[number] = told if isinstance(told, Exception) else lease
+        if isinstance(told, str):
+            watch.warn(plans[number].name, told)
+    return [ended[number] for number in range(len(plans))]
 
 
 def preview_table(plan: Plan, snapshot: Snapshot, stores: Stores) -> tuple[Window, Bounds]:
@@ -206,6 +216,7 @@ def append(
     watch.reached("extracted", plan.name)
     if batch.rows is None:
         return None
+    held.confirm()
     watch.phase(plan.name, "appending")
     table, schema, cursor = plan.lake_table, plan.table.schema, plan.cursor
     record, after = batch.record, batch.after
@@ -250,7 +261,7 @@ def finish(
     """Records state, then ledger: a crash in between leaves only what `recover` mends."""
     if commit is not None:
         published, record = commit
-        stores.state.write(plan.name, after)
+        stores.store(plan.name, after)
         done = record.finished(
             status=SYNCED,
             rows_appended=published.rows,
@@ -264,7 +275,7 @@ def finish(
         cursor = known.state.cursor if clamped else after.cursor
         if known.state.batch and (cursor != known.state.cursor or bounds.settled):
             moved = known.state.moved(cursor, after.cursor_field)
-            stores.state.write(plan.name, replace(moved, mark=bounds.mark))
+            stores.store(plan.name, replace(moved, mark=bounds.mark))
         done = record.finished(
             status=NOTHING_NEW,
             batch=None,
@@ -274,7 +285,7 @@ def finish(
             rows_appended=0,
         )
     watch.reached("state-recorded", plan.name)
-    stores.ledger.append(done)
+    stores.record(done)
     watch.reached("ledger-recorded", plan.name)
     return done
 

@@ -6,11 +6,13 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from loader import jvm
 from loader.errors import SpecError
+from loader.redaction import java_regex
 from loader.setup import problem
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ _REQUIRED = {
     "spark.sql.ansi.enabled": "false",
 }
 
+_MASKED = "spark.redaction.regex"
 _BETWEEN = "\x1f"  # the character that is for this, and stands in no setting
 
 
@@ -44,9 +47,11 @@ def session(profile: Profile) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     logging.getLogger("py4j").setLevel(logging.ERROR)
     builder = SparkSession.builder.appName("strandline")
-    for key, value in settings(profile.conf).items():
+    wanted = settings(profile.conf, profile.secrets)
+    for key, value in wanted.items():
         builder = builder.config(key, value)
     try:
+        jvm.start(wanted)
         spark = builder.getOrCreate()
     except (PySparkException, RuntimeError, OSError) as error:
         raise SpecError(
@@ -58,11 +63,17 @@ def session(profile: Profile) -> SparkSession:
     return spark
 
 
-def settings(conf: Mapping[str, str]) -> dict[str, str]:
-    """The profile's settings, and those that the protocol relies on."""
+def settings(conf: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, str]:
+    """The profile's settings, and those that the protocol relies on.
+
+    Args:
+        secrets: keys whose values Spark must mask in its event log and its UI, beside those whose
+            names say so.
+    """
     catalog = conf.get("spark.sql.defaultCatalog", "spark_catalog")
     uncached = {f"spark.sql.catalog.{catalog}.cache-enabled": "false"}
-    return {**uncached, **conf, **_REQUIRED, **_executor_zone(conf)}
+    masked = {_MASKED: java_regex(conf.get(_MASKED), secrets)}
+    return {**uncached, **conf, **_REQUIRED, **_executor_zone(conf), **masked}
 
 
 def sibling(spark: SparkSession) -> SparkSession:

@@ -8,6 +8,7 @@ and the table is free for other runs when the last one is done.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from loader.lease import Lease
 
@@ -46,14 +47,11 @@ class Turn(Lease):
         self._over = False
         self._mine = False
 
-    def acquire(self) -> str | None:
+    def acquire(self, tell: Callable[[str], None] | None = None) -> str | None:
         """Waits for its turn."""
         self._turns.busy.acquire()
         self._mine = True
         return None
-
-    def renew(self) -> None:
-        self._turns.lease.renew()
 
     def confirm(self) -> None:
         self._turns.lease.confirm()

@@ -81,6 +81,7 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The lake's folder; where `profiles/profiles.yml` points to from now on."""
     folder = tmp_path_factory.mktemp("warehouse")
     os.environ["STRANDLINE_WAREHOUSE"] = str(folder)
+    os.environ["STRANDLINE_LOCKS"] = str(tmp_path_factory.mktemp("locks") / "own")
     return folder
 
 

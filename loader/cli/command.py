@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from loader.pipeline import Pipeline
+    from loader.profile import Profile
     from loader.spec import Spec
 
 
@@ -35,6 +36,7 @@ class Settings:
     quiet: bool = False
     debug: bool = False
     output: Output = field(default_factory=Output)
+    profile: Profile | None = None
 
     def spec(self) -> Spec:
         """Reads the spec; from here on its secrets are removed from all output."""
@@ -159,6 +161,11 @@ def check(settings: Settings, select: tuple[str, ...]) -> None:
                 plan, notes = found
                 cursor = f"{plan.cursor.name} ({plan.cursor.type.value})" if plan.cursor else ""
                 rows.append((plan.name, plan.mode, cursor, plan.key, "; ".join(notes)))
+        for key in sorted(settings.profile.secrets if settings.profile else ()):
+            settings.output.warning(
+                f"{key}: the profile holds a secret, which a plain `dbt build` puts on Java's "
+                "command line. Name a variable instead: docs/security.md, Secrets"
+            )
         settings.output.table("check", ("table", "mode", "cursor", "primary_key", "notes"), rows)
         if wrong:
             sys.exit(1)
@@ -287,6 +294,7 @@ def _session(settings: Settings, spec: Spec) -> SparkSession:
         # A mistake in a connector's options is told before Spark takes its seconds to start.
         for source in spec.sources:
             source.options(connector(source.path, f"{source.where}.path").options_model)
+    settings.profile = profile
     spark = session(profile)
     # Spark logs the stack trace of every failed task; the error that we show says it once.
     spark.sparkContext.setLogLevel("WARN" if settings.debug else "OFF")

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from loader.maintenance.compaction import Compacted, Raw, Upkeep
     from loader.output import Output
     from loader.pipeline import Pipeline
-    from loader.plugins import SourceSpec
 
-STATE_VERSIONS = 10
+VERSIONS = 10
+"""How many versions of a cursor stay, and how many comparisons of a bucket."""
 
 
 @click.command()
@@ -58,9 +58,10 @@ def compact(
 ) -> None:
     """Frees what raw tables, state and ledger no longer need, beside running loaders.
 
-    By itself it changes no row: it puts small files together and drops old snapshots and old
-    versions of cursors. --keep-versions and --keep-days also remove versions of rows; together
-    they keep what either keeps. Snapshots, histories and redelivery checks say the same after it.
+    By itself it changes no row: it puts small files together and drops old snapshots, old versions
+    of cursors, and files that killed runs left. --keep-versions and --keep-days also remove
+    versions of rows; together they keep what either keeps. Snapshots, histories and redelivery
+    checks say the same after it.
     """
     from loader.cli.command import opened
     from loader.ledger import now
@@ -127,54 +128,70 @@ def _compacted(
     pipeline: Pipeline, select: Sequence[str], upkeep: Upkeep
 ) -> Iterator[Compacted | LoaderError]:
     from loader.maintenance.compaction import compact_raw, compact_shared
-    from loader.maintenance.dependents import Dependent, dependents
+    from loader.maintenance.dependents import Dependent, Unreadable, dependents
+    from loader.maintenance.strays import AGE
     from loader.maintenance.turns import in_turn
+    from loader.reconcile.reconciled import TABLE as RECONCILED
+    from loader.reconcile.reconciled import Reconciled
 
     known, errors = _known(pipeline, select) if upkeep.keep else ({}, [])
     yield from errors
-    chosen = [
-        (lake, raw)
-        for source, _ in pipeline.sources
-        for lake in [pipeline.stores(source).lake]
-        for raw in _raw_tables(lake, source, known)
-        if not select or any(fnmatchcase(raw.name.lower(), p.lower()) for p in select)
-    ]
-    # A table that sources share is compacted once, for all of them.
-    tables = list({(lake.schema, raw.table): (lake, raw) for lake, raw in chosen[::-1]}.values())
-    tables.reverse()
+    tables, damaged = _chosen(pipeline, select, known)
+    yield from damaged.values()
+    # What is known to be raw is nobody's snapshot, so it need not be readable to say so.
+    known_raw = {
+        f"{pipeline.stores(pipeline.spec.source(source)).lake.schema}.{table}".lower()
+        for source, table in known
+    }
 
     listed: list[Dependent] | None = None
+    unreadable: dict[str, Unreadable] = {}
 
     def compacted(table: tuple[Lake, Raw]) -> Compacted:
-        lake, raw = table
+        lake, one = table
 
         def readers() -> list[Dependent]:
             nonlocal listed
             # Tables take their time, and models are built meanwhile: only a dry run asks once.
             if listed is None or not upkeep.dry_run:
-                listed = dependents(lake)
+                try:
+                    listed = dependents(lake, known_raw)
+                except Unreadable as problem:
+                    unreadable[problem.where] = problem
+                    raise
             return listed
 
-        return compact_raw(lake, raw, upkeep, readers)
+        return compact_raw(lake, one, upkeep, readers)
 
     for (_, raw), outcome in in_turn(tables, compacted):
         if isinstance(outcome, Exception):
             yield pipeline.cleared(outcome, f"table {raw.name}")
         else:
             yield outcome
+    for problem in unreadable.values():
+        yield pipeline.cleared(problem, problem.where)
     if select:
         return
     if not upkeep.dry_run:
+        for lake in {lake.schema: lake for lake, _ in tables}.values():
+            lake.sweep_owners(AGE.total_seconds())
         for shared in backends(pipeline):
             try:
-                shared.prune(STATE_VERSIONS)
+                shared.prune(VERSIONS)
             except Exception as problem:
                 yield pipeline.cleared(problem, f"state of {', '.join(shared.sources)}")
     for lake, table in _shared_tables(pipeline):
+        where = f"table {lake.schema}.{table}"
+        if where in damaged:
+            continue
         try:
+            if not lake.exists(table):
+                continue
+            if table == RECONCILED and not upkeep.dry_run:
+                Reconciled(lake).prune(VERSIONS)
             yield compact_shared(lake, table, upkeep)
         except Exception as problem:
-            yield pipeline.cleared(problem, f"table {lake.schema}.{table}")
+            yield pipeline.cleared(problem, where)
 
 
 def _known(
@@ -193,29 +210,47 @@ def _known(
     return found, errors
 
 
-def _raw_tables(lake: Lake, source: SourceSpec, known: dict[tuple[str, str], Raw]) -> Iterator[Raw]:
-    """A source's raw tables, as their rows name it."""
+def _chosen(
+    pipeline: Pipeline, select: Sequence[str], known: dict[tuple[str, str], Raw]
+) -> tuple[list[tuple[Lake, Raw]], dict[str, LoaderError]]:
+    """The raw tables of the spec's sources, each once; and what cannot be read."""
     from loader.maintenance.compaction import Raw
     from loader.sharing import is_of
 
-    for table in lake.raw_tables():
-        if is_of(lake, table, (source.name, *source.formerly)):
-            name = source.name
-            yield known.get((name, table)) or Raw(table, f"{name}.{table}")
+    found: dict[tuple[str, str], tuple[Lake, Raw]] = {}
+    errors: dict[str, LoaderError] = {}
+    for source, _ in pipeline.sources:
+        lake = pipeline.stores(source).lake
+        tables, unreadable = lake.raw_tables()
+        for table in (*tables, *unreadable):
+            name = f"{source.name}.{table}"
+            if select and not any(fnmatchcase(name.lower(), p.lower()) for p in select):
+                continue
+            try:
+                if table in unreadable:
+                    raise unreadable[table]
+                # A table that sources share is compacted once, for all of them.
+                if is_of(lake, table, (source.name, *source.formerly)):
+                    raw = known.get((source.name, table)) or Raw(table, name)
+                    found.setdefault((lake.schema, table), (lake, raw))
+            except Exception as problem:
+                where = f"table {lake.schema}.{table}"
+                errors.setdefault(where, pipeline.cleared(problem, where))
+    return list(found.values()), errors
 
 
 def _shared_tables(pipeline: Pipeline) -> list[tuple[Lake, str]]:
-    """The ledgers and the state tables of the lake, each once."""
+    """The tables that the loader keeps of its own work, each once."""
     from loader.ledger import TABLE as LEDGER
+    from loader.reconcile.reconciled import TABLE as RECONCILED
     from loader.state.lake_table import LakeState
 
     found: dict[tuple[str, str], Lake] = {}
     for source, _ in pipeline.sources:
         stores = pipeline.stores(source)
-        places = [(stores.lake, LEDGER)]
+        places = [(stores.lake, LEDGER), (stores.lake, RECONCILED)]
         if isinstance(stores.state, LakeState):
             places.append((stores.state.lake, stores.state.table))
         for lake, table in places:
-            if lake.exists(table):
-                found.setdefault((lake.schema, table), lake)
+            found.setdefault((lake.schema, table), lake)
     return [(lake, table) for (_, table), lake in found.items()]

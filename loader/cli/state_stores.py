@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from loader.errors import LockedError, SpecError
 from loader.lease import Heartbeat, Lease
+from loader.names import refused
 
 if TYPE_CHECKING:
     from loader.pipeline import Pipeline
@@ -61,9 +62,16 @@ def stores_of(pipeline: Pipeline, table: str) -> Stores:
     """The stores that hold a table's state.
 
     Raises:
-        SpecError: where the name is not `source.table`, or the spec has no such source.
+        SpecError: where the name is not `source.table`, or the spec has no such source or table.
     """
     name, dot, rest = table.partition(".")
+    wrong = refused(rest) if dot and rest else None
+    if wrong is not None:
+        raise SpecError(
+            wrong,
+            where=f"state {table!r}",
+            remedy="No table is called so: leave it out; `loader state list` shows the tables",
+        )
     for source, _ in pipeline.sources:
         if source.name == name and dot and rest:
             return pipeline.stores(source)

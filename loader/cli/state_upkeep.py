@@ -164,20 +164,28 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
 
     with opened(settings) as pipeline:
         rows: list[tuple[object, ...]] = []
-        failed = False
+        failed: set[str] = set()
+
+        def told(where: str, problem: Exception) -> None:
+            if where not in failed:  # sources of one lake meet the same damaged table
+                settings.output.error(pipeline.cleared(problem, where))
+            failed.add(where)
+
         for source, _ in pipeline.sources:
+            names = (source.name, *source.formerly)
             try:
                 pipeline.prepare(source)
                 stores = pipeline.stores(source)
-                names = (source.name, *source.formerly)
-                found = raw_tables(stores, names)
+                found, unreadable = raw_tables(stores, names)
             except Exception as problem:
-                settings.output.error(pipeline.cleared(problem, f"source {source.name}"))
-                failed = True
+                told(f"source {source.name}", problem)
                 continue
+            for table, why in unreadable.items():
+                if _chosen(f"{source.name}.{table}", select):
+                    told(f"table {stores.lake.schema}.{table}", why)
             for table in found:
                 name = f"{source.name}.{table}"
-                if select and not any(fnmatchcase(name.lower(), p.lower()) for p in select):
+                if not _chosen(name, select):
                     continue
                 tell = partial(settings.output.warning, table=name)
                 try:
@@ -187,8 +195,7 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
                         done = rebuild_table(names, table, commits, stores, run_id, tell)
                     rows.append((done.table, done.batches, done.states, done.syncs))
                 except Exception as problem:
-                    settings.output.error(pipeline.cleared(problem, f"table {name}"))
-                    failed = True
+                    told(f"table {name}", problem)
         columns = ("table", "batches", "states_added", "syncs_added")
         settings.output.table("rebuilt", columns, rows)
         if not rows and not failed:
@@ -199,6 +206,10 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
             )
         if failed:
             sys.exit(LoaderError.exit_code)
+
+
+def _chosen(name: str, select: tuple[str, ...]) -> bool:
+    return not select or any(fnmatchcase(name.lower(), p.lower()) for p in select)
 
 
 def _silent(text: str) -> None:

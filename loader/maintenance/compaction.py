@@ -15,18 +15,21 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from filelock import FileLock
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from loader.commits import keep_newest, newest_commit
-from loader.errors import TableError
+from loader.errors import TableError, sentence
 from loader.lake import Lake
 from loader.lease import Heartbeat
 from loader.ledger import now
 from loader.literal import text_literal
 from loader.maintenance import expiry
-from loader.maintenance.dependents import Dependent
+from loader.maintenance.dependents import Dependent, Unreadable
 from loader.maintenance.footprint import Footprint, footprint
 from loader.maintenance.removal import count, remove
 from loader.maintenance.retention import Keep, Superseded, superseded
+from loader.maintenance.strays import sweep, told
 from loader.order import BATCH, SEQUENCE, quoted
 
 READ_BY_LOADERS = dt.timedelta(hours=1)
@@ -111,22 +114,24 @@ def compact_raw(
         gone = _gone(lake, raw, upkeep, dependents)
         size = footprint(lake, raw.table)
         expired = len(expiry.found(lake, raw.table, upkeep.before_ms()))
-        return Compacted(raw.name, size, size, count(lake, gone), expired, gone.note)
+        note = _noted(gone.note, told(size.strays, 0))
+        return Compacted(raw.name, size, size, count(lake, gone), expired, note)
     lease = lake.lease(raw.table, f"table {raw.name}", uuid.uuid4().hex[:12])
     lease.acquire()
     try:
         with Heartbeat([lease]):
             before = footprint(lake, raw.table)
+            lake.discard(raw.table)
             gone, rows = _counted(lake, raw, upkeep, dependents)
             lease.confirm()
             removed = remove(lake, raw.table, gone, rows)
             rewrite_raw(lake, raw.table)
             keep_newest(lake, raw.table)
             expired = expiry.expire(lake, raw.table, upkeep.before_ms())
-            after = footprint(lake, raw.table)
+            after, swept = _swept(lake, raw.table)
     finally:
         lease.release()
-    return Compacted(raw.name, before, after, removed, expired, gone.note)
+    return Compacted(raw.name, before, after, removed, expired, _noted(gone.note, swept))
 
 
 def compact_shared(lake: Lake, table: str, upkeep: Upkeep) -> Compacted:
@@ -141,11 +146,28 @@ def compact_shared(lake: Lake, table: str, upkeep: Upkeep) -> Compacted:
         before = footprint(lake, table)
         if upkeep.dry_run:
             expired = len(expiry.found(lake, table, before_ms))
-            return Compacted(f"{lake.schema}.{table}", before, before, 0, expired)
+            note = told(before.strays, 0)
+            return Compacted(f"{lake.schema}.{table}", before, before, 0, expired, note)
         rewrite(lake, table)
         expired = expiry.expire(lake, table, before_ms)
-        after = footprint(lake, table)
-    return Compacted(f"{lake.schema}.{table}", before, after, 0, expired)
+        after, swept = _swept(lake, table)
+    return Compacted(f"{lake.schema}.{table}", before, after, 0, expired, swept)
+
+
+def _swept(lake: Lake, table: str) -> tuple[Footprint, str]:
+    """The table without what killed runs left of it, and what to tell of that."""
+    found = footprint(lake, table)
+    try:
+        deleted = sweep(lake, table, found)
+    except (Py4JError, PySparkException) as problem:
+        # All that was asked for is done; the next compaction finds them again.
+        return found, f"files of killed runs could not be deleted: {sentence(problem)}"
+    after = footprint(lake, table) if deleted else found
+    return after, told(after.strays, deleted)
+
+
+def _noted(*notes: str) -> str:
+    return "; ".join(note for note in notes if note)
 
 
 def rewrite_raw(lake: Lake, table: str) -> None:
@@ -204,7 +226,10 @@ def _gone(
         return Superseded()
     if not raw.known:
         return Superseded(note="it is not in the spec, so its key is not known")
-    kept_from_it = [one for one in dependents() if one.reads(f"{lake.schema}.{raw.table}")]
+    try:
+        kept_from_it = [one for one in dependents() if one.reads(f"{lake.schema}.{raw.table}")]
+    except Unreadable as problem:
+        return Superseded(note=f"{problem.where} cannot be looked at: it may need any version")
     columns = {name.lower() for name in lake.frame(raw.table).columns}
     missing = [
         n for n in (*raw.key, *([raw.cursor] if raw.cursor else [])) if n.lower() not in columns

@@ -8,10 +8,11 @@ the batch of each relation that was merged, the key, the cursor) and
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 
 from loader.errors import TableError, sentence
@@ -66,16 +67,24 @@ class Dependent:
         return same_order and bool(mine) and (mine == theirs if self.history else mine <= theirs)
 
 
-def dependents(lake: Lake) -> list[Dependent]:
+class Unreadable(TableError):
+    """A table that cannot be looked at, and might be a snapshot of raw tables."""
+
+
+def dependents(lake: Lake, raw: Collection[str] = ()) -> list[Dependent]:
     """All snapshots and histories of the lake's catalog, whatever they are built from.
 
+    Args:
+        raw: tables that are known to be none, `schema.table` in lower case.
+
     Raises:
-        TableError: where a table cannot be looked at: it might be one of them.
+        Unreadable: where a table cannot be looked at: it might be one of them.
     """
     found = []
     for namespace in _namespaces(lake, quoted(lake.catalog)):
         for row in lake.spark.sql(f"show tables in {namespace}").collect():
-            if not row["isTemporary"]:
+            named = f"{row['namespace']}.{row['tableName']}".lower()
+            if not row["isTemporary"] and named not in raw:
                 one = _dependent(lake, namespace, row["namespace"], row["tableName"])
                 found += [one] if one else []
     return sorted(found, key=lambda each: each.name)
@@ -105,13 +114,13 @@ def _dependent(lake: Lake, namespace: str, schema: str, table: str) -> Dependent
             tuple(name for name in said.get("primary_key") or () if name.lower() != UNION),
             said.get("cursor_field"),
         )
-    except (PySparkException, ValueError, AttributeError) as problem:
+    except (PySparkException, Py4JError, ValueError, AttributeError) as problem:
         if isinstance(problem, AnalysisException) and "NOT_FOUND" in str(problem):
             return None  # dropped since it was listed
-        raise TableError(
+        raise Unreadable(
             f"it cannot be looked at, and might be a snapshot of raw tables: {sentence(problem)}",
             where=f"table {name}",
-            remedy="Nothing was removed. Repair or drop it, or let this user read it",
+            remedy="No version of a row was removed. Repair or drop it, or let this user read it",
         ) from problem
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
 
 from loader.lake import Lake
 
@@ -15,9 +18,11 @@ class Footprint:
         rows: rows that it shows.
         files: files of its current snapshot, data and deletes.
         bytes: their size: what a scan reads.
-        stored: the size of all files that any of its snapshots refers to: what the disk holds,
-            but for metadata.
+        stored: the size of all data files in its folder: what the disk holds, but for metadata.
+            Where the folder cannot be listed, that of the files that any snapshot refers to.
         snapshots: how many snapshots there are.
+        strays: files in its folder that no snapshot refers to: what a run was writing when it was
+            killed, or what it writes now.
     """
 
     rows: int = 0
@@ -25,6 +30,7 @@ class Footprint:
     bytes: int = 0
     stored: int = 0
     snapshots: int = 0
+    strays: int = 0
 
 
 def footprint(lake: Lake, table: str) -> Footprint:
@@ -37,10 +43,31 @@ def footprint(lake: Lake, table: str) -> Footprint:
             (select count(*) from {name}.files) as files,
             (select coalesce(sum(file_size_in_bytes), 0) from {name}.files) as bytes,
             (
-                select coalesce(sum(file_size_in_bytes), 0)
+                select struct(count(*) as files, coalesce(sum(file_size_in_bytes), 0) as bytes)
                 from (select distinct file_path, file_size_in_bytes from {name}.all_files)
-            ) as stored,
+            ) as referred,
             (select count(*) from {name}.snapshots) as snapshots
         """
     ).collect()
-    return Footprint(row["rows"], row["files"], row["bytes"], row["stored"], row["snapshots"])
+    stored, strays = int(row["referred"]["bytes"]), 0
+    there = _listed(lake, table)
+    if there is not None:
+        stored, strays = there[0], max(there[1] - int(row["referred"]["files"]), 0)
+    return Footprint(row["rows"], row["files"], row["bytes"], stored, row["snapshots"], strays)
+
+
+def _listed(lake: Lake, table: str) -> tuple[int, int] | None:
+    """Bytes and number of the files in a table's data folder; None where Spark cannot list it."""
+    handle = lake.handle(table)
+    if {"write.data.path", "write.object-storage.enabled"} & set(dict(handle.properties())):
+        return None  # they lie elsewhere, or among those of other tables
+    jvm: Any = lake.spark._jvm
+    folder = jvm.org.apache.hadoop.fs.Path(f"{handle.location()}/data")
+    try:
+        files = folder.getFileSystem(lake.spark._jsparkSession.sessionState().newHadoopConf())
+        if not files.exists(folder):
+            return 0, 0
+        summary = files.getContentSummary(folder)
+        return int(summary.getLength()), int(summary.getFileCount())
+    except Py4JJavaError:
+        return None

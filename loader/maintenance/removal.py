@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,12 +35,14 @@ class Removed:
         rows: how many were removed.
         removing: how many were about to be when this was written; 0 once they are among `rows`.
         since: the table's snapshot at that time.
+        was: what `to` is if none of them went.
     """
 
     to: int = 0
     rows: int = 0
     removing: int = 0
     since: str | None = None
+    was: int | None = None
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> Removed:
@@ -52,13 +55,14 @@ class Removed:
         if not text:
             return cls(to=int(properties.get(COMPACTED_TO) or 0))
         said: Any = json.loads(text)
-        return cls(said["to"], said["rows"], said.get("removing", 0), said.get("since"))
+        removing = said.get("removing", 0)
+        return cls(said["to"], said["rows"], removing, said.get("since"), said.get("was"))
 
     def properties(self) -> dict[str, str]:
         """As a raw table's properties keep it."""
         said: dict[str, Any] = {"rows": self.rows, "to": self.to}
         if self.removing:
-            said |= {"removing": self.removing, "since": self.since}
+            said |= {"removing": self.removing, "since": self.since, "was": self.was}
         return {COMPACTED: json.dumps(said, sort_keys=True), COMPACTED_TO: str(self.to)}
 
 
@@ -87,13 +91,20 @@ def remove(lake: Lake, table: str, gone: Superseded, rows: int) -> int:
     current = str(lake.handle(table).currentSnapshot().snapshotId())
     # Merge-on-read: the rows are marked here and leave their files when these are rewritten,
     # sorted, right after; copy-on-write would write them twice.
-    intended = Removed(to, before.rows, rows, current)
+    intended = Removed(to, before.rows, rows, current, before.to)
     mode = {"write.delete.mode": "merge-on-read"}
     lake.set_properties(table, {**mode, **intended.properties()})
-    lake.spark.sql(
-        f"delete from {lake.name(table)} where {BATCH} <= {gone.batch} "
-        f"and ({BATCH}, {SEQUENCE}) in ({gone.sql})"
-    )
+    try:
+        lake.spark.sql(
+            f"delete from {lake.name(table)} where {BATCH} <= {gone.batch} "
+            f"and ({BATCH}, {SEQUENCE}) in ({gone.sql})"
+        )
+    except Exception:
+        # Nothing went, unless the commit came through and only its answer did not. If the table
+        # cannot be reached now, the next compaction closes the account.
+        with suppress(Exception):
+            settled(lake, table)
+        raise
     lake.set_properties(table, Removed(to, before.rows + rows).properties())
     return rows
 
@@ -112,8 +123,10 @@ def settled(lake: Lake, table: str) -> Removed:
         ) from None
     if not found.removing:
         return found
-    done = found.rows + (found.removing if _happened(handle, found) else 0)
-    closed = Removed(found.to, done)
+    if _happened(handle, found):
+        closed = Removed(found.to, found.rows + found.removing)
+    else:  # every batch is whole: `as_of` may be asked for all of them again
+        closed = Removed(found.to if found.was is None else found.was, found.rows)
     lake.set_properties(table, closed.properties())
     return closed
 

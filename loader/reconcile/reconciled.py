@@ -72,6 +72,38 @@ class Reconciled:
         frame = self.lake.spark.createDataFrame(values, columns)
         self.lake.append(TABLE, frame.coalesce(1))
 
+    def prune(self, keep: int) -> int:
+        """Forgets all but the newest rows of each bucket; returns how many rows went.
+
+        `due` and the generic test `reconciled` ask for the newest only.
+        """
+        bucket = ("source_name", "table_name", "buckets", "bucket")
+        floors = f"""
+            select {", ".join(bucket)}, verified_at as floor
+            from (
+                select
+                    *,
+                    row_number() over (
+                        partition by {", ".join(bucket)} order by verified_at desc, run_id desc
+                    ) as age
+                from {self.lake.name(TABLE)}
+            )
+            where age = {keep}
+        """
+        same = " and ".join(f"verified.{name} = floors.{name}" for name in bucket)
+        older = f"{same} and verified.verified_at < floors.floor"
+        name = f"{self.lake.name(TABLE)} as verified"
+        with self.lake.lock(TABLE):
+            [row] = self.lake.spark.sql(
+                f"select count(*) as n from {name} inner join ({floors}) as floors on {older}"
+            ).collect()
+            if row["n"]:
+                self.lake.spark.sql(
+                    f"merge into {name} using ({floors}) as floors on {older} "
+                    "when matched then delete"
+                )
+        return int(row["n"])
+
     def last(self, source: str, table: str, buckets: int) -> dict[int, int]:
         """When each bucket of a table was verified last, in microseconds since 1970.
 

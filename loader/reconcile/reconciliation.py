@@ -153,6 +153,7 @@ class Reconciliation:
                     verified = attempt.repaired(verified, differences)
                 unsure = {Share(self.buckets).number_of(key) for key in differences.changed}
                 verified = [one for one in verified if one.bucket not in unsure]
+        attempt.held.confirm()
         reconciled.append(verified)
         return replace(found, verified=tuple(verified))
 

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 from loader.cursor import Cursor, CursorType
 from loader.errors import SpecError, TableError
+from loader.names import in_the_lake
 from loader.options import TableOptions
 from loader.window import Bounds, CursorField, Window
 
@@ -48,8 +49,8 @@ class TableRef:
 
     @property
     def lake_name(self) -> str:
-        """The raw table's name: dots would be namespaces there."""
-        return self.name.replace(".", "_")
+        """The raw table's name; see :mod:`loader.names`."""
+        return in_the_lake(self.name)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,13 @@ from loader.cursor import Cursor, CursorType, stored
 from loader.errors import StateError
 from loader.window import BY_HAND
 
+FORMAT = 1
+"""The form of stored values that this loader knows. Values without `format` are of form 1.
+
+A later loader that means something else by a value writes a higher number, and this one refuses it
+instead of reading past what it does not know.
+"""
+
 _REMEDY = "Set a cursor with `loader state set`, or start over with `loader state reset`"
 
 
@@ -83,6 +90,13 @@ class TableState:
             value: Any = json.loads(text)
             if not isinstance(value, dict) or "batch" not in value:
                 raise ValueError("it is not a JSON object with a batch")
+            if _count(value.get("format", FORMAT), "format", 1) > FORMAT:
+                raise StateError(
+                    f"a newer loader has written the stored state (form {value['format']}, "
+                    f"this one knows {FORMAT})",
+                    where=f"state {key}",
+                    remedy="Upgrade the loader here: to go on with this one would lose rows",
+                )
             text_of, field, mark = (value.get(k) for k in ("cursor", "cursor_field", "mark"))
             base, backfill = value.get("base_generation"), value.get("backfill")
             cursor = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
+import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 from loader.catalog_owners import CatalogOwners
 from loader.errors import LockedError, TableError
 from loader.lake import Lake
-from loader.lease import EXPIRY, FileOwners, Heartbeat, Lease, Owner, Owners
+from loader.lease import LOOK, Heartbeat, Lease, acquire_all
+from loader.owners import FileOwners, Owner, Owners, Witness
 from loader.spark import sibling
 from tests.crash import shop
 from tests.crash.steps import run_with
@@ -26,21 +27,53 @@ from tests.services import Database
 from tests.services.rest_catalog import RestCatalog
 from tests.sync.project import Project
 
+EXPIRY = 30.0
+"""Seconds of silence; fewer than the loader's own, so that there are fewer looks to wait for."""
 
-def _lease(folder: Path, owners: Owners, run_id: str = "a", table: str = "orders") -> Lease:
+
+class Clock:
+    """A clock of this machine that only waiting moves; a run elsewhere may live meanwhile.
+
+    Attributes:
+        meanwhile: what happens elsewhere while somebody waits.
+    """
+
+    def __init__(self, meanwhile: Callable[[], object] = lambda: None) -> None:
+        self.time = 0.0
+        self.meanwhile = meanwhile
+
+    def wait(self, seconds: float) -> None:
+        self.time += seconds
+        self.meanwhile()
+
+
+def _lease(
+    folder: Path,
+    owners: Owners,
+    run_id: str = "a",
+    table: str = "orders",
+    clock: Clock | None = None,
+) -> Lease:
     folder.mkdir(exist_ok=True)
     lock = FileLock(folder / f"{table}.lock", thread_local=False)
-    return Lease(table, "table shop.orders", lock, owners, run_id)
+    clock = clock or Clock()
+    witness = Witness(lambda: clock.time)
+    where = "table shop.orders"
+    return Lease(table, where, lock, owners, run_id, EXPIRY, witness=witness, pause=clock.wait)
 
 
-def _elsewhere(owners: Owners, silent_for: float) -> None:
-    """Makes the record one of another machine that was last alive so many seconds ago."""
+def _elsewhere(owners: Owners, ago: float) -> None:
+    """Makes the record one of another machine, by whose clock it was taken so long ago."""
     found = owners.read("orders")
     owner = Owner.from_json(found)
     assert owner is not None
-    alive = dt.datetime.now(dt.timezone.utc) - dt.timedelta(seconds=silent_for)
-    far = replace(owner, host="far", place="another/1:1", alive_at=alive.isoformat())
+    far = replace(owner, host="far", place="another/1:1", taken_at=_ago(ago))
     assert owners.swap("orders", found, far.to_json())
+
+
+def _ago(seconds: float) -> str:
+    then = dt.datetime.now(dt.timezone.utc) - dt.timedelta(seconds=seconds)
+    return then.isoformat(timespec="milliseconds")
 
 
 @pytest.fixture(params=["files", "catalog"])
@@ -132,21 +165,96 @@ def test_a_dead_process_of_this_machine_is_taken_over_at_once(
     heir.release()
 
 
-def test_another_machine_is_believed_until_it_is_silent(owners: Owners, tmp_path: Path) -> None:
+def test_another_machine_that_may_live_is_not_waited_for(owners: Owners, tmp_path: Path) -> None:
     far = _lease(tmp_path / "there", owners)
     far.acquire()
-    _elsewhere(owners, silent_for=EXPIRY - 30)
-    late = _lease(tmp_path / "here", owners, "b")
+    clock = Clock()
+    _elsewhere(owners, ago=EXPIRY - 10)
+    with pytest.raises(LockedError, match=r"pid \d+ on far, since .* last sign of life 2\d s ago"):
+        _lease(tmp_path / "here", owners, "b", clock=clock).acquire()
+    _elsewhere(owners, ago=10 * EXPIRY)
+    owners.give_sign("a", _ago(5))
+    with pytest.raises(LockedError, match=r"last sign of life [5-9] s ago"):
+        _lease(tmp_path / "here", owners, "b", clock=clock).acquire()
+    assert clock.time == 0
+    far.release()
+
+
+@pytest.mark.parametrize("skew", [150.0, -86_400.0])
+def test_another_machines_clock_does_not_matter(
+    owners: Owners, tmp_path: Path, skew: float
+) -> None:
+    far = _lease(tmp_path / "there", owners)
+    far.acquire()
+    _elsewhere(owners, ago=skew + 1)
+    signs = 0
+
+    def live() -> None:
+        """It gives a sign each 20 seconds, by its own clock."""
+        nonlocal signs
+        if clock.time >= 20 * (signs + 1):
+            signs += 1
+            owners.give_sign("a", _ago(skew))
+
+    clock = Clock(live)
+    owners.give_sign("a", _ago(skew))
+    told: list[str] = []
     with pytest.raises(LockedError, match=r"pid \d+ on far"):
-        late.acquire()
-    _elsewhere(owners, silent_for=EXPIRY + 1)
-    told = late.acquire()
-    assert told is not None
-    assert f"silent for more than {EXPIRY:.0f} s" in told
+        _lease(tmp_path / "here", owners, "b", clock=clock).acquire(told.append)
+    assert clock.time <= 20 + LOOK
+    assert [re.sub(r"run .* may", "it may", text) for text in told] == [
+        f"it may be dead: watched for up to {EXPIRY:.0f} s"
+    ]
+    clock.meanwhile = lambda: None
+    clock.time = 0
+    late = _lease(tmp_path / "here", owners, "b", clock=clock)
+    taken = late.acquire()
+    assert clock.time == pytest.approx(EXPIRY)
+    assert taken is not None
+    assert taken.startswith(f"taken over from another run, silent for {EXPIRY:.0f} s (run a, pid")
+    assert owners.sign("a") is None
     with pytest.raises(TableError, match="took the table over while this one stood still"):
         far.confirm()
-    far.renew()
-    late.confirm()  # the late sign of life of the other changes nothing
+    late.confirm()
+    far.release()  # the late end of the other changes nothing
+    late.confirm()
+    late.release()
+
+
+def test_a_dead_runs_tables_are_watched_once(owners: Owners, tmp_path: Path) -> None:
+    clock = Clock()
+    tables = ["orders", "items", "lines"]
+    dead = Owner("gone", "far", "another/1:1", 7, _ago(EXPIRY + 1)).to_json()
+    assert owners.swap_all(dict.fromkeys(tables, (None, dead))) == set(tables)
+    owners.give_sign("gone", _ago(EXPIRY + 1))
+    leases = [_lease(tmp_path / "here", owners, "b", table, clock) for table in tables]
+    for lease in leases[1:]:
+        lease._witness = leases[0]._witness
+    taken = acquire_all(leases)
+    assert all(str(told).startswith("taken over from another run, silent") for told in taken)
+    assert clock.time == pytest.approx(EXPIRY)
+    assert owners.sign("gone") is None
+    for lease in leases:
+        lease.release()
+
+
+def test_who_was_stopped_has_not_watched() -> None:
+    clock = Clock()
+    witness = Witness(lambda: clock.time, gap=10)
+    assert witness.still_for("a", "sign") == 0
+    clock.time += 5
+    assert witness.still_for("a", "sign") == 5
+    clock.time += 600  # this machine was paused, and the other with it
+    assert witness.still_for("a", "sign") == 15
+    assert witness.still_for("a", "another sign") == 0
+
+
+def test_a_record_of_another_version_is_somebodys(owners: Owners, tmp_path: Path) -> None:
+    clock = Clock()
+    assert owners.swap("orders", None, '{"run": "of another version"}')
+    late = _lease(tmp_path / "here", owners, "b", clock=clock)
+    assert "silent for" in str(late.acquire())
+    assert clock.time == pytest.approx(EXPIRY)
     late.release()
 
 
@@ -159,23 +267,60 @@ def test_two_folders_of_one_machine_do_not_share_locks(owners: Owners, tmp_path:
     first.release()
 
 
-def test_a_heartbeat_keeps_it_alive(owners: Owners, tmp_path: Path) -> None:
-    mine = _lease(tmp_path / "here", owners)
-    mine.acquire()
-    before = json.loads(owners.read("orders") or "")["alive_at"]
+def test_a_heartbeat_is_one_sign_for_all_tables(owners: Owners, tmp_path: Path) -> None:
+    leases = [_lease(tmp_path / "here", owners, "a", f"t{number}") for number in range(3)]
+    assert acquire_all(leases) == [None] * 3
+    given: list[str | None] = []
     beaten = threading.Event()
-    renew = mine.renew
+    give_sign = owners.give_sign
 
-    def renewed() -> None:
-        renew()
-        beaten.set()
+    def signed(run_id: str, text: str | None) -> None:
+        give_sign(run_id, text)
+        given.append(text)
+        if len(given) > 1:
+            beaten.set()
 
-    mine.renew = renewed  # type: ignore[method-assign]
-    with Heartbeat([mine], every=0.05):
-        assert beaten.wait(20)
-    assert json.loads(owners.read("orders") or "")["alive_at"] > before
-    mine.confirm()
-    mine.release()
+    owners.give_sign = signed  # type: ignore[method-assign]
+    records = [owners.read(lease.table) for lease in leases]
+    with Heartbeat(leases, every=0.05):
+        assert beaten.wait(30)
+    assert given[-1] is None
+    assert sorted(set(given[:-1])) == given[:-1]  # type: ignore[type-var]
+    assert owners.sign("a") is None
+    assert [owners.read(lease.table) for lease in leases] == records
+    for lease in leases:
+        lease.confirm()
+        lease.release()
+
+
+def test_many_tables_are_one_commit(spark: SparkSession, tmp_path: Path) -> None:
+    lake = _lake(
+        spark,
+        {
+            "spark.sql.catalog.many": "org.apache.iceberg.spark.SparkCatalog",
+            "spark.sql.catalog.many.type": "hadoop",
+            "spark.sql.catalog.many.warehouse": str(tmp_path / "many"),
+            "spark.sql.catalog.many.cache-enabled": "false",
+            "spark.sql.defaultCatalog": "many",
+        },
+    )
+    owners = CatalogOwners(lake)
+
+    def commits() -> int:
+        """How many the table of records has had."""
+        place = str(lake.handle("_cq_locks").operations().current().metadataFileLocation())
+        return int(re.findall(r"v(\d+)\.metadata", place)[0])
+
+    leases = [_lease(tmp_path / "here", owners, "a", f"t{number}") for number in range(50)]
+    assert acquire_all(leases) == [None] * 50
+    assert commits() == 2  # the table's creation, and all records
+    owners.give_sign("a", _ago(0))
+    assert commits() == 3
+    assert len(list(lake.handle("_cq_locks").snapshots())) == 2
+    owners.give_sign("a", None)
+    for lease in leases[:2]:
+        lease.release()
+    assert [owners.read(f"t{number}") is None for number in range(3)] == [True, True, False]
 
 
 class Elsewhere(CatalogOwners):
@@ -185,11 +330,11 @@ class Elsewhere(CatalogOwners):
         super().__init__(lake)
         self._first: list[Callable[[], object]] = [first]
 
-    def moved(self, base: Any, table: str, snapshot: Any) -> Any:
+    def moved(self, base: Any, snapshots: Mapping[str, Any]) -> Any:
         for first in self._first:
             self._first = []
             first()
-        return super().moved(base, table, snapshot)
+        return super().moved(base, snapshots)
 
 
 def test_a_record_moves_only_from_what_was_read(shared_lake: Lake) -> None:
@@ -243,23 +388,37 @@ def test_machines_race_for_a_table_of_a_shared_catalog(shared_lake: Lake, tmp_pa
         won[0].release()
 
 
-def test_a_run_that_was_taken_over_publishes_nothing(
-    project: Project, postgres_database: Database
+@pytest.mark.parametrize("at", ["staged", "published", "state-recorded"])
+def test_a_run_that_was_taken_over_writes_nothing_more(
+    project: Project, postgres_database: Database, at: str
 ) -> None:
     shop.create(postgres_database, ["orders"])
     shop.configure(project, postgres_database, ["orders"])
     project.run()
     shop.change(postgres_database, ["orders"])
-    owners = project.lake().lease("orders", "", "")._owners
+    owners = project.lake().lease("orders", "", "").owners
+    batches = "select count(distinct _cq_batch) from raw.orders"
+    states = "select count(*) from raw._cq_state"
+    syncs = "select count(*) from raw._cq_syncs where status <> 'failed'"
+    written: list[int] = []
 
     def overtake(step: str, table: str) -> None:
-        if step == "staged":
+        if step == at:
             found = owners.read("orders")
             assert owners.swap("orders", found, Owner.of("b", "another/1:1").to_json())
+            written.extend(project.rows(query)[0][0] for query in (batches, states, syncs))
 
     ended = run_with(project, overtake)["shop.orders"]
     assert str(ended.error).startswith("table shop.orders: another run took the table over")
-    assert project.rows("select count(*) from raw.orders") == [(shop.FIRST,)]
+    assert [project.rows(query)[0][0] for query in (batches, states, syncs)] == written
+    assert (
+        written
+        == {
+            "staged": [1, 1, 1],
+            "published": [2, 1, 1],
+            "state-recorded": [2, 2, 1],
+        }[at]
+    )
     owners.swap("orders", owners.read("orders"), None)
     project.run()
     shop.assert_whole(

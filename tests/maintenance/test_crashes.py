@@ -116,3 +116,24 @@ def test_killed_at_any_moment(shop: Shop, workers: Workers) -> None:
     assert len(shop.versions()) == LEFT
     print(f"killed before and after the rows went: {seen}")
     shop.proven()
+
+
+def test_a_removal_that_fails_leaves_every_batch_to_be_asked_for(shop: Shop) -> None:
+    """`as_of` refuses batches that compaction has thinned out; none was."""
+    table = f"{shop.project.schema}.orders"
+    sql = shop.project.spark.sql
+    sql(f"alter table {table} set tblproperties ('write.delete.format.default' = 'none such')")
+    before = shop.versions()
+    ran = shop.project.loader("compact", "--keep-versions", "1")
+    assert (ran.code, len(ran.errors)) == (1, 1), ran.text
+    assert ran.errors[0].startswith("table shop.orders: ")
+    properties = dict(shop.project.rows("show tblproperties raw.orders"))
+    assert properties["strandline.compacted_to"] == "0"
+    assert shop.versions() == before
+    shop.proven()
+    sql(f"alter table {table} unset tblproperties ('write.delete.format.default')")
+    shop.compact("--keep-versions", "1")
+    properties = dict(shop.project.rows("show tblproperties raw.orders"))
+    assert properties["strandline.compacted_to"] == "4"
+    assert len(shop.versions()) == LEFT
+    shop.proven()

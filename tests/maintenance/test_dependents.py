@@ -31,8 +31,8 @@ def test_a_snapshot_that_lags_finds_what_it_has_not_merged(shop: Shop) -> None:
         shop.project.run()
     [found] = [d for d in dependents(shop.project.lake()) if d.name.endswith(".lagging")]
     assert found.name.startswith(shop.dbt.schema)
-    assert (found.history, found.key, found.cursor) == (False, ("id",), "at")
-    assert found.merged(f"{shop.project.schema}.orders") == 5
+    merged = found.merged(f"{shop.project.schema}.orders")
+    assert (found.history, merged, found.key, found.cursor) == (False, 5, ("id",), "at")
     assert found.reads(f"{shop.project.schema}.orders")
     before = _rows(shop, "lagging")
     freed = _freed(shop)

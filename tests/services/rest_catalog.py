@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import threading
 import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ class RestCatalog:
         jvm: Any = spark._jvm
         self.jvm = jvm
         self.warehouse = warehouse
+        self._away = False
         self.handlers = jvm.org.apache.iceberg.rest.CatalogHandlers
         self.catalog = jvm.org.apache.iceberg.inmemory.InMemoryCatalog()
         properties = jvm.java.util.HashMap()
@@ -87,8 +90,21 @@ class RestCatalog:
         self._server.server_close()
         self._thread.join()
 
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Answers each request with an error, as a catalog that is being restarted."""
+        self._away = True
+        try:
+            yield
+        finally:
+            self._away = False
+
     def answer(self, method: str, path: list[str], body: str) -> tuple[int, str]:
         """The status and the JSON text of a request."""
+        if self._away:
+            # not 503, which clients try again for half a minute
+            told = {"message": "unavailable", "type": "ServiceFailure", "code": 500}
+            return 500, json.dumps({"error": told})
         try:
             answer = self._route(method, path, body)
         except Py4JJavaError as error:

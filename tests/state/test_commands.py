@@ -112,6 +112,8 @@ def test_an_import_takes_all_or_nothing(shop: Project, tmp_path: Path) -> None:
         ({**good[0], "key": "shop.x", "value": '{"since": 3}'}, 1, "line 2: the stored state"),
         ({**good[0], "key": "shop.x", "value": "2025-01-01"}, 1, "line 2: the stored state"),
         ({**good[0], "key": "nowhere.x"}, 2, "'nowhere.x' is not `source.table`"),
+        ({**good[0], "key": "shop.../../x"}, 2, "'../../x' holds '/', which no name of a table"),
+        ({**good[0], "key": "shop..."}, 2, "'..' is no name"),
         ({"key": "shop.x"}, 2, "line 2: this is no line of `loader state export`"),
         ({**good[0], "version": "six"}, 2, "line 2: this is no line of `loader state export`"),
         ({**good[0], "value": {"batch": 1}}, 2, "line 2: this is no line"),
@@ -122,6 +124,9 @@ def test_an_import_takes_all_or_nothing(shop: Project, tmp_path: Path) -> None:
         assert (refused.code, len(refused.errors)) == (code, 1), refused.text
         assert told in refused.errors[0]
     assert [e["table"] for e in shop.loader("state", "list").events] == ["shop.orders"]
+    for command in ("set", "reset", "show"):
+        refused = shop.loader("state", command, "shop.../x", *(["1"] if command == "set" else []))
+        assert (refused.code, "'../x' holds '/'" in refused.text) == (2, True)
     with shop.lake().lock("fresh", timeout=0):
         busy = _import(shop, file, [fresh])
     assert busy.errors[0].startswith("table shop.fresh: a run is syncing this table.")

@@ -68,7 +68,7 @@ def _appended(ran: Ran) -> dict[str, tuple[str, int]]:
 
 
 def _sync_thrice(project: Project, database: Database, tables: list[str], mark: str) -> None:
-    expected = {f"shop.{name.replace('.', '_')}" for name in tables}
+    expected = {f"shop.{name.replace('.', '_').replace('/', '_')}" for name in tables}
     assert _appended(project.run()) == dict.fromkeys(expected, ("synced", 3))
     assert _appended(project.run()) == dict.fromkeys(expected, ("nothing new", 0))
     for table in tables:
@@ -78,6 +78,9 @@ def _sync_thrice(project: Project, database: Database, tables: list[str], mark: 
     assert {(e["table"], e["cursor"], e["batch"]) for e in listed} == {
         (name, "9", 2) for name in expected
     }
+    # no name makes a folder within a folder, which nothing would list
+    listed = {f"shop.{name}" for name in project.lake().raw_tables()[0]}
+    assert listed == expected
 
 
 def test_tables_of_postgresql_with_any_name(project: Project, postgres_database: Database) -> None:

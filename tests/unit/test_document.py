@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -84,6 +85,27 @@ def test_merges_and_anchors_work() -> None:
 
 # Under these a number is read as its text.
 PLAIN_KEYS = st.text().filter(lambda key: key != "initial_cursor" and not is_secret_key(key))
+
+
+def bomb(levels: int, first: str = "[x]", around: str = "[{}]") -> str:
+    """A few bytes that stand for nine to the power of `levels` values."""
+    lines = [f"a0: &a0 {first}"]
+    for n in range(1, levels):
+        lines.append(f"a{n}: &a{n} " + around.format(", ".join([f"*a{n - 1}"] * 9)))
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("text", [bomb(7), bomb(60), bomb(7, "{x: 1}", "{{<<: [{}]}}")])
+def test_a_bomb_of_aliases_is_refused_at_once(text: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(SpecError, match=r"its aliases stand for [\d,]+ values\. Write out"):
+        read_documents(text, "loader.yml")
+    assert time.monotonic() - began < 1
+
+
+def test_aliases_of_a_large_spec_are_not() -> None:
+    tables = "\n".join(f"t{n}: *options" for n in range(10_000))
+    assert len(read(f"o: &options {{a: 1, b: [1, 2]}}\n{tables}")) == 10_001
 
 
 @given(

@@ -147,6 +147,12 @@ def test_references_give_the_other_documents_values() -> None:
     assert "has no property 'list'" in error("@@plugins.lake.list", made)
 
 
+def test_references_that_multiply_are_refused() -> None:
+    chain = {f"p{n}": f"@@plugins.a.p{n + 1}@@plugins.a.p{n + 1}" for n in range(40)}
+    made = expansion(a={**chain, "p40": "x"})
+    assert "follows more than 1000 references" in error("@@plugins.a.p0", made)
+
+
 def test_a_reference_to_itself_is_refused() -> None:
     made = expansion(a={"x": "@@plugins.b.x"}, b={"x": "-@@plugins.a.x"})
     assert "refers to itself" in error("@@plugins.a.x", made)

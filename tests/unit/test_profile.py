@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from dbt.config.renderer import ProfileRenderer
 from dbt_common.context import set_invocation_context
 from hypothesis import given
@@ -162,6 +163,14 @@ def test_a_profile_that_is_not_there(folder: Path, name: str, says: str) -> None
         ("", "holds no profiles. Run `loader init`"),
         ("a: {{ b }}", "profiles.yml:1:"),
         ("a: b: c", "profiles.yml:1:5: not YAML that can be read"),
+        ("a: &a [*a]", "profiles.yml:1:4: not YAML that can be read: an alias refers to what"),
+        (
+            "a: &a [x]\n"
+            + "\n".join(
+                f"{n}: &n{n} [{', '.join([f'*n{n - 1}'] * 9)}]" for n in range(1, 40)
+            ).replace("*n0", "*a"),
+            "its aliases stand for",
+        ),
         ("- a", "holds no profiles"),
         ("strandline: 5", "there is no profile 'strandline'"),
         ("strandline: {outputs: 5}", "there is no target 'default'"),
@@ -176,6 +185,39 @@ def test_a_profile_that_is_not_there(folder: Path, name: str, says: str) -> None
 def test_a_file_that_holds_no_profile(folder: Path, text: str, says: str) -> None:
     (folder / "profiles/profiles.yml").write_text(text)
     assert says in refused(folder)
+
+
+def test_settings_that_hold_a_secret_are_known(folder: Path) -> None:
+    """And those that only name the variable which does are none; its value is hidden as well."""
+    conf = {
+        "spark.sql.catalog.lake.credential": "written-down",
+        "spark.sql.catalog.lake.token": "env:TOKEN_",
+        "spark.hadoop.fs.s3a.secret.key": "${env.S3_KEY}",
+        "spark.hadoop.fs.s3a.access.key": "{{ env_var('DBT_ENV_SECRET_ACCESS') }}",
+        "spark.x": "prefix-{{ env_var('DBT_ENV_SECRET_ANY') }}",
+        "spark.sql.catalog.lake.uri": "jdbc:postgresql://h/c?user=u&password=in-the-url",
+        "spark.ssl.keyPassword": "",
+        "spark.master": "local[1]",
+    }
+    target = {"type": "spark", "method": "session", "schema": "x", "server_side_parameters": conf}
+    profiles = {"strandline": {"target": "t", "outputs": {"t": target}}}
+    (folder / "profiles/profiles.yml").write_text(yaml.safe_dump(profiles))
+    env = {
+        "TOKEN_": "the-token",
+        "S3_KEY": "the-s3-key",
+        "DBT_ENV_SECRET_ACCESS": "the-access-key",
+        "DBT_ENV_SECRET_ANY": "any-secret",
+    }
+    redactor = Redactor()
+    profile = load_profile("strandline", None, folder, env={**ENV, **env}, redactor=redactor)
+    assert profile.secrets == {
+        "spark.sql.catalog.lake.credential",
+        "spark.hadoop.fs.s3a.access.key",
+        "spark.x",
+        "spark.sql.catalog.lake.uri",
+    }
+    for value in (*env.values(), "written-down", "in-the-url"):
+        assert value not in redactor.redact(f"it is {value}, is it not")
 
 
 def test_where_profiles_are_looked_for(tmp_path: Path) -> None:

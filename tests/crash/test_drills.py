@@ -1,0 +1,238 @@
+"""The drills of docs/operations.md: an operator's bad days, and what is right after each."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import resource
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+import loader.ledger
+import loader.pipeline
+import loader.run
+from loader.catalog_owners import CatalogOwners
+from loader.drill import STEPS
+from loader.pipeline import Outcome, Pipeline
+from loader.spec import load_spec
+from loader.watch import Watch
+from tests.crash import shop
+from tests.crash.steps import run_with
+from tests.services import Database
+from tests.services.rest_catalog import RestCatalog
+from tests.sync.project import Project
+
+
+def _table(step: str) -> str:
+    return "t_" + step.replace("-", "_")
+
+
+@pytest.mark.slow
+def test_a_machine_that_is_paused_at_every_step(
+    project: Project, postgres_database: Database
+) -> None:
+    """For ten minutes, in which another machine takes the table over and syncs it."""
+    steps = [step for step in STEPS if step not in ("recovered-state", "unlocked")]
+    tables = [_table(step) for step in steps]
+    shop.create(postgres_database, tables)
+    shop.configure(project, postgres_database, tables)
+    project.run()
+    shop.change(postgres_database, tables)
+    folder = Path(project.spark.conf.get("spark.sql.catalog.lake.warehouse") or "")
+    paused: set[str] = set()
+    heirs: list[Outcome] = []
+
+    def heir(table: str) -> None:
+        """The other machine's kernel knows nothing of this one's locks."""
+        (folder / project.schema / f"{table}.lock").unlink()
+        pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
+        heirs.extend(pipeline.run(Watch(), [f"shop.{table}"], False, 1))
+
+    def pause(step: str, name: str) -> None:
+        table = name.partition(".")[2]
+        if table == _table(step) and table not in paused:
+            paused.add(table)
+            thread = threading.Thread(target=heir, args=(table,))
+            thread.start()
+            thread.join()
+
+    ended = run_with(project, pause)
+    assert paused == set(tables)
+    assert [str(one.error) for one in heirs if one.error] == []
+    for step in steps:
+        error = str(ended[f"shop.{_table(step)}"].error)
+        if step == "ledger-recorded":  # nothing was left to write
+            assert error == "None"
+        else:
+            assert "another run took the table over while this one stood still" in error, step
+    project.run()  # what the paused runs had staged goes
+    shop.assert_whole(project, postgres_database, tables, [shop.FIRST, shop.ADDED + shop.UPDATED])
+
+
+def test_a_clock_that_is_set_back(
+    project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cursor is the database's, the order of batches their numbers: no clock is asked."""
+    shop.create(postgres_database, ["orders"])
+    shop.configure(project, postgres_database, ["orders"])
+    project.run()
+    shop.change(postgres_database, ["orders"])
+
+    def hours_ago() -> dt.datetime:
+        return dt.datetime.now(dt.timezone.utc) - dt.timedelta(hours=5)
+
+    for module in (loader.ledger, loader.run, loader.pipeline):
+        monkeypatch.setattr(module, "now", hours_ago)
+    assert project.run().table("shop.orders")["batch"] == 2
+    assert project.run().table("shop.orders")["status"] == "nothing new"
+    shop.assert_whole(
+        project, postgres_database, ["orders"], [shop.FIRST, shop.ADDED + shop.UPDATED]
+    )
+    assert project.loader("compact").code == 0
+
+
+@contextmanager
+def _read_only(spark: SparkSession, folder: Path) -> Iterator[None]:
+    """Lets nobody write to a folder; root, who may write anywhere, no file of any size."""
+    if os.geteuid():
+        folder.chmod(0o500)
+        yield
+        folder.chmod(0o700)
+        return
+    mount = ("mount", "--bind", str(folder), str(folder))
+    if not subprocess.run(mount, capture_output=True, check=False).returncode:
+        subprocess.run(("mount", "-o", "remount,ro,bind", str(folder)), check=True)
+        try:
+            yield
+        finally:
+            subprocess.run(("umount", "-l", str(folder)), check=True)
+        return
+    jvm: Any = spark._jvm
+    pid = jvm.java.lang.ProcessHandle.current().pid()
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_warehouse_that_cannot_be_written(
+    project: Project, postgres_database: Database, warehouse: Path
+) -> None:
+    shop.create(postgres_database, ["orders"])
+    shop.configure(project, postgres_database, ["orders"])
+    project.run()
+    shop.change(postgres_database, ["orders"])
+    with _read_only(project.spark, warehouse / project.schema):
+        ran = project.loader("run")
+    assert ran.code == 1
+    [error] = ran.errors
+    assert error.startswith("table shop.orders: ")
+    assert any(
+        told in error.lower() for told in ("read-only", "permission denied", "file too large")
+    ), error
+    assert "This is a defect" not in error
+    project.run()
+    shop.assert_whole(
+        project, postgres_database, ["orders"], [shop.FIRST, shop.ADDED + shop.UPDATED]
+    )
+
+
+def test_a_state_store_that_is_gone(project: Project, postgres_database: Database) -> None:
+    """Dropped, with all cursors: the newest commit knows the cursor."""
+    shop.create(postgres_database, ["orders"])
+    shop.configure(project, postgres_database, ["orders"])
+    project.run()
+    project.spark.sql(f"drop table {project.schema}._cq_state")
+    shop.change(postgres_database, ["orders"])
+    ran = project.run()
+    assert any("state was behind: rolled forward to batch 1" in text for text in ran.warnings)
+    shop.assert_whole(
+        project, postgres_database, ["orders"], [shop.FIRST, shop.ADDED + shop.UPDATED]
+    )
+
+
+def test_credentials_that_are_rotated_between_two_runs(
+    project: Project, postgres_database: Database
+) -> None:
+    database, user = postgres_database, f"rotated_{project.schema}"
+    shop.create(database, ["orders"])
+    database.execute(
+        f"create role {user} login password 'first'",
+        f"grant select on all tables in schema public to {user}",
+    )
+    secret = project.folder / "password"
+    secret.write_text("first\n")
+    project.jdbc(
+        database,
+        ["orders"],
+        user=user,
+        password=f"${{file:{secret}}}",
+        table_options={"orders": {"cursor_field": "at"}},
+    )
+    project.run()
+    database.execute(f"alter role {user} password 'second'")
+    shop.change(database, ["orders"])
+    failed = project.loader("run")
+    assert failed.code == 1
+    assert "password authentication failed" in failed.errors[0]
+    assert "first" not in failed.text
+    secret.write_text("second\n")
+    project.run()
+    shop.assert_whole(project, database, ["orders"], [shop.FIRST, shop.ADDED + shop.UPDATED])
+    database.execute(f"drop owned by {user}", f"drop role {user}")
+
+
+def test_a_catalog_that_is_away_for_a_minute(spark: SparkSession, tmp_path: Path) -> None:
+    """Signs of life go on when it is back; what must be known in between is refused."""
+    from tests.crash.test_lease import _lake, _lease
+
+    served = RestCatalog(spark, tmp_path / "served")
+    lake = _lake(spark, served.settings("away_" + project_name(tmp_path)))
+    owners = CatalogOwners(lake)
+    mine = _lease(tmp_path / "here", owners)
+    assert mine.acquire() is None
+    owners.give_sign("a", "1")
+    with served.away(), pytest.raises(Py4JJavaError, match="unavailable"):
+        mine.confirm()
+    mine.confirm()
+    owners.give_sign("a", "2")
+    assert owners.sign("a") == "2"
+    mine.release()
+    served.close()
+
+
+def project_name(folder: Path) -> str:
+    """A catalog's name that no other test has."""
+    return "".join(c for c in folder.name if c.isalnum())
+
+
+def test_a_newer_loader_on_the_same_lake(project: Project, postgres_database: Database) -> None:
+    """What it has written is refused by the older one, and nothing is read or appended."""
+    shop.create(postgres_database, ["orders"])
+    shop.configure(project, postgres_database, ["orders"])
+    project.run()
+    newer = json.dumps({**project.state("shop.orders"), "format": 2})
+    project.spark.sql(
+        f"insert into {project.schema}._cq_state select key, '{newer}', 2, updated_at "
+        f"from {project.schema}._cq_state"
+    )
+    shop.change(postgres_database, ["orders"])
+    ran = project.loader("run")
+    assert ran.code == 1
+    [error] = ran.errors
+    assert error == (
+        "state shop.orders: a newer loader has written the stored state (form 2, this one knows "
+        "1). Upgrade the loader here: to go on with this one would lose rows"
+    )
+    assert project.rows("select max(_cq_batch) from raw.orders") == [(1,)]

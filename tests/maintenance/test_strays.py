@@ -1,0 +1,112 @@
+"""What killed runs leave in a table's folder goes with `loader compact`, and `stored` tells it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+from loader.owners import Owner
+from tests.maintenance.shop import Shop
+
+DAYS = 86_400.0
+
+
+def _left(folder: Path, name: str, age: float) -> Path:
+    """A data file that a run had written when it was killed, so many seconds ago."""
+    source = next(folder.glob("*.parquet"))
+    stray = folder / f"{name}.parquet"
+    shutil.copyfile(source, stray)
+    os.utime(stray, (time.time() - age,) * 2)
+    return stray
+
+
+def test_files_of_killed_runs_go_once_they_are_old(shop: Shop, warehouse: Path) -> None:
+    shop.project.run()
+    lake = warehouse / shop.project.schema
+    data = lake / "orders" / "data"
+    clean = shop.freed(shop.compact("--dry-run"))
+    old = [_left(data, f"old-{number}", 2 * DAYS) for number in range(3)]
+    young = _left(data, "young", 60)
+    ledger = _left(lake / "_cq_syncs" / "data", "old", 2 * DAYS)
+    owners = {
+        "gone.owner": Owner.of("dead", "elsewhere/1:1").to_json(),
+        "dead.alive": "2025-01-01T00:00:00.000+00:00",
+        "orders.owner.7.7": "{",
+        "elsewhere.owner": Owner.of("living", "elsewhere/1:1").to_json(),
+    }
+    for name, text in owners.items():
+        (lake / name).write_text(text)
+        os.utime(lake / name, (time.time() - 2 * DAYS,) * 2)
+    (lake / "living.alive").write_text("2025-01-01T00:00:00.000+00:00")
+
+    preview = shop.freed(shop.compact("--dry-run"))
+    taken = sum(file.stat().st_size for file in (*old, young))
+    assert preview["stored"] == clean["stored"] + taken
+    assert preview["note"] == "4 files that no batch refers to go once they are a day old"
+    assert all(file.exists() for file in old)
+
+    rows = shop.versions()
+    ran = shop.compact()
+    freed = shop.freed(ran)
+    assert [file.exists() for file in (*old, young, ledger)] == [False] * 3 + [True, False]
+    assert freed["note"] == (
+        "3 files of killed runs deleted, 1 files that no batch refers to go once they are a day old"
+    )
+    there = sum(file.stat().st_size for file in data.glob("*.parquet"))
+    assert freed["stored_after"] == there
+    assert shop.versions() == rows
+    assert shop.freed(ran, f"{shop.project.schema}._cq_syncs")["note"] == (
+        "1 files of killed runs deleted"
+    )
+    kept = {file.name for file in lake.iterdir() if ".owner" in file.name or ".alive" in file.name}
+    assert kept == {"living.alive", "elsewhere.owner"}
+    shop.change()
+    assert shop.project.run().table("shop.orders")["status"] == "synced"
+
+
+def test_a_batch_that_was_staged_and_never_published_goes(shop: Shop) -> None:
+    lake = shop.project.lake().for_thread()
+    rows = lake.frame("orders").limit(1).drop("_cq_batch").selectExpr("*", "bigint(6) as _cq_batch")
+    lake.stage("orders", rows, 6, {"state": "{}", "sync": {}})
+    shop.compact()
+    staged = [
+        snapshot
+        for snapshot in shop.project.lake().handle("orders").snapshots()
+        if snapshot.summary().get("wap.id") == "6"
+    ]
+    assert not staged
+    shop.change()
+    assert shop.project.run().table("shop.orders")["batch"] == 6
+
+
+def test_comparisons_are_kept_small_like_state(shop: Shop) -> None:
+    """Without being asked: each bucket keeps its newest ten."""
+    project = shop.project
+    assert project.loader("reconcile", "--buckets", "2").code == 0
+    table = f"{project.schema}._cq_reconciled"
+    columns = project.spark.table(table).columns
+    earlier = ", ".join(
+        "verified_at - make_interval(0, 0, 0, n)" if name == "verified_at" else name
+        for name in columns
+    )
+    project.spark.sql(
+        f"insert into {table} select /*+ repartition(4) */ {earlier} "
+        f"from {table} cross join (select explode(sequence(1, 12)) as n)"
+    )
+    newest = project.rows("select bucket, max(verified_at) from raw._cq_reconciled group by 1")
+    freed = shop.freed(shop.compact(), table)
+    assert freed["rows_after"] == 20
+    assert freed["files_after"] <= 2
+    assert project.rows(
+        "select bucket, count(*) from raw._cq_reconciled group by 1 order by 1"
+    ) == [
+        (0, 10),
+        (1, 10),
+    ]
+    kept = project.rows("select bucket, max(verified_at) from raw._cq_reconciled group by 1")
+    assert sorted(kept) == sorted(newest)
+    snapshots = project.snapshots("_cq_reconciled")
+    assert shop.freed(shop.compact(), table)["rows_after"] == 20
+    assert project.snapshots("_cq_reconciled") == snapshots

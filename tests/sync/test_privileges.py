@@ -1,0 +1,77 @@
+"""The privileges that docs/security.md says are enough, pasted as they stand there."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+
+from tests.services import Database
+from tests.sync.project import Project
+
+ROOT = Path(__file__).resolve().parents[2]
+PASSWORD = "least-privileges"
+
+
+def _pasted(mark: str) -> list[str]:
+    """The statements of the page's block that holds this text."""
+    blocks = re.findall(r"```sql\n(.*?)```", (ROOT / "docs/security.md").read_text(), re.DOTALL)
+    [block] = [block for block in blocks if mark in block]
+    block = re.sub(r"--.*", "", block).replace("…", PASSWORD)
+    return [statement.strip() for statement in block.split(";") if statement.strip()]
+
+
+def _create(database: Database) -> None:
+    for table in ("orders", "customers"):
+        database.execute(
+            f"create table {table} (id int primary key, at timestamp)",
+            f"insert into {table} values (1, timestamp '2025-01-01 00:00:00')",
+        )
+
+
+def _synced(project: Project, database: Database, user: str) -> None:
+    options = {table: {"cursor_field": "at"} for table in ("orders", "customers")}
+    project.jdbc(
+        database,
+        list(options),
+        user=user,
+        password=PASSWORD,
+        table_options=options,
+    )
+    ran = project.run()
+    assert [ran.table(f"shop.{table}")["appended"] for table in options] == [1, 1]
+    assert ran.warnings == []
+    database.execute("insert into orders values (2, timestamp '2025-01-02 00:00:00')")
+    assert project.run().table("shop.orders")["appended"] == 1
+    checked = project.loader("check")
+    assert (checked.code, checked.errors) == (0, [])
+    assert project.loader("reconcile").code == 0
+
+
+def test_postgresql(project: Project, postgres_database: Database) -> None:
+    database = postgres_database
+    with contextlib.suppress(Exception):
+        database.execute("drop owned by loader", "drop role loader")
+    _create(database)
+    [(name,)] = database.query("select current_database()")
+    shop = [re.sub(r"database shop\b", f'database "{name}"', one) for one in _pasted("pg_read_all")]
+    try:
+        database.execute(*shop)
+        _synced(project, database, "loader")
+    finally:
+        database.execute("drop owned by loader", "drop role loader")
+
+
+def test_mariadb(project: Project, mariadb_database: Database) -> None:
+    database = mariadb_database
+    _create(database)
+    [(name,)] = database.query("select database()")
+    shop = [
+        one.replace("shop.", f"`{name}`.").replace("10.0.0.%", "%").replace(" require ssl", "")
+        for one in _pasted("slave monitor")
+    ]
+    try:
+        database.execute(*shop)
+        _synced(project, database, "loader")
+    finally:
+        database.execute("drop user if exists loader@'%'")

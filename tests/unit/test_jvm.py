@@ -1,0 +1,108 @@
+"""Settings reach Spark's JVM through a file that only this user can read."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import stat
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loader import jvm
+from loader.redaction import SPARK_REGEX, is_secret_key, java_regex
+from loader.spark import settings
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _loaded(text: str) -> dict[str, str]:
+    """What java.util.Properties reads from such a file: a logical line per setting."""
+    found = {}
+    for line in filter(None, text.split("\n")):
+        key, _, value = re.split(r"(?<!\\)((?:\\\\)*)=", line, maxsplit=1)
+        found[_plain(key)] = _plain(value)
+    return found
+
+
+def _plain(text: str) -> str:
+    units = re.sub(
+        r"\\(?:u([0-9a-f]{4})|(.))",
+        lambda m: chr(int(m[1], 16)) if m[1] else {"t": "\t", "f": "\f"}.get(m[2], m[2]),
+        text,
+    )
+    return units.encode("utf-16-be", "surrogatepass").decode("utf-16-be")
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_value_survives_the_file(value: str) -> None:
+    text = jvm.properties({"spark.a": value, "spark.b": "b"})
+    assert text.isascii()
+    assert _loaded(text) == {"spark.a": value, "spark.b": "b"}
+
+
+def test_the_file_is_this_users_own_and_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defaults = tmp_path / "mine.properties"
+    defaults.write_text("spark.mine 1\nspark.both 1")
+    monkeypatch.setenv(
+        "PYSPARK_SUBMIT_ARGS", f"--verbose --properties-file {defaults} pyspark-shell"
+    )
+    with jvm._submitted({"spark.both": "2", "spark.secret": "s3cr3t"}):
+        arguments = shlex.split(os.environ["PYSPARK_SUBMIT_ARGS"])
+        assert [arguments[0], *arguments[2:]] == ["--properties-file", "--verbose", "pyspark-shell"]
+        file = Path(arguments[1])
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+        assert file.read_text().split() == [
+            *("spark.mine", "1", "spark.both", "1"),
+            *("spark.both=2", "spark.secret=s3cr3t"),
+        ]
+    assert not file.parent.exists()
+    assert str(defaults) in os.environ["PYSPARK_SUBMIT_ARGS"]
+
+
+@pytest.mark.parametrize(
+    ("options", "kept", "secrets"),
+    [
+        ("-Xmx1g -Duser.timezone=UTC", "-Xmx1g -Duser.timezone=UTC", {}),
+        ("-Da.password=x -Db=1", "-Db=1", {"a.password": "x"}),
+        ('-Db=1 "-Da.password=x y" -Xint', "-Db=1  -Xint", {"a.password": "x y"}),
+        ("-Da.keyStorePassword='x y'", "", {"a.keyStorePassword": "x y"}),
+    ],
+)
+def test_javas_options_hold_no_secret(options: str, kept: str, secrets: dict[str, str]) -> None:
+    assert jvm.split_options(options) == (kept, secrets)
+
+
+def test_spark_masks_what_the_loader_calls_a_secret() -> None:
+    for key in (
+        "spark.sql.catalog.lake.credential",
+        "spark.hadoop.fs.s3a.access.key",
+        "spark.hadoop.fs.azure.account.key.x.blob.core.windows.net",
+        "spark.sql.catalog.lake.header.Authorization",
+        "spark.sql.catalog.lake.jdbc.password",
+        "spark.ssl.keyPassphrase",
+        "spark.x.pwd",
+        "spark.x.pass",
+    ):
+        assert is_secret_key(key), key
+        assert re.search(SPARK_REGEX, key), key
+    assert not re.search(SPARK_REGEX, "spark.sql.catalog.lake.warehouse")
+    own = settings({"spark.redaction.regex": "mine"}, ["spark.x.y"])["spark.redaction.regex"]
+    for key in ("mine", "spark.x.y", "token"):
+        assert re.search(own, key)
+    assert not re.search(own, "spark.xzy")
+    assert java_regex(SPARK_REGEX, ()) == SPARK_REGEX
+
+
+def test_a_plain_dbt_build_masks_the_same() -> None:
+    outputs = yaml.safe_load((ROOT / "profiles/profiles.yml").read_text())["strandline"]["outputs"]
+    for target, output in outputs.items():
+        given = output["server_side_parameters"]["spark.redaction.regex"]
+        assert given == SPARK_REGEX, target

@@ -1,0 +1,114 @@
+"""Where locks lie: beside the tables of a local warehouse, else in a folder of this user alone."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loader import locks, names
+from loader.errors import SpecError
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the folder will be."""
+    folder = tmp_path / "cache" / "locks"
+    monkeypatch.setenv(locks.FOLDER, str(folder))
+    return folder
+
+
+def test_a_shared_catalogs_locks_are_this_users_own(place: Path) -> None:
+    folder = locks.of_this_user("lake", "s3://bucket")
+    assert folder.parent == place
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    assert locks.of_this_user("lake", "s3://bucket") == folder
+    assert locks.of_this_user("lake", "s3://other") != folder
+    place.chmod(0o755)  # a lock file that others may read, others may hold
+    locks.of_this_user("lake", "s3://bucket")
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+
+
+def test_a_folder_of_somebody_else_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.mkdir(parents=True)
+    place.chmod(0o777)
+    with pytest.raises(SpecError, match=r"others may write to .*Remove it, or name a folder"):
+        locks.of_this_user("lake", "s3://bucket")
+    place.chmod(0o700)
+    monkeypatch.setattr(locks.os, "getuid", lambda: 12345)
+    with pytest.raises(SpecError, match="not a folder of this user"):
+        locks.of_this_user("lake", "s3://bucket")
+
+
+def test_a_link_is_not_followed(place: Path, tmp_path: Path) -> None:
+    place.parent.mkdir()
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    place.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SpecError, match="is a link"):
+        locks.of_this_user("lake", "s3://bucket")
+    assert not any((tmp_path / "elsewhere").iterdir())
+
+
+def test_without_a_variable_it_is_the_home_of_who_runs_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(locks.FOLDER, raising=False)
+    monkeypatch.setattr(locks, "_home", lambda: tmp_path)
+    assert locks.of_this_user("lake", "x").parent == tmp_path / ".cache/strandline/locks"
+    # a home that cannot be written: a folder with this user's number, still checked
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(locks, "_home", lambda: tmp_path / "file")
+    monkeypatch.setattr(locks.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert locks.of_this_user("lake", "x").parent.parent == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("kind", "warehouse", "folder"),
+    [
+        ("hadoop", "/data/ware#house?x%20y", "/data/ware#house?x%20y"),
+        ("hadoop", "file:/data/a#b", "/data/a#b"),
+        ("hadoop", "file:///data/a?b", "/data/a?b"),
+        ("hadoop", "file://localhost/data", "/data"),
+        ("hadoop", "/data/with:colon", "/data/with:colon"),
+        ("hadoop", "s3://bucket/lake", None),
+        ("hadoop", "hdfs://name/lake", None),
+        ("rest", "/data", None),
+        ("hadoop", "", None),
+    ],
+)
+def test_a_local_warehouse_is_its_path_whatever_is_in_it(
+    kind: str, warehouse: str, folder: str | None
+) -> None:
+    found = locks.beside_the_tables(kind, warehouse)
+    assert (str(found) if found else None) == folder
+
+
+def test_a_lock_is_never_a_path() -> None:
+    assert names.file_name("orders") == "orders"
+    assert names.file_name("Größe 1") == "Größe 1"
+    assert names.file_name("../../etc") == "..%2F..%2Fetc"
+    assert names.file_name("..") == "%.."
+    assert names.in_the_lake("a.b/c") == "a_b_c"
+
+
+@given(st.text(), st.text())
+def test_names_of_files_are_distinct_and_fit(one: str, other: str) -> None:
+    found = names.file_name(one)
+    assert "/" not in found
+    assert "\0" not in found
+    assert found not in ("", ".", "..")
+    assert len(found.encode("utf-8", "surrogatepass")) <= 255 - len(".owner")
+    assert (found == names.file_name(other)) == (one == other)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "a\0b", "a\nb", "x" * 181])
+def test_a_name_that_would_be_a_path_is_refused(name: str) -> None:
+    assert names.refused(name)
+
+
+@pytest.mark.parametrize("name", ["orders", "we.ird", "Größe", "a b", "a#b?c", "..x", "x" * 180])
+def test_other_names_are_not(name: str) -> None:
+    assert names.refused(name) is None
