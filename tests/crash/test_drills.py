@@ -198,7 +198,10 @@ def test_a_catalog_that_is_away_for_a_minute(spark: SparkSession, tmp_path: Path
     from tests.crash.test_lease import _lake, _lease
 
     served = RestCatalog(spark, tmp_path / "served")
-    lake = _lake(spark, served.settings("away_" + project_name(tmp_path)))
+    catalog = "away_" + project_name(tmp_path)
+    # clients try again for half a minute, unless they are told otherwise
+    patience = {f"spark.sql.catalog.{catalog}.rest.client.max-retries": "1"}
+    lake = _lake(spark, {**served.settings(catalog), **patience})
     owners = CatalogOwners(lake)
     mine = _lease(tmp_path / "here", owners)
     assert mine.acquire() is None

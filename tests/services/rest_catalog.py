@@ -102,9 +102,8 @@ class RestCatalog:
     def answer(self, method: str, path: list[str], body: str) -> tuple[int, str]:
         """The status and the JSON text of a request."""
         if self._away:
-            # not 503, which clients try again for half a minute
-            told = {"message": "unavailable", "type": "ServiceFailure", "code": 500}
-            return 500, json.dumps({"error": told})
+            told = {"message": "unavailable", "type": "ServiceFailure", "code": 503}
+            return 503, json.dumps({"error": told})
         try:
             answer = self._route(method, path, body)
         except Py4JJavaError as error:
