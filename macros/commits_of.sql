@@ -1,10 +1,10 @@
-{% macro commits_of(raw) -%}
+{% macro commits_of(raw, snapshot=none) -%}
     {#-
         The commits that a raw table has gone through, as far as they have not expired: snapshot_id, operation,
         committed_at, batch (null of others' and of maintenance), rows_added, rows_removed. Rows that a delete or
         an update leaves in their files, written anew, are added and removed. Staged snapshots that were
         never published are no ancestors of the table; a cherry-picked one carries its batch as the id it was
-        published by, and what else it says stayed with the staged one.
+        published by, and what else it says stayed with the staged one. With a `snapshot`, none that came after it.
     -#}
     {%- set counts = [] -%}
     {%- for name in ["deleted-records", "added-position-deletes", "added-equality-deletes"] -%}
@@ -30,6 +30,13 @@
                 and history.is_current_ancestor
             left join {{ raw }}.snapshots as staged
                 on published.summary['source-snapshot-id'] = cast(staged.snapshot_id as string)
+            {%- if snapshot is not none %}
+            where published.committed_at <= (
+                select committed_at
+                from {{ raw }}.snapshots as snapshots
+                where snapshot_id = {{ snapshot }}
+            )
+            {%- endif %}
 {%- endmacro %}
 
 

@@ -83,8 +83,15 @@
         _cq_sync_time
     {%- else -%}
         {%- set cursor = strandline.quoted(cursor_field) -%}
-        {%- set is_time = "typeof(" ~ cursor ~ ") in ('date', 'timestamp', 'timestamp_ntz')" -%}
-        coalesce(if({{ is_time }}, cast({{ cursor }} as timestamp), null), _cq_sync_time)
+        {#- Dates and wall clocks are taken for UTC, in whatever zone the session is. -#}
+        coalesce(
+            case typeof({{ cursor }})
+                when 'timestamp' then cast({{ cursor }} as timestamp)
+                when 'date' then cast(concat(cast({{ cursor }} as string), ' 00:00:00Z') as timestamp)
+                when 'timestamp_ntz' then cast(concat(cast({{ cursor }} as string), 'Z') as timestamp)
+            end,
+            _cq_sync_time
+        )
     {%- endif -%}
 {%- endmacro %}
 

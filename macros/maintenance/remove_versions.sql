@@ -13,6 +13,7 @@
     {%- set to = [before.to, going.batch] | max -%}
     {%- do strandline.set_removed(relation, {
         "rows": before.rows, "to": to, "removing": rows, "since": strandline.current_snapshot(name),
+        "was": before.to,
     }) -%}
     {%- do strandline.run_statement(
         "delete from " ~ name ~ " where _cq_batch <= " ~ going.batch
@@ -33,8 +34,8 @@
 
 {% macro removed_rows(relation) -%}
     {#-
-        What compaction took out of a raw table: {to, rows, removing, since}; `to` is the batch up to
-        which versions may be missing, 0 where none are.
+        What compaction took out of a raw table: {to, rows, removing, since, was}; `to` is the batch up to
+        which versions may be missing, 0 where none are; `was` what it is if none of `removing` went.
     -#}
     {%- set properties = strandline.table_properties(relation) -%}
     {%- set said = fromjson(properties.get("strandline.compacted", "{}")) -%}
@@ -43,6 +44,7 @@
         "rows": said.get("rows", 0) | int,
         "removing": said.get("removing", 0) | int,
         "since": said.get("since"),
+        "was": said.get("was", said.get("to", 0)) | int,
     }) }}
 {%- endmacro %}
 
@@ -78,7 +80,10 @@
             )
     {%- endset -%}
     {%- set happened = run_query(happened_sql).columns[0].values()[0] | int > 0 -%}
-    {%- set closed = {"rows": found.rows + (found.removing if happened else 0), "to": found.to} -%}
+    {#- Nothing went: every batch is whole, and `as_of` may be asked for all of them again. -#}
+    {%- set closed = {
+        "rows": found.rows + (found.removing if happened else 0), "to": found.to if happened else found.was
+    } -%}
     {%- do strandline.set_removed(relation, closed) -%}
     {{ return(closed) }}
 {%- endmacro %}

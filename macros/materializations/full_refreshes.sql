@@ -11,7 +11,7 @@
         ) }}
     {%- endif -%}
     {%- set syncs = strandline.syncs_relation(relation.schema) -%}
-    {%- if load_relation(syncs) is none -%}
+    {%- if not strandline.exists(syncs) -%}
         {{ return([]) }}
     {%- endif -%}
     {%- set sharers = strandline.sharers(relation) -%}

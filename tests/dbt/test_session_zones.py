@@ -88,6 +88,12 @@ def shop(project: DbtProject, raw: RawSchema) -> DbtProject:
     before, after = "'2025-01-02 23:59:59'", "'2025-01-03 00:00:00'"
     project.write("models/before.sql", AS_OF.format(as_of=before))
     project.write("models/after.sql", AS_OF.format(as_of=after))
+    for column in ("wall", "day"):
+        project.write(
+            f"models/by_{column}.sql",
+            "{{ config(materialized='deduped_history', primary_key='id', "
+            f"cursor_field='{column}') }}}} select * from {{{{ source('shop', 'right') }}}}",
+        )
     project.write("models/named.sql", AS_OF.format(as_of="'2025-01-03T01:00+01:00'"))
     return project
 
@@ -107,3 +113,16 @@ def test_a_time_is_utc(shop: DbtProject, zone: str) -> None:
     assert found == {"before": 1, "after": 2, "named": 2}
     lags = [row["cursor_lag_seconds"] for row in shop.rows("cq_freshness")]
     assert lags == [120, 120]
+
+
+def test_a_history_by_dates_and_wall_clocks(shop: DbtProject, zone: str) -> None:
+    """They are taken for UTC: a zone more, and versions of one day would begin on another."""
+    results = shop.run("run", "--full-refresh", "--select", "by_wall", "by_day")
+    assert {one.status for one in results.values()} == {"success"}, results
+    for column in ("wall", "day"):
+        begun = shop.spark.sql(
+            f"select id, unix_seconds(valid_from) from {shop.schema}.by_{column} order by id"
+        ).collect()
+        midnight, day = 1735776000, 86400  # the second of January
+        after = 0 if column == "day" else 12 * 3600 + 59 * 60
+        assert [tuple(row) for row in begun] == [(1, midnight + after), (2, midnight + day + after)]

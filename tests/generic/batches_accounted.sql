@@ -15,19 +15,18 @@
         - Whatever the ledger names is in the data, head or later: the data is read after it.
         - A batch above the head came meanwhile; the next run of this test judges it.
         A compaction may run, too: the data is read as of one moment, at which the account of what
-        was removed is the same before and after. While rows go, they count as removed or not.
+        was removed is the same before and after, and so are the commits. While rows go, they count as removed or not.
     #}
     {%- set head = strandline.head_batch(raw) or 0 %}
     {%- set ledger = strandline.pinned(syncs) %}
-    {%- set at = namespace(removed=strandline.removed_rows(raw), data=none) %}
-    {%- for _ in range(5) if at.data is none %}
-        {%- set data = strandline.pinned(raw) %}
+    {%- set at = namespace(removed=strandline.removed_rows(raw), settled=false, snapshot=none) %}
+    {%- for _ in range(5) if not at.settled %}
+        {%- set at.snapshot = strandline.current_snapshot(raw) %}
         {%- set removed = strandline.removed_rows(raw) %}
-        {%- if removed == at.removed or loop.last %}
-            {%- set at.data = data %}
-        {%- endif %}
+        {%- set at.settled = removed == at.removed %}
         {%- set at.removed = removed %}
     {%- endfor %}
+    {%- set data = raw ~ (" version as of " ~ at.snapshot if at.snapshot else "") %}
     {%- set first = strandline.first_batch(raw) %}
     {%- set shared = strandline.sharers(raw) | length > 0 %}
     {%- set incidents = strandline.acknowledged_of(raw, "batches_accounted") %}
@@ -63,12 +62,12 @@
             count(*) as rows_in_raw,
             max(_cq_generation) as generation,
             count_if(_cq_generation is null) as rows_without_generation
-        from {{ at.data }} as versions
+        from {{ data }} as versions
         group by _cq_batch
     ),
 
     published as (
-        {{ strandline.commits_of(raw) }}
+        {{ strandline.commits_of(raw, at.snapshot) }}
     ),
 
     commits as (

@@ -98,7 +98,7 @@ def test_comparisons_are_kept_small_like_state(shop: Shop) -> None:
     newest = project.rows("select bucket, max(verified_at) from raw._cq_reconciled group by 1")
     freed = shop.freed(shop.compact(), table)
     assert freed["rows_after"] == 20
-    assert freed["files_after"] <= 2
+    assert freed["files_after"] < 5  # fewer are left as they are
     assert project.rows(
         "select bucket, count(*) from raw._cq_reconciled group by 1 order by 1"
     ) == [
