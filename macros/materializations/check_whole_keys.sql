@@ -33,23 +33,53 @@
     {%- set above = "low" if plan.step == "merge" else none -%}
     {%- set asked = strandline.of_batches(tables, above=above, up_to="head") -%}
     {%- set raw = strandline.raw_versions(tables, []) -%}
+    {%- if tables | length > 1 -%}
+        {%- do strandline.check_labels(sql, tables, owner) -%}
+    {%- endif -%}
+    {%- set place = "struct(_cq_batch, _cq_seq" ~ (", _cq_table" if tables | length > 1 else "") ~ ")" -%}
     {%- set counts_sql -%}
-        select
-            (select count(*) from (
+        with kept as (
+            select
+                count(*) as kept,
+                count(distinct {{ place }}) as places
+            from (
                 {{ sql }}
-            ) as versions where {{ asked }}) as kept,
-            (select count(*) from ({{ raw }}) as versions where {{ asked }}) as delivered
+            ) as versions
+            where {{ asked }}
+        ),
+
+        delivered as (
+            select count(*) as delivered
+            from ({{ raw }}) as versions
+            where {{ asked }}
+        )
+
+        select kept, places, delivered
+        from kept
+        cross join delivered
     {%- endset -%}
-    {%- set kept, delivered = run_query(counts_sql).rows[0] -%}
-    {%- if kept > delivered -%}
+    {%- set kept, places, delivered = run_query(counts_sql).rows[0] -%}
+    {%- if kept > places -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": its SELECT gives " ~ kept ~ " rows for " ~ delivered ~ " versions of "
+            owner ~ ": its SELECT gives " ~ kept ~ " rows for " ~ places ~ " versions of "
             ~ tables | map(attribute="name") | join(", ") ~ ": a join that finds a row several times, or a union that reads a "
             ~ "table twice. Build the snapshot of the raw table alone, and join in a model that reads it."
         ) }}
     {%- elif kept < delivered -%}
         {%- do strandline.check_left_out(sql, goal, asked, delivered - kept, owner) -%}
     {%- endif -%}
+{%- endmacro %}
+
+
+{% macro check_labels(sql, tables, owner) -%}
+    {#- A row that names a table which the model does not read would belong to no batch of anything. -#}
+    {%- set names = tables | map(attribute="name") | list -%}
+    {%- for row in run_query("select distinct _cq_table from (\n" ~ sql ~ "\n) as versions") if row[0] not in names -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": its SELECT says _cq_table '" ~ row[0] ~ "', which is none of the tables that it reads: "
+            ~ names | join(", ") ~ ". strandline.union_raw() writes the right names."
+        ) }}
+    {%- endfor -%}
 {%- endmacro %}
 
 
@@ -110,6 +140,14 @@
             left anti join kept
                 on {{ strandline.same_key(place, "versions", "kept") }}
             where {{ asked }}
+        ),
+
+        -- by raw's own keys: the SELECT may have computed others under their names
+        kept_keys as (
+            select versions.*
+            from delivered as versions
+            left semi join kept
+                on {{ strandline.same_key(place, "versions", "kept") }}
         )
 
         select
@@ -119,8 +157,8 @@
             {%- endfor %}
             min(_cq_batch)
         from left_out
-        left semi join kept
-            on {{ strandline.same_key(goal.primary_key, "left_out", "kept") }}
+        left semi join kept_keys
+            on {{ strandline.same_key(goal.primary_key, "left_out", "kept_keys") }}
     {%- endset -%}
     {%- set found = run_query(left_out_sql).rows[0] -%}
     {%- if found[0] -%}

@@ -41,7 +41,8 @@
 {% macro hidden(goal) -%}
     {#- The condition on a version, once it is the newest, to keep its key out of the table. -#}
     {#- As plain as it can be: Iceberg leaves out files without tombstones. -#}
-    _cq_deleted{% if goal.row_filter %} or not coalesce(({{ goal.row_filter }}), false){% endif %}
+    _cq_deleted{% if goal.row_filter %} or not coalesce(({{ goal.row_filter }}
+    ), false){% endif %}
 {%- endmacro %}
 
 

@@ -135,6 +135,20 @@ def test_a_join_that_multiplies_is_refused(shop: Shop) -> None:
     assert "gives 4 rows for 2 versions" in shop.build("joined")
 
 
+def test_a_filter_beside_a_computed_key_is_refused(shop: Shop) -> None:
+    shop.raw.append("filtered", 1, [row(1, 1), row(2, 1)])
+    shop.raw.append("filtered", 2, [row(1, 2, "closed"), gone(2, 2)])
+    staged = (
+        f"select id * 10 as id, cursor, status, {META} from {{{{ source('shop', 'filtered') }}}}"
+    )
+    shop.model("filtered", staged + " where status = 'open'")
+    assert "leaves out 2 versions of keys that it keeps (id 1, batch 2)" in shop.build("filtered")
+    # as many rows as there are versions, but not those
+    twice = READS % "filtered" + " cross join (values (1), (2)) as v(n) where status = 'open'"
+    shop.model("filtered", twice)
+    assert "gives 4 rows for 2 versions" in shop.build("filtered")
+
+
 def test_several_raw_tables_say_where_a_row_is_from(shop: Shop) -> None:
     shop.raw.append("eu", 1, [row(1, 1)])
     shop.raw.append("us", 1, [row(2, 1)])
@@ -143,6 +157,9 @@ def test_several_raw_tables_say_where_a_row_is_from(shop: Shop) -> None:
     message = shop.build("regions")
     assert "whose batches are numbered each by itself" in message
     assert "strandline.union_raw([" in message
+    labelled = f"{READS % 'eu'} union all {READS % 'us'}"
+    shop.model("regions", f"select *, 'eu' as _cq_table from ({labelled}) as r")
+    assert "says _cq_table 'eu', which is none of the tables" in shop.build("regions")
     shop.model("regions", f"select * from ({{{{ strandline.union_raw([{eu}, {us}]) }}}}) as r")
     assert "batch 1 of" in shop.build("regions")
     shop.raw.append("eu", 2, [row(3, 1)])
