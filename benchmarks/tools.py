@@ -73,7 +73,7 @@ class Process:
             "STRANDLINE_WAREHOUSE": str(folder / "warehouse"),
             "STRANDLINE_DRIVER_MEMORY": "1g",
             # On two cores the optimizing compiler takes more than it gives in a minute.
-            "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",
+            "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
         }
         with self._log.open("w") as log:
             self._process = subprocess.Popen(

@@ -97,7 +97,21 @@
 {% macro table_properties(relation) -%}
     {%- set properties = {} -%}
     {%- for row in run_query("show tblproperties " ~ relation) -%}
-        {%- do properties.update({row[0]: row[1]}) -%}
+        {%- do properties.update({row[0]: strandline.unveiled(row[1])}) -%}
     {%- endfor -%}
     {{ return(properties) }}
+{%- endmacro %}
+
+
+{% macro veiled(text) -%}
+    {#-
+        A property's value, in hexadecimal: Spark shows none that holds `url`, `token` or another word of a
+        secret, and a table, a key or a SELECT may well have one.
+    -#}
+    {{ return("hex:" ~ text.encode("utf-8").hex()) }}
+{%- endmacro %}
+
+
+{% macro unveiled(value) -%}
+    {{ return("".encode("utf-8").fromhex(value[4:]).decode("utf-8") if value[:4] == "hex:" else value) }}
 {%- endmacro %}

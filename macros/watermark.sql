@@ -76,7 +76,7 @@
         {%- do batches.update({table.name: table.head}) -%}
         {%- do raw_ids.update({table.name: table.id} if table.name else {}) -%}
     {%- endfor -%}
-    {{- return(tojson({
+    {{- return(strandline.veiled(tojson({
         "batch": batches.values() | min,
         "batches": batches,
         "cursor_field": goal.cursor_field,
@@ -87,7 +87,7 @@
         "raw_ids": raw_ids,
         "row_filter": goal.row_filter,
         "snapshot_id": snapshot_id,
-    }, sort_keys=true)) -}}
+    }, sort_keys=true))) -}}
 {%- endmacro %}
 
 
@@ -95,6 +95,6 @@
     {%- set text = strandline.watermark_text(goal, strandline.current_snapshot(relation)) -%}
     {%- do strandline.run_statement(
         "alter table " ~ relation ~ " set tblproperties ('strandline.watermark' = " ~ strandline.text_literal(text)
-        ~ ", 'strandline.select' = " ~ strandline.text_literal(sql) ~ ")"
+        ~ ", 'strandline.select' = " ~ strandline.text_literal(strandline.veiled(sql)) ~ ")"
     ) -%}
 {%- endmacro %}

@@ -2,7 +2,8 @@
 
 The package's materializations say it in their tables' properties: ``strandline.watermark`` (JSON:
 the batch of each relation that was merged, the key, the cursor) and
-``strandline.materialization``. `macros/maintenance/dependents.sql` reads the same.
+``strandline.materialization``. `macros/maintenance/dependents.sql` reads the same. The JSON is in
+hexadecimal: Spark shows no value that holds `url`, `token` or another word of a secret.
 """
 
 from __future__ import annotations
@@ -71,6 +72,17 @@ class Unreadable(TableError):
     """A table that cannot be looked at, and might be a snapshot of raw tables."""
 
 
+def unveiled(value: str) -> str:
+    """A property's value as it was before the macro `veiled`; another one as it is.
+
+    Raises:
+        ValueError: where it is not hexadecimal, though it says so.
+    """
+    if not value.startswith("hex:"):
+        return value
+    return bytes.fromhex(value.removeprefix("hex:")).decode()
+
+
 def dependents(lake: Lake, raw: Collection[str] = ()) -> list[Dependent]:
     """All snapshots and histories of the lake's catalog, whatever they are built from.
 
@@ -104,7 +116,7 @@ def _dependent(lake: Lake, namespace: str, schema: str, table: str) -> Dependent
         properties = {row["key"]: row["value"] for row in listed}
         if WATERMARK not in properties:
             return None
-        said: Any = json.loads(properties[WATERMARK])
+        said: Any = json.loads(unveiled(properties[WATERMARK]))
         raw = said.get("raw")
         return Dependent(
             name,

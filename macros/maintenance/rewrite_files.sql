@@ -89,6 +89,6 @@
     {%- do stored.update({"snapshot_id": strandline.current_snapshot(name)}) -%}
     {%- do strandline.run_statement(
         "alter table " ~ name ~ " set tblproperties ('strandline.watermark' = "
-        ~ strandline.text_literal(tojson(stored, sort_keys=true)) ~ ")"
+        ~ strandline.text_literal(strandline.veiled(tojson(stored, sort_keys=true))) ~ ")"
     ) -%}
 {%- endmacro %}

@@ -223,7 +223,7 @@
     {#- Without a snapshot id yet: enough to know the table for ours after a crash before set_watermark(). -#}
     {%- do properties.update({
         "strandline.materialization": goal.materialization,
-        "strandline.select": sql,
+        "strandline.select": strandline.veiled(sql),
         "strandline.watermark": strandline.watermark_text(goal),
     }) -%}
     create or replace table {{ target }}

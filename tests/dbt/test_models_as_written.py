@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from loader.maintenance.dependents import unveiled
 from tests.dbt.dbtproject import DbtProject, Result
 from tests.dbt.rawtables import RawSchema, Row
 
 COLUMNS = "id int, cursor int, status string"
 TABLES = [
     "orders", "closed", "filtered", "keyed", "joined", "eu", "us", "moved", "edited", "kept",
-    "viewed", "tabled", "sampled", "odd", "capital", "strict", "ages",
+    "viewed", "tabled", "sampled", "odd", "capital", "strict", "ages", "tokens",
 ]  # fmt: skip
 META = (
     "_cq_source_name, _cq_sync_time, _cq_batch, _cq_seq, _cq_row_hash, _cq_deleted, _cq_generation"
@@ -203,7 +204,7 @@ def test_through_ephemeral_models_to_the_raw_table(shop: Shop) -> None:
     table = f"{shop.project.schema}.over_staging"
     listed = shop.project.spark.sql(f"show tblproperties {table}").collect()
     said = {one[0]: one[1] for one in listed}
-    assert f'"raw": ["{shop.raw.schema}.viewed"]' in said["strandline.watermark"]
+    assert f'"raw": ["{shop.raw.schema}.viewed"]' in unveiled(said["strandline.watermark"])
     shop.raw.append("viewed", 2, [row(1, 2)], generation=2)
     shop.raw.syncs("viewed", [{"batch": 2, "mode": "full_refresh", "generation": 2}])
     shop.build("over_staging")
@@ -257,6 +258,21 @@ def test_names_that_sql_would_trip_over(shop: Shop) -> None:
     shop.raw.append("capital", 2, [row(1, 2, "b")])
     assert shop.build("OrdersLatest") == "MERGE to batch 2"
     assert shop.open_ids("OrdersLatest") == {1: "b"}
+
+
+def test_words_of_secrets_are_names_like_others(shop: Shop) -> None:
+    """Spark redacts properties that hold them: `url`, `password`, `token`."""
+    shop.raw.spark.sql(f"alter table {shop.raw.schema}.tokens add columns (url string)")
+    shop.raw.append("tokens", 1, [row(1, 1, url="a"), row(2, 1, "password", url="b")])
+    for kind in ("latest", "history"):
+        config = {"primary_key": "url", "row_filter": "status <> 'password'"}
+        shop.model(f"secret_{kind}", READS % "tokens", f"deduped_{kind}", **config)
+        assert shop.build(f"secret_{kind}") == "BUILD to batch 1"
+    shop.raw.append("tokens", 2, [row(1, 2, "shut", url="a")])
+    for kind in ("latest", "history"):
+        assert shop.build(f"secret_{kind}") == "MERGE to batch 2"
+        assert "pass" == shop.proof(f"secret_{kind}").status
+    assert [one["status"] for one in shop.project.rows("secret_latest")] == ["shut"]
 
 
 def test_on_schema_change_fail_and_contracts(shop: Shop) -> None:

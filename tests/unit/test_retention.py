@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loader.maintenance.dependents import Dependent
+from loader.maintenance.dependents import Dependent, unveiled
 from loader.maintenance.expiry import Version, expirable
 from loader.maintenance.removal import Removed
 from loader.maintenance.retention import floor_sql, refusal
@@ -17,6 +17,11 @@ def dependent(
     raw: frozenset[str] | None = None,
 ) -> Dependent:
     return Dependent("mart.orders", history, raw, {"": 7}, key, cursor)
+
+
+def test_a_watermark_is_read_in_both_forms() -> None:
+    text = '{"primary_key": ["naïve_url"]}'
+    assert unveiled(text) == unveiled("hex:" + text.encode().hex()) == text
 
 
 class TestRefusal:
