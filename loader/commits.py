@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as f
 
 from loader.order import SOURCE_NAME
+from loader.veil import unveiled, veiled
 
 if TYPE_CHECKING:
     from loader.lake import Lake
@@ -89,8 +90,13 @@ def sharers(handle: Any) -> dict[str, Any]:
     Args:
         handle: Iceberg's own object for the table.
     """
-    found: dict[str, Any] = json.loads(handle.properties().get(SOURCES) or "{}")
+    found: dict[str, Any] = json.loads(unveiled(handle.properties().get(SOURCES) or "{}"))
     return found
+
+
+def newest_of(source: str) -> str:
+    """The property that keeps what the newest commit of a source of a shared table says."""
+    return f"{NEWEST}.{source.encode().hex()}"
 
 
 def all_commits(lake: Lake, table: str) -> list[Commit]:
@@ -118,14 +124,14 @@ def keep_newest(lake: Lake, table: str) -> None:
     """
     properties = lake.handle(table).properties()
     wanted: dict[str, Collection[str]] = {NEWEST: ()}
-    wanted |= {f"{NEWEST}.{name}": (name,) for name in sharers(lake.handle(table))}
+    wanted |= {newest_of(name): (name,) for name in sharers(lake.handle(table))}
     told = {}
     for key, of in wanted.items():
         newest = newest_commit(lake, table, of)
         if newest.state is None:
             continue
         said = {**asdict(newest), "at": newest.at.isoformat() if newest.at else None}
-        text = json.dumps(said, sort_keys=True, default=str)
+        text = veiled(json.dumps(said, sort_keys=True, default=str))
         if text != properties.get(key):
             told[key] = text
     if told:
@@ -195,9 +201,9 @@ def _kept(handle: Any, of: Collection[str] = ()) -> Commit | None:
 
 def _all_kept(handle: Any) -> Iterator[Commit]:
     properties = handle.properties()
-    for key in (NEWEST, *(f"{NEWEST}.{name}" for name in sharers(handle))):
+    for key in (NEWEST, *map(newest_of, sharers(handle))):
         text = properties.get(key)
         if text:
-            said = json.loads(text)
+            said = json.loads(unveiled(text))
             at = dt.datetime.fromisoformat(said["at"]) if said["at"] else None
             yield Commit(**{**said, "at": at})

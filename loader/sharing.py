@@ -25,6 +25,7 @@ from loader.errors import TableError
 from loader.lake import Lake
 from loader.order import SOURCE_NAME
 from loader.plan import Plan
+from loader.veil import veiled
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ def register(plan: Plan, lake: Lake) -> None:
         return  # `admitted` refuses it
     after = {**there, plan.source: _shape(plan)}
     if after != before:
-        lake.set_properties(plan.lake_table, {SOURCES: json.dumps(after, sort_keys=True)})
+        lake.set_properties(plan.lake_table, {SOURCES: veiled(json.dumps(after, sort_keys=True))})
 
 
 def _sources(lake: Lake, plan: Plan, head: Commit) -> Mapping[str, Any]:

@@ -20,20 +20,13 @@
         The cursors that became true with the batches of a raw table, as their commits tell: source_name, batch,
         cursor. Of the newest commit, should it have expired, compaction has kept what it said.
     -#}
-    {%- set state = "coalesce(published.summary['strandline.state'], staged.summary['strandline.state'])" -%}
-    {%- set sync = "coalesce(published.summary['strandline.sync'], staged.summary['strandline.sync'])" -%}
         select
             get_json_object(sync, '$.source_name') as source_name,
             cast(get_json_object(state, '$.batch') as bigint) as batch,
             get_json_object(state, '$.cursor') as cursor
         from (
-            select {{ state }} as state, {{ sync }} as sync
-            from {{ raw }}.snapshots as published
-            left semi join {{ raw }}.history as history
-                on published.snapshot_id = history.snapshot_id
-                and history.is_current_ancestor
-            left join {{ raw }}.snapshots as staged
-                on published.summary['source-snapshot-id'] = cast(staged.snapshot_id as string)
+            select {{ strandline.commit_says("state") }} as state, {{ strandline.commit_says("sync") }} as sync
+            {{ strandline.commit_chain(raw) | indent(12) }}
             {%- for name, text in strandline.table_properties(raw).items() if name.startswith("strandline.newest") %}
             {%- set said = fromjson(text) %}
             union all

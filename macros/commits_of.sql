@@ -24,12 +24,7 @@
                 ) as bigint) as batch,
                 coalesce(cast(published.summary['added-records'] as bigint), 0) as rows_added,
                 {{ counts | join(" + ") }} as rows_removed
-            from {{ raw }}.snapshots as published
-            left semi join {{ raw }}.history as history
-                on published.snapshot_id = history.snapshot_id
-                and history.is_current_ancestor
-            left join {{ raw }}.snapshots as staged
-                on published.summary['source-snapshot-id'] = cast(staged.snapshot_id as string)
+            {{ strandline.commit_chain(raw) | indent(12) }}
             {%- if snapshot is not none %}
             where published.committed_at <= (
                 select committed_at
@@ -37,6 +32,26 @@
                 where snapshot_id = {{ snapshot }}
             )
             {%- endif %}
+{%- endmacro %}
+
+
+{% macro commit_chain(raw) -%}
+    {#-
+        FROM and JOIN of a raw table's commits: `published`, a row for each that the table has gone through, and
+        beside it `staged`, where that one was published over somebody else's commit.
+    -#}
+from {{ raw }}.snapshots as published
+left semi join {{ raw }}.history as history
+    on published.snapshot_id = history.snapshot_id
+    and history.is_current_ancestor
+left join {{ raw }}.snapshots as staged
+    on published.summary['source-snapshot-id'] = cast(staged.snapshot_id as string)
+{%- endmacro %}
+
+
+{% macro commit_says(what) -%}
+    {#- What a commit of `commit_chain` says of its batch: `batch`, `state` or `sync`. -#}
+coalesce(published.summary['strandline.{{ what }}'], staged.summary['strandline.{{ what }}'])
 {%- endmacro %}
 
 

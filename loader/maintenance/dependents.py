@@ -20,6 +20,7 @@ from loader.errors import TableError, sentence
 from loader.lake import Lake
 from loader.literal import text_literal
 from loader.order import quoted
+from loader.veil import unveiled
 
 WATERMARK = "strandline.watermark"
 MATERIALIZATION = "strandline.materialization"
@@ -70,17 +71,6 @@ class Dependent:
 
 class Unreadable(TableError):
     """A table that cannot be looked at, and might be a snapshot of raw tables."""
-
-
-def unveiled(value: str) -> str:
-    """A property's value as it was before the macro `veiled`; another one as it is.
-
-    Raises:
-        ValueError: where it is not hexadecimal, though it says so.
-    """
-    if not value.startswith("hex:"):
-        return value
-    return bytes.fromhex(value.removeprefix("hex:")).decode()
 
 
 def dependents(lake: Lake, raw: Collection[str] = ()) -> list[Dependent]:

@@ -94,7 +94,7 @@
     {%- set name = strandline.full_name(relation) -%}
     {%- do strandline.keep_newest_of(name, "strandline.newest") -%}
     {%- for source in strandline.sharers(name) -%}
-        {%- do strandline.keep_newest_of(name, "strandline.newest." ~ source, source) -%}
+        {%- do strandline.keep_newest_of(name, "strandline.newest." ~ source.encode("utf-8").hex(), source) -%}
     {%- endfor -%}
 {%- endmacro %}
 
@@ -104,21 +104,14 @@
         select
             coalesce(published.summary['strandline.batch'], published.summary['published-wap-id']) as batch,
             cast(published.snapshot_id as string) as snapshot_id,
-            coalesce(published.summary['strandline.state'], staged.summary['strandline.state']) as state,
-            coalesce(published.summary['strandline.sync'], staged.summary['strandline.sync']) as sync,
+            {{ strandline.commit_says("state") }} as state,
+            {{ strandline.commit_says("sync") }} as sync,
             published.summary['added-records'] as rows,
             date_format(published.committed_at, "yyyy-MM-dd'T'HH:mm:ss.SSSSSSxxx") as at
-        from {{ name }}.snapshots as published
-        left semi join {{ name }}.history as history
-            on published.snapshot_id = history.snapshot_id
-            and history.is_current_ancestor
-        left join {{ name }}.snapshots as staged
-            on published.summary['source-snapshot-id'] = cast(staged.snapshot_id as string)
+        {{ strandline.commit_chain(name) | indent(8) }}
         where coalesce(published.summary['strandline.batch'], published.summary['published-wap-id']) is not null
         {%- if source %}
-            and get_json_object(
-                coalesce(published.summary['strandline.sync'], staged.summary['strandline.sync']), '$.source_name'
-            ) = {{ strandline.text_literal(source) }}
+            and get_json_object({{ strandline.commit_says("sync") }}, '$.source_name') = {{ strandline.text_literal(source) }}
         {%- endif %}
         order by cast(batch as bigint) desc
         limit 1
@@ -134,7 +127,8 @@
         }, sort_keys=true) -%}
         {%- if strandline.table_properties(name).get(property) != text -%}
             {%- do strandline.run_statement(
-                "alter table " ~ name ~ " set tblproperties ('" ~ property ~ "' = " ~ strandline.text_literal(text) ~ ")"
+                "alter table " ~ name ~ " set tblproperties ('" ~ property ~ "' = "
+                ~ strandline.text_literal(strandline.veiled(text)) ~ ")"
             ) -%}
         {%- endif -%}
     {%- endfor -%}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loader.maintenance.dependents import unveiled
+from loader.veil import unveiled
 from tests.dbt.dbtproject import DbtProject, Result
 from tests.dbt.rawtables import RawSchema, Row
 
@@ -271,7 +271,7 @@ def test_words_of_secrets_are_names_like_others(shop: Shop) -> None:
     shop.raw.append("tokens", 2, [row(1, 2, "shut", url="a")])
     for kind in ("latest", "history"):
         assert shop.build(f"secret_{kind}") == "MERGE to batch 2"
-        assert "pass" == shop.proof(f"secret_{kind}").status
+        assert shop.proof(f"secret_{kind}").status == "pass"
     assert [one["status"] for one in shop.project.rows("secret_latest")] == ["shut"]
 
 

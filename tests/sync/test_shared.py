@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
 
+from loader.veil import unveiled
 from tests.services import Database
 from tests.services.postgres import Postgres
 from tests.sync.project import Project
@@ -192,6 +194,24 @@ def test_shards_share_a_raw_table_and_nothing_else(
     missed = {name: found[f"{name}.orders"]["missed_deletes"] for name in shards}
     assert missed == {"eu": 1, "us": 1}
     assert _newest(project) == _rows(shards)
+
+
+def test_sources_named_like_secrets_are_known_to_dbt(
+    project: Project, shards: dict[str, Database]
+) -> None:
+    """Spark's SHOW TBLPROPERTIES blots out what holds such a word."""
+    for name, of in (("url_eu", "eu"), ("token_us", "us")):
+        _source(project, name, shards[of], shared=True)
+    project.run()
+    assert project.loader("compact", "--keep-versions", "1", "--expire-days", "0").code == 0
+    shown = project.spark.sql(f"show tblproperties {project.schema}.orders").collect()
+    told = {row["key"]: row["value"] for row in shown}
+    kept = [key for key in told if key.startswith("strandline.newest.")]
+    assert len(kept) == 2
+    for key in ("strandline.sources", "strandline.newest", *kept):  # what the macros read
+        assert json.loads(unveiled(told[key]))
+    assert project.loader("state", "rebuild").code == 0
+    assert [r["status"] for r in project.run().tables] == ["nothing new"] * 2
 
 
 def test_after_a_crash_each_source_goes_on_from_its_own_commit(

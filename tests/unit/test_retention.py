@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from loader.maintenance.dependents import Dependent, unveiled
+from loader.maintenance.dependents import Dependent
 from loader.maintenance.expiry import Version, expirable
 from loader.maintenance.removal import Removed
 from loader.maintenance.retention import floor_sql, refusal
+from loader.veil import unveiled, veiled
 
 
 def dependent(
@@ -21,7 +22,7 @@ def dependent(
 
 def test_a_watermark_is_read_in_both_forms() -> None:
     text = '{"primary_key": ["naïve_url"]}'
-    assert unveiled(text) == unveiled("hex:" + text.encode().hex()) == text
+    assert unveiled(text) == unveiled(veiled(text)) == text
 
 
 class TestRefusal:
