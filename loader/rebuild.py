@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from loader.commits import Commit, all_commits
 from loader.lake import Lake
@@ -92,9 +93,10 @@ def rebuild_table(
     source = names[0]
     states = _states(f"{source}.{table}", commits, stores.state, tell)
     known = stores.ledger.batches(table, names)
+    refreshed = _refreshed(commits)
     records = [
-        _record(source, table, commit, before, run_id)
-        for before, commit in zip([Commit(), *commits], commits, strict=False)
+        _record(source, table, commit, run_id, commit.batch == refreshed)
+        for commit in commits
         if commit.batch not in known
     ]
     stores.ledger.append_all(records)
@@ -134,11 +136,28 @@ def _without_cursor(
     return 1
 
 
-def _record(source: str, table: str, commit: Commit, before: Commit, run_id: str) -> SyncRecord:
+def _refreshed(commits: Sequence[Commit]) -> int | None:
+    """The batch of the newest full refresh, if its own commit has expired: the base generation's.
+
+    A generation begins with a repair, too, which overrules none but its own rows. Which of both it
+    was, only the newest commit's state tells, and only of the newest refresh; where that has
+    expired as well, nothing is guessed, because `delete_stale` would hide what is not stale.
+    """
+    head = commits[-1]
+    if head.state is None:
+        return None
+    state = TableState.from_json(head.state, "")
+    base = state.base or state.generation
+    generations = [(one.batch, int((one.sync or {}).get("generation") or 0)) for one in commits]
+    for (_, before), (batch, generation) in pairwise(generations):
+        # Of a batch that compaction took whole, nobody knows the generation.
+        if 0 < before < base == generation:
+            return batch
+    return None
+
+
+def _record(source: str, table: str, commit: Commit, run_id: str, anew: bool) -> SyncRecord:
     sync = dict(commit.sync or {})
-    # Of a batch that compaction took whole, nobody knows the generation: nothing is guessed by it.
-    earlier = (before.sync or {}).get("generation")
-    anew = earlier is not None and int(sync.get("generation") or 0) > int(earlier)
     guessed = {
         "run_id": run_id,
         "source_name": source,

@@ -155,6 +155,37 @@ def test_expired_commits_are_told_by_their_rows(
     assert shop.run().table("shop.orders")["status"] == "nothing new"
 
 
+def test_an_expired_repair_is_not_taken_for_a_full_refresh(
+    shop: Project, postgres_database: Database
+) -> None:
+    """By the ledger's full refreshes `delete_stale` hides rows: those before a repair are alive."""
+    postgres_database.execute("update orders set version = 1 where id = 3")
+    repaired = shop.loader("reconcile", "--repair", "-s", "shop.orders")
+    assert repaired.code == 0, repaired.text
+    postgres_database.execute("insert into orders values (12, 'new', 12)")
+    shop.run()
+    generations = "select batch, max(generation) from raw._cq_syncs where table_name = 'orders'"
+    assert shop.rows(f"{generations} and batch > 3 group by 1 order by 1")[0] == (4, 3)
+    handle = shop.lake().handle("orders")
+    handle.expireSnapshots().retainLast(1).expireOlderThan(
+        handle.currentSnapshot().timestampMillis() + 1
+    ).commit()
+    modes = (
+        "select batch, mode from raw._cq_syncs where table_name = 'orders' and batch > 0 order by 1"
+    )
+    before = shop.rows(modes)
+    shop.spark.sql(f"drop table {shop.schema}._cq_syncs")
+    assert shop.loader("state", "rebuild").code == 0
+    assert [mode for _, mode in shop.rows(modes)] == [
+        "incremental",
+        "incremental",
+        "full_refresh",
+        "incremental",
+        "incremental",
+    ]
+    assert [mode == "full_refresh" for _, mode in before] == [False, False, True, False, False]
+
+
 def test_where_the_newest_commit_has_expired_everything_is_read_again_and_said_so(
     shop: Project, spark: SparkSession
 ) -> None:
