@@ -137,7 +137,9 @@ class Commands:
         self._tried("state", "rebuild")
 
     def compact(self) -> None:
-        """Removes superseded versions, small files and old snapshots."""
+        """Removes superseded versions, small files and old snapshots, where raw is there."""
+        if not self._raw_is_there():
+            return
         self._tried("compact", "--keep-versions", "1", "--expire-days", "0")
         self.compacted = True
 

@@ -17,10 +17,10 @@ STEPS = ("locked", "windowed", "extracted", "prepared", "staged", "published", "
 VOCABULARY = Vocabulary(
     tables=tuple(POSTGRESQL),
     writes={
-        "insert": 12,
-        "update": 8,
-        "begin": 8,
-        "commit": 6,
+        "insert": 10,
+        "update": 10,
+        "begin": 6,
+        "commit": 4,
         "rollback": 1,
         "savepoint": 2,
         "undo": 1,

@@ -102,10 +102,18 @@ def drawn(seed: int, vocabulary: Vocabulary, length: int) -> Schedule:
 
 
 class _Draw:
+    """Draws ops one by one.
+
+    It remembers which sessions are in a transaction, as far as it drew that: most writes then
+    belong to one of them, and only such a session commits. A transaction that has written before a
+    run and commits after it is what loses rows; ops drawn without a memory seldom make one.
+    """
+
     def __init__(self, rng: Random, vocabulary: Vocabulary, tables: Sequence[str]) -> None:
         self.rng = rng
         self.vocabulary = vocabulary
         self.tables = tables
+        self.within: list[int] = []
 
     def many(self, count: int) -> list[Op]:
         return [self._any() for _ in range(count)]
@@ -118,9 +126,18 @@ class _Draw:
 
     def _write(self) -> Op:
         does = self._weighted(self.vocabulary.writes)
-        session = self.rng.choice((AUTOCOMMIT, *SESSIONS, *SESSIONS))
-        if does in ("begin", "commit", "rollback", "savepoint", "undo", "prepare"):
-            return Op(does, {"session": session or 1})
+        if does in ("commit", "rollback", "savepoint", "undo", "prepare") and not self.within:
+            does = "begin"
+        if does == "begin":
+            session = self.rng.choice(SESSIONS)
+            self.within = [*{*self.within, session}]
+            return Op(does, {"session": session})
+        session = self.rng.choice((AUTOCOMMIT, AUTOCOMMIT, *self.within, *self.within))
+        if does in ("commit", "rollback", "savepoint", "undo", "prepare"):
+            session = self.rng.choice(self.within)
+            if does not in ("savepoint", "undo"):
+                self.within.remove(session)
+            return Op(does, {"session": session})
         if does == "finish_prepared":
             return Op(does, {"commits": self.rng.random() < 0.8})
         return Op(does, {"session": session, "table": self._table(), "at": self._share()})
