@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from loader.jvm_view import remember
 from loader.redaction import is_secret_key
 
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
@@ -45,7 +46,9 @@ def start(settings: Mapping[str, str]) -> None:
     given = {**settings, **({_DRIVER_OPTIONS: options} if secrets else {})}
     with _submitted(given):
         SparkContext._ensure_initialized()
-    jvm: Any = SparkContext._jvm
+    gateway: Any = SparkContext._gateway
+    remember(gateway)
+    jvm = SparkContext._jvm = gateway.jvm
     for name, value in secrets.items():
         jvm.java.lang.System.setProperty(name, value)
 

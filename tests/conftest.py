@@ -39,12 +39,15 @@ SPARK_OPTIONS = (
     # Code generated for a query over ten rows costs more than it saves, too.
     "-Dspark.sql.codegen.wholeStage=false",
     "-Dspark.sql.codegen.factoryMode=NO_CODEGEN",
+    # Hadoop starts `chmod` for each file that it makes: this is the cheapest way to start one.
+    "-Djdk.lang.Process.launchMechanism=VFORK",
     # Nor does a plan of a query over ten rows gain from what its first half has shown.
     "-Dspark.sql.adaptive.enabled=false",
     # What nobody looks at: a hundred of each are enough.
     "-Dspark.ui.retainedJobs=100",
     "-Dspark.ui.retainedStages=100",
     "-Dspark.ui.retainedTasks=1000",
+    "-Dspark.sql.ui.explainMode=simple",
     "-Dspark.sql.ui.retainedExecutions=100",
 )
 """Settings of the suite's JVMs. The profile is the shipped one, and it sets none of these."""
