@@ -51,7 +51,13 @@ class DbtProject:
         raw_schema: the schema that the package's variables name.
         settings: more for ``dbt_project.yml``.
         output: the target, without its schema; by default the suite's own session.
+
+    Attributes:
+        artifacts: whether dbt writes manifest.json and the like, for `retry` and `--state`. They
+            are most of what a small command costs.
     """
+
+    artifacts = False
 
     def __init__(
         self,
@@ -136,6 +142,7 @@ class DbtProject:
         places = ["--project-dir", folder, "--log-path", f"{folder}/logs", "--quiet"]
         if command[0] != "deps":
             places += ["--target-path", f"{folder}/target"]
+            places += [] if self.artifacts else ["--no-write-json"]
         outcome = dbtRunner(manifest=manifest).invoke([*command, "--profiles-dir", folder, *places])
         if outcome.exception is not None:
             raise outcome.exception

@@ -65,6 +65,7 @@ def shop(project: DbtProject, raw: RawSchema) -> DbtProject:
             ],
         },
     )
+    project.artifacts = True
     return project
 
 

@@ -30,6 +30,7 @@ class Company:
 
     def __init__(self, project: DbtProject, raw: RawSchema) -> None:
         self.project, self.raw = project, raw
+        project.artifacts = True
         raw.create("orders", COLUMNS)
         raw.append("orders", 1, [row(1, 1), row(2, 1)])
         raw.append("orders", 2, [row(1, 2, "b")])

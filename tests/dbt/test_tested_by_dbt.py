@@ -124,7 +124,9 @@ def test_nothing_is_judged_of_empty_models(shop: DbtProject) -> None:
 
 def test_deferred_to_another_target(shop: DbtProject, spark: SparkSession, tmp_path: Path) -> None:
     """The tests of a model that is built in production only find its key and its source."""
+    shop.artifacts = True
     shop.run("run", "--select", "orders_latest")
+    shop.artifacts = False
     state = tmp_path / "state"
     state.mkdir()
     shutil.copy(shop.folder / "target" / "manifest.json", state)

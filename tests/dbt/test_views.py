@@ -62,6 +62,7 @@ def test_views(catalog: SparkSession, tmp_path: Path) -> None:
         "select * from {{ ref('stg_orders') }}",
     )
     project.write("models/stg_orders.sql", STAGED % "status")
+    project.artifacts = True
     raw.create("orders", COLUMNS)
 
     def build(*command: str) -> str:

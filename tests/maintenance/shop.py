@@ -151,6 +151,7 @@ class Shop:
                 *("run-operation", name, "--args", json.dumps(arguments)),
                 *("--project-dir", folder, "--profiles-dir", folder),
                 *("--log-path", f"{folder}/logs", "--target-path", f"{folder}/target", "--quiet"),
+                "--no-write-json",
             ]
         )
         if outcome.exception is not None:
