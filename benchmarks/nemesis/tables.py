@@ -86,6 +86,18 @@ POSTGRESQL: Mapping[str, Shape] = {
         old="at = clock_timestamp() - interval '3 days'",
         more=("attach", "detach"),
     ),
+    # A clock of days: all that is written today lies at the boundary of the next window.
+    "visits": Shape(
+        (
+            "create table visits (id bigserial primary key, note text not null, "
+            "at date not null default current_date)",
+        ),
+        ("id",),
+        "at",
+        "insert into visits (note) values (%(note)s) returning id",
+        touch="at = current_date",
+        old="at = current_date - 3",
+    ),
 }
 
 MARIADB: Mapping[str, Shape] = {
@@ -110,5 +122,17 @@ MARIADB: Mapping[str, Shape] = {
         "insert into journal (note) values (%(note)s) returning id",
         touch="at = now(6)",
         old="at = now(6) - interval 3 day",
+    ),
+    # A clock of seconds, as a datetime has without more words.
+    "visits": Shape(
+        (
+            "create table visits (id bigint auto_increment primary key, note text not null, "
+            "at datetime not null default now(), index (at)) engine=innodb",
+        ),
+        ("id",),
+        "at",
+        "insert into visits (note) values (%(note)s) returning id",
+        touch="at = now()",
+        old="at = now() - interval 3 day",
     ),
 }
