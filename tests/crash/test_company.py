@@ -1,95 +1,163 @@
-"""A loader runs while dbt builds and tests: each sees whole batches, and no test flakes."""
+"""A dbt project as people have it, built beside a loader and compaction, is what a rebuild gives.
+
+Three raw schemas; staging, snapshots, a history and a mart; then the mart alone in development,
+deferred to production. STRANDLINE_BUILDS says how often it is built.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-
-from pyspark.sql import SparkSession
+from typing import Any
 
 from tests.crash import shop
 from tests.crash.workers import Worker
-from tests.dbt.dbtproject import DbtProject
+from tests.dbt.dbtproject import SESSION, DbtProject, as_json
 from tests.services import Database
 from tests.sync.project import Project
 
-BUILDS = 2
-MODEL = """
-{{ config(materialized='deduped_latest', primary_key='id', cursor_field='at') }}
-select * from {{ source('shop', 'orders') }}
-"""
+BUILDS = int(os.environ.get("STRANDLINE_BUILDS", "2"))
+TABLES = {"eu": "orders_eu", "us": "orders_us", "crm": "customers"}
+KEY = {"primary_key": "id", "cursor_field": "at"}
+CQ = "_cq_source_name, _cq_sync_time, _cq_batch, _cq_seq, _cq_row_hash, _cq_deleted, _cq_generation"
+CONFIG = "{{ config(materialized='%s', primary_key='id', cursor_field='at'%s) }}\n"
+MODELS = {
+    "stg_customers": "{{ config(materialized='ephemeral') }}\n"
+    f"select id, upper(note) as label, cast(at as timestamp) as at, {CQ} "
+    "from {{ source('crm', 'customers') }}",
+    "orders": CONFIG
+    % ("deduped_latest", "")
+    + "select * from ({{ strandline.union_raw([source('eu', 'orders_eu'), "
+    "source('us', 'orders_us')]) }}) as orders",
+    "customers": CONFIG % ("deduped_latest", """, row_filter="label <> 'HIDDEN'\"""")
+    + "select * from {{ ref('stg_customers') }}",
+    "customers_history": CONFIG % ("deduped_history", "")
+    + "select * from {{ ref('stg_customers') }}",
+    "mart": "{{ config(materialized='table', file_format='iceberg') }}\n"
+    "select orders.id, orders.note, customers.label, history.versions "
+    "from {{ ref('orders') }} as orders "
+    "left join {{ ref('customers') }} as customers on orders.id % 40 = customers.id "
+    "left join (select id, count(*) as versions from {{ ref('customers_history') }} group by id) "
+    "as history on orders.id % 40 = history.id",
+}
+PROOFS = {
+    "orders": ["strandline.latest_matches_raw", "strandline.unique_key"],
+    "customers": ["strandline.latest_matches_raw", "strandline.unique_key"],
+    "customers_history": ["strandline.history_matches_raw"],
+}
 RAW_TESTS = ["inclusive_cursor", "state_not_ahead", "batches_accounted"]
 
 
-def _dbt(spark: SparkSession, folder: Path, project: Project) -> DbtProject:
-    dbt = DbtProject(spark, folder, schema=f"mart_{project.schema}", raw_schema=project.schema)
-    key = {"primary_key": "id", "cursor_field": "at"}
-    table = {
-        "name": "orders",
-        "config": {"meta": {"strandline": key}},
-        "data_tests": [f"strandline.{name}" for name in RAW_TESTS],
-    }
-    model = {
-        "name": "orders",
-        "data_tests": [
-            {"strandline.unique_key": {"arguments": {"primary_key": "id"}}},
-            "strandline.latest_matches_raw",
-        ],
-    }
-    dbt.write("models/orders.sql", MODEL)
-    dbt.write(
-        "models/shop.yml",
-        {
-            "sources": [{"name": "shop", "schema": project.schema, "tables": [table]}],
-            "models": [model],
-        },
-    )
+def _projects(project: Project, database: Database) -> dict[str, Project]:
+    """A loader project for each raw schema."""
+    found = {}
+    for name, table in TABLES.items():
+        folder = project.folder / name
+        folder.mkdir()
+        found[name] = Project(folder, project.spark, f"{name}_{project.schema}")
+        shop.configure(found[name], database, [table])
+        found[name].run()
+    return found
+
+
+def _dbt(project: Project, projects: dict[str, Project], folder: Path) -> DbtProject:
+    first = projects["eu"].schema
+    dbt = DbtProject(project.spark, folder, schema=f"prod_{project.schema}", raw_schema=first)
+    targets = ("prod", "anew", "dev")
+    outputs = {name: {**SESSION, "schema": f"{name}_{project.schema}"} for name in targets}
+    dbt.write("profiles.yml", {"probe_profile": {"target": "prod", "outputs": outputs}})
+    sources = []
+    for name, table in TABLES.items():
+        tests = [f"strandline.{each}" for each in RAW_TESTS]
+        declared = {"name": table, "config": {"meta": {"strandline": KEY}}, "data_tests": tests}
+        sources.append({"name": name, "schema": projects[name].schema, "tables": [declared]})
+    models = [{"name": name, "data_tests": proofs} for name, proofs in PROOFS.items()]
+    dbt.write("models/company.yml", {"sources": sources, "models": models})
+    for name, sql in MODELS.items():
+        dbt.write(f"models/{name}.sql", sql)
     return dbt
 
 
-def test_builds_and_tests_beside_a_running_loader(
-    project: Project, postgres_database: Database, worker: Worker, tmp_path: Path
-) -> None:
-    shop.create(postgres_database, ["orders"])
-    shop.configure(project, postgres_database, ["orders"])
-    project.run()
-    dbt = _dbt(project.spark, tmp_path / "dbt", project)
-    enough = threading.Event()
-    codes: list[int] = []
+@contextmanager
+def _loading(
+    projects: dict[str, Project], database: Database, worker: Worker
+) -> Iterator[list[int]]:
+    """Rows that change, runs that load them, and compactions, in another process."""
+    enough, codes = threading.Event(), [0]
 
     def load() -> None:
-        while not enough.is_set():
-            number = 1000 + len(codes)
-            postgres_database.execute(
-                f"insert into orders values ({number}, 'new', clock_timestamp())",
-                f"update orders set note = 'changed {number}', at = clock_timestamp() "
-                f"where id = {number % shop.FIRST}",
-            )
-            worker.start(project, "run")
-            codes.append(worker.ended().code)
+        for number in range(1, 100_000):
+            if enough.is_set():
+                return
+            for table in TABLES.values():
+                row = number % shop.FIRST + 1
+                database.execute(
+                    f"insert into {table} select max(id) + 1, 'new', clock_timestamp() "
+                    f"from {table}",
+                    f"update {table} set note = case {number} % 3 when 0 then 'hidden' "
+                    f"else 'changed {number}' end, at = clock_timestamp() where id = {row}",
+                )
+            for name in TABLES:
+                worker.start(projects[name], *(("compact",) if number % 4 == 3 else ("run",)))
+                codes.append(worker.ended().code)
 
     loader = threading.Thread(target=load)
     loader.start()
     try:
-        manifest = dbt.parse()
-        heads = []
-        for _ in range(BUILDS):
-            results = dbt.run("build", manifest=manifest)
-            # the last is said of exposures
-            assert {r.status for r in results.values()} <= {"success", "pass", "no-op"}, results
-            heads += [
-                row["b"]
-                for row in project.spark.sql(
-                    f"select max(_cq_batch) as b from {dbt.schema}.orders"
-                ).collect()
-            ]
+        yield codes
     finally:
         enough.set()
         loader.join()
+
+
+def _built(dbt: DbtProject, *options: str) -> None:
+    results = dbt.run("build", *options)
+    # the last is said of exposures
+    fine = ("success", "pass", "no-op")
+    said = {name: (r.status, r.message) for name, r in results.items() if r.status not in fine}
+    assert not said
+
+
+def _tables(dbt: DbtProject, target: str, project: Project) -> dict[str, list[str]]:
+    tables = ("orders", "customers", "customers_history", "mart")
+    return {
+        table: sorted(as_json(row) for row in dbt.rows(f"{target}_{project.schema}.{table}"))
+        for table in tables
+    }
+
+
+def test_twenty_builds_beside_a_loader_and_compaction_are_a_rebuild(
+    project: Project, postgres_database: Database, worker: Worker, tmp_path: Path
+) -> None:
+    shop.create(postgres_database, list(TABLES.values()))
+    postgres_database.execute("update orders_us set id = id + 100000")
+    projects = _projects(project, postgres_database)
+    dbt = _dbt(project, projects, tmp_path / "dbt")
+    batches = f"select count(distinct _cq_batch) as b from {dbt.schema}.orders"
+    heads: list[Any] = []
+    with _loading(projects, postgres_database, worker) as codes:
+        for _ in range(BUILDS):
+            _built(dbt)
+            heads += [project.spark.sql(batches).collect()[0]["b"]]
     assert set(codes) == {0}
-    assert heads == sorted(heads)
     assert heads[-1] > heads[0], "no batch came while dbt ran"
-    dbt.run("build", manifest=manifest)
-    snapshot = dbt.rows("orders")
-    expected = postgres_database.query("select id, note from orders order by id")
-    assert sorted((row["id"], row["note"]) for row in snapshot) == expected
+    dbt.artifacts = True
+    _built(dbt)
+    _built(dbt, "--target", "anew")
+    built = _tables(dbt, "prod", project)
+    assert built == _tables(dbt, "anew", project)
+    ids = [row["id"] for row in dbt.rows("orders")]
+    every = "select id from orders_eu union all select id from orders_us order by id"
+    assert sorted(ids) == [row[0] for row in postgres_database.query(every)]
+    # a developer builds the mart alone, over production's snapshots
+    dbt.run("compile", "--target", "prod")
+    (dbt.folder / "state").mkdir()
+    shutil.copy(dbt.folder / "target" / "manifest.json", dbt.folder / "state")
+    state = ("--defer", "--state", str(dbt.folder / "state"))
+    _built(dbt, "--target", "dev", "--select", "mart", *state)
+    mart: list[dict[str, Any]] = dbt.rows(f"dev_{project.schema}.mart")
+    assert sorted(as_json(row) for row in mart) == built["mart"]
