@@ -68,8 +68,17 @@ strandline_archive() {
   for file in "$SPARK_CONF_DIR"/*; do
     case "${file##*/}" in spark-env.sh | log4j2.properties | *.template) ;; *) return 0 ;; esac
   done
-  case " ${SPARK_SUBMIT_OPTS:-}" in
-    *" -Xshare:"* | *SharedArchiveFile* | *ArchiveClassesAtExit*) return 0 ;;
+  local said="${SPARK_SUBMIT_OPTS:-} ${JAVA_TOOL_OPTIONS:-}"
+  said="$said ${JDK_JAVA_OPTIONS:-} ${_JAVA_OPTIONS:-}"
+  while [ $# -gt 0 ]; do
+    said="$said $1"
+    [ "$1" = --properties-file ] && [ -r "${2:-}" ] && said="$said $(cat "$2")"
+    shift
+  done
+  case "$said" in
+    *-Xshare:* | *SharedArchiveFile* | *ArchiveClassesAtExit*) return 0 ;;
+    # the JVM crashes where an agent asks to see classes of an archive
+    *-javaagent:* | *-agentlib:* | *-agentpath:* | *StartFlightRecording*) return 0 ;;
   esac
   case "$SPARK_HOME" in *[[:space:]\'\"\\]*) return 0 ;; esac # it may have been moved there
   SPARK_HOME="$(cd -P "$SPARK_HOME" && pwd)" # the JVM compares paths as texts

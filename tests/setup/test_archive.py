@@ -75,7 +75,9 @@ def _started(home: Path, script: str = _START, **env: str) -> subprocess.Complet
     )
 
 
-def _sourced(home: Path, main: str = _SUBMIT, **env: str) -> tuple[str, str]:
+def _sourced(
+    home: Path, main: str = _SUBMIT, given: tuple[str, ...] = (), **env: str
+) -> tuple[str, str]:
     """SPARK_CONF_DIR and SPARK_SUBMIT_OPTS as Spark's launcher gets them."""
     (home / "spark-class").write_text(
         "set -a; . $SPARK_CONF_DIR/spark-env.sh; set +a\n"
@@ -83,7 +85,7 @@ def _sourced(home: Path, main: str = _SUBMIT, **env: str) -> tuple[str, str]:
     )
     own = {"PATH": os.environ["PATH"], "SPARK_HOME": str(home), "SPARK_CONF_DIR": f"{home}/conf"}
     done = subprocess.run(
-        ["bash", "-u", "spark-class", main],
+        ["bash", "-u", "spark-class", main, *given],
         env={**own, "SPARK_SUBMIT_OPTS": "", **env},
         cwd=home,
         capture_output=True,
@@ -114,6 +116,13 @@ def test_a_jvm_takes_its_classes_from_the_archive(made: tuple[Path, list[str]]) 
     assert len(again) == 1, again
     assert archive._recorded(home / "strandline") is not None
     assert again[0].startswith("class archive: is there, ")
+
+
+def test_a_java_agent_is_no_reason_to_crash(made: tuple[Path, list[str]]) -> None:
+    """Monitoring comes as one; the JVM's own recorder is one that every Java has."""
+    recording = "-XX:StartFlightRecording:disk=false -Xlog:jfr*=off"
+    done = _started(made[0], SPARK_SUBMIT_OPTS=f"-XX:+UseSerialGC {recording}")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "kept kept"), done.stderr
 
 
 def test_after_a_jar_changed_spark_starts_without_a_word(made: tuple[Path, list[str]]) -> None:
@@ -182,6 +191,11 @@ def test_what_it_does_not_fit_starts_as_before(home: Path, tmp_path: Path) -> No
     assert _sourced(home, main="org.apache.spark.deploy.master.Master") == (plain, "")
     for own in ("-Xshare:off", "-XX:SharedArchiveFile=mine.jsa", "-XX:ArchiveClassesAtExit=x"):
         assert _sourced(home, SPARK_SUBMIT_OPTS=own) == (plain, own)
+    for agent in ("-javaagent:/a.jar", "-agentpath:/a.so=x", "-XX:StartFlightRecording:disk=true"):
+        assert _sourced(home, SPARK_SUBMIT_OPTS=agent) == (plain, agent)
+        assert _sourced(home, JAVA_TOOL_OPTIONS=agent) == (plain, "")
+        (tmp_path / "given").write_text(f"spark.driver.extraJavaOptions=-Da=b {agent}\n")
+        assert _sourced(home, given=("--properties-file", str(tmp_path / "given"))) == (plain, "")
     mine = tmp_path / "my-conf"
     shutil.copytree(home / "conf", mine)
     assert _sourced(home, SPARK_CONF_DIR=str(mine)) == (str(mine), "")
