@@ -112,6 +112,9 @@ class Owners(Protocol):
     def forget(self, run_id: str) -> None:
         """Removes a dead run's sign of life, unless it is still named as some table's owner."""
 
+    def sweep(self, age: float) -> int:
+        """Deletes what runs left that died so many seconds ago; returns how many things."""
+
 
 class FileOwners:
     """Records in files beside the lock files; swaps are made under the kernel's lock."""
