@@ -23,6 +23,9 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
+from loader.damage import BACK
+from loader.errors import TableError
+from loader.failures import clear
 from loader.owners import Owner, silent_for
 
 if TYPE_CHECKING:
@@ -176,10 +179,25 @@ class CatalogOwners:
         return builder.removeSnapshots(gone).build()
 
     def _current(self) -> Any:
-        """The table's metadata; None where it is not there."""
-        if not self.lake.exists(TABLE):
-            return None
-        return self.lake.handle(TABLE).operations().current()
+        """The table's metadata; None where it is not there.
+
+        Raises:
+            TableError: they are damaged; the error names this table, and not the one to be locked.
+        """
+        try:
+            if not self.lake.exists(TABLE):
+                return None
+            return self.lake.handle(TABLE).operations().current()
+        except (Py4JError, PySparkException) as problem:
+            where = f"table {self.lake.schema}.{TABLE}"
+            found = clear(problem, where)
+            if BACK not in found.remedy:
+                raise
+            raise TableError(
+                found.what,
+                where=where,
+                remedy="It holds nothing but locks: drop it while no loader runs, and run again",
+            ) from problem
 
     def _create(self) -> None:
         self.lake.spark.sql(

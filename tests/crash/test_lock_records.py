@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
+import pytest
+from pyspark.sql import SparkSession
+
 from loader.catalog_owners import CatalogOwners
+from loader.errors import TableError
 from loader.lake import Lake
 from loader.lease import acquire_all
-from loader.owners import Owner
-from tests.crash.test_lease import Elsewhere, _ago, _lease
+from loader.owners import FileOwners, Owner
+from tests.crash.test_lease import EXPIRY, Clock, Elsewhere, _ago, _lake, _lease
 from tests.crash.test_lease import rest_catalog as rest_catalog
 from tests.crash.test_lease import shared_lake as shared_lake
 
@@ -45,6 +50,45 @@ def test_runs_leave_nothing_of_their_locks(shared_lake: Lake, tmp_path: Path) ->
     assert owners.sweep(DAY) == 0  # what was written for nothing is still young
     owners.sweep(0)
     assert len(_there(shared_lake)[2]) <= 7  # the last versions of the metadata, and the hint
+
+
+def test_records_that_are_damaged_are_named(spark: SparkSession, tmp_path: Path) -> None:
+    """The table of records, not the one that somebody wants to lock; and what to do about it."""
+    setting = "spark.sql.catalog.broken"
+    lake = _lake(
+        spark,
+        {
+            setting: "org.apache.iceberg.spark.SparkCatalog",
+            f"{setting}.type": "hadoop",
+            f"{setting}.warehouse": str(tmp_path / "broken"),
+            f"{setting}.cache-enabled": "false",
+            "spark.sql.defaultCatalog": "broken",
+        },
+    )
+    owners = CatalogOwners(lake)
+    assert owners.swap("orders", None, "{}")
+    newest = max(f for f in _there(lake)[2] if f.name.endswith(".metadata.json"))
+    newest.write_bytes(newest.read_bytes()[:200])
+    with pytest.raises(TableError) as refused:
+        _lease(tmp_path / "here", owners).acquire()
+    assert str(refused.value) == (
+        f"table raw._cq_locks: its metadata cannot be read: {newest.name} is damaged or missing. "
+        "It holds nothing but locks: drop it while no loader runs, and run again"
+    )
+
+
+def test_a_record_that_is_none_is_somebodys(tmp_path: Path) -> None:
+    """Cut off, of another kind or no text: nobody fails over it, and nobody ignores it."""
+    odd = {"run_id": 1, "host": [], "place": "", "pid": "x", "taken_at": 5}
+    for record in (b"{", b"\xff\xfe", b"[]", json.dumps(odd).encode()):
+        owners = FileOwners(tmp_path)
+        (tmp_path / "orders.owner").write_bytes(record)
+        clock = Clock()
+        taken = _lease(tmp_path, owners, clock=clock).acquire()
+        assert taken is not None
+        assert "run unknown, pid 0 on another machine" in taken
+        assert clock.time >= EXPIRY
+        (tmp_path / "orders.owner").unlink()
 
 
 def test_what_dead_runs_left_is_swept(shared_lake: Lake) -> None:
