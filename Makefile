@@ -98,9 +98,11 @@ bench-correctness: $(DRIVERS) archive $(PEERS)/.installed
 # What audits has an environment of its own: it is nothing that Strandline needs.
 audit:
 	bash .ci/venv "$(VENV)-audit" $(PYTHON)
-	"$(VENV)-audit/bin/python" -m pip install --quiet --disable-pip-version-check pip-audit
 	echo '*' > "$(VENV)-audit/.gitignore"
-	"$(VENV)-audit/bin/pip-audit" --no-deps --disable-pip --requirement requirements.lock
+	"$(VENV)-audit/bin/python" -m pip install --quiet --disable-pip-version-check \
+	    'pip-audit>=2.9,<3' 2> "$(VENV)-audit/pip.log" \
+	    || { echo "error: pip-audit cannot be installed: $(VENV)-audit/pip.log says why" >&2; exit 2; }
+	"$(VENV)-audit/bin/python" .ci/audit "$(VENV)-audit/bin/pip-audit"
 
 sbom: $(INSTALLED)
 	"$(BIN)/python" .ci/sbom > sbom.json

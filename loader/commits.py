@@ -99,20 +99,27 @@ def newest_of(source: str) -> str:
     return f"{NEWEST}.{source.encode().hex()}"
 
 
-def all_commits(lake: Lake, table: str) -> list[Commit]:
+def all_commits(lake: Lake, table: str, known: Collection[int] = ()) -> list[Commit]:
     """Every published batch, oldest first; where its commit has expired, as its rows tell it.
 
     Such a one has no state, and of `sync` only what stands in each row; where compaction has
     removed rows, nobody knows how many there were.
+
+    Args:
+        known: batches that need not be told: rows are not asked if only these have expired.
     """
     handle = lake.handle(table)
     current = handle.currentSnapshot()
     found: dict[int, Commit] = {}
     for commit in _published(handle):
         found.setdefault(commit.batch, commit)
+    headed = bool(found)  # no later batch can have expired: snapshots lead back from the newest
     for kept in _all_kept(handle) if current is not None else ():
         found.setdefault(kept.batch, kept)
-    if current is not None and set(found) != set(range(1, max(found, default=0) + 1)) | {1}:
+    missing = set(range(1, max(found, default=1) + 1)) - set(found)
+    if headed:
+        missing -= set(known)
+    if current is not None and missing:
         found = {commit.batch: commit for commit in _told_by_rows(lake, table)} | found
     return [found[batch] for batch in sorted(found)]
 

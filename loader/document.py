@@ -15,6 +15,7 @@ from loader.redaction import is_secret_key
 # Cursors and secrets keep the text they were written with: YAML would make 2025-01-01 a date,
 # 1.50 a float and the password 0123 the number 83.
 _MOST_VALUES = 100_000  # that aliases may stand for; a spec of a thousand tables has fewer
+_LONGEST_NUMBER = 1_000  # digits
 _EXACT_KEYS = frozenset({"initial_cursor"})
 
 
@@ -100,6 +101,10 @@ class _Loader(yaml.SafeLoader):
 
 def _int(loader: _Loader, node: yaml.ScalarNode) -> int:
     text = node.value
+    if len(text) > _LONGEST_NUMBER:
+        raise yaml.constructor.ConstructorError(
+            None, None, f"a number of {len(text):,} digits", node.start_mark
+        )
     return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
 
 
@@ -181,6 +186,8 @@ def _not_yaml(error: yaml.MarkedYAMLError, where: str) -> SpecError:
         remedy = "Check the indentation; put a value that holds `: ` in quotes"
     elif "aliases stand for" in problem:
         remedy = "Write out what is meant; the limit is there because a few lines can fill memory"
+    elif "a number of" in problem:
+        remedy = "Put it in quotes if it is a text"
     elif "twice" in problem:
         remedy = "Keep one of them"
     return SpecError(f"not YAML that can be read: {problem}", where=place, remedy=remedy)

@@ -49,3 +49,7 @@ class LockedError(TableError):
 
 class StateError(TableError):
     """A stored cursor cannot be trusted or written: refused, never restarted from nothing."""
+
+
+class NewerStateError(StateError):
+    """A newer loader has written the stored cursor: this one neither reads it nor replaces it."""

@@ -21,6 +21,7 @@ _REFERENCE = re.compile(
     r"@@plugins\.(?P<name>[A-Za-z0-9_-]+)\.(?P<property>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)", re.ASCII
 )
 _MOST_REFERENCES = 1_000  # for one value
+_LONGEST_FILE = 1_000_000  # characters: a secret, a key, a list of tables
 _VARIABLE = re.compile(r"(?P<name>[A-Za-z_]\w*)(?::-(?P<default>.*))?\Z", re.ASCII | re.DOTALL)
 _PASSWORD_FOLLOWS = re.compile(r"://[^\s/@:]*:\Z")
 _KEY_BEFORE = re.compile(r"([\w.-]+)\s*=\s*[\"'{]?\Z")
@@ -159,7 +160,8 @@ class Expansion:
     def _file(self, path: str, place: _Place) -> str:
         full = self.folder / Path(path).expanduser()
         try:
-            value = full.read_text("utf-8-sig").rstrip("\r\n")
+            with full.open(encoding="utf-8-sig") as file:
+                value = file.read(_LONGEST_FILE + 1)
         except FileNotFoundError:
             raise place.error(
                 f"there is no file {full}",
@@ -170,6 +172,12 @@ class Expansion:
             raise place.error(
                 f"{full} cannot be read: {reason}", "Name a readable text file"
             ) from None
+        if len(value) > _LONGEST_FILE:
+            raise place.error(
+                f"{full} holds more than {_LONGEST_FILE:,} characters",
+                "Name a file that holds this one value",
+            )
+        value = value.rstrip("\r\n")
         self.redactor.add(value)
         return value
 

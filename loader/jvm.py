@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import stat
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 from loader.jvm_view import remember
@@ -21,6 +23,9 @@ from loader.redaction import is_secret_key
 
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _FILE = "--properties-file"
+_FOLDER = "strandline-"
+_SETTINGS = "spark.properties"
+_OLD = 3600.0  # seconds, where Spark starts in a few
 _DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 # -Dname=value among Java's options; the whole of it in quotes, or its value, or nothing
 _SYSTEM_PROPERTY = re.compile(
@@ -75,11 +80,12 @@ def properties(settings: Mapping[str, str]) -> str:
 @contextmanager
 def _submitted(settings: Mapping[str, str]) -> Iterator[None]:
     """Has `spark-submit` read the settings from a file of this user's own."""
+    _sweep()
     before = os.environ.get(_ARGUMENTS)
     others, base = _arguments(before)
     text = properties(settings)
-    with TemporaryDirectory(prefix="strandline-") as folder:  # mode 0700
-        path = Path(folder) / "spark.properties"
+    with TemporaryDirectory(prefix=_FOLDER) as folder:  # mode 0700
+        path = Path(folder) / _SETTINGS
         with open(path, "x", encoding="utf-8", opener=_private) as file:
             # Spark reads one file only; of a key that stands there twice, the last counts.
             file.write(f"{base}\n\n{text}")
@@ -91,6 +97,17 @@ def _submitted(settings: Mapping[str, str]) -> Iterator[None]:
                 del os.environ[_ARGUMENTS]
             else:
                 os.environ[_ARGUMENTS] = before
+
+
+def _sweep() -> None:
+    """Deletes settings of this user that a process left which was killed as it started Spark."""
+    for path in Path(gettempdir()).glob(f"{_FOLDER}*/{_SETTINGS}"):
+        with suppress(OSError):
+            folder = path.parent.lstat()
+            own = stat.S_ISDIR(folder.st_mode) and folder.st_uid == os.getuid()
+            if own and time.time() - path.lstat().st_mtime > _OLD:
+                path.unlink()
+                path.parent.rmdir()
 
 
 def _arguments(given: str | None) -> tuple[list[str], str]:

@@ -113,18 +113,25 @@ class Ledger:
         if records:
             self.lake.add(TABLE, [asdict(record) for record in records])
 
-    def batches(self, table: str, sources: Sequence[str]) -> set[int]:
-        """The batch numbers of some sources that have a row."""
+    def batches(self, sources: Sequence[str], table: str | None = None) -> dict[str, set[int]]:
+        """The batch numbers that have a row, by table.
+
+        Args:
+            sources: only rows of these.
+            table: only this one.
+        """
         names, among = _among(sources)
+        one = "and table_name = :table" if table is not None else ""
         rows = self.lake.spark.sql(
             f"""
-            select distinct batch
+            select table_name, collect_set(batch) as batches
             from {self.lake.name(TABLE)}
-            where table_name = :table and batch is not null {among}
+            where batch is not null {one} {among}
+            group by table_name
             """,
-            args={"table": table, **names},
+            args={**({"table": table} if table is not None else {}), **names},
         ).collect()
-        return {row["batch"] for row in rows}
+        return {row["table_name"]: set(row["batches"]) for row in rows}
 
     def last_batch(self, table: str, sources: Sequence[str] = (), since: int = 0) -> int:
         """The highest batch number of a table that has a row; 0 where none has.

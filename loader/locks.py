@@ -63,7 +63,7 @@ class TableLocks:
 
     def sweep(self, age: float) -> int:
         """Deletes records that runs left which died so many seconds ago; returns how many."""
-        return self.owners.sweep(age) if isinstance(self.owners, FileOwners) else 0
+        return self.owners.sweep(age)
 
     @cached_property
     def _beside(self) -> Path | None:

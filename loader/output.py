@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import sys
 import threading
 import traceback
@@ -18,6 +19,10 @@ from rich.text import Text
 from loader.errors import LoaderError
 
 _WIDE = 10_000
+# What a terminal obeys instead of showing, and what turns the direction of writing. A source
+# chooses its names and error texts, so they are shown, and obeyed nowhere.
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_OWN_LINE = re.compile(r"\n(?!- )")  # several problems in one error are a list
 
 
 class Output:
@@ -54,7 +59,7 @@ class Output:
             self._line(sys.stdout, kind, **facts)
         elif text:
             with self._lock:
-                self.err.print(Text(self.redact(text)))
+                self.err.print(self._line_of(text))
 
     def warning(self, text: str, **facts: Any) -> None:
         """Something a user should know, though the command goes on."""
@@ -64,7 +69,7 @@ class Output:
             self._line(sys.stdout, "warning", text=text, **facts)
         else:
             with self._lock:
-                self.err.print(Text("warning: ", style="yellow") + Text(self.redact(text)))
+                self.err.print(Text("warning: ", style="yellow") + self._line_of(text))
 
     def error(self, error: LoaderError) -> None:
         """What is wrong, where, and what to do; also with `quiet`."""
@@ -74,9 +79,9 @@ class Output:
             self._line(sys.stderr, "error", **facts, **({"trace": trace} if trace else {}))
             return
         with self._lock:
-            self.err.print(Text("error: ", style="bold red") + Text(self.redact(str(error))))
+            self.err.print(Text("error: ", style="bold red") + self._line_of(str(error)))
             if trace:
-                self.err.print(Text(self.redact(trace), style="dim"))
+                self.err.print(Text(_plain(self.redact(trace)), style="dim"))
 
     def table(
         self, kind: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = ""
@@ -94,7 +99,7 @@ class Output:
         for column in columns:
             drawn.add_column(column.replace("_", " "), overflow="fold")
         for row in rows:
-            drawn.add_row(*(Text(self.redact(_shown(value))) for value in row))
+            drawn.add_row(*(self._line_of(_shown(value)) for value in row))
         with self._lock:
             if self.out.is_terminal:
                 self.out.print(drawn)
@@ -104,10 +109,14 @@ class Output:
             print(*(line.rstrip() for line in captured.get().splitlines()), sep="\n")
 
     def say(self, text: str) -> None:
-        """A line for people, on stdout."""
+        """Text for people, on stdout; it may have several lines."""
         if not self.quiet and not self.json:
             with self._lock:
-                self.out.print(Text(self.redact(text)))
+                self.out.print(Text(_plain(self.redact(text))))
+
+    def _line_of(self, text: str) -> Text:
+        """Redacted, and without lines that a source made up."""
+        return Text(_OWN_LINE.sub(r"\\x0a", _plain(self.redact(text))))
 
     def _line(self, stream: Any, kind: str, /, **facts: Any) -> None:
         record = {"event": kind, "at": dt.datetime.now(dt.timezone.utc).isoformat(), **facts}
@@ -171,8 +180,18 @@ class Progress:
             done = self.rows_done(table)
             count = f"{done or 0:,} of {rows:,} rows" if rows is not None else ""
             rate = f"{done / seconds:,.0f} rows/s" if done and seconds > 0 else ""
-            drawn.add_row(table, phase, count, rate, f"{seconds:.0f} s")
+            drawn.add_row(self.output._line_of(table), phase, count, rate, f"{seconds:.0f} s")
         return drawn
+
+
+def _plain(text: str) -> str:
+    """A text whose control characters are shown."""
+
+    def shown(found: re.Match[str]) -> str:
+        code = ord(found[0])
+        return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+    return _OBEYED.sub(shown, text)
 
 
 def _phase_text(table: str, phase: str, rows: int | None) -> str:

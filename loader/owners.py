@@ -70,7 +70,11 @@ class Owner:
             return None
         try:
             said = json.loads(text)
-            return cls(**{field.name: said[field.name] for field in fields(cls)})
+            found = cls(**{field.name: said[field.name] for field in fields(cls)})
+            texts = (found.run_id, found.host, found.place, found.taken_at)
+            if not all(isinstance(each, str) for each in texts) or type(found.pid) is not int:
+                raise ValueError("a value of another kind")
+            return found
         except (ValueError, TypeError, KeyError):
             return cls("unknown", "another machine", "", 0, "")
 
@@ -111,6 +115,9 @@ class Owners(Protocol):
 
     def forget(self, run_id: str) -> None:
         """Removes a dead run's sign of life, unless it is still named as some table's owner."""
+
+    def sweep(self, age: float) -> int:
+        """Deletes what runs left that died so many seconds ago; returns how many things."""
 
 
 class FileOwners:
@@ -169,7 +176,7 @@ class FileOwners:
 
 def _text(path: Path) -> str | None:
     try:
-        return path.read_text()
+        return path.read_text(errors="replace")
     except FileNotFoundError:
         return None
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from loader.errors import LoaderError, LockedError, SpecError, TableError
@@ -35,6 +36,7 @@ from loader.sources import Bounds, Snapshot, Source, TableRef, Window, connector
 from loader.spark import warm_up
 from loader.spec import Spec
 from loader.state import StateBackend
+from loader.state.lake_table import LakeState
 from loader.state.opening import open_state
 from loader.turn import Turn, Turns
 from loader.watch import Watch
@@ -413,6 +415,7 @@ class Pipeline:
                 planned = plan(
                     source.name, bound.describe(ref), options_of(bound, ref), full_refresh
                 )
+                self._beside_state(planned, self._schema(source))
                 mine = self._claim(source, bound, ref)
                 same = claims[mine.raw.lower()]
                 planned = replace(
@@ -428,6 +431,31 @@ class Pipeline:
             except Exception as problem:
                 refused[ref.lake_name] = self.cleared(problem, where)
         return Planned(bound, source, plans, errors, refused)
+
+    @cached_property
+    def _state_tables(self) -> dict[tuple[str, str], str]:
+        """The tables of the lake that cursors live in, in lower case, each with a source."""
+        found: dict[tuple[str, str], str] = {}
+        for source, _ in self.sources:
+            state = self.stores(source).state
+            if isinstance(state, LakeState):
+                found.setdefault((state.lake.schema.lower(), state.table.lower()), source.name)
+        return found
+
+    def _beside_state(self, planned: Plan, schema: str) -> None:
+        """Refuses a raw table that some source's cursors live in.
+
+        Raises:
+            TableError: names the source.
+        """
+        keeper = self._state_tables.get((schema.lower(), planned.lake_table.lower()))
+        if keeper is not None:
+            raise TableError(
+                f"the raw table would be called {planned.lake_table}, as the state table of "
+                f"source {keeper}",
+                where=f"table {planned.name}",
+                remedy=f"Give backend_options.table_name of {keeper} another name",
+            )
 
     def cleared(self, error: BaseException, where: str) -> LoaderError:
         """An error as a user should read it, without secrets."""

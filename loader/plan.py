@@ -10,20 +10,18 @@ from loader.candidates import MARKS, candidates, marks_of_deletion
 from loader.cursor import Cursor, CursorType
 from loader.delta import COLUMNS
 from loader.errors import TableError
-from loader.ledger import TABLE as LEDGER
 from loader.names import refused
 from loader.options import TableOptions
 from loader.plugins import SourceSpec
 from loader.problems import did_you_mean
-from loader.reconcile.reconciled import TABLE as RECONCILED
 from loader.schema.terms import Terms
 from loader.sources import SourceTable, TableRef
 from loader.window import CursorField
 
 INCREMENTAL = "incremental"
 FULL_REFRESH = "full_refresh"
-RESERVED_TABLES = frozenset({"_cq_state", LEDGER, RECONCILED})
-RESERVED_COLUMNS = "_cq_"
+RESERVED = "_cq_"
+"""How the names of the loader's own tables and columns begin."""
 # What CloudQuery adds to the tables that it writes may be read from them.
 FOREIGN_COLUMNS = frozenset({"_cq_id", "_cq_parent_id"})
 
@@ -189,18 +187,19 @@ def _free_names(table: SourceTable, where: str) -> None:
             where=where,
             remedy="Read it through a view of another name in the source",
         )
-    if table.ref.lake_name.lower() in RESERVED_TABLES:
+    if table.ref.lake_name.lower().startswith(RESERVED):
         raise TableError(
-            f"the raw table would be called {table.ref.lake_name}, as one of the loader's own",
+            f"the raw table would be called {table.ref.lake_name}, and names that begin with "
+            f"{RESERVED} are the loader's own",
             where=where,
             remedy="Read it through a view of another name in the source",
         )
     for name in table.schema.names:
-        reserved = name.lower().startswith(RESERVED_COLUMNS)
+        reserved = name.lower().startswith(RESERVED)
         if reserved and name.lower() not in FOREIGN_COLUMNS:
             says = "which the loader writes itself"
             if name.lower() not in COLUMNS:
-                says = f"and names that begin with {RESERVED_COLUMNS} are the loader's own"
+                says = f"and names that begin with {RESERVED} are the loader's own"
             raise TableError(
                 f"the source has a column {name!r}, {says}",
                 where=where,

@@ -45,6 +45,18 @@ def _folder_name(value: str) -> str:
 
 FolderName = Annotated[Name, AfterValidator(_folder_name)]
 
+_STATE = "_cq_state"
+
+
+def _state_name(value: str) -> str:
+    name = value.lower()
+    if name.startswith("_cq_") and not name.startswith(_STATE):
+        raise OptionError(
+            f"{value!r} is, or may become, another table of the loader's own",
+            f"Use {_STATE}, or a name that does not begin with _cq_",
+        )
+    return value
+
 
 class BackendOptions(Strict):
     """Where a source's cursors live.
@@ -54,7 +66,7 @@ class BackendOptions(Strict):
         connection: ``@@plugins.<name>.connection`` of a destination; the source's first by default.
     """
 
-    table_name: FolderName = "_cq_state"
+    table_name: Annotated[FolderName, AfterValidator(_state_name)] = _STATE
     connection: str | None = None
 
 

@@ -15,6 +15,7 @@ from loader.lake import Lake
 from loader.ledger import RECOVERED, SyncRecord
 from loader.plan import FULL_REFRESH, INCREMENTAL
 from loader.recovery import Stores
+from loader.sharing import is_of
 from loader.state import StateBackend, StateRow, TableState
 from loader.state.value import moment_text
 
@@ -46,23 +47,29 @@ def raw_tables(stores: Stores, names: Collection[str]) -> tuple[list[str], dict[
     tables, unreadable = stores.lake.raw_tables()
     for table in tables:
         try:
-            if source_commits(stores.lake, table, names):
+            if is_of(stores.lake, table, tuple(names)):
                 found.append(table)
         except Exception as problem:
             unreadable[table] = problem
     return found, unreadable
 
 
-def source_commits(lake: Lake, table: str, names: Collection[str]) -> list[Commit]:
+def source_commits(
+    lake: Lake, table: str, names: Collection[str], known: Collection[int] = ()
+) -> list[Commit]:
     """The batches of one source in a raw table, oldest first.
 
     What compaction took whole of a shared table, nobody can tell whose it was: it counts as the
     next batch's that they can.
+
+    Args:
+        known: batches of the source that the ledger has: where their commits have expired, they
+            may be left out.
     """
     found: list[Commit] = []
     unknown: list[Commit] = []
     owner = None
-    for commit in all_commits(lake, table):
+    for commit in all_commits(lake, table, known):
         unknown.append(commit)
         if commit.source is not None:
             owner = commit.source
@@ -78,6 +85,7 @@ def rebuild_table(
     stores: Stores,
     run_id: str,
     tell: Callable[[str], None],
+    known: Collection[int] = (),
 ) -> Rebuilt:
     """Adds the ledger rows and the state that the commits tell of and that are not there.
 
@@ -86,13 +94,16 @@ def rebuild_table(
     Args:
         names: of the source, now and formerly.
         tell: is told where the newest commit has expired, and what that means.
+        known: batches that were in the ledger a moment ago; what it lacks is looked for again.
 
     Raises:
         StateError: where the backend is down, or holds at this key what cannot be read.
     """
     source = names[0]
     states = _states(f"{source}.{table}", commits, stores.state, tell)
-    known = stores.ledger.batches(table, names)
+    batches = {commit.batch for commit in commits} | set(known)
+    if not {commit.batch for commit in commits} <= set(known):
+        known = stores.ledger.batches(names, table).get(table, set())
     refreshed = _refreshed(commits)
     records = [
         _record(source, table, commit, run_id, commit.batch == refreshed)
@@ -100,7 +111,7 @@ def rebuild_table(
         if commit.batch not in known
     ]
     stores.ledger.append_all(records)
-    return Rebuilt(f"{source}.{table}", len(commits), states, len(records))
+    return Rebuilt(f"{source}.{table}", len(batches), states, len(records))
 
 
 def _states(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from loader.errors import LoaderError
 from loader.ledger import SyncRecord
@@ -79,9 +80,12 @@ def status(output: Output, pipeline: Pipeline) -> None:
     """The table of `loader status`: the ledger's newest rows, one a table."""
     rows = []
     seen: set[str] = set()
+    ledgers: dict[str, list[dict[str, Any]]] = {}  # each is read once, whatever it costs
     for source, _ in pipeline.sources:
         stores = pipeline.stores(source)
-        for known in stores.ledger.newest():
+        if stores.lake.schema not in ledgers:
+            ledgers[stores.lake.schema] = stores.ledger.newest()
+        for known in ledgers[stores.lake.schema]:
             name = f"{known['source_name']}.{known['table_name']}"
             if known["source_name"] != source.name or name in seen:
                 continue

@@ -180,7 +180,7 @@ def _compacted(
                 shared.prune(VERSIONS)
             except Exception as problem:
                 yield pipeline.cleared(problem, f"state of {', '.join(shared.sources)}")
-    for lake, table in _shared_tables(pipeline):
+    for lake, table, order in _shared_tables(pipeline):
         where = f"table {lake.schema}.{table}"
         if where in damaged:
             continue
@@ -189,7 +189,7 @@ def _compacted(
                 continue
             if table == RECONCILED and not upkeep.dry_run:
                 Reconciled(lake).prune(VERSIONS)
-            yield compact_shared(lake, table, upkeep)
+            yield compact_shared(lake, table, upkeep, order)
         except Exception as problem:
             yield pipeline.cleared(problem, where)
 
@@ -239,18 +239,22 @@ def _chosen(
     return list(found.values()), errors
 
 
-def _shared_tables(pipeline: Pipeline) -> list[tuple[Lake, str]]:
-    """The tables that the loader keeps of its own work, each once."""
+def _shared_tables(pipeline: Pipeline) -> list[tuple[Lake, str, str]]:
+    """The tables that the loader keeps of its own work, each once, and how runs ask for rows."""
     from loader.ledger import TABLE as LEDGER
     from loader.reconcile.reconciled import TABLE as RECONCILED
     from loader.state.lake_table import LakeState
 
-    found: dict[tuple[str, str], Lake] = {}
+    found: dict[tuple[str, str], tuple[Lake, str, str]] = {}
     for source, _ in pipeline.sources:
         stores = pipeline.stores(source)
-        places = [(stores.lake, LEDGER), (stores.lake, RECONCILED)]
+        places = [
+            (stores.lake, LEDGER, "table_name asc nulls first, batch asc nulls first"),
+            (stores.lake, RECONCILED, ""),
+        ]
         if isinstance(stores.state, LakeState):
-            places.append((stores.state.lake, stores.state.table))
-        for lake, table in places:
-            found.setdefault((lake.schema, table), lake)
-    return [(lake, table) for (_, table), lake in found.items()]
+            state = stores.state
+            places.append((state.lake, state.table, "key asc nulls first, version asc nulls first"))
+        for lake, table, order in places:
+            found.setdefault((lake.schema, table), (lake, table, order))
+    return list(found.values())

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from loader.cli.state_stores import backends, held, stores_of
-from loader.errors import LoaderError, SpecError, StateError
+from loader.errors import LoaderError, NewerStateError, SpecError, StateError
 
 if TYPE_CHECKING:
     from loader.cli.command import Settings
@@ -119,6 +119,8 @@ def _read(file: IO[str]) -> dict[str, list[StateRow]]:
             ) from None
         try:
             TableState.from_json(row.value, row.key)
+        except NewerStateError as error:
+            raise NewerStateError(error.what, where=where, remedy=error.remedy) from None
         except StateError as error:
             raise StateError(error.what, where=where, remedy="Leave the line out") from None
         found.setdefault(row.key, []).append(row)
@@ -131,7 +133,7 @@ def _wanted(state: StateBackend, key: str, rows: list[StateRow], force: bool) ->
     Raises:
         StateError: where the backend has another value of the same or a newer version.
     """
-    from loader.state import StateRow
+    from loader.state import StateRow, TableState
     from loader.state.value import settled
 
     newest = settled([row for row in rows if row.version == rows[-1].version], _silent)
@@ -141,6 +143,8 @@ def _wanted(state: StateBackend, key: str, rows: list[StateRow], force: bool) ->
         return [row for row in rows if row.version < newest.version] + [newest]
     if there.value == newest.value:
         return []
+    if not force:
+        TableState.refuse_newer(there.value, key)
     if there.version >= newest.version and not force:
         raise StateError(
             f"the backend has version {there.version}, the file {newest.version}, and they differ",
@@ -177,6 +181,7 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
                 pipeline.prepare(source)
                 stores = pipeline.stores(source)
                 found, unreadable = raw_tables(stores, names)
+                batches = stores.ledger.batches(names)
             except Exception as problem:
                 told(f"source {source.name}", problem)
                 continue
@@ -191,8 +196,9 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
                 try:
                     with held(pipeline, [name]) as run_id:
                         # Read again: a run may have published until the table was held.
-                        commits = source_commits(stores.lake, table, names)
-                        done = rebuild_table(names, table, commits, stores, run_id, tell)
+                        known = batches.get(table, set())
+                        commits = source_commits(stores.lake, table, names, known)
+                        done = rebuild_table(names, table, commits, stores, run_id, tell, known)
                     rows.append((done.table, done.batches, done.states, done.syncs))
                 except Exception as problem:
                     told(f"table {name}", problem)

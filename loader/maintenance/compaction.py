@@ -36,6 +36,16 @@ READ_BY_LOADERS = dt.timedelta(hours=1)
 """How long a snapshot of the state or the ledger stays at least: a loader may be reading it."""
 
 
+_FEW = 5
+"""Of fewer data files, Iceberg rewrites none but those with deleted rows, and large ones."""
+
+_ROW_GROUP = "write.parquet.row-group-size-bytes"
+_ROW_GROUP_BYTES = 4 * 1024 * 1024  # smaller ones: many splits, and a long footer for each look
+
+_TARGET = 512 * 1024 * 1024
+"""Bytes that Iceberg writes into a file, where the table's properties name none."""
+
+
 @dataclass(frozen=True)
 class Raw:
     """A raw table as `loader compact` sees it.
@@ -120,7 +130,7 @@ def compact_raw(
     lease.acquire()
     try:
         with Heartbeat([lease]):
-            before = footprint(lake, raw.table)
+            was, before = _version(lake, raw.table), footprint(lake, raw.table)
             lake.discard(raw.table)
             gone, rows = _counted(lake, raw, upkeep, dependents)
             lease.confirm()
@@ -128,14 +138,18 @@ def compact_raw(
             rewrite_raw(lake, raw.table)
             keep_newest(lake, raw.table)
             expired = expiry.expire(lake, raw.table, upkeep.before_ms())
-            after, swept = _swept(lake, raw.table)
+            after, swept = _swept(lake, raw.table, was, before)
     finally:
         lease.release()
     return Compacted(raw.name, before, after, removed, expired, _noted(gone.note, swept))
 
 
-def compact_shared(lake: Lake, table: str, upkeep: Upkeep) -> Compacted:
+def compact_shared(lake: Lake, table: str, upkeep: Upkeep, order: str = "") -> Compacted:
     """Rewrites the small files of the state or the ledger, and expires old snapshots of it.
+
+    Args:
+        order: what runs ask for. Sorted by it, and in small groups of rows, a year of runs of
+            hundreds of tables costs a sync no more than its own table's rows.
 
     Raises:
         Timeout: where another process has been writing it for a minute.
@@ -143,20 +157,31 @@ def compact_shared(lake: Lake, table: str, upkeep: Upkeep) -> Compacted:
     before_ms = upkeep.before_ms(READ_BY_LOADERS)
     held: FileLock | nullcontext[None] = nullcontext() if upkeep.dry_run else lake.lock(table)
     with held:
-        before = footprint(lake, table)
+        was, before = _version(lake, table), footprint(lake, table)
         if upkeep.dry_run:
             expired = len(expiry.found(lake, table, before_ms))
             note = told(before.strays, 0)
             return Compacted(f"{lake.schema}.{table}", before, before, 0, expired, note)
-        rewrite(lake, table)
+        if order and _ROW_GROUP not in dict(lake.handle(table).properties()):
+            lake.set_properties(table, {_ROW_GROUP: str(_ROW_GROUP_BYTES)})
+        rewrite(lake, table, order)
         expired = expiry.expire(lake, table, before_ms)
-        after, swept = _swept(lake, table)
+        after, swept = _swept(lake, table, was, before)
     return Compacted(f"{lake.schema}.{table}", before, after, 0, expired, swept)
 
 
-def _swept(lake: Lake, table: str) -> tuple[Footprint, str]:
-    """The table without what killed runs left of it, and what to tell of that."""
-    found = footprint(lake, table)
+def _version(lake: Lake, table: str) -> str:
+    """What names a table's metadata as they are; the next commit has another."""
+    return str(lake.handle(table).operations().current().metadataFileLocation())
+
+
+def _swept(lake: Lake, table: str, was: str, before: Footprint) -> tuple[Footprint, str]:
+    """The table without what killed runs left of it, and what to tell of that.
+
+    Args:
+        was, before: its metadata and its size when compaction began; often nothing has changed.
+    """
+    found = before if _version(lake, table) == was else footprint(lake, table)
     try:
         deleted = sweep(lake, table, found)
     except (Py4JError, PySparkException) as problem:
@@ -196,10 +221,26 @@ def rewrite(lake: Lake, table: str, order: str = "", where: str = "") -> None:
     """
     given = {"strategy": "sort", "sort_order": order} if order else {}
     given |= {"where": where} if where else {}
-    _call(lake, "rewrite_data_files", table, given, {"delete-file-threshold": "1"})
-    # What marked removed rows may refer to files that are gone.
-    _call(lake, "rewrite_position_delete_files", table, options={"rewrite-all": "true"})
-    _call(lake, "rewrite_manifests", table)
+    files, deletes, size = _of_current(lake, table)
+    target = int(lake.handle(table).properties().get("write.target-file-size-bytes") or _TARGET)
+    if files >= _FEW or deletes or size >= target // 2:
+        _call(lake, "rewrite_data_files", table, given, {"delete-file-threshold": "1"})
+    if deletes:
+        # What marked removed rows may refer to files that are gone.
+        _call(lake, "rewrite_position_delete_files", table, options={"rewrite-all": "true"})
+    handle = lake.handle(table)
+    current = handle.currentSnapshot()
+    if current is not None and len(current.allManifests(handle.io())) > 1:
+        _call(lake, "rewrite_manifests", table)
+
+
+def _of_current(lake: Lake, table: str) -> tuple[int, int, int]:
+    """Data files, delete files and bytes of what a table says now, without a Spark job."""
+    current = lake.handle(table).currentSnapshot()
+    summary = current.summary() if current is not None else {}
+    told = ("total-data-files", "total-delete-files", "total-files-size")
+    files, deletes, size = (int(summary.get(key) or 0) for key in told)
+    return files, deletes, size
 
 
 def _counted(

@@ -116,8 +116,14 @@ class StateBackend(ABC):
         return TableState.from_json(row.value, key) if row is not None else None
 
     def write(self, key: str, state: TableState) -> StateRow | None:
-        """Adds the next version, unless the newest says the same already."""
+        """Adds the next version, unless the newest says the same already.
+
+        Raises:
+            NewerStateError: where a newer loader has written the newest.
+        """
         latest = self.latest(key)
+        for row in latest:
+            TableState.refuse_newer(row.value, key)
         value = state.to_json()
         if {row.value for row in latest} == {value}:
             return None

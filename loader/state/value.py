@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from loader.cursor import Cursor, CursorType, stored
-from loader.errors import StateError
+from loader.errors import NewerStateError, StateError
 from loader.window import BY_HAND
 
 FORMAT = 1
@@ -83,6 +83,7 @@ class TableState:
         """Reads a stored value.
 
         Raises:
+            NewerStateError: where a newer loader has written it.
             StateError: where the value is not one of ours. It is refused, as starting from
                 nothing would send every row again, and guessing could skip some.
         """
@@ -90,13 +91,7 @@ class TableState:
             value: Any = json.loads(text)
             if not isinstance(value, dict) or "batch" not in value:
                 raise ValueError("it is not a JSON object with a batch")
-            if _count(value.get("format", FORMAT), "format", 1) > FORMAT:
-                raise StateError(
-                    f"a newer loader has written the stored state (form {value['format']}, "
-                    f"this one knows {FORMAT})",
-                    where=f"state {key}",
-                    remedy="Upgrade the loader here: to go on with this one would lose rows",
-                )
+            _refuse_newer(_count(value.get("format", FORMAT), "format", 1), key)
             text_of, field, mark = (value.get(k) for k in ("cursor", "cursor_field", "mark"))
             base, backfill = value.get("base_generation"), value.get("backfill")
             cursor = None
@@ -123,6 +118,21 @@ class TableState:
                 where=f"state {key}",
                 remedy=_REMEDY,
             ) from None
+
+    @staticmethod
+    def refuse_newer(text: str, key: str) -> None:
+        """Refuses a value that a newer loader has written; any other passes.
+
+        Raises:
+            NewerStateError: what is written next would stand above it, and mean less.
+        """
+        try:
+            value: Any = json.loads(text)
+        except ValueError:
+            return
+        form = value.get("format") if isinstance(value, dict) else None
+        if isinstance(form, int):
+            _refuse_newer(form, key)
 
     def moved(self, cursor: Cursor | None, field: str | None) -> TableState:
         """The same state with another cursor; what was remembered with the old one is void."""
@@ -213,6 +223,15 @@ def moment_text(moment: dt.datetime) -> str:
     """A time as rows show it: ``2025-01-01 00:00:00.5``, in UTC, as Spark writes it."""
     text = moment.astimezone(dt.timezone.utc).replace(tzinfo=None).isoformat(sep=" ")
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _refuse_newer(form: int, key: str) -> None:
+    if form > FORMAT:
+        raise NewerStateError(
+            f"a newer loader has written the stored state (form {form}, this one knows {FORMAT})",
+            where=f"state {key}",
+            remedy="Upgrade the loader here: to go on with this one would lose rows",
+        )
 
 
 def _count(value: object, name: str, least: int) -> int:

@@ -26,7 +26,7 @@ from loader.pipeline import Outcome, Pipeline
 from loader.spec import load_spec
 from loader.watch import Watch
 from tests.crash import shop
-from tests.crash.steps import run_with
+from tests.crash.steps import Hook, run_with
 from tests.services import Database
 from tests.services.rest_catalog import RestCatalog
 from tests.sync.project import Project
@@ -190,6 +190,53 @@ def test_credentials_that_are_rotated_between_two_runs(
     secret.write_text("second\n")
     project.run()
     shop.assert_whole(project, database, ["orders"], [shop.FIRST, shop.ADDED + shop.UPDATED])
+    database.execute(f"drop owned by {user}", f"drop role {user}")
+
+
+def test_credentials_that_are_rotated_in_the_midst_of_a_run(
+    project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read before is kept; what comes after fails by name, until the variable is new."""
+    database, user, tables = postgres_database, f"midst_{project.schema}", ["first", "second"]
+    before, after = "old-Tr0ub4dor", "new-c0rrecthorse"
+    shop.create(database, tables)
+    database.execute(
+        f"create role {user} login password '{before}'",
+        f"grant select on all tables in schema public to {user}",
+    )
+    monkeypatch.setenv("ROTATED_PASSWORD", before)
+    options = {table: {"cursor_field": "at"} for table in tables}
+    password = "${ROTATED_PASSWORD}"
+    project.jdbc(database, tables, user=user, password=password, table_options=options)
+    project.run()
+    shop.change(database, tables)
+    ended = []
+
+    def rotate(step: str, name: str) -> None:
+        if step == "published" and not ended:
+            ended.append(name)
+            database.execute(f"alter role {user} password '{after}'")
+
+    pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
+    outcomes = list(pipeline.run(Watch(steps=Hook(rotate)), (), False, 1))
+    [lost] = [outcome for outcome in outcomes if outcome.error is not None]
+    assert [outcome.table for outcome in outcomes if outcome.error is None] == ended
+    assert str(lost.error).startswith(f"table {lost.table}: ")
+    assert "password authentication failed" in str(lost.error)
+    # the loop goes on with the old one: it says the same at each run, and writes no batch
+    for _ in range(2):
+        ran = project.loader("run")
+        assert ran.code == 1
+        [error] = ran.errors
+        assert "password authentication failed" in error
+        assert before not in ran.text
+    monkeypatch.setenv("ROTATED_PASSWORD", after)
+    ran = project.run()
+    assert ran.table(ended[0])["status"] == "nothing new"
+    assert ran.table(lost.table)["batch"] == 2
+    shop.assert_whole(project, database, tables, [shop.FIRST, shop.ADDED + shop.UPDATED])
+    errors = project.rows("select error from raw._cq_syncs where error is not null")
+    assert not [text for (text,) in errors if before in text or after in text]
     database.execute(f"drop owned by {user}", f"drop role {user}")
 
 

@@ -37,6 +37,9 @@ def test_by_itself_it_changes_no_row(shop: Shop, warehouse: Path) -> None:
     assert shop.head() == head
     state = shop.freed(ran, f"{shop.project.schema}._cq_state")
     assert (state["files_before"], state["files_after"]) == (8, 1)
+    # what a sync asks of a year of runs lies together: its own table's rows, then their batches
+    listed = shop.project.rows("select table_name, batch from raw._cq_syncs")
+    assert listed == sorted(listed, key=lambda row: (row[0], row[1] or 0))
     assert shop.project.run().table("shop.orders")["status"] == "nothing new"
     shop.proven()
 

@@ -147,21 +147,30 @@ def test_names_that_cannot_be_kept_are_refused_one_by_one(
         "create table taken (id int primary key, c int, _CQ_batch int)",
         'create table twins (id int primary key, c int, "C" int)',
         "create table _cq_syncs (id int primary key, c int)",
+        "create table _cq_locks (id int primary key, c int)",
+        "create table kept (id int primary key, c int)",
         "create schema a",
         "create table a.b (id int primary key, c int)",
         "create table a_b (id int primary key, c int)",
     )
-    names = ["fine", "taken", "twins", "_cq_syncs", "a.b", "a_b"]
+    names = ["fine", "taken", "twins", "_cq_syncs", "_cq_locks", "kept", "a.b", "a_b"]
     options = {name: {"cursor_field": "c"} for name in names}
     project.jdbc(postgres_database, names, table_options=options)
+    project.sources[0]["backend_options"] = {"table_name": "kept"}
+    project.write()
     ran = project.loader("run")
     assert ran.code == 1
     assert ran.table("shop.fine")["status"] == "synced"
     assert sorted(ran.errors) == [
         "source shop, tables: a_b and a.b would share the raw table a_b. "
         "Load one of them through a second source with another destination schema",
-        "table shop._cq_syncs: the raw table would be called _cq_syncs, as one of the loader's "
-        "own. Read it through a view of another name in the source",
+        *(
+            f"table shop.{name}: the raw table would be called {name}, and names that begin with "
+            "_cq_ are the loader's own. Read it through a view of another name in the source"
+            for name in ("_cq_locks", "_cq_syncs")
+        ),
+        "table shop.kept: the raw table would be called kept, as the state table of source shop. "
+        "Give backend_options.table_name of shop another name",
         "table shop.taken: the source has a column '_cq_batch', which the loader writes itself. "
         "Rename it, or read the others through a view in the source",
         "table shop.twins: Spark cannot read its columns: The column `c` already exists. Consider "

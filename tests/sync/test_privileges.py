@@ -6,7 +6,8 @@ import contextlib
 import re
 from pathlib import Path
 
-from tests.services import Database
+from tests.services import Database, Redis
+from tests.state.test_elsewhere import keep_in
 from tests.sync.project import Project
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -15,7 +16,9 @@ PASSWORD = "least-privileges"
 
 def _pasted(mark: str) -> list[str]:
     """The statements of the page's block that holds this text."""
-    blocks = re.findall(r"```sql\n(.*?)```", (ROOT / "docs/security.md").read_text(), re.DOTALL)
+    blocks = re.findall(
+        r"```(?:sql)?\n(.*?)```", (ROOT / "docs/security.md").read_text(), re.DOTALL
+    )
     [block] = [block for block in blocks if mark in block]
     block = re.sub(r"--.*", "", block).replace("…", PASSWORD)
     return [statement.strip() for statement in block.split(";") if statement.strip()]
@@ -75,3 +78,42 @@ def test_mariadb(project: Project, mariadb_database: Database) -> None:
         _synced(project, database, "loader")
     finally:
         database.execute("drop user if exists loader@'%'")
+
+
+def _kept(project: Project, database: Database, path: str, connection: str) -> None:
+    """Syncs with the cursors in a store; the role that is named there must be enough."""
+    _create(database)
+    options = {"orders": {"cursor_field": "at"}}
+    project.jdbc(database, ["orders"], table_options=options)
+    keep_in(project, path, connection)
+    assert project.run().table("shop.orders")["appended"] == 1
+    for command in (
+        ("state", "set", "shop.orders", "2024-01-01 00:00:00"),
+        ("run",),
+        ("state", "prune", "--keep", "1"),
+        ("state", "list"),
+        ("compact",),
+    ):
+        ran = project.loader(*command)
+        assert (ran.code, ran.errors) == (0, []), command
+
+
+def test_state_in_postgresql(project: Project, postgres_database: Database) -> None:
+    database = postgres_database
+    try:
+        database.execute(*_pasted("create schema loader_state"))
+        place = f"127.0.0.1:{database.server.port}/{database.name}"
+        _kept(project, database, "postgresql", f"postgresql://loader_state:{PASSWORD}@{place}")
+        held = "select table_schema from information_schema.tables where table_name = '_cq_state'"
+        assert database.query(held) == [("loader_state",)]
+    finally:
+        database.execute("drop owned by loader_state", "drop role loader_state")
+
+
+def test_state_in_redis(project: Project, postgres_database: Database, redis_server: Redis) -> None:
+    [acl] = _pasted("acl setuser")
+    redis_server.client().execute_command(*acl.split())
+    place = f"loader:{PASSWORD}@127.0.0.1:{redis_server.port}/0"
+    _kept(project, postgres_database, "redis", f"redis://{place}")
+    redis_server.client().acl_deluser("loader")
+    redis_server.client().flushall()

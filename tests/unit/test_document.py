@@ -103,6 +103,12 @@ def test_a_bomb_of_aliases_is_refused_at_once(text: str) -> None:
     assert time.monotonic() - began < 1
 
 
+@pytest.mark.parametrize("digits", ["1" * 5000, "0x" + "f" * 50_000])
+def test_a_number_that_nobody_means_is_refused(digits: str) -> None:
+    with pytest.raises(SpecError, match=r"loader.yml:1:4: .* a number of [\d,]+ digits"):
+        read_documents(f"a: {digits}", "loader.yml")
+
+
 def test_aliases_of_a_large_spec_are_not() -> None:
     tables = "\n".join(f"t{n}: *options" for n in range(10_000))
     assert len(read(f"o: &options {{a: 1, b: [1, 2]}}\n{tables}")) == 10_001

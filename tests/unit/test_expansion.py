@@ -131,6 +131,8 @@ def test_a_missing_or_unreadable_file_is_named(tmp_path: Path) -> None:
     assert f"there is no file {tmp_path}/pw" in error("${file:pw}", expansion(tmp_path))
     assert "cannot be read" in error("${file:.}", expansion(tmp_path))
     assert "not UTF-8" in error("${file:binary}", expansion(tmp_path))
+    endless = error("${file:/dev/zero}", expansion(tmp_path))
+    assert "/dev/zero holds more than 1,000,000 characters" in endless
 
 
 def test_references_give_the_other_documents_values() -> None:

@@ -235,6 +235,11 @@ def test_a_source_and_a_destination_may_share_a_name(tmp_path: Path) -> None:
         ),
         (
             "path: jdbc",
+            "path: jdbc\n  backend_options: {table_name: _CQ_locks}",
+            ["spec.backend_options.table_name: '_CQ_locks' is, or may become, another table"],
+        ),
+        (
+            "path: jdbc",
             "path: jdbc\n  backend_options: {connection: 'localhost:7777'}",
             ["not the connection of a destination", "@@plugins.<name"],
         ),

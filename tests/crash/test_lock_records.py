@@ -1,0 +1,113 @@
+"""What the records of a shared catalog's locks leave behind: nothing that grows."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from loader.catalog_owners import CatalogOwners
+from loader.errors import TableError
+from loader.lake import Lake
+from loader.lease import acquire_all
+from loader.owners import FileOwners, Owner
+from tests.crash.test_lease import EXPIRY, Clock, Elsewhere, _ago, _lake, _lease
+from tests.crash.test_lease import rest_catalog as rest_catalog
+from tests.crash.test_lease import shared_lake as shared_lake
+
+DAY = 86400.0
+
+
+def _there(lake: Lake) -> tuple[list[str], int, list[Path]]:
+    """Tags, snapshots and files of the table of records."""
+    handle = lake.handle("_cq_locks")
+    folder = Path(str(handle.location()).removeprefix("file:")) / "metadata"
+    files = [path for path in folder.iterdir() if not path.name.endswith(".crc")]
+    return sorted(map(str, handle.refs())), len(list(handle.snapshots())), files
+
+
+def test_runs_leave_nothing_of_their_locks(shared_lake: Lake, tmp_path: Path) -> None:
+    """Runs over three tables, some of which meet somebody else as they take them."""
+    owners = CatalogOwners(shared_lake)
+    for number in range(6):
+        mine: CatalogOwners = owners
+        if number % 3 == 0:
+            mine = Elsewhere(shared_lake, lambda: owners.swap("other", None, "{}"))
+        leases = [
+            _lease(tmp_path / "here", mine, f"run{number}", f"t{n}_{number % 2}") for n in range(3)
+        ]
+        assert acquire_all(leases) == [None] * 3
+        for lease in leases:
+            lease.confirm()
+            owners.give_sign(f"run{number}", _ago(0))
+            lease.release()
+        owners.give_sign(f"run{number}", None)
+        owners.swap("other", "{}", None)
+        assert _there(shared_lake)[:2] == ([], 0)
+    assert owners.sweep(DAY) == 0  # what was written for nothing is still young
+    owners.sweep(0)
+    assert len(_there(shared_lake)[2]) <= 7  # the last versions of the metadata, and the hint
+
+
+def test_records_that_are_damaged_are_named(spark: SparkSession, tmp_path: Path) -> None:
+    """The table of records, not the one that somebody wants to lock; and what to do about it."""
+    setting = "spark.sql.catalog.broken"
+    lake = _lake(
+        spark,
+        {
+            setting: "org.apache.iceberg.spark.SparkCatalog",
+            f"{setting}.type": "hadoop",
+            f"{setting}.warehouse": str(tmp_path / "broken"),
+            f"{setting}.cache-enabled": "false",
+            "spark.sql.defaultCatalog": "broken",
+        },
+    )
+    owners = CatalogOwners(lake)
+    assert owners.swap("orders", None, "{}")
+    newest = max(f for f in _there(lake)[2] if f.name.endswith(".metadata.json"))
+    newest.write_bytes(newest.read_bytes()[:200])
+    with pytest.raises(TableError) as refused:
+        _lease(tmp_path / "here", owners).acquire()
+    assert str(refused.value) == (
+        f"table raw._cq_locks: its metadata cannot be read: {newest.name} is damaged or missing. "
+        "It holds nothing but locks: drop it while no loader runs, and run again"
+    )
+
+
+def test_a_record_that_is_none_is_somebodys(tmp_path: Path) -> None:
+    """Cut off, of another kind or no text: nobody fails over it, and nobody ignores it."""
+    odd = {"run_id": 1, "host": [], "place": "", "pid": "x", "taken_at": 5}
+    for record in (b"{", b"\xff\xfe", b"[]", json.dumps(odd).encode()):
+        owners = FileOwners(tmp_path)
+        (tmp_path / "orders.owner").write_bytes(record)
+        clock = Clock()
+        taken = _lease(tmp_path, owners, clock=clock).acquire()
+        assert taken is not None
+        assert "run unknown, pid 0 on another machine" in taken
+        assert clock.time >= EXPIRY
+        (tmp_path / "orders.owner").unlink()
+
+
+def test_what_dead_runs_left_is_swept(shared_lake: Lake) -> None:
+    owners = CatalogOwners(shared_lake)
+    assert owners.sweep(DAY) == 0  # there is no such table yet
+    held = Owner.of("held", "another/1:1").to_json()
+    assert owners.swap("orders", None, held)
+    for run, ago in (("held", 3 * DAY), ("dead", 2 * DAY), ("lives", 5.0)):
+        owners.give_sign(run, _ago(ago))
+    written = Path(str(_there(shared_lake)[2][0])).parent / "snap-1-1-killed.avro"
+    written.write_bytes(b"a list of a commit that never came about")
+    young = written.with_name("snap-2-1-just-now.avro")
+    young.write_bytes(b"of one that may still come")
+    os.utime(written, (0, 0))
+    assert owners.sweep(DAY) == 2
+    assert (written.exists(), young.exists()) == (False, True)
+    assert _there(shared_lake)[0] == ["owner.orders", "run.held", "run.lives"]
+    assert owners.sweep(DAY) == 0
+    # a record that outlived its run goes with the next that takes the table, and its sign
+    assert owners.swap("orders", held, None)
+    owners.forget("held")
+    assert _there(shared_lake)[0] == ["run.lives"]

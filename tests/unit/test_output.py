@@ -1,0 +1,58 @@
+"""What a source says reaches a terminal as text: no escapes, no markup, no lines of its own."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+
+from loader.errors import TableError
+from loader.output import Output, Progress
+
+HOSTILE = "t\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202eor[bold]d[/]ers\nerror: all is lost"
+SHOWN = r"t\x1b]0;owned\x07\x1b[2J\x0d\x9b31m\u202eor[bold]d[/]ers\x0aerror: all is lost"
+
+
+def _event(output: Output) -> None:
+    output.event("done", HOSTILE, table=HOSTILE)
+
+
+def _warn(output: Output) -> None:
+    output.warning(HOSTILE)
+
+
+def _error(output: Output) -> None:
+    output.error(TableError(HOSTILE, where=HOSTILE, remedy=HOSTILE))
+
+
+def _table(output: Output) -> None:
+    output.table("table", ("table", "rows"), [(HOSTILE, 1)])
+
+
+@pytest.mark.parametrize("show", [_event, _warn, _error, _table])
+def test_what_a_source_says_is_text(
+    show: Callable[[Output], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    show(Output())
+    printed = "".join(capsys.readouterr())
+    assert SHOWN in printed
+    assert not set(printed) & set("\x1b\x07\r\x9b\u202e")
+
+
+def test_text_of_several_lines_keeps_them(capsys: pytest.CaptureFixture[str]) -> None:
+    Output().say(HOSTILE)
+    assert capsys.readouterr().out == SHOWN.replace(r"\x0a", "\n") + "\n"
+
+
+def test_the_live_lines_show_names_as_they_are() -> None:
+    output = Output()
+    output.err = Console(file=io.StringIO(), force_terminal=True, width=200)
+    progress = Progress(output, lambda table: None)
+    progress.phase(HOSTILE, "reading", 5)
+    console = Console(file=io.StringIO(), width=200)
+    console.print(progress._render())
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert SHOWN in printed
+    assert "\x1b]0" not in printed
