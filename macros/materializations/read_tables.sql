@@ -1,9 +1,10 @@
 {% macro read_tables(sql, columns, views, owner) -%}
     {#-
         The raw tables that a model reads: [{name, relation, id, head, floor, refreshes, built}], in the order in
-        which union_raw() lists them; without it, of its source() and ref() calls. Views and ephemeral models are looked through, down to the raw tables
-        behind them. A table that dbt builds stands for itself, `built`: its rows change in
-        ways that no batch tells of. A model that names its tables by itself reads one without a name.
+        which union_raw() lists them; without it, in that of its source() and ref() calls. Views and ephemeral models
+        are looked through, down to the raw tables behind them. A table that dbt builds stands for itself, `built`:
+        its rows change in ways that no batch tells of. A model that names its tables by itself reads one without a
+        name.
     -#}
     {%- set tables = [] -%}
     {%- for node in strandline.read_nodes(model.depends_on.nodes) -%}
