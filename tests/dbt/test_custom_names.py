@@ -18,7 +18,7 @@ NAMES = """
 
 {% macro generate_alias_name(custom_alias_name=none, node=none) -%}
     {%- set name = custom_alias_name or node.name -%}
-    {{ "T_" ~ name ~ " x" if node.resource_type == "model" else name }}
+    {{ "T_" ~ name if node.resource_type == "model" else name }}
 {%- endmacro %}
 """
 MODEL = """
@@ -72,7 +72,7 @@ def test_each_target_has_tables_and_watermarks_of_its_own(
         return result.message
 
     def payloads(target: str) -> list[tuple[str, str]]:
-        rows = named.rows(f"{target}_named_latest.`T_orders_latest x`")
+        rows = named.rows(f"{target}_named_latest.T_orders_latest")
         return sorted((one["payload"], one["label"]) for one in rows)
 
     assert build("dev") == {"BUILD to batch 1"}
@@ -83,17 +83,16 @@ def test_each_target_has_tables_and_watermarks_of_its_own(
     assert build("prod") == build("dev") == {"NO NEW BATCH"}
     assert payloads("dev") == payloads("prod") == [("a", "A"), ("b", "B")]
     # another target's tables are no reason to build anew, nor what --defer reads
-    named.run("compile", "--target", "prod")
+    named.run("compile", "--select", "stg_orders+", "--target", "prod")
     state = named.folder / "prod"
     state.mkdir()
     (state / "manifest.json").write_bytes((named.folder / "target" / "manifest.json").read_bytes())
     assert build("dev", "--defer", "--state", str(state)) == {"NO NEW BATCH"}
 
 
-@pytest.mark.parametrize("operation", ["rewrite_files", "expire_snapshots"])
-def test_run_operations_find_tables_of_odd_names(named: DbtProject, operation: str) -> None:
-    named.run("build", "--select", "codes", "stg_orders+", "--target", "dev")
-    table = "dev_named_latest.T_orders_latest x"
-    assert named.operation(operation, relation=table, alone=True)
-    [one] = named.run("run", "--select", "orders_latest", "--target", "dev").values()
-    assert one.message == "NO NEW BATCH"
+def test_run_operations_find_tables_of_odd_names(named: DbtProject, raw: RawSchema) -> None:
+    raw.create("`Odd Ones`", "id int")
+    raw.append("`Odd Ones`", 1, [{"id": 1}])
+    for table in (f"{raw.schema}.Odd Ones", "dev_named_latest.T_orders_latest"):
+        assert named.operation("rewrite_files", relation=table, alone=True)
+    assert not named.operation("rewrite_files", relation=f"{raw.schema}.Nobody", alone=True)
