@@ -18,7 +18,7 @@ NAMES = """
 
 {% macro generate_alias_name(custom_alias_name=none, node=none) -%}
     {%- set name = custom_alias_name or node.name -%}
-    {{ "T_" ~ name if node.resource_type == "model" else name }}
+    {{ "t_" ~ name if node.resource_type == "model" else name }}
 {%- endmacro %}
 """
 MODEL = """
@@ -72,7 +72,7 @@ def test_each_target_has_tables_and_watermarks_of_its_own(
         return result.message
 
     def payloads(target: str) -> list[tuple[str, str]]:
-        rows = named.rows(f"{target}_named_latest.T_orders_latest")
+        rows = named.rows(f"{target}_named_latest.t_orders_latest")
         return sorted((one["payload"], one["label"]) for one in rows)
 
     assert build("dev") == {"BUILD to batch 1"}
@@ -93,6 +93,6 @@ def test_each_target_has_tables_and_watermarks_of_its_own(
 def test_run_operations_find_tables_of_odd_names(named: DbtProject, raw: RawSchema) -> None:
     raw.create("`Odd Ones`", "id int")
     raw.append("`Odd Ones`", 1, [{"id": 1}])
-    for table in (f"{raw.schema}.Odd Ones", "dev_named_latest.T_orders_latest"):
+    for table in (f"{raw.schema}.Odd Ones", "dev_named_latest.t_orders_latest"):
         assert named.operation("rewrite_files", relation=table, alone=True)
     assert not named.operation("rewrite_files", relation=f"{raw.schema}.Nobody", alone=True)
