@@ -30,6 +30,12 @@
     {%- elif kind == "time" and strandline.utc_text(named[kind]) -%}
         {{ return({"kind": kind, "literal": "timestamp " ~ strandline.text_literal(strandline.utc_text(named[kind]))}) }}
     {%- endif -%}
+    {%- if kind == "time" and modules.re.match("^[0-9]+$", named[kind] | string | trim) -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": as_of is '" ~ named[kind] ~ "', a text, which would be a time. A batch is a number: as_of="
+            ~ named[kind] | trim ~ ", or {'batch': '" ~ named[kind] | trim ~ "'} where it comes as a text."
+        ) }}
+    {%- endif -%}
     {{ exceptions.raise_compiler_error(
         owner ~ ": as_of is " ~ as_of ~ ". Give a batch (7), a time in UTC ('2025-01-31 12:00:00'), "
         ~ "or an Iceberg snapshot or tag of the raw table ({'snapshot': 123} or {'tag': 'january'})."

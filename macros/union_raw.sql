@@ -6,7 +6,9 @@
 {% macro default__union_raw(relations) -%}
     {#-
         The versions of several raw tables, with `_cq_table` to tell them apart; a column that one
-        of them lacks is null there. Of a key in two of them the table that is listed later counts.
+        of them lacks is null there. Of a key in two of them the table that is listed later counts. The
+        comments tell the materializations which tables these are, in their order: the columns between them are
+        raw's, and no change of the SQL.
     -#}
     {%- set columns = {} -%}
     {%- set present = [] -%}
@@ -18,6 +20,11 @@
         {%- endfor -%}
         {%- do present.append(own) -%}
     {%- endfor -%}
+    {%- set names = [] -%}
+    {%- for relation in relations -%}
+        {%- do names.append(relation.schema ~ "." ~ relation.identifier) -%}
+    {%- endfor -%}
+    /* union_raw {{ strandline.veiled(tojson(names)) }} */
     {%- for relation in relations -%}
         {%- set own = present[loop.index0] %}
     select
@@ -28,4 +35,25 @@
     from {{ relation }} as versions
     {{- "\n    union all" if not loop.last }}
     {%- endfor %}
+    /* end of union_raw */
+{%- endmacro %}
+
+
+{% macro union_names(text) -%}
+    {#- The tables that union_raw() lists in a statement, in their order. -#}
+    {%- set names = [] -%}
+    {%- for listed in modules.re.findall("/\\* union_raw (hex:[0-9a-f]+) \\*/", text) -%}
+        {%- for name in fromjson(strandline.unveiled(listed)) if name not in names -%}
+            {%- do names.append(name) -%}
+        {%- endfor -%}
+    {%- endfor -%}
+    {{ return(names) }}
+{%- endmacro %}
+
+
+{% macro without_unions(text) -%}
+    {#- A statement without what union_raw() wrote of columns. -#}
+    {{ return(modules.re.sub(
+        "(/\\* union_raw hex:[0-9a-f]+ \\*/).*?/\\* end of union_raw \\*/", "\\1", text, flags=modules.re.DOTALL
+    )) }}
 {%- endmacro %}

@@ -16,12 +16,13 @@
 {% macro watermark(relation) -%}
     {#-
         What a table of a deduped_ materialization covers: {batches, said, exact, generation_floor,
-        snapshot_id, primary_key, cursor_field, row_filter, raw, raw_ids, definition, select, materialization}.
+        snapshot_id, primary_key, cursor_field, row_filter, raw, raw_ids, others, definition, select,
+        materialization}.
         `batches` ({raw table: newest batch}) is believed while the table's content is the one that it was
-        written for (`exact`). After a crash between merge and property, a rollback or a foreign write, the
-        newest batches among the table's own rows take its place: never above what was applied, at worst
-        a batch is merged again, which changes nothing. `said` is the property's all the same, for proofs:
-        a table that lost rows does not say so itself. none: not a table of ours.
+        written for (`exact`). After a crash between merge and property, a rollback or a foreign write, its
+        place is taken by the newest batches among the table's own rows, which say what was applied at most,
+        and build_plan() trusts the content no longer. `said` is the property's all the same, for proofs: a table
+        that lost rows does not say so itself. none: not a table of ours.
     -#}
     {%- set properties = strandline.table_properties(relation) -%}
     {%- if "strandline.watermark" not in properties -%}
@@ -34,7 +35,7 @@
         {%- do stored.update({"batches": {(stored.get("raw") or [""])[0]: stored["batch"]}}) -%}
     {%- endif -%}
     {%- do stored.update({
-        "exact": snapshot is not none and stored.get("snapshot_id") == snapshot,
+        "exact": strandline.same_content(relation, stored.get("snapshot_id"), snapshot),
         "materialization": properties.get("strandline.materialization", "deduped_latest"),
         "said": stored["batches"],
         "select": properties.get("strandline.select"),
@@ -46,13 +47,41 @@
 {%- endmacro %}
 
 
+{% macro same_content(relation, before, now) -%}
+    {#-
+        Whether nothing but rewrites of files lies between two snapshots of a table: Iceberg calls them
+        `replace`. Any other commit may have changed what the table says.
+    -#}
+    {%- if before == now -%}
+        {{ return(true) }}
+    {%- elif before is none or now is none -%}
+        {{ return(false) }}
+    {%- endif -%}
+    {%- set parents = {} -%}
+    {%- for row in run_query(
+        "select cast(snapshot_id as string), cast(parent_id as string) from " ~ relation
+        ~ ".snapshots as snapshots where operation = 'replace'"
+    ) -%}
+        {%- do parents.update({row[0]: row[1]}) -%}
+    {%- endfor -%}
+    {%- set reached = namespace(snapshot=now) -%}
+    {%- for step in parents if reached.snapshot in parents and reached.snapshot != before -%}
+        {%- set reached.snapshot = parents[reached.snapshot] -%}
+    {%- endfor -%}
+    {{ return(reached.snapshot == before) }}
+{%- endmacro %}
+
+
 {% macro own_batches(relation, names) -%}
-    {#- The newest batch of each raw table among a table's own rows. -#}
+    {#- The newest batch of each raw table among a table's own rows; 0 where they do not tell. -#}
     {%- set batches = {} -%}
     {%- for name in names -%}
         {%- do batches.update({name: 0}) -%}
     {%- endfor -%}
-    {%- if names | length == 1 -%}
+    {%- set columns = strandline.query_types("select * from " ~ relation) -%}
+    {%- if "_cq_batch" not in columns or (names | length > 1 and "_cq_table" not in columns) -%}
+        {{ return(batches) }}
+    {%- elif names | length == 1 -%}
         {%- do batches.update({names[0]: strandline.head_batch(relation) or 0}) -%}
     {%- elif names -%}
         {%- for row in run_query("select _cq_table, max(_cq_batch) from " ~ relation ~ " as versions group by 1") if row[0] in batches -%}
@@ -82,6 +111,7 @@
         "cursor_field": goal.cursor_field,
         "definition": goal.definition,
         "generation_floor": goal.floor,
+        "others": goal.others,
         "primary_key": goal.primary_key,
         "raw": goal.tables | map(attribute="name") | select | list,
         "raw_ids": raw_ids,

@@ -4,10 +4,8 @@
         {{ return(relation) }}
     {%- endif -%}
     {%- set schema, dot, table = relation.partition(".") -%}
-    {%- set named = api.Relation.create(
-        schema=schema if dot else strandline.raw_schema(), identifier=table if dot else relation
-    ) -%}
-    {%- if load_relation(named) is none -%}
+    {%- set named = strandline.exactly(schema if dot else strandline.raw_schema(), table if dot else relation) -%}
+    {%- if not strandline.exists(named) -%}
         {{ exceptions.raise_compiler_error(
             owner ~ ": there is no table " ~ named ~ ". Name it as schema.table."
         ) }}

@@ -11,11 +11,14 @@
 
     {%- do strandline.check_all_rows_asked(existing, target, owner) -%}
 
+    {%- do strandline.check_select_text(sql, owner) -%}
+    {%- do strandline.check_row_filter(materialization, owner) -%}
     {%- set selected = strandline.query_types(sql) -%}
+    {%- do strandline.check_column_types(selected, owner) -%}
     {%- set columns = selected.values() | map(attribute="name") | list -%}
     {%- set goal = strandline.goal(sql, columns, materialization, added_columns, owner) -%}
     {%- set covered = strandline.watermark(existing) if existing is not none and existing.is_iceberg else none -%}
-    {%- set plan = strandline.build_plan(covered, goal, owner) -%}
+    {%- set plan = strandline.build_plan(existing, covered, goal, owner) -%}
     {%- if plan.step == "merge" -%}
         {%- if config.get("contract").enforced -%}
             {%- do get_assert_columns_equivalent(strandline.versions_select(sql, goal, columns)) -%}
@@ -23,6 +26,7 @@
         {%- set differing = strandline.follow_schema(target, selected, owner) -%}
         {%- if differing -%}
             {%- do plan.update({"step": "build", "reason": "the type of " ~ differing | join(", ") ~ " changed"}) -%}
+            {%- do strandline.check_may_build(plan.reason, owner) -%}
         {%- endif -%}
     {%- endif -%}
     {%- if plan.step != "nothing" -%}
@@ -33,7 +37,7 @@
         {%- if plan.reason -%}
             {{ log(owner ~ ": built anew: " ~ plan.reason, info=true) }}
         {%- endif -%}
-        {%- if existing is not none and not existing.is_iceberg -%}
+        {%- if existing is not none and (not existing.is_iceberg or strandline.lost_partition(existing, materialization)) -%}
             {%- do adapter.drop_relation(existing) -%}
         {%- endif -%}
         {%- call statement("main") -%}
@@ -67,27 +71,44 @@
 {%- endmacro %}
 
 
+{% macro lost_partition(existing, materialization) -%}
+    {#-
+        Whether a table has no longer a column by which it is to be partitioned, as after a foreign `create or
+        replace`: Iceberg remembers the old column's partitions and refuses a new one of that name.
+    -#}
+    {%- set by = config.get("partition_by") or (["is_current"] if materialization == "deduped_history" else []) -%}
+    {%- set present = strandline.column_names(existing) | map("lower") | list -%}
+    {%- for name in ([by] if by is string else by) if modules.re.match("^\\w+$", name) and name | lower not in present -%}
+        {{ return(true) }}
+    {%- endfor -%}
+    {{ return(false) }}
+{%- endmacro %}
+
+
 {% macro goal(sql, columns, materialization, added_columns, owner) -%}
     {#-
-        What the table is to cover: {materialization, primary_key, cursor_field, row_filter, tables, floor,
-        generation, refreshes, definition}. Fixed before the first statement: a loader may run meanwhile.
-        `tables`: see read_tables(); build_plan() adds to each what is covered, `low`.
+        What the table is to cover: {materialization, primary_key, cursor_field, row_filter, tables, others,
+        floor, generation, refreshes, definition}. Fixed before the first statement: a loader may run meanwhile.
+        `tables`: see read_tables(); build_plan() adds to each what is covered, `low`. `others`: read_others().
     -#}
     {%- set primary_key = strandline.key_columns(config.get("primary_key"), owner) -%}
     {%- set cursor_field = config.get("cursor_field") -%}
     {%- do strandline.check_version_columns(columns, primary_key, cursor_field, added_columns, owner) -%}
-    {%- set tables = strandline.read_tables(sql, columns, owner) -%}
     {%- set views = strandline.read_views(model.depends_on.nodes) -%}
+    {%- set tables = strandline.read_tables(sql, columns, views, owner) -%}
     {%- set goal = {
         "materialization": materialization,
         "primary_key": primary_key,
         "cursor_field": cursor_field,
         "row_filter": config.get("row_filter"),
         "tables": tables,
+        "others": strandline.read_others(tables, owner),
         "floor": none,
         "generation": 0,
         "refreshes": [],
-        "definition": local_md5(tojson([sql, config.get("row_filter"), views], sort_keys=true)),
+        "definition": local_md5(strandline.without_unions(
+            tojson([sql, config.get("row_filter"), views], sort_keys=true)
+        )),
     } -%}
     {%- if materialization == "deduped_history" -%}
         {%- do goal.update({"generation": strandline.newest_generation(sql, tables)}) -%}

@@ -1,4 +1,4 @@
-{% macro build_plan(covered, goal, owner) -%}
+{% macro build_plan(existing, covered, goal, owner) -%}
     {#-
         Whether to build, to merge or to do nothing: {step, reason}. A build is always right, a merge is
         cheap. Each of the goal's tables gets its `low`, the batch up to which it is covered.
@@ -6,40 +6,78 @@
     {%- for table in goal.tables -%}
         {%- do table.update({"low": covered.batches.get(table.name, 0) if covered is not none else 0}) -%}
     {%- endfor -%}
-    {%- if covered is none or should_full_refresh() -%}
+    {%- if existing is none or should_full_refresh() -%}
+        {{ return({"step": "build", "reason": none}) }}
+    {%- elif covered is none -%}
+        {%- do strandline.check_may_build("it was not built by " ~ goal.materialization, owner) -%}
         {{ return({"step": "build", "reason": none}) }}
     {%- endif -%}
-    {%- set changed = strandline.changed_definition(covered, goal) -%}
-    {%- if changed and config.get("full_refresh") is false -%}
+    {%- set reason = strandline.reason_to_build(covered, goal) -%}
+    {%- if reason is none and not covered.exact
+        and not (config.get("full_refresh") is false and strandline.still_as_said(existing, covered)) -%}
+        {%- set reason = "its table was written by something else since its last build, or that build broke off" -%}
+    {%- endif -%}
+    {%- if reason -%}
+        {%- do strandline.check_may_build(reason, owner) -%}
+        {{ return({"step": "build", "reason": reason}) }}
+    {%- endif -%}
+    {%- for table in goal.tables if table.head > table.low -%}
+        {{ return({"step": "merge", "reason": none}) }}
+    {%- endfor -%}
+    {{ return({"step": "nothing", "reason": none}) }}
+{%- endmacro %}
+
+
+{% macro check_may_build(reason, owner) -%}
+    {#- A build from raw as it is now: where `full_refresh: false` says not to, nothing is written. -#}
+    {%- if config.get("full_refresh") is false -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": " ~ changed ~ ": " ~ this ~ " shows rows that may be gone or different, and its config "
+            owner ~ ": " ~ reason ~ ": " ~ this ~ " shows rows that may be gone or different, and its config "
             ~ "`full_refresh: false` forbids building it anew. Remove that for one build; or keep the table under "
             ~ "another name and drop it here."
         ) }}
     {%- endif -%}
-    {%- set lower = [] -%}
-    {%- set higher = [] -%}
-    {%- for table in goal.tables -%}
-        {%- if table.head < table.low -%}
-            {%- do lower.append("what it reads ends at batch " ~ table.head ~ ", it was built to batch " ~ table.low) -%}
-        {%- elif table.head > table.low -%}
-            {%- do higher.append(table.name) -%}
-        {%- endif -%}
-    {%- endfor -%}
+{%- endmacro %}
+
+
+{% macro reason_to_build(covered, goal) -%}
+    {#- Why a merge could not make the table what its model says; none where it could. -#}
+    {%- set changed = strandline.changed_definition(covered, goal) -%}
     {%- if changed -%}
-        {{ return({"step": "build", "reason": changed}) }}
+        {{ return(changed) }}
     {%- elif covered.materialization != goal.materialization -%}
-        {{ return({"step": "build", "reason": "it was materialized as " ~ covered.materialization}) }}
+        {{ return("it was materialized as " ~ covered.materialization) }}
     {%- elif covered.primary_key != goal.primary_key or covered.cursor_field != goal.cursor_field -%}
-        {{ return({"step": "build", "reason": "primary_key or cursor_field changed"}) }}
+        {{ return("primary_key or cursor_field changed") }}
     {%- elif covered.generation_floor != goal.floor -%}
-        {{ return({"step": "build", "reason": "delete_stale: a full refresh changed what it hides"}) }}
-    {%- elif strandline.shown_of(goal.tables) is not none and not covered.exact -%}
-        {{ return({"step": "build", "reason": "delete_stale: the table was written by others"}) }}
-    {%- elif lower -%}
-        {{ return({"step": "build", "reason": lower | first}) }}
+        {{ return("delete_stale: a full refresh changed what it hides") }}
     {%- endif -%}
-    {{ return({"step": "merge" if higher else "nothing", "reason": none}) }}
+    {%- for table in goal.tables if table.head < table.low -%}
+        {{ return("what it reads ends at batch " ~ table.head ~ ", it was built to batch " ~ table.low) }}
+    {%- endfor -%}
+    {{ return(none) }}
+{%- endmacro %}
+
+
+{% macro still_as_said(existing, covered) -%}
+    {#-
+        Whether a table still holds what its own SELECT says of its batches. Dearer than a build, so
+        asked only where a build is forbidden, as after one that broke off.
+    -#}
+    {%- if not covered.select -%}
+        {{ return(false) }}
+    {%- endif -%}
+    {%- set goal = strandline.covered_goal(covered) -%}
+    {%- set columns = strandline.query_types(covered.select).values() | map(attribute="name") | list -%}
+    {%- set place = ["_cq_batch", "_cq_seq"] + (["_cq_table"] if goal.tables | length > 1 else []) -%}
+    {%- set history = goal.materialization == "deduped_history" -%}
+    {%- set found = run_query("select count(*) from (" ~ strandline.differences(
+        existing,
+        strandline.versions_select(covered.select, goal, columns),
+        covered.primary_key + (place if history else []),
+        ""
+    ) ~ ") as differing") -%}
+    {{ return(found.columns[0].values()[0] | int == 0) }}
 {%- endmacro %}
 
 
@@ -56,13 +94,22 @@
             {%- do built.append(table.name) -%}
         {%- endif -%}
     {%- endfor -%}
+    {#- In their order, too, which decides on a key in two of them. -#}
+    {%- set was = covered.get("raw") or covered.said | list -%}
     {%- set now = goal.tables | map(attribute="name") | list -%}
     {%- if reloaded -%}
         {{ return(reloaded | join(", ") ~ " was dropped and loaded anew") }}
-    {%- elif covered.said | list | sort != now | sort -%}
-        {{ return("it read " ~ (covered.said | list | sort | join(", ") or "other tables") ~ ", now " ~ now | join(", ")) }}
+    {%- elif was != now -%}
+        {{ return("it read " ~ (was | join(", ") or "other tables") ~ ", now " ~ now | join(", ")) }}
     {%- elif covered.get("definition") and covered.definition != goal.definition -%}
         {{ return("its SQL, its row_filter or a view that it reads changed") }}
+    {%- elif covered.get("others", {}) != goal.others -%}
+        {%- set before = covered.get("others", {}) -%}
+        {%- set moved = [] -%}
+        {%- for name in (goal.others | list + before | list) | unique if goal.others.get(name) != before.get(name) -%}
+            {%- do moved.append(name) -%}
+        {%- endfor -%}
+        {{ return(moved | join(", ") ~ ", which it reads beside raw, changed") }}
     {%- elif built -%}
         {{ return(
             built | join(", ") ~ " is a table that dbt builds, whose rows may change without a new batch (as a view or "

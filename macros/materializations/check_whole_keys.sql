@@ -84,16 +84,13 @@
 
 
 {% macro raw_versions(tables, names) -%}
-    {#- Batch, place and some columns of all versions of the raw tables. -#}
-    {%- set many = tables | length > 1 -%}
+    {#- Batch, place, table and some columns of all versions of the raw tables. -#}
     {%- for table in tables %}
     select
         {%- for name in names %}
         {{ strandline.quoted(name) }},
         {%- endfor %}
-        {%- if many %}
         {{ strandline.text_literal(table.name) }} as _cq_table,
-        {%- endif %}
         _cq_batch,
         _cq_seq
     from {{ table.relation }} as versions
@@ -113,13 +110,9 @@
             {%- do renamed.append(key) -%}
         {%- endfor -%}
     {%- endfor -%}
-    {%- if renamed -%}
-        {%- do exceptions.warn(
-            owner ~ ": its SELECT leaves out " ~ number ~ " versions. If it is a filter on anything but the key, it is " ~ remedy
-        ) -%}
-        {{ return(none) }}
-    {%- endif -%}
-    {%- set keys = goal.primary_key | reject("equalto", "_cq_table") | list -%}
+    {#- Of a key that the SELECT renames or computes, what it leaves out does not tell the value. -#}
+    {%- set known = goal.primary_key | reject("in", renamed) | list -%}
+    {%- set keys = known | reject("equalto", "_cq_table") | list -%}
     {%- set place = ["_cq_batch", "_cq_seq"] + (["_cq_table"] if goal.tables | length > 1 else []) -%}
     {%- set left_out_sql -%}
         with kept as (
@@ -158,10 +151,15 @@
             min(_cq_batch)
         from left_out
         left semi join kept_keys
-            on {{ strandline.same_key(goal.primary_key, "left_out", "kept_keys") }}
+            on {{ strandline.same_key(known, "left_out", "kept_keys") if known else "true" }}
     {%- endset -%}
     {%- set found = run_query(left_out_sql).rows[0] -%}
-    {%- if found[0] -%}
+    {%- if found[0] and renamed -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": its SELECT leaves out " ~ found[0] ~ " versions, and raw has no column " ~ renamed | unique | join(", ")
+            ~ " to tell whether it keeps others of their keys. It is " ~ remedy
+        ) }}
+    {%- elif found[0] -%}
         {%- set example = [] -%}
         {%- for key in keys -%}
             {%- do example.append(key ~ " " ~ found[loop.index]) -%}

@@ -9,13 +9,29 @@
         goal.primary_key,
         goal.cursor_field,
         goal.tables | map(attribute="name") | list,
-        goal.row_filter
+        strandline.shown_newest(goal)
     ) }}
 {%- endmacro %}
 
 
+{% macro shown_newest(goal) -%}
+    {#-
+        The condition on the newest version of a key to be shown, tombstones aside; none where there is none.
+        Of several tables the last that had a key tells of it, also where a full refresh of that one no longer
+        found it: its generation is asked of the newest version, not of those that compete to be it.
+    -#}
+    {%- set conditions = [] -%}
+    {%- set shown = strandline.shown_of(goal.tables) if goal.tables | length > 1 else none -%}
+    {%- for condition in [goal.row_filter, shown if goal.materialization == "deduped_latest" else none] if condition -%}
+        {%- do conditions.append("(" ~ condition ~ "\n)") -%}
+    {%- endfor -%}
+    {{ return(conditions | join(" and ") or none) }}
+{%- endmacro %}
+
+
 {% macro shown_generations(sql, tables) -%}
-    {%- set shown = strandline.shown_of(tables) -%}
+    {#- Of one table the newest version is of the newest generation: overruled ones need not be read. -#}
+    {%- set shown = strandline.shown_of(tables) if tables | length == 1 else none -%}
     {%- if shown is none -%}
         {{ sql }}
     {%- else -%}
@@ -41,8 +57,8 @@
 {% macro hidden(goal) -%}
     {#- The condition on a version, once it is the newest, to keep its key out of the table. -#}
     {#- As plain as it can be: Iceberg leaves out files without tombstones. -#}
-    _cq_deleted{% if goal.row_filter %} or not coalesce(({{ goal.row_filter }}
-    ), false){% endif %}
+    {%- set shown = strandline.shown_newest(goal) -%}
+    _cq_deleted{% if shown %} or not coalesce({{ shown }}, false){% endif %}
 {%- endmacro %}
 
 

@@ -39,8 +39,8 @@
 
 {% macro query_types(sql) -%}
     {#-
-        The columns of a SELECT, by their names in lower case: {name, type}. Nothing is run. DESCRIBE shortens
-        a struct of many fields; typeof() spells it in full.
+        The columns of a SELECT, by their names in lower case: {name, type}, as Iceberg stores the type. Nothing is
+        run. DESCRIBE shortens a struct of many fields; typeof() spells it in full.
     -#}
     {%- set types = {} -%}
     {%- set shortened = [] -%}
@@ -66,7 +66,17 @@
             {%- do types[name | lower].update({"type": row[loop.index0]}) -%}
         {%- endfor -%}
     {%- endif -%}
+    {%- for column in types.values() -%}
+        {%- do column.update({"type": strandline.stored_type(column.type)}) -%}
+    {%- endfor -%}
     {{ return(types) }}
+{%- endmacro %}
+
+
+{% macro stored_type(type) -%}
+    {#- Iceberg knows no integer below int, and text of no length. A colon follows the name of a field, no type. -#}
+    {%- set small = modules.re.sub("(^|[<:,])(tinyint|smallint)(?=$|[>,])", "\\1int", type) -%}
+    {{ return(modules.re.sub("(^|[<:,])(var)?char\\([0-9]+\\)(?=$|[>,])", "\\1string", small)) }}
 {%- endmacro %}
 
 

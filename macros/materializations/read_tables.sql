@@ -1,9 +1,10 @@
-{% macro read_tables(sql, columns, owner) -%}
+{% macro read_tables(sql, columns, views, owner) -%}
     {#-
-        What a model reads, in the order of its source() and ref() calls: [{name, relation, id, head,
-        floor, refreshes, built}]. Views and ephemeral models are looked through, down to the raw tables
-        behind them. A table that dbt builds stands for itself, `built`: its rows change in
-        ways that no batch tells of. A model that names its tables by itself reads one without a name.
+        The raw tables that a model reads: [{name, relation, id, head, floor, refreshes, built}], in the order in
+        which union_raw() lists them; without it, in that of its source() and ref() calls. Views and ephemeral models
+        are looked through, down to the raw tables behind them. A table that dbt builds stands for itself, `built`:
+        its rows change in ways that no batch tells of. A model that names its tables by itself reads one without a
+        name.
     -#}
     {%- set tables = [] -%}
     {%- for node in strandline.read_nodes(model.depends_on.nodes) -%}
@@ -20,6 +21,14 @@
             }) -%}
         {%- endif -%}
     {%- endfor -%}
+    {%- set listed = strandline.union_names(tojson([sql, views])) -%}
+    {%- if tables | map(attribute="name") | reject("in", listed) | list == [] -%}
+        {%- set unsorted = tables -%}
+        {%- set tables = [] -%}
+        {%- for name in listed -%}
+            {%- do tables.extend(unsorted | selectattr("name", "equalto", name)) -%}
+        {%- endfor -%}
+    {%- endif -%}
     {%- if tables | length > 1 and "_cq_table" not in columns | map("lower") | list -%}
         {{ exceptions.raise_compiler_error(
             owner ~ ": it reads " ~ tables | map(attribute="name") | join(" and ") ~ ", whose batches are numbered each by "

@@ -123,6 +123,10 @@ class DbtProject:
             self.install()
         return self._invoke("parse").result
 
+    def operation(self, name: str, **arguments: Any) -> bool:
+        """A run-operation; whether it ended well."""
+        return bool(self._invoke("run-operation", name, "--args", json.dumps(arguments)).success)
+
     def rows(self, relation: str) -> list[dict[str, Any]]:
         """The rows of a table in the target schema, or of a name with a schema."""
         name = relation if "." in relation else f"{self.schema}.{relation}"

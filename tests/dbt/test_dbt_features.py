@@ -174,6 +174,37 @@ def test_show(company: Company) -> None:
     assert set(said(shown).values()) == {"success"}
 
 
+def test_unit_tests(company: Company) -> None:
+    """They run the model's own SELECT: given versions in, versions out, and nothing is built."""
+    given = "select 1 as id, 'b' as payload, 7 as _cq_batch"
+    expected = {"format": "sql", "rows": given}
+    tests = []
+    for name in MODELS:
+        rows = {"input": "ref('stg_orders')", "format": "sql", "rows": given}
+        tests.append({"name": f"unit_{name}", "model": name, "given": [rows], "expect": expected})
+    wrong = {"format": "sql", "rows": given.replace("'b'", "'c'")}
+    tests.append({**tests[0], "name": "unit_wrong", "expect": wrong})
+    path = company.project.folder / "models" / "unit_tests.yml"
+    before = {
+        name: company.project.spark.table(in_production(company, name)).count() for name in MODELS
+    }
+    path.write_text(yaml.safe_dump({"unit_tests": tests}))
+    try:
+        results = company.run("test", "--select", "test_type:unit", "--target", "prod")
+    finally:
+        path.unlink()
+    assert said(results) == {
+        **dict.fromkeys((f"unit_{name}" for name in MODELS), "pass"),
+        "unit_wrong": "fail",
+    }
+    for name, rows in before.items():
+        assert company.project.spark.table(in_production(company, name)).count() == rows
+
+
+def in_production(company: Company, table: str) -> str:
+    return f"prod_{company.project.schema}.{table}"
+
+
 def test_settings_of_tests(company: Company) -> None:
     """severity, warn_if, limit, store_failures: dbt's own, on a proof that fails."""
     table = f"dev_{company.project.schema}.orders_latest"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from loader.veil import unveiled, veiled
 from tests.dbt.dbtproject import DbtProject
 from tests.dbt.rawtables import RawSchema, Row
 
@@ -151,7 +153,7 @@ def test_column_added_in_raw(shop: Shop) -> None:
 
 
 def test_rolled_back_target_heals(shop: Shop) -> None:
-    """The watermark belongs to a snapshot that is no longer current: batches are merged again."""
+    """The watermark belongs to a snapshot that is no longer current."""
     shop.raw.append("rolled", 1, [row(1, 1, "1"), row(2, 1, "1"), row(3, 1, "1")])
     shop.build("rolled")
     shop.raw.append("rolled", 2, [row(1, 2, "2"), row(2, 2, _deleted=True)])
@@ -161,12 +163,12 @@ def test_rolled_back_target_heals(shop: Shop) -> None:
         f"call lake.system.rollback_to_snapshot('{shop.project.schema}.rolled', {first})"
     )
     assert shop.latest("rolled") == {1: "1", 2: "1", 3: "1"}
-    assert shop.build("rolled") == "MERGE to batch 2"
+    assert shop.build("rolled") == "BUILD to batch 2"
     assert shop.latest("rolled") == {1: "2", 3: "1"}
 
 
 def test_crash_between_merge_and_watermark(shop: Shop) -> None:
-    """The old watermark with the new rows: merging the batch twice changes nothing."""
+    """The old watermark with the new rows: nothing tells a merge of ours from a foreign one."""
     shop.raw.append("crashed", 1, [row(1, 1, "1"), row(2, 1, "1")])
     shop.build("crashed")
     table = f"{shop.project.schema}.crashed"
@@ -177,7 +179,7 @@ def test_crash_between_merge_and_watermark(shop: Shop) -> None:
     stored = before["strandline.watermark"]
     spark.sql(f"alter table {table} set tblproperties ('strandline.watermark' = '{stored}')")
     shop.raw.append("crashed", 3, [row(1, 1, "late")])
-    assert shop.build("crashed") == "MERGE to batch 3"
+    assert shop.build("crashed") == "BUILD to batch 3"
     assert shop.latest("crashed") == {2: "1", 3: "3"}
 
 
@@ -239,7 +241,7 @@ def test_a_foreign_compaction_is_no_difference(shop: Shop) -> None:
     shop.build("foreign")
     shop.project.spark.sql(f"delete from {name} where id = 4")
     assert matches_raw(shop, "foreign") == "fail"
-    assert shop.build("foreign") == "MERGE to batch 3"
+    assert shop.build("foreign") == "BUILD to batch 3"
     assert matches_raw(shop, "foreign") == "pass"
 
 
@@ -319,6 +321,15 @@ def test_only_new_files_are_read(shop: Shop) -> None:
     assert files_read(spark, f"{raw.schema}.pruned", begun) == 1
 
 
+def confirm(spark: SparkSession, table: str) -> None:
+    """Makes a table's content what its watermark was written for."""
+    listed = spark.sql(f"show tblproperties {table}").collect()
+    [stored] = [one[1] for one in listed if one[0] == "strandline.watermark"]
+    [[snapshot]] = spark.sql(f"select cast(snapshot_id as string) from {table}.refs").collect()
+    text = veiled(json.dumps({**json.loads(unveiled(stored)), "snapshot_id": snapshot}))
+    spark.sql(f"alter table {table} set tblproperties ('strandline.watermark' = '{text}')")
+
+
 def test_small_files_are_put_together_once(shop: Shop) -> None:
     """Delete files go as well: left behind, they would make every build rewrite the table."""
     raw, spark = shop.raw, shop.project.spark
@@ -334,6 +345,7 @@ def test_small_files_are_put_together_once(shop: Shop) -> None:
     spark.table(table).repartition(18).writeTo(table).overwrite(f.lit(True))
     spark.sql(f"delete from {table} where id % 2 = 0")
     assert newest("data", "delete")[1:] == ("18", "18")
+    confirm(spark, table)
     raw.append("small_files", 2, [row(key, 2, "new") for key in range(200)])
     shop.build("small_files")
     _, data, deletes = newest("data", "delete")

@@ -1,0 +1,80 @@
+"""A shop of raw tables, with models written as the cases need them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from tests.dbt.dbtproject import DbtProject, Result
+from tests.dbt.rawtables import RawSchema, Row
+
+COLUMNS = "id int, cursor int, status string"
+META = (
+    "_cq_source_name, _cq_sync_time, _cq_batch, _cq_seq, _cq_row_hash, _cq_deleted, _cq_generation"
+)
+STAGED = f"select id, cursor, %s, {META} from {{{{ source('shop', '%s') }}}}"
+READS = "select * from {{ source('shop', '%s') }}"
+
+
+def row(key: int, cursor: int, status: str | None = "open", **more: Any) -> Row:
+    return {"id": key, "cursor": cursor, "status": status, **more}
+
+
+def gone(key: int, cursor: int) -> Row:
+    """A tombstone: nothing but the key and its place."""
+    return {"id": key, "cursor": cursor, "status": None, "_deleted": True}
+
+
+class Shop:
+    """One raw table per case, models written as the cases need them."""
+
+    def __init__(self, project: DbtProject, raw: RawSchema, tables: Sequence[str]) -> None:
+        self.project, self.raw = project, raw
+        for table in tables:
+            raw.create(table, COLUMNS)
+        self.project.write(
+            "models/sources.yml",
+            {
+                "sources": [
+                    {"name": "shop", "schema": raw.schema, "tables": [{"name": t} for t in tables]}
+                ]
+            },
+        )
+
+    def model(self, name: str, select: str, kind: str = "deduped_latest", **config: Any) -> None:
+        """Writes a model and its proof."""
+        settings: dict[str, Any] = {"materialized": kind}
+        proof = []
+        if kind.startswith("deduped"):
+            settings |= {"primary_key": "id", "cursor_field": "cursor"}
+            proof = [f"strandline.{kind.removeprefix('deduped_')}_matches_raw"]
+        settings |= config
+        given = ", ".join(f"{key}={value!r}" for key, value in settings.items())
+        self.project.write(f"models/{name}.sql", f"{{{{ config({given}) }}}}\n{select}")
+        self.project.write(f"models/{name}.yml", {"models": [{"name": name, "data_tests": proof}]})
+
+    def run(self, *command: str) -> dict[str, Result]:
+        return self.project.run(*command)
+
+    def build(self, *models: str, flags: tuple[str, ...] = ()) -> str:
+        """Builds and proves; returns what dbt said of the last model, with its proof's answer."""
+        return self.messages(*models, flags=flags)[models[-1]]
+
+    def messages(self, *models: str, flags: tuple[str, ...] = ()) -> dict[str, str]:
+        """The same of each of the models: one command for all is one reading of the project."""
+        results = self.run("build", "--select", *models, *flags)
+        proofs = {one.status for name, one in results.items() if "matches_raw" in name}
+        assert proofs <= {"pass", "skipped"}, results
+        return {name: re.sub(r"\s+", " ", results[name].message) for name in models}
+
+    def open_ids(self, model: str) -> dict[int, str]:
+        return {one["id"]: one["status"] for one in self.project.rows(model)}
+
+    def has(self, model: str) -> bool:
+        """Whether a model was built."""
+        return self.project.spark.catalog.tableExists(f"{self.project.schema}.{model}")
+
+    def proof(self, model: str) -> Result:
+        [result] = self.run("test", "--select", model).values()
+        return result

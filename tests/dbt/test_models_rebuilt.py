@@ -1,0 +1,212 @@
+"""What a merge cannot make right is built anew, or refused where that is forbidden."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.dbt.dbtproject import DbtProject
+from tests.dbt.rawtables import RawSchema
+from tests.dbt.shop import READS, Shop, row
+
+TABLES = [
+    "written", "forbidden", "stuck", "stale", "typed", "old", "new", "beside", "small", "eu", "us",
+]  # fmt: skip
+FORBIDS = "`full_refresh: false` forbids building it anew"
+
+
+@pytest.fixture(scope="module")
+def shop(project: DbtProject, raw: RawSchema) -> Shop:
+    return Shop(project, raw, TABLES)
+
+
+def test_a_table_that_something_else_wrote(shop: Shop) -> None:
+    """Its properties outlive `create or replace`: the watermark is that of one snapshot."""
+    kinds, spark = ("latest", "history"), shop.project.spark
+    shop.raw.append("written", 1, [row(1, 1), row(2, 1)])
+    shop.raw.append("written", 2, [row(1, 2, "shut")])
+
+    def models(kind: str = "", **config: Any) -> None:
+        for name in kinds:
+            shop.model(name, READS % "written", kind or f"deduped_{name}", **config)
+
+    def foreign(statement: str) -> None:
+        for name in kinds:
+            spark.sql(statement.format(t=f"{shop.project.schema}.{name}"))
+
+    models()
+    assert shop.messages(*kinds) == dict.fromkeys(kinds, "BUILD to batch 2")
+    # for one run an ordinary table, whose rows are of the newest batch, too
+    models("table", file_format="iceberg")
+    shop.run("run", "--select", *kinds)
+    models()
+    assert {one.status for one in shop.run("test", "--select", *kinds).values()} == {"fail"}
+    assert shop.messages(*kinds) == dict.fromkeys(kinds, "BUILD to batch 2")
+    foreign("create or replace table {t} using iceberg as select 1 as id")
+    assert {one.status for one in shop.run("test", "--select", *kinds).values()} == {"fail"}
+    assert shop.messages(*kinds) == dict.fromkeys(kinds, "BUILD to batch 2")
+    foreign(
+        "call lake.system.rewrite_data_files(table => '{t}', options => map('rewrite-all', 'true'))"
+    )
+    assert shop.messages(*kinds) == dict.fromkeys(kinds, "NO NEW BATCH")
+
+
+def test_where_a_build_anew_is_forbidden(shop: Shop) -> None:
+    """A build that broke off goes on; foreign rows are not merged upon."""
+    table, spark = f"{shop.project.schema}.forbidden", shop.project.spark
+    shop.raw.append("forbidden", 1, [row(1, 1), row(2, 1)])
+    shop.model("forbidden", READS % "forbidden", full_refresh=False)
+    shop.build("forbidden")
+    listed = spark.sql(f"show tblproperties {table}").collect()
+    [before] = [one[1] for one in listed if one[0] == "strandline.watermark"]
+    shop.raw.append("forbidden", 2, [row(3, 1)])
+    assert shop.build("forbidden") == "MERGE to batch 2"
+    spark.sql(f"alter table {table} set tblproperties ('strandline.watermark' = '{before}')")
+    shop.raw.append("forbidden", 3, [row(2, 2, "shut")])
+    assert shop.build("forbidden") == "MERGE to batch 3"
+    assert shop.open_ids("forbidden") == {1: "open", 2: "shut", 3: "open"}
+    spark.sql(f"delete from {table} where id = 1")
+    message = shop.build("forbidden")
+    assert "was written by something else since its last build" in message
+    assert FORBIDS in message
+    shop.model("forbidden", READS % "forbidden")
+    assert shop.build("forbidden") == "BUILD to batch 3"
+
+
+def test_every_reason_to_build_anew_is_refused_where_that_is_forbidden(shop: Shop) -> None:
+    shop.raw.append("stuck", 1, [row(1, 1), row(2, 1)])
+    for table in ("typed", "stale"):
+        shop.raw.append(table, 1, [row(1, 1), row(2, 1)])
+
+    def models(**changed: dict[str, Any]) -> dict[str, str]:
+        """What dbt says of one model for each reason; only its reason differs from before."""
+        for name in ("key", "cursor", "kind", "plain", "stale", "typed"):
+            config = {"kind": "deduped_latest", **changed.get(name, {})}
+            if config["kind"].startswith("deduped"):
+                config["full_refresh"] = False
+            source = name if name in TABLES else "stuck"
+            shop.model(f"stuck_{name}", READS % source, **config)
+        return shop.messages(*(f"stuck_{name}" for name in reasons))
+
+    reasons = {
+        "key": "primary_key or cursor_field changed",
+        "cursor": "primary_key or cursor_field changed",
+        "kind": "it was materialized as deduped_latest",
+        "plain": "it was not built by deduped_latest",
+        "stale": "delete_stale: a full refresh changed what it hides",
+        "typed": "the type of status changed",
+    }
+    built = models(plain={"kind": "table", "file_format": "iceberg"})
+    assert FORBIDS not in " ".join(built.values())
+    shop.raw.syncs("stale", [{"batch": 1, "mode": "full_refresh"}])
+    typed = f"alter table {shop.raw.schema}.typed"
+    shop.raw.spark.sql(f"{typed} drop column status")
+    shop.raw.spark.sql(f"{typed} add columns (status int)")
+    shop.raw.append("typed", 2, [{"id": 1, "cursor": 2, "status": 7}])
+    told = models(
+        key={"primary_key": ["id", "status"]},
+        cursor={"cursor_field": "_cq_sync_time"},
+        kind={"kind": "deduped_history"},
+        stale={"delete_stale": True},
+    )
+    for name, reason in reasons.items():
+        assert reason in told[f"stuck_{name}"]
+        assert FORBIDS in told[f"stuck_{name}"]
+        assert len(shop.project.rows(f"stuck_{name}")) == 2
+
+
+def test_of_a_key_in_two_tables_the_later_in_the_list_tells(shop: Shop) -> None:
+    """Whatever the order of the source() calls; also where its full refresh no longer finds it."""
+    shop.raw.append("old", 1, [row(1, 1, "old"), row(2, 1, "old"), row(3, 1, "old")])
+    shop.raw.append("new", 1, [row(1, 1, "new"), row(2, 1, "new")])
+    select = (
+        "{% set renamed, before = source('shop', 'new'), source('shop', 'old') %}\n"
+        "select * from ({{ strandline.union_raw([before, renamed]) }}) as orders"
+    )
+    shop.model("stg_renamed", select, "ephemeral")
+    for kind in ("latest", "history"):
+        read = "select * from {{ ref('stg_renamed') }}" if kind == "history" else select
+        shop.model(f"renamed_{kind}", read, f"deduped_{kind}", delete_stale=True)
+
+    def shown() -> dict[int, str]:
+        messages = shop.messages("renamed_latest", "renamed_history")
+        assert len({message.split()[0] for message in messages.values()}) == 1, messages
+        rows = shop.project.rows("renamed_history")
+        current = {one["id"]: one["status"] for one in rows if one["is_current"]}
+        assert shop.open_ids("renamed_latest") == current
+        return current
+
+    assert shown() == {1: "new", 2: "new", 3: "old"}
+    shop.raw.append("new", 2, [row(1, 2, "new")], generation=2)
+    shop.raw.syncs("new", [{"batch": 2, "mode": "full_refresh", "generation": 2}])
+    assert shown() == {1: "new", 3: "old"}
+    shop.raw.append("old", 2, [row(2, 5, "old"), row(4, 1, "old")])
+    shop.raw.append("new", 3, [row(3, 1, "now")], generation=2)
+    assert shown() == {1: "new", 3: "now", 4: "old"}
+
+
+def test_what_is_joined_beside_raw(shop: Shop) -> None:
+    """A seed, a table of others, a model: a change of their rows reaches old rows, too."""
+    raw, spark = shop.raw, shop.project.spark
+    spark.sql(f"create table {raw.schema}.rates using iceberg as select 1 as id, 2 as rate")
+    shop.project.write(
+        "models/others.yml",
+        {"sources": [{"name": "others", "schema": raw.schema, "tables": [{"name": "rates"}]}]},
+    )
+    shop.model("rated", "select * from {{ source('others', 'rates') }}", "ephemeral")
+    shop.project.write("seeds/names.csv", "status,label\nopen,Open\n")
+    raw.append("beside", 1, [row(1, 1)])
+    shop.model(
+        "beside",
+        f"select o.*, n.label, r.rate from ({READS % 'beside'}) as o "
+        "left join {{ ref('names') }} as n on o.status = n.status "
+        "left join {{ ref('rated') }} as r on o.id = r.id",
+    )
+    assert shop.build("names", "beside") == "BUILD to batch 1"
+    # dbt writes a seed again at each build; its rows are the same
+    assert shop.build("names", "beside") == "NO NEW BATCH"
+    raw.append("beside", 2, [row(2, 1)])
+    assert shop.build("beside") == "MERGE to batch 2"
+    shop.project.write("seeds/names.csv", "status,label\nopen,Opened\n")
+    shop.run("seed")
+    assert shop.proof("beside").status == "fail"
+    assert shop.build("beside") == "BUILD to batch 2"
+    assert {one["label"] for one in shop.project.rows("beside")} == {"Opened"}
+    spark.sql(f"update {raw.schema}.rates set rate = 3")
+    assert shop.build("beside") == "BUILD to batch 2"
+    assert [one["rate"] for one in shop.project.rows("beside") if one["id"] == 1] == [3]
+    assert shop.build("beside") == "NO NEW BATCH"
+
+
+def test_types_that_iceberg_stores_as_others(shop: Shop) -> None:
+    more = (
+        "cast(1 as smallint) as small, cast('x' as varchar(3)) as short, "
+        "named_struct('smallint', cast(1 as tinyint), 'b', array(cast(1 as smallint))) as inner"
+    )
+    for kind in ("latest", "history"):
+        shop.model(f"small_{kind}", READS.replace("*", f"*, {more}") % "small", f"deduped_{kind}")
+    shop.raw.append("small", 1, [row(1, 1)])
+    shop.build("small_latest", "small_history")
+    shop.raw.append("small", 2, [row(1, 2), row(2, 1)])
+    both = ("small_latest", "small_history")
+    assert shop.messages(*both) == dict.fromkeys(both, "MERGE to batch 2")
+
+
+def test_a_union_follows_a_column_that_raw_gains(shop: Shop) -> None:
+    """union_raw() writes raw's columns into the SQL, which is no change of the model."""
+    both = "source('shop', 'eu'), source('shop', 'us')"
+    union = f"select * from ({{{{ strandline.union_raw([{both}]) }}}}) as both"
+    for kind in ("latest", "history"):
+        shop.model(f"union_{kind}", union, f"deduped_{kind}", full_refresh=False)
+    shop.raw.append("eu", 1, [row(1, 1)])
+    shop.raw.append("us", 1, [row(2, 1)])
+    shop.build("union_latest", "union_history")
+    shop.raw.spark.sql(f"alter table {shop.raw.schema}.us add columns (note string)")
+    told = shop.messages("union_latest", "union_history")
+    assert set(told.values()) == {"NO NEW BATCH"}
+    shop.raw.append("us", 2, [row(2, 2, note="n")])
+    told = shop.messages("union_latest", "union_history")
+    assert {message.split()[0] for message in told.values()} == {"MERGE"}
+    notes = {one["id"]: one["note"] for one in shop.project.rows("union_latest")}
+    assert notes == {1: None, 2: "n"}

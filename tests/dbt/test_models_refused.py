@@ -1,0 +1,88 @@
+"""Models that cannot be built: one clear message each, before anything is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.dbt.dbtproject import DbtProject
+from tests.dbt.rawtables import RawSchema
+from tests.dbt.shop import META, READS, Shop, gone, row
+
+READ = READS % "orders"
+RENAMED = f"select id as order_id, cursor, status, {META} from {{{{ source('shop', 'orders') }}}}"
+UNION = "select * from ({{ strandline.union_raw([source('shop', 'orders')]) }}) as orders"
+
+
+@pytest.fixture(scope="module")
+def shop(project: DbtProject, raw: RawSchema) -> Shop:
+    shop = Shop(project, raw, ["orders", "one"])
+    raw.append("orders", 1, [row(1, 1), row(2, 1)])
+    raw.append("orders", 2, [row(1, 2, "shut"), gone(2, 2), row(200, 1)])
+    raw.append("one", 1, [row(1, 1), row(2, 1)])
+    return shop
+
+
+REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
+    "as_of_text": ("latest", READ, {"as_of": "1"}, "A batch is a number: as_of=1, or"),
+    "no_type": (
+        *("latest", READ.replace("*", "*, null as note"), {}),
+        "its column note is null and nothing else, so it has no type",
+    ),
+    "semicolon": ("history", READ + " ; -- done", {}, "its SELECT ends in a semicolon"),
+    "by_validity": (
+        *("history", READ, {"row_filter": "valid_from > '2025-01-01'"}),
+        "its row_filter names valid_from, which the history computes",
+    ),
+    "by_day": (
+        *("latest", READ, {"row_filter": "cursor > day(current_date)"}),
+        "its row_filter asks for current_date, whose answer changes without a new version",
+    ),
+    "by_time": (
+        *("history", READ, {"row_filter": "unix_timestamp() > cursor"}),
+        "its row_filter asks for unix_timestamp, whose answer changes without a new version",
+    ),
+    "by_select": (
+        *("latest", READ, {"row_filter": "id in (select 1)"}),
+        "its row_filter asks for another SELECT, whose answer changes",
+    ),
+    "renamed_and_filtered": (
+        *("latest", RENAMED + " where status = 'open'", {"primary_key": "order_id"}),
+        "leaves out 2 versions, and raw has no column order_id to tell whether it keeps others",
+    ),
+}
+
+
+def test_says_what_to_do(shop: Shop) -> None:
+    for name, (kind, select, config, _) in REFUSED.items():
+        shop.model(name, select, f"deduped_{kind}", **config)
+    messages = shop.messages(*REFUSED)
+    for name, (kind, _, _, words) in REFUSED.items():
+        assert words in messages[name]
+        assert f"Model '{name}' (deduped_{kind})" in messages[name]
+        assert not shop.has(name)
+
+
+def test_what_only_looks_alike_is_built(shop: Shop) -> None:
+    """Words in text, names and comments; a filter on the part of the key that keeps its name."""
+    said = "status <> 'current_date; (select)' and unix_timestamp('2025-01-01', 'yyyy-MM-dd') > 0"
+    shop.model("text", READ + " -- is this all; or\n/* no; */", row_filter=said)
+    shop.model("renamed", RENAMED, primary_key="order_id", row_filter="order_id < 100")
+    of_source = {"primary_key": ["_cq_source_name", "order_id"]}
+    shop.model("of_source", RENAMED + " where _cq_source_name = 'elsewhere'", **of_source)
+    built = ("text", "renamed", "of_source")
+    assert shop.messages(*built) == dict.fromkeys(built, "BUILD to batch 2")
+    assert [one["order_id"] for one in shop.project.rows("renamed")] == [1]
+
+
+def test_a_union_of_one_table(shop: Shop) -> None:
+    """As a list that grows begins: `_cq_table` is in the key already."""
+    union = UNION.replace("orders", "one") + " where id < 100"
+    kinds = ("union_latest", "union_history")
+    for name in kinds:
+        kind = name.replace("union", "deduped")
+        shop.model(name, union, kind, primary_key=["_cq_table", "id"])
+    assert shop.messages(*kinds) == dict.fromkeys(kinds, "BUILD to batch 1")
+    shop.raw.append("one", 2, [row(1, 2, "shut"), gone(2, 2), row(200, 1)])
+    assert shop.messages(*kinds) == dict.fromkeys(kinds, "MERGE to batch 2")
