@@ -7,7 +7,7 @@
     {%- set named = strandline.exactly(schema if dot else strandline.raw_schema(), table if dot else relation) -%}
     {%- if not strandline.exists(named) -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": there is no table " ~ named ~ ". Name it as schema.table."
+            owner ~ ": there is no table " ~ named.schema ~ "." ~ named.identifier ~ ". Name it as schema.table."
         ) }}
     {%- endif -%}
     {{ return(named) }}
