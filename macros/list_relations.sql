@@ -7,7 +7,7 @@
     -#}
     {%- set schema = relation.schema -%}
     {%- if "." in schema or not strandline.is_iceberg_catalog() -%}
-        {{ return(dbt_spark.spark__list_relations_without_caching(relation)) }}
+        {{ return(dbt.spark__list_relations_without_caching(relation)) }}
     {%- endif -%}
     {%- do strandline.check_warehouse() -%}
     {%- set found = run_query("show schemas like " ~ strandline.text_literal(schema)) -%}

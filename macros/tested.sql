@@ -1,9 +1,36 @@
 {% macro testing() -%}
-    {#- Whether a test has rows to judge: not while dbt parses, nor under --empty. -#}
+    {#-
+        Whether a test has rows to judge: not while dbt parses, nor under --empty, nor where dbt only compiles
+        and a table is not built yet.
+    -#}
     {%- if execute -%}
         {%- do strandline.check_adapter(adapter.type()) -%}
     {%- endif -%}
-    {{ return(execute and not flags.EMPTY) }}
+    {%- if not execute or flags.EMPTY -%}
+        {{ return(false) }}
+    {%- endif -%}
+    {%- for node in strandline.own_nodes() if strandline.compiles_only() and not strandline.exists(strandline.relation_of(node)) -%}
+        {{ return(false) }}
+    {%- endfor -%}
+    {{ return(true) }}
+{%- endmacro %}
+
+
+{% macro compiles_only() -%}
+    {#- `dbt compile` and `dbt docs generate` ask for SQL, also of what was never built. -#}
+    {{ return(flags.WHICH in ("compile", "generate")) }}
+{%- endmacro %}
+
+
+{% macro own_nodes() -%}
+    {#- The nodes that the test which is being rendered is attached to and reads; none outside of a test. -#}
+    {%- set own = [] -%}
+    {%- if model is defined and model.resource_type == "test" -%}
+        {%- for id in [model.attached_node] + model.depends_on.nodes if id in graph.nodes or id in graph.sources -%}
+            {%- do own.append(graph.nodes.get(id) or graph.sources.get(id)) -%}
+        {%- endfor -%}
+    {%- endif -%}
+    {{ return(own) }}
 {%- endmacro %}
 
 
@@ -13,12 +40,7 @@
         --defer, which renders another schema, nor behind a `where`, which renders a subquery: there the
         test's own node says what it is attached to.
     -#}
-    {%- set own = [] -%}
-    {%- if model is defined and model.resource_type == "test" -%}
-        {%- for id in [model.attached_node] + model.depends_on.nodes if id in graph.nodes or id in graph.sources -%}
-            {%- do own.append(graph.nodes.get(id) or graph.sources.get(id)) -%}
-        {%- endfor -%}
-    {%- endif -%}
+    {%- set own = strandline.own_nodes() -%}
     {%- if relation is not string -%}
         {%- for node in own + graph.sources.values() | list + graph.nodes.values() | list if node.schema == relation.schema
             and (node.get("identifier") or node.get("alias") or node.name) == relation.identifier -%}
@@ -58,7 +80,7 @@
     {%- else -%}
         {%- set tested = strandline.exactly(relation.schema, relation.identifier) -%}
     {%- endif -%}
-    {%- if relation is not string and not strandline.exists(tested) -%}
+    {%- if relation is not string and not strandline.compiles_only() and not strandline.exists(tested) -%}
         {{ exceptions.raise_compiler_error(
             strandline.test_on(tested) ~ ": there is no such table. `loader run` makes a raw table, `dbt run` a snapshot; "
             ~ "if it is in another schema or has another name, correct "

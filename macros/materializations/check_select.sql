@@ -24,7 +24,13 @@
         A row_filter is asked once of each version, when it comes: of nothing that the history computes later, and
         of nothing whose answer changes without a new version.
     -#}
-    {%- set code = strandline.code_of(config.get("row_filter") or "") | lower -%}
+    {%- set given = config.get("row_filter") -%}
+    {%- if given is not none and given is not string -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": its row_filter is " ~ tojson(given) ~ ", not an SQL condition. Write one as text: row_filter=\"status = 'open'\"."
+        ) }}
+    {%- endif -%}
+    {%- set code = strandline.code_of(given or "") | lower -%}
     {%- set computed = modules.re.search("\\b(valid_from|valid_to|is_current)\\b", code.replace("`", " ")) -%}
     {%- if materialization == "deduped_history" and computed is not none -%}
         {{ exceptions.raise_compiler_error(

@@ -19,7 +19,7 @@
 
 {% macro state_of_other(node, relation, owner) -%}
     {#-
-        A seed by its rows, for dbt writes it again at each `dbt build`; another table by its Iceberg
+        A seed by its rows and types, for dbt writes it again at each `dbt build`; another table by its Iceberg
         snapshot. none of what cannot tell, of which the user is warned.
     -#}
     {%- set deferred = (node.get("defer_relation") or {}).get("relation_name") -%}
@@ -28,7 +28,8 @@
         {%- set content = run_query(
             "select count(*), cast(sum(cast(xxhash64(to_json(struct(*))) as decimal(38, 0))) as string) from " ~ read
         ).rows[0] -%}
-        {{ return("rows " ~ content[0] ~ ":" ~ content[1]) }}
+        {%- set types = adapter.get_columns_in_relation(read) | map(attribute="dtype") | join(",") -%}
+        {{ return("rows " ~ content[0] ~ ":" ~ content[1] ~ ":" ~ types) }}
     {%- endif -%}
     {%- set provider = {} -%}
     {%- for row in run_query("describe table extended " ~ read) if row[0] == "Provider" -%}

@@ -1,7 +1,7 @@
 {% macro read_tables(sql, columns, views, owner) -%}
     {#-
         The raw tables that a model reads: [{name, relation, id, head, floor, refreshes, built}], in the order in
-        which union_raw() lists them; without it, in that of its source() and ref() calls. Views and ephemeral models
+        which union_raw() lists them; without it, in that of the SELECT's text. Views and ephemeral models
         are looked through, down to the raw tables behind them. A table that dbt builds stands for itself, `built`:
         its rows change in ways that no batch tells of. A model that names its tables by itself reads one without a
         name.
@@ -28,6 +28,12 @@
         {%- for name in listed -%}
             {%- do tables.extend(unsorted | selectattr("name", "equalto", name)) -%}
         {%- endfor -%}
+    {%- else -%}
+        {#- dbt's parser gives source() calls in any order; the text of the SELECT has theirs. -#}
+        {%- for table in tables -%}
+            {%- do table.update({"place": strandline.place_in(sql, table.relation)}) -%}
+        {%- endfor -%}
+        {%- set tables = tables | sort(attribute="place,name") -%}
     {%- endif -%}
     {%- if tables | length > 1 and "_cq_table" not in columns | map("lower") | list -%}
         {{ exceptions.raise_compiler_error(
@@ -52,6 +58,17 @@
         {%- endif -%}
     {%- endfor -%}
     {{ return(tables) }}
+{%- endmacro %}
+
+
+{% macro place_in(sql, relation) -%}
+    {#- Where a SELECT names a table first; after all others what it reads through a view. -#}
+    {%- set parts = [] -%}
+    {%- for part in [relation.schema, relation.identifier] -%}
+        {%- do parts.append("`?" ~ modules.re.escape(part) ~ "`?") -%}
+    {%- endfor -%}
+    {%- set found = modules.re.search("(?i)(?<![\\w`])" ~ parts | join("\\s*\\.\\s*") ~ "(?![\\w`])", sql) -%}
+    {{ return(found.start() if found is not none else sql | length) }}
 {%- endmacro %}
 
 

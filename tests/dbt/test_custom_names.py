@@ -55,6 +55,7 @@ def named(
         ],
     }
     project.write("models/schema.yml", yaml.safe_dump(document))
+    project.install()
     raw.create("orders", "id int, payload string")
     raw.append("orders", 1, [{"id": 1, "payload": "a"}, {"id": 2, "payload": "a"}])
     return project

@@ -43,6 +43,10 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
         *("history", READ, {"row_filter": "unix_timestamp() > cursor"}),
         "its row_filter asks for unix_timestamp, whose answer changes without a new version",
     ),
+    "by_list": (
+        *("latest", READ, {"row_filter": ["status = 'open'"]}),
+        "not an SQL condition. Write one as text",
+    ),
     "by_select": (
         *("latest", READ, {"row_filter": "id in (select 1)"}),
         "its row_filter asks for another SELECT, whose answer changes",
