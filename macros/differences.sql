@@ -8,8 +8,15 @@
     {%- set present = strandline.column_names(relation) | map("lower") | list -%}
     {%- set compared = [] -%}
     {%- set missing = [] -%}
+    {#- A snapshot has the columns of its time: one that was added since, without rows, is null in it. -#}
+    {%- set actual = strandline.pinned(relation) -%}
+    {%- set of_then = strandline.query_types("select * from " ~ actual) -%}
+    {%- set added = [] -%}
     {%- for column in columns -%}
         {%- do (compared if column.name | lower in present else missing).append(column) -%}
+        {%- if column.name | lower in present and column.name | lower not in of_then -%}
+            {%- do added.append(column) -%}
+        {%- endif -%}
     {%- endfor -%}
     {%- if missing and whole %}
     select
@@ -32,7 +39,19 @@
         select
             false as _cq_expected,
             {{ strandline.compared_row(identity, compared) }}
-        from {{ strandline.pinned(relation) }} as actual
+        from {% if added -%}
+        (
+            select
+                *,
+                {%- for column in added %}
+                cast(null as {{ strandline.quoted_type(column.type) }}) as {{ strandline.quoted(column.name) }}
+                {{- "," if not loop.last }}
+                {%- endfor %}
+            from {{ actual }}
+        )
+        {%- else -%}
+        {{ actual }}
+        {%- endif %} as actual
     ),
 
     compared as (
@@ -121,9 +140,8 @@
             "refreshes": [],
         } -%}
         {%- if table.floor is not none and covered.materialization == "deduped_history" -%}
-            {%- set relation = api.Relation.create(
-                schema=name.split(".")[0], identifier=name.split(".")[1:] | join(".")
-            ) -%}
+            {%- set schema, dot, identifier = name.rpartition(".") -%}
+            {%- set relation = strandline.exactly(schema, identifier) -%}
             {%- for refresh in strandline.complete_refreshes(relation, table.head, "") -%}
                 {#- One that the ledger called complete after the build hides nothing yet. -#}
                 {%- set known = table.floor.get(refresh.source, 0) if table.floor is mapping else table.floor -%}

@@ -30,12 +30,15 @@
 
 {% macro tables_in(schema) -%}
     {#- The names of a schema's tables in lower case; none where there is no such schema. -#}
-    {%- set found = run_query("show schemas like " ~ strandline.text_literal(schema)) -%}
-    {%- if schema | lower not in found.columns[0].values() | map("lower") | list -%}
+    {%- set within, dot, name = schema.rpartition(".") -%}
+    {%- set found = run_query(
+        "show schemas" ~ (" in " ~ strandline.quoted_path(within) if within else "") ~ " like " ~ strandline.text_literal(name)
+    ) -%}
+    {%- if name | lower not in found.columns[0].values() | map("lower") | list -%}
         {{ return([]) }}
     {%- endif -%}
     {%- set names = [] -%}
-    {%- for row in run_query("show tables in " ~ strandline.quoted(schema)) -%}
+    {%- for row in run_query("show tables in " ~ strandline.quoted_path(schema)) -%}
         {%- do names.append(row[1] | lower) -%}
     {%- endfor -%}
     {{ return(names) }}

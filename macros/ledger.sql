@@ -42,9 +42,11 @@
 
 
 {% macro exactly(schema, identifier) -%}
-    {#- A relation that is quoted, whatever its name holds. -#}
+    {#- A relation that is quoted, whatever its name holds; of `catalog.schema`, which dbt takes for a schema, the table. -#}
     {{ return(api.Relation.create(
-        schema=schema, identifier=identifier, quote_policy={"database": false, "schema": true, "identifier": true}
+        schema=schema,
+        identifier=identifier,
+        quote_policy={"database": false, "schema": "." not in schema, "identifier": true},
     )) }}
 {%- endmacro %}
 

@@ -22,7 +22,7 @@
     {%- endfor -%}
     {%- set names = [] -%}
     {%- for relation in relations -%}
-        {%- do names.append(relation.schema ~ "." ~ relation.identifier) -%}
+        {%- do names.append(strandline.name_of(relation) if execute else relation.identifier) -%}
     {%- endfor -%}
     /* union_raw {{ strandline.veiled(tojson(names)) }} */
     {%- for relation in relations -%}
@@ -31,7 +31,7 @@
         {%- for name, shown in columns.items() %}
         {{ strandline.quoted(own[name]) if name in own else "null" }} as {{ strandline.quoted(shown) }},
         {%- endfor %}
-        {{ strandline.text_literal(relation.schema ~ "." ~ relation.identifier) }} as _cq_table
+        {{ strandline.text_literal(names[loop.index0]) }} as _cq_table
     from {{ relation }} as versions
     {{- "\n    union all" if not loop.last }}
     {%- endfor %}

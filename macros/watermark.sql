@@ -16,11 +16,11 @@
 {% macro watermark(relation) -%}
     {#-
         What a table of a deduped_ materialization covers: {batches, said, exact, generation_floor,
-        snapshot_id, primary_key, cursor_field, row_filter, raw, raw_ids, others, definition, select,
+        snapshot_id, primary_key, cursor_field, row_filter, raw, raw_ids, others, definition, select, columns,
         materialization}.
         `batches` ({raw table: newest batch}) is believed while the table's content is the one that it was
-        written for (`exact`). After a crash between merge and property, a rollback or a foreign write, its
-        place is taken by the newest batches among the table's own rows, which say what was applied at most,
+        written for (`exact`). After a crash between merge and property, a rollback or a foreign write, or
+        where a column of then is gone (which makes no snapshot), its place is taken by the newest batches among the table's own rows, which say what was applied at most,
         and build_plan() trusts the content no longer. `said` is the property's all the same, for proofs: a table
         that lost rows does not say so itself. none: not a table of ours.
     -#}
@@ -35,7 +35,10 @@
         {%- do stored.update({"batches": {(stored.get("raw") or [""])[0]: stored["batch"]}}) -%}
     {%- endif -%}
     {%- do stored.update({
-        "exact": strandline.same_content(relation, stored.get("snapshot_id"), snapshot),
+        "exact": (
+            strandline.same_content(relation, stored.get("snapshot_id"), snapshot)
+            and strandline.has_columns(relation, stored.get("columns", []))
+        ),
         "materialization": properties.get("strandline.materialization", "deduped_latest"),
         "said": stored["batches"],
         "select": properties.get("strandline.select"),
@@ -72,6 +75,12 @@
 {%- endmacro %}
 
 
+{% macro has_columns(relation, names) -%}
+    {%- set present = strandline.column_names(relation) if names else [] -%}
+    {{ return(names | reject("in", present) | list == []) }}
+{%- endmacro %}
+
+
 {% macro own_batches(relation, names) -%}
     {#- The newest batch of each raw table among a table's own rows; 0 where they do not tell. -#}
     {%- set batches = {} -%}
@@ -92,13 +101,7 @@
 {%- endmacro %}
 
 
-{% macro raw_identity(relation) -%}
-    {#- What the loader called a raw table when it made it; none for one that it did not make. -#}
-    {{ return(strandline.table_properties(strandline.full_name(relation)).get("strandline.table-id")) }}
-{%- endmacro %}
-
-
-{% macro watermark_text(goal, snapshot_id=none) -%}
+{% macro watermark_text(goal, snapshot_id=none, columns=none) -%}
     {%- set batches = {} -%}
     {%- set raw_ids = {} -%}
     {%- for table in goal.tables -%}
@@ -108,6 +111,7 @@
     {{- return(strandline.veiled(tojson({
         "batch": batches.values() | min,
         "batches": batches,
+        "columns": columns or [],
         "cursor_field": goal.cursor_field,
         "definition": goal.definition,
         "generation_floor": goal.floor,
@@ -122,7 +126,9 @@
 
 
 {% macro set_watermark(relation, goal, sql) -%}
-    {%- set text = strandline.watermark_text(goal, strandline.current_snapshot(relation)) -%}
+    {%- set text = strandline.watermark_text(
+        goal, strandline.current_snapshot(relation), strandline.column_names(relation)
+    ) -%}
     {%- do strandline.run_statement(
         "alter table " ~ relation ~ " set tblproperties ('strandline.watermark' = " ~ strandline.text_literal(text)
         ~ ", 'strandline.select' = " ~ strandline.text_literal(strandline.veiled(sql)) ~ ")"

@@ -41,14 +41,14 @@
 
 {% macro depends_on(dependent, relation) -%}
     {#- Whether a table is, or may be, built from a raw table: one that does not say may be. -#}
-    {%- set name = (relation.schema ~ "." ~ relation.identifier) | lower -%}
+    {%- set name = strandline.name_of(relation) | lower -%}
     {{ return(not dependent.raw or name in dependent.raw | map("lower") | list) }}
 {%- endmacro %}
 
 
 {% macro merged_to(dependent, relation) -%}
     {#- The newest batch of a raw table that a table has certainly merged. -#}
-    {%- set name = (relation.schema ~ "." ~ relation.identifier) | lower -%}
+    {%- set name = strandline.name_of(relation) | lower -%}
     {%- for raw, batch in dependent.batches.items() if raw | lower in (name, "") -%}
         {{ return(batch | int) }}
     {%- endfor -%}

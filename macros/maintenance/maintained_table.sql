@@ -15,7 +15,7 @@
 
 
 {% macro full_name(relation) -%}
-    {{ return(strandline.quoted(relation.schema) ~ "." ~ strandline.quoted(relation.identifier)) }}
+    {{ return(strandline.quoted_path(relation.schema) ~ "." ~ strandline.quoted(relation.identifier)) }}
 {%- endmacro %}
 
 

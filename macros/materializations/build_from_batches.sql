@@ -19,8 +19,8 @@
     {%- set goal = strandline.goal(sql, columns, materialization, added_columns, owner) -%}
     {%- set covered = strandline.watermark(existing) if existing is not none and existing.is_iceberg else none -%}
     {%- set plan = strandline.build_plan(existing, covered, goal, owner) -%}
-    {%- if plan.step == "merge" -%}
-        {%- if config.get("contract").enforced -%}
+    {%- if plan.step != "build" -%}
+        {%- if plan.step == "merge" and config.get("contract").enforced -%}
             {%- do get_assert_columns_equivalent(strandline.versions_select(sql, goal, columns)) -%}
         {%- endif -%}
         {%- set differing = strandline.follow_schema(target, selected, owner) -%}
@@ -31,6 +31,7 @@
     {%- endif -%}
     {%- if plan.step != "nothing" -%}
         {%- do strandline.check_whole_keys(sql, goal, plan, owner) -%}
+        {%- do strandline.check_deleted_keys(sql, goal, plan, owner) -%}
     {%- endif -%}
 
     {%- if plan.step == "build" -%}
@@ -107,7 +108,7 @@
         "generation": 0,
         "refreshes": [],
         "definition": local_md5(strandline.without_unions(
-            tojson([sql, config.get("row_filter"), views], sort_keys=true)
+            tojson([strandline.as_written(sql), config.get("row_filter"), views], sort_keys=true)
         )),
     } -%}
     {%- if materialization == "deduped_history" -%}

@@ -14,7 +14,7 @@
     {%- endif -%}
     {%- set reason = strandline.reason_to_build(covered, goal) -%}
     {%- if reason is none and not covered.exact
-        and not (config.get("full_refresh") is false and strandline.still_as_said(existing, covered)) -%}
+        and not (config.get("full_refresh") is false and strandline.still_as_said(existing, covered, goal)) -%}
         {%- set reason = "its table was written by something else since its last build, or that build broke off" -%}
     {%- endif -%}
     {%- if reason -%}
@@ -59,14 +59,30 @@
 {%- endmacro %}
 
 
-{% macro still_as_said(existing, covered) -%}
+{% macro still_as_said(existing, covered, goal) -%}
     {#-
-        Whether a table still holds what its own SELECT says of its batches. Dearer than a build, so
-        asked only where a build is forbidden, as after one that broke off.
+        Whether a table still holds what its own SELECT says of its batches, or already of all that there are: a
+        merge of nothing but deletes leaves no row to tell of it. Dearer than a build, so asked only where a build
+        is forbidden, as after one that broke off.
     -#}
+    {%- set now = {} -%}
+    {%- for table in goal.tables -%}
+        {%- do now.update({table.name: table.head}) -%}
+    {%- endfor -%}
     {%- if not covered.select -%}
         {{ return(false) }}
     {%- endif -%}
+    {%- for batches in [covered.batches, now] -%}
+        {%- if strandline.says(existing, dict(covered, batches=batches)) -%}
+            {{ return(true) }}
+        {%- endif -%}
+    {%- endfor -%}
+    {{ return(false) }}
+{%- endmacro %}
+
+
+{% macro says(existing, covered) -%}
+    {#- Whether a table holds what its SELECT says of the batches that it covers, and nothing else. -#}
     {%- set goal = strandline.covered_goal(covered) -%}
     {%- set columns = strandline.query_types(covered.select).values() | map(attribute="name") | list -%}
     {%- set place = ["_cq_batch", "_cq_seq"] + (["_cq_table"] if goal.tables | length > 1 else []) -%}
@@ -85,13 +101,9 @@
     {#- Why what a table shows is no longer what its model says, whatever batches come; none where it is. -#}
     {%- set before = covered.get("raw_ids", {}) -%}
     {%- set reloaded = [] -%}
-    {%- set built = [] -%}
     {%- for table in goal.tables -%}
         {%- if table.name in before and before[table.name] != table.id -%}
             {%- do reloaded.append(table.name) -%}
-        {%- endif -%}
-        {%- if table.built -%}
-            {%- do built.append(table.name) -%}
         {%- endif -%}
     {%- endfor -%}
     {#- In their order, too, which decides on a key in two of them. -#}
@@ -110,11 +122,6 @@
             {%- do moved.append(name) -%}
         {%- endfor -%}
         {{ return(moved | join(", ") ~ ", which it reads beside raw, changed") }}
-    {%- elif built -%}
-        {{ return(
-            built | join(", ") ~ " is a table that dbt builds, whose rows may change without a new batch (as a view or "
-            ~ "ephemeral it would be merged from)"
-        ) }}
     {%- endif -%}
     {{ return(none) }}
 {%- endmacro %}

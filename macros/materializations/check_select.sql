@@ -56,6 +56,18 @@
 {%- endmacro %}
 
 
+{% macro as_written(sql) -%}
+    {#- SQL without its comments and line breaks, which say nothing: but for those of union_raw(), which name tables. -#}
+    {{ return(modules.re.sub(
+        "(`[^`]*`|'(?:\\\\.|[^'\\\\])*'|\"(?:\\\\.|[^\"\\\\])*\"|/\\* (?:end of )?union_raw.*?\\*/)"
+        ~ "|(?:--[^\\n]*|/\\*.*?\\*/|\\s)+",
+        "\\1 ",
+        sql,
+        flags=modules.re.DOTALL
+    ).strip()) }}
+{%- endmacro %}
+
+
 {% macro code_of(sql) -%}
     {#- SQL without its comments and what its text literals say; names in backticks stay. -#}
     {{ return(modules.re.sub(

@@ -65,6 +65,12 @@
             ~ tables | map(attribute="name") | join(", ") ~ ": a join that finds a row several times, or a union that reads a "
             ~ "table twice. Build the snapshot of the raw table alone, and join in a model that reads it."
         ) }}
+    {%- elif places > delivered -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": its SELECT gives " ~ places ~ " versions where " ~ tables | map(attribute="name") | join(", ")
+            ~ " has " ~ delivered ~ ": the others come from a table that is no raw table. Name each raw table by a source() "
+            ~ "of its own, in strandline.union_raw()."
+        ) }}
     {%- elif kept < delivered -%}
         {%- do strandline.check_left_out(sql, goal, asked, delivered - kept, owner) -%}
     {%- endif -%}

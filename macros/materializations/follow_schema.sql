@@ -1,6 +1,6 @@
 {% macro follow_schema(target, selected, owner) -%}
     {#-
-        Before a merge: adds the columns that the model selects (query_types()) and the table lacks, widens
+        Unless it is built: adds the columns that the model selects (query_types()) and the table lacks, widens
         those whose type has grown. Returns the columns whose type changed in another way: such a table
         is built anew. `on_schema_change: fail` and an enforced contract refuse all of it.
     -#}

@@ -1,15 +1,15 @@
 {% macro read_others(tables, owner) -%}
     {#-
         What a model reads beside raw (a join with a seed, a source of others, a model), and in what state:
-        {schema.table: state}. No batch tells of their changes: the watermark remembers the states, and another
-        one is a reason to build anew.
+        {schema.table: state}. No batch tells of their changes, nor of those of a seed that stands for raw: the
+        watermark remembers the states, and another one is a reason to build anew.
     -#}
     {%- set raw = tables | map(attribute="name") | list -%}
     {%- set others = {} -%}
     {%- for node in strandline.read_nodes(model.depends_on.nodes) -%}
         {%- set relation = strandline.relation_of(node) -%}
-        {%- set name = relation.schema ~ "." ~ relation.identifier -%}
-        {%- if name not in raw -%}
+        {%- set name = strandline.name_of(relation) -%}
+        {%- if name not in raw or node.resource_type == "seed" -%}
             {%- do others.update({name: strandline.state_of_other(node, relation, owner)}) -%}
         {%- endif -%}
     {%- endfor -%}

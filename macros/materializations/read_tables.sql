@@ -1,26 +1,35 @@
 {% macro read_tables(sql, columns, views, owner) -%}
     {#-
-        The raw tables that a model reads: [{name, relation, id, head, floor, refreshes, built}], in the order in
-        which union_raw() lists them; without it, in that of the SELECT's text. Views and ephemeral models
-        are looked through, down to the raw tables behind them. A table that dbt builds stands for itself, `built`:
-        its rows change in ways that no batch tells of. A model that names its tables by itself reads one without a
-        name.
+        The raw tables that a model reads: [{name, relation, id, key, head, floor, refreshes}], in the order in which
+        union_raw() lists them; without it, in that of the SELECT's text. Views and ephemeral models are looked
+        through, down to the raw tables behind them; a table that dbt builds from raw is none of them. A model that
+        names its tables by itself reads one without a name.
     -#}
     {%- set tables = [] -%}
+    {%- set made_of_raw = [] -%}
     {%- for node in strandline.read_nodes(model.depends_on.nodes) -%}
         {%- set relation = strandline.relation_of(node) -%}
         {%- set names = adapter.get_columns_in_relation(relation) | map(attribute="name") | map("lower") | list -%}
         {%- if "_cq_batch" in names and "_cq_seq" in names -%}
-            {%- do tables.append({
-                "name": relation.schema ~ "." ~ relation.identifier,
-                "relation": relation,
-                "built": node.resource_type != "source",
-                "id": strandline.raw_identity(relation),
-                "floor": none,
-                "refreshes": [],
-            }) -%}
+            {%- if node.resource_type in ("source", "seed") -%}
+                {%- set properties = strandline.table_properties(relation) -%}
+                {%- do strandline.check_is_a_table(relation, node, properties, owner) -%}
+                {%- do tables.append({
+                    "name": strandline.name_of(relation),
+                    "relation": relation,
+                    "id": properties.get("strandline.table-id"),
+                    "key": ((node.config.get("meta") or {}).get("strandline") or {}).get("primary_key") or [],
+                    "floor": none,
+                    "refreshes": [],
+                }) -%}
+            {%- else -%}
+                {%- do made_of_raw.append(node) -%}
+            {%- endif -%}
         {%- endif -%}
     {%- endfor -%}
+    {%- if made_of_raw and not tables -%}
+        {%- do strandline.refuse_between(made_of_raw[0], owner) -%}
+    {%- endif -%}
     {%- set listed = strandline.union_names(tojson([sql, views])) -%}
     {%- if tables | map(attribute="name") | reject("in", listed) | list == [] -%}
         {%- set unsorted = tables -%}
@@ -43,9 +52,9 @@
         ) }}
     {%- endif -%}
     {#- Under --empty a model reads no row; under --defer a view may read other tables than the graph says. -#}
-    {%- set asked = not tables or tables | map(attribute="built") | select | list or invocation_args_dict.get("defer") -%}
+    {%- set asked = not tables or invocation_args_dict.get("defer") -%}
     {%- set found = strandline.heads_in(sql, tables) if asked and not flags.EMPTY else {} -%}
-    {%- for table in tables or [{"name": "", "relation": none, "built": false, "id": none, "floor": none, "refreshes": []}] -%}
+    {%- for table in tables or [{"name": "", "relation": none, "id": none, "key": [], "floor": none, "refreshes": []}] -%}
         {%- if flags.EMPTY -%}
             {%- do table.update({"head": 0}) -%}
         {%- elif asked -%}
@@ -58,6 +67,36 @@
         {%- endif -%}
     {%- endfor -%}
     {{ return(tables) }}
+{%- endmacro %}
+
+
+{% macro check_is_a_table(relation, node, properties, owner) -%}
+    {#- A view has no batches of its own, and what it leaves out of raw's nobody can tell from it. -#}
+    {%- if node.resource_type == "source" and not properties.get("format", "").startswith("iceberg") -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": its source " ~ strandline.name_of(relation) ~ " is no Iceberg table but a view, or a table of another "
+            ~ "format: which versions of raw it leaves out cannot be told. Declare the raw table as the source; what the view "
+            ~ "says belongs into a model that reads it (materialized='view')."
+        ) }}
+    {%- endif -%}
+{%- endmacro %}
+
+
+{% macro refuse_between(node, owner) -%}
+    {#-
+        A table between raw and its snapshot: a filter in it drops deletes, a rebuild of it changes rows without a
+        new batch, and neither shows in its rows, so a proof against it would pass.
+    -#}
+    {%- set table = strandline.name_of(strandline.relation_of(node)) -%}
+    {%- if node.config.materialized in ("deduped_latest", "deduped_history") -%}
+        {%- set remedy = "it is a " ~ node.config.materialized ~ " itself, whose versions are no longer raw's. Read it in a "
+            ~ "model that is materialized as view, table or incremental." -%}
+    {%- else -%}
+        {%- set remedy = "it is a table that dbt builds (" ~ node.config.materialized ~ "), and what it leaves out of raw "
+            ~ "cannot be told from it: a deleted row would stay. Set materialized='view' or 'ephemeral' in " ~ node.name
+            ~ "; or, if " ~ node.name ~ " itself loads what is raw, declare its table as a source." -%}
+    {%- endif -%}
+    {{ exceptions.raise_compiler_error(owner ~ ": it reads " ~ table ~ ": " ~ remedy) }}
 {%- endmacro %}
 
 
@@ -100,7 +139,7 @@
 
 {% macro relation_of(node) -%}
     {%- set identifier = node.identifier if node.resource_type == "source" else node.alias -%}
-    {{ return(api.Relation.create(schema=node.schema, identifier=identifier, quote_policy={"identifier": true, "schema": true})) }}
+    {{ return(strandline.exactly(node.schema, identifier)) }}
 {%- endmacro %}
 
 

@@ -146,16 +146,34 @@ def test_through_ephemeral_models_to_the_raw_table(shop: Shop) -> None:
     assert [one["state"] for one in shop.project.rows("over_staging")] == ["OPEN"]
 
 
-def test_over_a_table_that_dbt_builds(shop: Shop) -> None:
-    """Its rows change without a batch: built anew each time."""
-    shop.raw.append("tabled", 1, [row(1, 1)])
-    shop.model("stg_tabled", READS % "tabled", "table", file_format="iceberg")
+def test_a_table_between_raw_and_its_snapshot_is_refused(shop: Shop) -> None:
+    """What it leaves out cannot be told from its rows: a deleted one would stay, and be proved."""
+    shop.raw.append("tabled", 1, [row(1, 1), row(2, 1), gone(2, 2)])
+    living = READS % "tabled" + " where not _cq_deleted"
+    shop.model("stg_tabled", living, "table", file_format="iceberg")
+    shop.model("tabled_latest", READS % "tabled")
     shop.model("over_table", "select * from {{ ref('stg_tabled') }}")
-    shop.build("stg_tabled", "over_table")
-    shop.raw.append("tabled", 2, [row(2, 1)])
-    assert shop.build("over_table") == "BUILD to batch 1"
-    assert shop.build("stg_tabled", "over_table") == "BUILD to batch 2"
-    assert sorted(shop.open_ids("over_table")) == [1, 2]
+    shop.model("over_latest", "select * from {{ ref('tabled_latest') }}", "deduped_history")
+    told = shop.messages("stg_tabled", "tabled_latest", "over_table", "over_latest")
+    assert "stg_tabled: it is a table that dbt builds (table)" in told["over_table"]
+    assert "Set materialized='view' or 'ephemeral' in stg_tabled" in told["over_table"]
+    assert "tabled_latest: it is a deduped_latest itself" in told["over_latest"]
+    assert not shop.has("over_table")
+    assert not shop.has("over_latest")
+
+
+def test_a_seed_may_stand_for_raw(shop: Shop) -> None:
+    """As in a project's own tests. No batch tells of its changes: its rows do."""
+    line = "{},{},open,shop,2025-01-01 00:00:00,1,{},7,false,1"
+    header = f"id,cursor,status,{META.replace(', ', ',')}"
+    shop.model("of_seed", "select * from {{ ref('raw_seed') }}")
+    told = []
+    for lines in (1, 1, 2):
+        written = [line.format(n, n, n) for n in range(lines)]
+        shop.project.write("seeds/raw_seed.csv", "\n".join([header, *written, ""]))
+        told.append(shop.build("raw_seed", "of_seed"))
+    assert told == ["BUILD to batch 1", "NO NEW BATCH", "BUILD to batch 1"]
+    assert sorted(shop.open_ids("of_seed")) == [0, 1]
 
 
 def test_sample_is_refused(shop: Shop) -> None:

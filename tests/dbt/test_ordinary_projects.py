@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from loader.veil import unveiled
 from tests.dbt.dbtproject import DbtProject
 from tests.dbt.rawtables import RawSchema
-from tests.dbt.shop import READS, Shop, row
+from tests.dbt.shop import META, READS, Shop, gone, row
 
 
 @pytest.fixture(scope="module")
 def shop(project: DbtProject, raw: RawSchema) -> Shop:
-    shop = Shop(project, raw, ["eu", "us"])
+    shop = Shop(project, raw, ["eu", "us", "gains", "keyed", "kept"])
     for table in ("eu", "us"):
         raw.append(table, 1, [row(1, 1, table)])
     return shop
@@ -48,6 +49,26 @@ def test_a_target_schema_may_name_its_catalog(
         assert built["plain"].status == "success", built["plain"].message
 
 
+def test_a_source_schema_may_name_its_catalog(shop: Shop) -> None:
+    """dbt-spark knows no catalogs, so it is a part of the schema; the watermark knows the table."""
+    shop.project.write(
+        "models/far.yml",
+        {
+            "sources": [
+                {"name": "far", "schema": f"lake.{shop.raw.schema}", "tables": [{"name": "us"}]}
+            ]
+        },
+    )
+    far = "select * from ({{ strandline.union_raw([source('far', 'us')]) }}) as orders"
+    for kind in ("latest", "history"):
+        shop.model(f"far_{kind}", far, f"deduped_{kind}", delete_stale=True)
+    shop.build("far_latest", "far_history")
+    assert shop.build("far_latest", "far_history") == "NO NEW BATCH"
+    told = shop.project.spark.sql(f"show tblproperties {shop.project.schema}.far_latest").collect()
+    stored = unveiled({one[0]: one[1] for one in told}["strandline.watermark"])
+    assert f'"raw": ["{shop.raw.schema}.us"]' in stored
+
+
 def test_of_a_key_in_two_tables_the_one_named_last_counts(shop: Shop) -> None:
     """By the SELECT's own words: dbt gives the calls of source() in any order."""
     part = "select *, '{raw}.{name}' as _cq_table from {{{{ source('shop', '{name}') }}}}"
@@ -74,3 +95,93 @@ def test_a_seed_that_changes_its_types_is_seen(shop: Shop) -> None:
         [row_] = shop.project.rows("rated")
         types.append(type(row_["rate"]).__name__)
     assert types == ["int", "Decimal"]
+
+
+def test_a_column_that_raw_gains_is_there_at_once(shop: Shop) -> None:
+    """A loader adds it before its batch comes; until then no proof may fail for it."""
+    shop.raw.append("gains", 1, [row(1, 1)])
+    for kind in ("latest", "history"):
+        shop.model(f"gains_{kind}", READS % "gains", f"deduped_{kind}")
+    both = ("gains_latest", "gains_history")
+    shop.build(*both)
+    shop.project.spark.sql(f"alter table {shop.raw.schema}.gains add columns (note string)")
+    assert shop.messages(*both) == dict.fromkeys(both, "NO NEW BATCH")
+    assert [one["note"] for one in shop.project.rows("gains_latest")] == [None]
+
+
+def test_a_snapshot_may_be_joined(shop: Shop) -> None:
+    """It has raw's columns and is no raw table: it is watched as what is read beside raw."""
+    shop.model("known", READS % "us")
+    shop.model(
+        "beside",
+        "select o.*, k.status as known from {{ source('shop', 'eu') }} as o "
+        "left join {{ ref('known') }} as k on o.id = k.id",
+    )
+    assert shop.build("known", "beside") == "BUILD to batch 1"
+    assert shop.build("known", "beside") == "NO NEW BATCH"
+    shop.raw.append("us", 2, [row(1, 2, "moved")])
+    assert shop.build("known", "beside") == "BUILD to batch 1"
+    assert [one["known"] for one in shop.project.rows("beside")] == ["moved"]
+
+
+def test_a_key_that_a_deleted_row_does_not_hold_is_refused(shop: Shop) -> None:
+    shop.project.write(
+        "models/keyed.yml",
+        {
+            "sources": [
+                {
+                    "name": "keyed",
+                    "schema": shop.raw.schema,
+                    "config": {"meta": {"strandline": {"primary_key": "id"}}},
+                    "tables": [{"name": "keyed"}],
+                }
+            ]
+        },
+    )
+    select = f"select %s as sk, cursor, status, {META} from {{{{ source('keyed', 'keyed') }}}}"
+    models = {"by_id": "md5(string(id))", "by_both": "md5(concat_ws('|', id, status))"}
+    for name, key in models.items():
+        shop.model(name, select % key, primary_key="sk")
+    shop.model("by_status", READS.replace("shop", "keyed") % "keyed", primary_key="status")
+    shop.raw.append("keyed", 1, [row(1, 1), row(2, 1, "shut")])
+    shop.messages(*models, "by_status")
+    shop.raw.append("keyed", 2, [gone(1, 2)])
+    told = shop.messages(*models, "by_status")
+    assert told["by_id"] == "MERGE to batch 2"
+    assert len(shop.project.rows("by_id")) == 1
+    for name in ("by_both", "by_status"):
+        assert "its primary_key of the row id 1 is" in told[name]
+        assert "of a deleted row raw holds its key (id) and nothing else" in told[name]
+        assert len(shop.project.rows(name)) == 2
+
+
+def test_comments_and_line_breaks_are_no_change(shop: Shop) -> None:
+    told = []
+    for text in (
+        "*, 'a  b' as t",
+        "*,\n  'a  b' as t -- said twice\n/* and more */",
+        "*, 'a b' as t",
+    ):
+        shop.model("commented", (READS % "eu").replace("*", text))
+        told.append(shop.build("commented"))
+    assert told == ["BUILD to batch 1", "NO NEW BATCH", "BUILD to batch 1"]
+
+
+def test_a_column_that_somebody_renamed_in_a_snapshot(shop: Shop) -> None:
+    """Iceberg makes no snapshot of it: the columns tell."""
+    shop.model("renamed", READS % "eu")
+    shop.build("renamed")
+    shop.project.spark.sql(f"alter table {shop.project.schema}.renamed rename column status to was")
+    assert shop.build("renamed") == "BUILD to batch 1"
+    assert shop.open_ids("renamed") == {1: "eu"}
+
+
+def test_a_broken_off_merge_of_deletes_alone_goes_on(shop: Shop) -> None:
+    """It leaves no row that tells how far it came; where a build is forbidden, the content does."""
+    shop.raw.append("kept", 1, [row(1, 1), row(2, 1)])
+    shop.model("kept", READS % "kept", full_refresh=False)
+    shop.build("kept")
+    shop.raw.append("kept", 2, [gone(2, 2)])
+    shop.project.spark.sql(f"delete from {shop.project.schema}.kept where id = 2")
+    assert shop.build("kept") == "MERGE to batch 2"
+    assert sorted(shop.open_ids("kept")) == [1]

@@ -94,3 +94,18 @@ def test_views(catalog: SparkSession, tmp_path: Path) -> None:
     defer = ("--defer", "--favor-state")
     assert build("build", "--select", "orders", *defer, *state) == "BUILD to batch 3"
     assert states("dev") == {1: "SHUT", 2: "OPEN"}
+
+    # a source that is a view hides what it leaves out of raw
+    living = f"select * from {raw.schema}.orders where not _cq_deleted"
+    catalog.sql(f"create view {raw.schema}.living as {living}")
+    project.write(
+        "models/hidden.yml",
+        {"sources": [{"name": "v", "schema": raw.schema, "tables": [{"name": "living"}]}]},
+    )
+    project.write(
+        "models/of_view.sql",
+        "{{ config(materialized='deduped_latest', primary_key='id') }}\n"
+        "select * from {{ source('v', 'living') }}",
+    )
+    told = project.run("build", "--select", "of_view")["of_view"].message
+    assert "its source raw_views.living is no Iceberg table but a view" in told

@@ -1,0 +1,91 @@
+{% macro check_deleted_keys(sql, goal, plan, owner) -%}
+    {#-
+        A tombstone holds nothing but raw's key. A model's key that is computed of more, or that is another
+        column, is another one once the row is deleted, and the row would stay. Asked where raw's key is known
+        (the source's config.meta.strandline.primary_key), of the rows that this build deletes.
+    -#}
+    {%- set keys = goal.primary_key | reject("equalto", "_cq_table") | list -%}
+    {%- set above = "low" if plan.step == "merge" else none -%}
+    {%- for table in goal.tables if table.relation is not none and not flags.EMPTY -%}
+        {%- set raw_key = [table.key] if table.key is string else table.key | list -%}
+        {%- set of_raw = raw_key | map("lower") | list + ["_cq_source_name"] -%}
+        {%- if raw_key and keys | map("lower") | reject("in", of_raw) | list -%}
+            {%- do strandline.check_deleted_keys_of(table, raw_key, keys, sql, goal, above, owner) -%}
+        {%- endif -%}
+    {%- endfor -%}
+{%- endmacro %}
+
+
+{% macro check_deleted_keys_of(table, raw_key, keys, sql, goal, above, owner) -%}
+    {%- set own = "_cq_source_name" in keys | map("lower") | list -%}
+    {%- set identity = raw_key + (["_cq_source_name"] if own else []) -%}
+    {%- set many = goal.tables | length > 1 -%}
+    {%- set differing_sql -%}
+        with deleted as (
+            select
+                {%- for name in identity %}
+                {{ strandline.quoted(name) }}{{ "," if not loop.last }}
+                {%- endfor %}
+            from {{ table.relation }} as versions
+            where _cq_deleted and {{ strandline.of_batches([table], above=above, up_to="head") }}
+        ),
+
+        delivered as (
+            select
+                {%- for name in identity %}
+                versions.{{ strandline.quoted(name) }} as raw_key_{{ loop.index }},
+                {%- endfor %}
+                versions._cq_batch,
+                versions._cq_seq
+            from {{ table.relation }} as versions
+            left semi join deleted
+                on {{ strandline.same_key(identity, "versions", "deleted") }}
+            where {{ strandline.of_batches([table], up_to="head", alias="versions") }}
+        ),
+
+        kept as (
+            select
+                struct(
+                    {%- for key in keys %}
+                    {{ strandline.quoted(key) }}{{ "," if not loop.last }}
+                    {%- endfor %}
+                ) as model_key,
+                _cq_batch,
+                _cq_seq,
+                _cq_deleted
+            from (
+                {{ sql }}
+            ) as versions
+            {%- if many %}
+            where _cq_table = {{ strandline.text_literal(table.name) }}
+            {%- endif %}
+        )
+
+        select
+            {%- for name in raw_key %}
+            cast(raw_key_{{ loop.index }} as string),
+            {%- endfor %}
+            to_json(min_by(model_key, _cq_deleted)),
+            to_json(max_by(model_key, _cq_deleted))
+        from delivered
+        inner join kept
+            on {{ strandline.same_key(["_cq_batch", "_cq_seq"], "delivered", "kept") }}
+        group by
+            {%- for name in identity %}
+            raw_key_{{ loop.index }}{{ "," if not loop.last }}
+            {%- endfor %}
+        having min_by(to_json(model_key), _cq_deleted) != max_by(to_json(model_key), _cq_deleted)
+        limit 1
+    {%- endset -%}
+    {%- for row in run_query(differing_sql) -%}
+        {%- set example = [] -%}
+        {%- for name in raw_key -%}
+            {%- do example.append(name ~ " " ~ row[loop.index0]) -%}
+        {%- endfor -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": its primary_key of the row " ~ example | join(", ") ~ " is " ~ row[raw_key | length] ~ ", and "
+            ~ row[raw_key | length + 1] ~ " once that is deleted, so the row would stay: of a deleted row raw holds its key ("
+            ~ raw_key | join(", ") ~ ") and nothing else. Let primary_key be that, or be computed from that alone."
+        ) }}
+    {%- endfor -%}
+{%- endmacro %}
