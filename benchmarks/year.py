@@ -183,8 +183,8 @@ class Year:
     def session(self) -> Iterator[Any]:
         """Spark over the project's warehouse, in this process."""
         os.environ["STRANDLINE_WAREHOUSE"] = self.env["STRANDLINE_WAREHOUSE"]
-        from loader.profile import load_profile
-        from loader.spark import session
+        from loader.runtime.profile import load_profile
+        from loader.runtime.spark import session
 
         profiles = str(self.folder / "profiles")
         spark = session(load_profile("strandline", "embedded", self.folder, profiles_dir=profiles))
@@ -199,8 +199,8 @@ class Year:
 
         Returns the value of the newest state, by table.
         """
-        from loader.commits import BATCH, STATE, SYNC, newest_commit
-        from loader.lake import Lake
+        from loader.lake.commits import BATCH, STATE, SYNC, newest_commit
+        from loader.lake.lake import Lake
 
         newest = self.runs // CHANGED
         lake = Lake(spark, "raw")

@@ -18,7 +18,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from loader.sources.connection import Connection, DatabaseError
+from loader.sources.jdbc.connection import Connection, DatabaseError
 
 Row = tuple[Any, ...]
 

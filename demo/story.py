@@ -10,13 +10,13 @@ from comparison import sums
 from screen import NotAsClaimed, Screen
 from shop import CORRECTED, ORDERS, PAID, PAYMENTS, RESAVED, TABLES, Change, Shop
 
-from loader.cursor import Cursor, CursorType
-from loader.ledger import SyncRecord
-from loader.pipeline import Pipeline
-from loader.profile import load_profile
-from loader.spark import session
-from loader.spec import load_spec
-from loader.watch import Watch
+from loader.lake.ledger import SyncRecord
+from loader.rows.cursor import Cursor, CursorType
+from loader.runtime.profile import load_profile
+from loader.runtime.spark import session
+from loader.spec.spec import load_spec
+from loader.sync.pipeline import Pipeline
+from loader.sync.watch import Watch
 
 
 class Story:

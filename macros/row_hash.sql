@@ -1,6 +1,6 @@
 {% macro row_hash(raw) -%}
     {#-
-        The loader's hash of a row, from the columns of raw; Python's twin is loader/row_hash.py. A column is
+        The loader's hash of a row, from the columns of raw; Python's twin is loader/rows/row_hash.py. A column is
         hashed with its name, a null one not at all, and widths are levelled: so columns that came later,
         were dropped or widened leave a row's hash as it was. A variant column counts under the name of the
         one whose values it keeps.

@@ -91,8 +91,8 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def spark(warehouse: Path) -> Iterator[SparkSession]:
     """The one session of the suite, by the profile's target `embedded`. dbt finds it, too."""
-    from loader.profile import load_profile
-    from loader.spark import session
+    from loader.runtime.profile import load_profile
+    from loader.runtime.spark import session
 
     profile = load_profile("strandline", "embedded", ROOT, profiles_dir=str(ROOT / "profiles"))
     spark = session(profile)

@@ -12,9 +12,9 @@ from benchmarks.nemesis.marts import Marts
 from benchmarks.nemesis.schedule import Op
 from benchmarks.nemesis.tables import Shape
 from benchmarks.nemesis.workers import Workers
-from loader.pipeline import Pipeline
-from loader.spec import load_spec
-from loader.watch import Watch
+from loader.spec.spec import load_spec
+from loader.sync.pipeline import Pipeline
+from loader.sync.watch import Watch
 from tests.sync.project import Project, Ran
 
 

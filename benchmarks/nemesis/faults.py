@@ -18,12 +18,13 @@ from tests.dbt import dbtproject
 
 def _horizon() -> Any:
     """Rows of transactions in flight at the last sync are not looked for."""
-    return patch("loader.sources.late.LateRows.condition", lambda *_: None)
+    return patch("loader.sources.jdbc.late.LateRows.condition", lambda *_: None)
 
 
 def _delta() -> Any:
     """Rows at the boundary that changed count as delivered."""
-    from loader import batch, delta
+    from loader.rows import delta
+    from loader.sync import batch
 
     real = delta.marked
 
@@ -44,7 +45,7 @@ def _delta() -> Any:
 
 def _recovery() -> Any:
     """After a crash the state is not rolled forward from the data commit."""
-    from loader import recovery
+    from loader.sync import recovery
 
     def wrong(head: Any, plan: Any) -> Any:
         return replace(recovery.TableState(), batch=head.batch)

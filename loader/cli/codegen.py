@@ -15,9 +15,9 @@ from loader.problems import did_you_mean
 
 if TYPE_CHECKING:
     from loader.cli.command import Settings
+    from loader.cli.output import Output
     from loader.codegen.files import File
     from loader.codegen.table import Table
-    from loader.output import Output
 
 
 @click.command()

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loader import __version__
+from loader.cli.output import Output, Progress
 from loader.errors import LoaderError, SpecError
-from loader.output import Output, Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from loader.pipeline import Pipeline
-    from loader.profile import Profile
-    from loader.spec import Spec
+    from loader.runtime.profile import Profile
+    from loader.spec.spec import Spec
+    from loader.sync.pipeline import Pipeline
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Settings:
 
     def spec(self) -> Spec:
         """Reads the spec; from here on its secrets are removed from all output."""
-        from loader.spec import load_spec
+        from loader.spec.spec import load_spec
 
         spec = load_spec(self.config)
         self.output.redact = spec.redactor.redact
@@ -113,7 +113,7 @@ def main(ctx: click.Context, config: Path, form: str, quiet: bool, debug: bool) 
 @click.pass_obj
 def init(settings: Settings) -> None:
     """Writes a starter project: loader.yml, profiles, a dbt project wired to the package."""
-    from loader import scaffold
+    from loader.runtime import scaffold
 
     scaffold.create(Path.cwd(), settings.output.say)
 
@@ -128,7 +128,7 @@ def init(settings: Settings) -> None:
 @click.pass_obj
 def setup(settings: Settings, drivers: tuple[str, ...], archive: bool) -> None:
     """Prepares the embedded Spark: Iceberg, Java where there is none, JDBC DRIVERS by name."""
-    from loader.setup import prepare
+    from loader.runtime.setup import prepare
 
     def report(line: str) -> None:
         settings.output.say(line)
@@ -136,8 +136,8 @@ def setup(settings: Settings, drivers: tuple[str, ...], archive: bool) -> None:
 
     prepare(drivers, Path.cwd(), report)
     if archive:
-        from loader import archive as classes
-        from loader import sparkhome
+        from loader.runtime import archive as classes
+        from loader.runtime import sparkhome
 
         classes.prepare(sparkhome.find(), report)
 
@@ -147,7 +147,7 @@ def setup(settings: Settings, drivers: tuple[str, ...], archive: bool) -> None:
 @click.pass_obj
 def check(settings: Settings, select: tuple[str, ...]) -> None:
     """Tells what is wrong with the spec, the connections and the cursors, and how to mend it."""
-    from loader.check import checked
+    from loader.sync.check import checked
 
     with opened(settings) as pipeline:
         wrong = 0
@@ -178,7 +178,7 @@ def check(settings: Settings, select: tuple[str, ...]) -> None:
 @click.pass_obj
 def discover(settings: Settings, sources: tuple[str, ...], columns: bool) -> None:
     """Lists what SOURCES have (all by default): tables, keys, cursor candidates."""
-    from loader.check import discovered
+    from loader.sync.check import discovered
 
     spec = settings.spec()
     for name in sources:
@@ -229,12 +229,12 @@ def run(
         raise click.UsageError("--to and --chunk belong to a backfill: say where with --from.")
     if low is not None and (full_refresh or dry_run):
         raise click.UsageError("--from reads a range again: leave --full-refresh and --dry-run.")
-    from loader import report
-    from loader.backfill import Backfill
-    from loader.drill import drill
-    from loader.run import sync_table
-    from loader.spark import rows_written
-    from loader.watch import Watch
+    from loader.cli import report
+    from loader.runtime.spark import rows_written
+    from loader.sync.backfill import Backfill
+    from loader.sync.drill import drill
+    from loader.sync.protocol import sync_table
+    from loader.sync.watch import Watch
 
     output = settings.output
     with opened(settings) as pipeline:
@@ -256,7 +256,7 @@ def run(
 @click.pass_obj
 def status(settings: Settings) -> None:
     """Shows per table its cursor, last batch, rows, age and last error."""
-    from loader import report
+    from loader.cli import report
 
     with opened(settings) as pipeline:
         report.status(settings.output, pipeline)
@@ -267,16 +267,16 @@ def opened(settings: Settings, spec: Spec | None = None) -> Iterator[Pipeline]:
     """The spec, its profile and Spark, opened in that order: cheap mistakes are told first."""
     spec = spec or settings.spec()
     spark = _session(settings, spec)
-    from loader.pipeline import Pipeline
+    from loader.sync.pipeline import Pipeline
 
     yield Pipeline(spec, spark)
 
 
 def _session(settings: Settings, spec: Spec) -> SparkSession:
-    from loader.profile import load_profile
-    from loader.setup import problem
+    from loader.runtime.profile import load_profile
+    from loader.runtime.setup import problem
+    from loader.runtime.spark import session
     from loader.sources import connector
-    from loader.spark import session
 
     lakes = [spec.destination(source.destinations[0]).lake for source in spec.sources]
     first = lakes[0]

@@ -14,10 +14,10 @@ from loader.errors import LoaderError, SpecError
 
 if TYPE_CHECKING:
     from loader.cli.command import Settings
-    from loader.lake import Lake
+    from loader.cli.output import Output
+    from loader.lake.lake import Lake
     from loader.maintenance.compaction import Compacted, Raw, Upkeep
-    from loader.output import Output
-    from loader.pipeline import Pipeline
+    from loader.sync.pipeline import Pipeline
 
 VERSIONS = 10
 """How many versions of a cursor stay, and how many comparisons of a bucket."""
@@ -64,7 +64,7 @@ def compact(
     checks say the same after it.
     """
     from loader.cli.command import opened
-    from loader.ledger import now
+    from loader.lake.ledger import now
     from loader.maintenance.compaction import Upkeep
     from loader.maintenance.retention import Keep
 
@@ -215,7 +215,7 @@ def _chosen(
 ) -> tuple[list[tuple[Lake, Raw]], dict[str, LoaderError]]:
     """The raw tables of the spec's sources, each once; and what cannot be read."""
     from loader.maintenance.compaction import Raw
-    from loader.sharing import is_of
+    from loader.sync.sharing import is_of
 
     found: dict[tuple[str, str], tuple[Lake, Raw]] = {}
     errors: dict[str, LoaderError] = {}
@@ -241,7 +241,7 @@ def _chosen(
 
 def _shared_tables(pipeline: Pipeline) -> list[tuple[Lake, str, str]]:
     """The tables that the loader keeps of its own work, each once, and how runs ask for rows."""
-    from loader.ledger import TABLE as LEDGER
+    from loader.lake.ledger import TABLE as LEDGER
     from loader.reconcile.reconciled import TABLE as RECONCILED
     from loader.state.lake_table import LakeState
 

@@ -11,9 +11,9 @@ import click
 
 if TYPE_CHECKING:
     from loader.cli.command import Settings
-    from loader.output import Output
-    from loader.pipeline import Outcome
+    from loader.cli.output import Output
     from loader.reconcile.reconciliation import Finding, Reconciliation
+    from loader.sync.pipeline import Outcome
 
 BUCKETS = 64
 _MOST = 4096
@@ -57,11 +57,11 @@ def reconcile(
     Each table is synced first, as `loader run` does. Exits with 1 where differences remain.
     """
     from loader.cli.command import opened, stopping
-    from loader.drill import drill
-    from loader.output import Progress
+    from loader.cli.output import Progress
     from loader.reconcile.reconciliation import Reconciliation
-    from loader.spark import rows_written
-    from loader.watch import Watch
+    from loader.runtime.spark import rows_written
+    from loader.sync.drill import drill
+    from loader.sync.watch import Watch
 
     output = settings.output
     work = Reconciliation(repair, allow_deletes, buckets, per_run)

@@ -14,9 +14,9 @@ from loader.errors import SpecError, StateError, TableError
 
 if TYPE_CHECKING:
     from loader.cli.command import Settings
-    from loader.pipeline import Pipeline
-    from loader.recovery import Stores
     from loader.state import TableState
+    from loader.sync.pipeline import Pipeline
+    from loader.sync.recovery import Stores
 
 
 @click.group()
@@ -86,7 +86,7 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
     An older value is safe: rows read again are recognised. A newer one skips rows.
     """
     from loader.cli.command import opened
-    from loader.plan import parsed
+    from loader.sync.plan import parsed
 
     with opened(settings) as pipeline:
         stores = stores_of(pipeline, table)
@@ -125,7 +125,7 @@ def reset(settings: Settings, table: str) -> None:
 
 def _known(stores: Stores, table: str) -> TableState | None:
     """A table's state; where that cannot be read, what its newest data commit says instead."""
-    from loader.commits import newest_commit, sharers
+    from loader.lake.commits import newest_commit, sharers
     from loader.state import TableState
 
     try:

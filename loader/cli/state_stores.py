@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from loader.errors import LockedError, SpecError
-from loader.lease import Heartbeat, Lease
+from loader.lake.lease import Heartbeat, Lease
 from loader.names import refused
 
 if TYPE_CHECKING:
-    from loader.pipeline import Pipeline
-    from loader.plugins import SourceSpec
-    from loader.recovery import Stores
+    from loader.spec.plugins import SourceSpec
+    from loader.sync.pipeline import Pipeline
+    from loader.sync.recovery import Stores
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,7 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
     What is there stays; a state that says something else than the newest commit gets a new version.
     """
     from loader.cli.command import opened
-    from loader.rebuild import raw_tables, rebuild_table, source_commits
+    from loader.maintenance.rebuild import raw_tables, rebuild_table, source_commits
 
     with opened(settings) as pipeline:
         rows: list[tuple[object, ...]] = []

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from loader.codegen.table import OWN_COLUMNS, Column, Table
-from loader.delta import COLUMNS
 from loader.errors import LoaderError
-from loader.lake import Lake
-from loader.order import SOURCE_NAME
-from loader.pipeline import Pipeline, Planned
-from loader.plan import INCREMENTAL, Plan
-from loader.plugins import LakeDestination, SourceSpec
+from loader.lake.lake import Lake
+from loader.rows.delta import COLUMNS
+from loader.rows.order import SOURCE_NAME
+from loader.spec.plugins import LakeDestination, SourceSpec
+from loader.sync.pipeline import Pipeline, Planned
+from loader.sync.plan import INCREMENTAL, Plan
 
 
 def described(pipeline: Pipeline, select: Sequence[str]) -> Iterator[Table | LoaderError]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loader.window import CursorField
+from loader.rows.window import CursorField
 
 # What the loader's own columns mean; nothing else is described unless its source describes it.
 OWN_COLUMNS = {

@@ -18,19 +18,19 @@ from filelock import FileLock
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from loader.commits import keep_newest, newest_commit
 from loader.errors import TableError, sentence
-from loader.lake import Lake
-from loader.lease import Heartbeat
-from loader.ledger import now
-from loader.literal import text_literal
+from loader.lake.commits import keep_newest, newest_commit
+from loader.lake.lake import Lake
+from loader.lake.lease import Heartbeat
+from loader.lake.ledger import now
 from loader.maintenance import expiry
 from loader.maintenance.dependents import Dependent, Unreadable
 from loader.maintenance.footprint import Footprint, footprint
 from loader.maintenance.removal import count, remove
 from loader.maintenance.retention import Keep, Superseded, superseded
 from loader.maintenance.strays import sweep, told
-from loader.order import BATCH, SEQUENCE, quoted
+from loader.rows.literal import text_literal
+from loader.rows.order import BATCH, SEQUENCE, quoted
 
 READ_BY_LOADERS = dt.timedelta(hours=1)
 """How long a snapshot of the state or the ledger stays at least: a loader may be reading it."""

@@ -17,9 +17,9 @@ from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 
 from loader.errors import TableError, sentence
-from loader.lake import Lake
-from loader.literal import text_literal
-from loader.order import quoted
+from loader.lake.lake import Lake
+from loader.rows.literal import text_literal
+from loader.rows.order import quoted
 from loader.veil import unveiled
 
 WATERMARK = "strandline.watermark"

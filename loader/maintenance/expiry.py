@@ -2,7 +2,7 @@
 
 The newest batch's commit is the truth that state and ledger are recovered from, but its snapshot
 also holds on to every file that was replaced since. So before a raw table's commits expire, what
-that one says is written into a property (:func:`loader.commits.keep_newest`).
+that one says is written into a property (:func:`loader.lake.commits.keep_newest`).
 
 `macros/maintenance/expire_snapshots.sql` is the twin.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from loader.lake import Lake
+from loader.lake.lake import Lake
 
 _AT_ONCE = 500
 

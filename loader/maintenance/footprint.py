@@ -7,7 +7,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
-from loader.lake import Lake
+from loader.lake.lake import Lake
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from loader.commits import COMPACTED_TO
 from loader.errors import TableError
-from loader.lake import Lake
+from loader.lake.commits import COMPACTED_TO
+from loader.lake.lake import Lake
 from loader.maintenance.retention import Superseded
-from loader.order import BATCH, SEQUENCE
+from loader.rows.order import BATCH, SEQUENCE
 
 COMPACTED = "strandline.compacted"
 

@@ -11,7 +11,7 @@ snapshot was, and whoever has merged up to the horizon finds all that came since
 Below the horizon these stay as well:
 
 - rows that the next window can deliver again, and rows without a cursor: a redelivery is told by
-  comparing with them (:mod:`loader.delta`);
+  comparing with them (:mod:`loader.rows.delta`);
 - where a history model is built from the table, every row but those that only repeat the one
   before: a version that comes late makes it look at all of a key's versions again.
 
@@ -25,13 +25,13 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loader.commits import newest_commit, sharers
-from loader.delta import DELETED, HASH
-from loader.lake import Lake
-from loader.ledger import TABLE as LEDGER
-from loader.literal import text_literal
+from loader.lake.commits import newest_commit, sharers
+from loader.lake.lake import Lake
+from loader.lake.ledger import TABLE as LEDGER
 from loader.maintenance.dependents import Dependent
-from loader.order import BATCH, GENERATION, SEQUENCE, SOURCE_NAME, quoted
+from loader.rows.delta import DELETED, HASH
+from loader.rows.literal import text_literal
+from loader.rows.order import BATCH, GENERATION, SEQUENCE, SOURCE_NAME, quoted
 
 
 @dataclass(frozen=True)

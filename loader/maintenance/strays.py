@@ -11,8 +11,8 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from loader.lake import Lake
-from loader.ledger import now
+from loader.lake.lake import Lake
+from loader.lake.ledger import now
 from loader.maintenance.footprint import Footprint
 
 AGE = dt.timedelta(days=1)

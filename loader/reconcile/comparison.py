@@ -14,14 +14,13 @@ from operator import and_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from loader.delta import DELETED, HASH, tombstone
-from loader.lake import Lake
-from loader.order import quoted, version_column
-from loader.plan import Plan
-from loader.schema.drift import Route
-from loader.schema.fitting import fitted
-from loader.schema.widening import bare
-from loader.sharing import own_rows
+from loader.lake.lake import Lake
+from loader.lake.schema.drift import Route
+from loader.lake.schema.fitting import fitted
+from loader.lake.schema.widening import bare
+from loader.rows.delta import DELETED, HASH, tombstone
+from loader.rows.order import quoted, version_column
+from loader.rows.window import Window
 from loader.sources.contents import (
     BUCKET,
     CHECKSUM,
@@ -33,7 +32,8 @@ from loader.sources.contents import (
     totals,
     within,
 )
-from loader.window import Window
+from loader.sync.plan import Plan
+from loader.sync.sharing import own_rows
 
 UPDATE = "missed update"
 ROW = "missed row"

@@ -11,9 +11,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from loader.delta import DELETED, HASH, row_hash, tombstone
-from loader.order import quoted
-from loader.plan import Plan
 from loader.reconcile.comparison import (
     DELETE,
     GONE,
@@ -26,8 +23,11 @@ from loader.reconcile.comparison import (
     key_names,
 )
 from loader.reconcile.reconciled import Verified
+from loader.rows.delta import DELETED, HASH, row_hash, tombstone
+from loader.rows.order import quoted
 from loader.sources import Snapshot
 from loader.sources.contents import KEY, Contents, Share
+from loader.sync.plan import Plan
 
 SAMPLE = 10
 _OWN = "_cq_own_key"

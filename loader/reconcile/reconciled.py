@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from loader import __version__
-from loader.lake import Lake
+from loader.lake.lake import Lake
 
 TABLE = "_cq_reconciled"
 

@@ -11,19 +11,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from loader.lease import Lease
-from loader.ledger import SyncRecord, now
-from loader.plan import FULL_REFRESH, Plan
+from loader.lake.lease import Lease
+from loader.lake.ledger import SyncRecord, now
 from loader.reconcile.comparison import Bucket, Comparison
 from loader.reconcile.differences import Differences, certain, counted, kept, named, sample, still
 from loader.reconcile.reconciled import Reconciled, Verified, due
 from loader.reconcile.repair import repair
-from loader.recovery import Stores
-from loader.run import synced, unlocked_after
+from loader.rows.window import Window
 from loader.sources import Snapshot
 from loader.sources.contents import Share
-from loader.watch import Watch
-from loader.window import Window
+from loader.sync.plan import FULL_REFRESH, Plan
+from loader.sync.protocol import synced, unlocked_after
+from loader.sync.recovery import Stores
+from loader.sync.watch import Watch
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Finding:
 
 @dataclass
 class Reconciliation:
-    """What :meth:`loader.pipeline.Pipeline.run` does to each table in place of a sync alone.
+    """What :meth:`loader.sync.pipeline.Pipeline.run` does to each table in place of a sync alone.
 
     Attributes:
         repairs: whether differences are appended to raw.

@@ -11,18 +11,18 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from loader.batch import Batch
-from loader.delta import DELETED, HASH, Stamp, row_hash, stamped
 from loader.errors import TableError
-from loader.lease import Lease
-from loader.ledger import SyncRecord, now
-from loader.order import quoted
-from loader.plan import Plan
+from loader.lake.lease import Lease
+from loader.lake.ledger import SyncRecord, now
 from loader.reconcile.comparison import GONE, key_names
-from loader.recovery import Known, Stores, recover
-from loader.run import append, finish
-from loader.watch import Watch
-from loader.window import Bounds
+from loader.rows.delta import DELETED, HASH, Stamp, row_hash, stamped
+from loader.rows.order import quoted
+from loader.rows.window import Bounds
+from loader.sync.batch import Batch
+from loader.sync.plan import Plan
+from loader.sync.protocol import append, finish
+from loader.sync.recovery import Known, Stores, recover
+from loader.sync.watch import Watch
 
 RECONCILE = "reconcile"
 """The mode of its ledger row."""

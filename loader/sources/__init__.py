@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel
 
-from loader.cursor import Cursor, CursorType
 from loader.errors import SpecError, TableError
 from loader.names import in_the_lake
-from loader.options import TableOptions
-from loader.window import Bounds, CursorField, Window
+from loader.rows.cursor import Cursor, CursorType
+from loader.rows.window import Bounds, CursorField, Window
+from loader.spec.options import TableOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -21,7 +21,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from loader.order import quoted
+from loader.rows.order import quoted
 
 DIGITS = 15
 """Of an md5, that make a number: 60 bits, which fit a signed bigint."""

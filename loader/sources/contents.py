@@ -2,7 +2,7 @@
 
 Three questions, each finer than the one before, and each about a share of the keys: checksums of
 buckets, a hash for each key and its row, the rows themselves. A database that has md5 answers the
-first two itself (:mod:`loader.sources.jdbc_contents`); of any other source the rows are read, and
+first two itself (:mod:`loader.sources.jdbc.contents`); of any other source the rows are read, and
 hashed by Spark.
 """
 
@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from loader.cursor import CursorType
-from loader.literal import literal
-from loader.order import quoted
+from loader.rows.cursor import CursorType
+from loader.rows.literal import literal
+from loader.rows.order import quoted
+from loader.rows.window import Window
 from loader.sources.checksum import (
     DIGITS,
     Part,
@@ -27,7 +28,6 @@ from loader.sources.checksum import (
     spark_number,
     spark_total,
 )
-from loader.window import Window
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

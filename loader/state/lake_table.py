@@ -14,8 +14,8 @@ from pyspark.errors import PySparkException
 
 from loader.errors import StateError
 from loader.failures import clear
-from loader.lake import Lake
-from loader.records import Records
+from loader.lake.lake import Lake
+from loader.lake.records import Records
 from loader.state import StateBackend, StateRow, taken
 from loader.state.value import moment, moment_text
 

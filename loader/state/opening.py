@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loader.errors import SpecError
-from loader.plugins import PluggedDestination, StateDestination, state_backends
+from loader.spec.plugins import PluggedDestination, StateDestination, state_backends
 from loader.state import Place, StateBackend
 
 if TYPE_CHECKING:
-    from loader.lake import Lake
-    from loader.plugins import DestinationSpec, SourceSpec
-    from loader.spec import Spec
+    from loader.lake.lake import Lake
+    from loader.spec.plugins import DestinationSpec, SourceSpec
+    from loader.spec.spec import Spec
 
 OWN = ("sqlite", "postgresql", "redis")
 

@@ -12,8 +12,8 @@ import redis
 from redis.exceptions import RedisError
 
 from loader.errors import SpecError, StateError
-from loader.plugins import StateStoreOptions
-from loader.redaction import Redactor
+from loader.spec.plugins import StateStoreOptions
+from loader.spec.redaction import Redactor
 from loader.state import Place, StateBackend, StateRow, taken
 from loader.state.value import moment, moment_text
 

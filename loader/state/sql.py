@@ -16,8 +16,8 @@ from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, SQL
 from sqlalchemy.pool import NullPool
 
 from loader.errors import SpecError, StateError
-from loader.plugins import StateStoreOptions
-from loader.redaction import Redactor
+from loader.spec.plugins import StateStoreOptions
+from loader.spec.redaction import Redactor
 from loader.state import Place, StateBackend, StateRow, taken
 from loader.state.value import moment, moment_text
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from loader.cursor import Cursor, CursorType, stored
 from loader.errors import NewerStateError, StateError
-from loader.window import BY_HAND
+from loader.rows.cursor import Cursor, CursorType, stored
+from loader.rows.window import BY_HAND
 
 FORMAT = 1
 """The form of stored values that this loader knows. Values without `format` are of form 1.
@@ -44,7 +44,7 @@ class TableState:
     Attributes:
         batch: the newest batch whose rows the cursor stands for.
         generation: the newest. New rows are appended in it, or in that of their key: see
-            :func:`loader.delta.placed`.
+            :func:`loader.rows.delta.placed`.
         base: the generation of the newest complete read, where later ones overruled cursors;
             None where `generation` is it.
         cursor: None where no row with a cursor was seen yet, or the table has none.

@@ -22,8 +22,8 @@ from typing import Any, Protocol
 
 import pytest
 
-from loader.cursor import Cursor, CursorType
 from loader.errors import StateError
+from loader.rows.cursor import Cursor, CursorType
 from loader.state import StateBackend, StateRow, TableState
 
 KEY = "shop.orders"

@@ -89,7 +89,7 @@
     {#-
         Keeps what the newest batch's commit says, as that commit is about to expire: the loader
         recovers state and ledger from it. Of a shared table, what the newest commit of each source
-        says. Python's twin is loader/commits.py, keep_newest.
+        says. Python's twin is loader/lake/commits.py, keep_newest.
     -#}
     {%- set name = strandline.full_name(relation) -%}
     {%- do strandline.keep_newest_of(name, "strandline.newest") -%}

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from loader import scaffold
 from loader.codegen.dbt_project import DbtProject
 from loader.errors import SpecError
+from loader.runtime import scaffold
 
 
 def _write(path: Path, text: str) -> None:

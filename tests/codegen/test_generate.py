@@ -13,9 +13,9 @@ from loader.codegen.dbt_project import Elsewhere
 from loader.codegen.generate import Folder, Generated, generate
 from loader.codegen.memory import Memory
 from loader.codegen.table import Column, Table
-from loader.cursor import CursorType
 from loader.errors import SpecError
-from loader.window import CursorField
+from loader.rows.cursor import CursorType
+from loader.rows.window import CursorField
 
 AT = CursorField("updated_at", CursorType.TIMESTAMPTZ)
 

@@ -14,8 +14,8 @@ from loader.codegen.naming import assigned, safe
 from loader.codegen.rendering import HISTORY, LATEST, Named
 from loader.codegen.table import Column, Table
 from loader.codegen.yaml_style import document
-from loader.cursor import CursorType
-from loader.window import CursorField
+from loader.rows.cursor import CursorType
+from loader.rows.window import CursorField
 
 UPDATED_AT = CursorField("updated_at", CursorType.TIMESTAMPTZ)
 

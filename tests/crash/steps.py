@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from loader.pipeline import Outcome, Pipeline
-from loader.spec import load_spec
-from loader.watch import Watch
+from loader.spec.spec import load_spec
+from loader.sync.pipeline import Outcome, Pipeline
+from loader.sync.watch import Watch
 from tests.sync.project import Project
 
 
 @dataclass(frozen=True)
 class Hook:
-    """Calls a function with each step and table; see :class:`loader.watch.Steps`."""
+    """Calls a function with each step and table; see :class:`loader.sync.watch.Steps`."""
 
     reached: Callable[[str, str], None]
 

@@ -17,14 +17,14 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-import loader.ledger
-import loader.pipeline
-import loader.run
-from loader.catalog_owners import CatalogOwners
-from loader.drill import STEPS
-from loader.pipeline import Outcome, Pipeline
-from loader.spec import load_spec
-from loader.watch import Watch
+import loader.lake.ledger
+import loader.sync.pipeline
+import loader.sync.protocol
+from loader.lake.catalog_owners import CatalogOwners
+from loader.spec.spec import load_spec
+from loader.sync.drill import STEPS
+from loader.sync.pipeline import Outcome, Pipeline
+from loader.sync.watch import Watch
 from tests.crash import shop
 from tests.crash.steps import Hook, run_with
 from tests.services import Database
@@ -90,7 +90,7 @@ def test_a_clock_that_is_set_back(
     def hours_ago() -> dt.datetime:
         return dt.datetime.now(dt.timezone.utc) - dt.timedelta(hours=5)
 
-    for module in (loader.ledger, loader.run, loader.pipeline):
+    for module in (loader.lake.ledger, loader.sync.protocol, loader.sync.pipeline):
         monkeypatch.setattr(module, "now", hours_ago)
     assert project.run().table("shop.orders")["batch"] == 2
     assert project.run().table("shop.orders")["status"] == "nothing new"

@@ -15,12 +15,12 @@ import pytest
 from filelock import FileLock
 from pyspark.sql import SparkSession
 
-from loader.catalog_owners import CatalogOwners
 from loader.errors import LockedError, TableError
-from loader.lake import Lake
-from loader.lease import LOOK, Heartbeat, Lease, acquire_all
-from loader.owners import FileOwners, Owner, Owners, Witness
-from loader.spark import sibling
+from loader.lake.catalog_owners import CatalogOwners
+from loader.lake.lake import Lake
+from loader.lake.lease import LOOK, Heartbeat, Lease, acquire_all
+from loader.lake.owners import FileOwners, Owner, Owners, Witness
+from loader.runtime.spark import sibling
 from tests.crash import shop
 from tests.crash.steps import run_with
 from tests.services import Database

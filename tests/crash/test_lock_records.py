@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from loader.catalog_owners import CatalogOwners
 from loader.errors import TableError
-from loader.lake import Lake
-from loader.lease import acquire_all
-from loader.owners import FileOwners, Owner
+from loader.lake.catalog_owners import CatalogOwners
+from loader.lake.lake import Lake
+from loader.lake.lease import acquire_all
+from loader.lake.owners import FileOwners, Owner
 from tests.crash.test_lease import EXPIRY, Clock, Elsewhere, _ago, _lake, _lease
 from tests.crash.test_lease import rest_catalog as rest_catalog
 from tests.crash.test_lease import shared_lake as shared_lake

@@ -30,7 +30,7 @@ import signal
 
 import pytest
 
-from loader.drill import STEPS
+from loader.sync.drill import STEPS
 from tests.crash import shop
 from tests.crash.workers import Worker, Workers
 from tests.services import Database

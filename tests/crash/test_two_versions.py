@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-import loader.ledger
+import loader.lake.ledger
 import loader.state.value
 from loader.state import TableState
 from tests.crash import shop

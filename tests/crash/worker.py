@@ -15,8 +15,8 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from loader.cli import main
-from loader.profile import load_profile
-from loader.spark import session
+from loader.runtime.profile import load_profile
+from loader.runtime.spark import session
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from loader.lake import Lake
+from loader.lake.lake import Lake
 from loader.reconcile.reconciled import Reconciled, Verified
 from tests.dbt.rawtables import RawSchema
 

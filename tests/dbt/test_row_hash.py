@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from loader.delta import Stamp, stamped
+from loader.rows.delta import Stamp, stamped
 from tests.dbt.dbtproject import DbtProject, Result
 from tests.dbt.rawtables import META_COLUMNS, RawSchema
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from pyspark.sql import types as t
 
-from loader.delta import COLUMNS
-from loader.schema.drift import Alteration, Drift, drift, unchanged
-from loader.schema.source_schema import SourceSchema
-from loader.schema.terms import Terms
-from loader.schema.widening import kept_as
+from loader.lake.schema.drift import Alteration, Drift, drift, unchanged
+from loader.lake.schema.source_schema import SourceSchema
+from loader.lake.schema.terms import Terms
+from loader.lake.schema.widening import kept_as
+from loader.rows.delta import COLUMNS
 
 TYPES: dict[str, t.DataType] = {
     "boolean": t.BooleanType(),

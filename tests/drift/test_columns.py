@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from loader.pipeline import Pipeline
-from loader.plugins import SourceSpec
-from loader.schema.source_schema import PROPERTY
+from loader.lake.schema.source_schema import PROPERTY
+from loader.spec.plugins import SourceSpec
+from loader.sync.pipeline import Pipeline
 from tests.services import Database
 from tests.sync.project import Project
 

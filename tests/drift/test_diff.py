@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loader.errors import TableError
-from loader.schema.source_schema import SourceSchema
+from loader.lake.schema.source_schema import SourceSchema
 from tests.drift.schemas import TERMS, Table, of, schema
 
 KEYED = replace(TERMS, key=("id",), cursor="c")

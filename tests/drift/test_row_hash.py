@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from loader.row_hash import row_hash
+from loader.rows.row_hash import row_hash
 
 SAME = [
     ("1 as a, 'x' as b", "'x' as b, 1 as a"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from dbt.cli.main import dbtRunner
 
-from loader.commits import Commit, newest_commit
+from loader.lake.commits import Commit, newest_commit
 from tests.dbt.dbtproject import DbtProject
 from tests.services import Database
 from tests.sync.project import Project, Ran

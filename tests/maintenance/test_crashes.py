@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from loader.lake import Lake
+from loader.lake.lake import Lake
 from loader.maintenance import compaction, expiry
 from tests.crash.workers import Workers
 from tests.maintenance.shop import CHANGED, ORDERS, Shop

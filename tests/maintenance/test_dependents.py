@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loader.lake import Lake
+from loader.lake.lake import Lake
 from loader.maintenance import compaction
 from loader.maintenance.dependents import dependents
 from loader.maintenance.retention import Superseded

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from loader.cursor import Cursor, CursorType
-from loader.delta import OVERRULES, REDELIVERED, Generations, marked
 from loader.maintenance.retention import floor_sql, superseded_sql
-from loader.window import CursorField, Window
+from loader.rows.cursor import Cursor, CursorType
+from loader.rows.delta import OVERRULES, REDELIVERED, Generations, marked
+from loader.rows.window import CursorField, Window
 from tests.dbt.rawtables import Row
 from tests.maintenance import histories as h
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from loader.ledger import now
+from loader.lake.ledger import now
 from loader.maintenance.retention import Keep, superseded, superseded_sql
 from tests.maintenance.shop import ORDERS, Shop
 

@@ -7,7 +7,7 @@ import shutil
 import time
 from pathlib import Path
 
-from loader.owners import Owner
+from loader.lake.owners import Owner
 from tests.maintenance.shop import Shop
 
 DAYS = 86_400.0

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from loader.ledger import now
+from loader.lake.ledger import now
 from loader.reconcile.comparison import Bucket, parts_per_bucket, smallest
 from loader.reconcile.reconciled import Verified, due
 from loader.reconcile.reconciliation import too_many_deletes

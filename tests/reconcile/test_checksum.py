@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from loader.pipeline import Pipeline
 from loader.reconcile.comparison import Comparison
-from loader.spec import load_spec
-from loader.window import Window
+from loader.rows.window import Window
+from loader.spec.spec import load_spec
+from loader.sync.pipeline import Pipeline
 from tests.services import Database
 from tests.sync.project import Project
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 
+from loader.cli.output import Output
 from loader.cli.reconcile import finished
-from loader.output import Output
-from loader.pipeline import Pipeline
 from loader.reconcile.reconciliation import Reconciliation
-from loader.spec import load_spec
-from loader.watch import Watch
+from loader.spec.spec import load_spec
+from loader.sync.pipeline import Pipeline
+from loader.sync.watch import Watch
 from tests.reconcile.shop import Shop, line, missed, nothing, reconcile
 from tests.services import Database, Postgres
 from tests.sync.project import Project

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from loader.cursor import Cursor, CursorType
-from loader.delta import REDELIVERED, Generations, marked, placed
-from loader.order import version_order
-from loader.window import CursorField, Window
+from loader.rows.cursor import Cursor, CursorType
+from loader.rows.delta import REDELIVERED, Generations, marked, placed
+from loader.rows.order import version_order
+from loader.rows.window import CursorField, Window
 from tests.reconcile.shop import missed, nothing, reconcile
 from tests.sync.project import Project
 

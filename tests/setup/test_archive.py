@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from loader import archive, setup, sparkhome
+from loader.runtime import archive, setup, sparkhome
 
 ROOT = Path(archive.__file__).parents[1]
 _SUBMIT = "org.apache.spark.deploy.SparkSubmit"

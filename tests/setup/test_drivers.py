@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from loader import drivers
 from loader.errors import SpecError
+from loader.runtime import drivers
 
 JAR = b"the bytes of a jar"
 DRIVER = replace(drivers.DRIVERS["postgresql"], sha256=hashlib.sha256(JAR).hexdigest())

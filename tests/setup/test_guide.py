@@ -188,7 +188,7 @@ def test_the_readme_shows_what_the_guide_does() -> None:
         shown.index("loader check") : shown.index("dbt build --profiles-dir profiles") + 1
     ]
     assert set(shown) <= set(commands(GUIDE))
-    for page in ("README.md", "docs/guide.md", "loader/templates/loader.yml", "loader.yml"):
+    for page in ("README.md", "docs/guide.md", "loader/runtime/templates/loader.yml", "loader.yml"):
         for block in blocks((ROOT / page).read_text(), "yaml") or [(ROOT / page).read_text()]:
             assert "lookback:" not in block, f"{page}: no example needs one"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loader.placing import link, place, write_block, write_own
+from loader.runtime.placing import link, place, write_block, write_own
 
 
 @pytest.fixture

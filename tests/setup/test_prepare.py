@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from loader import setup, sparkhome
 from loader.errors import SpecError
-from loader.placing import link
+from loader.runtime import setup, sparkhome
+from loader.runtime.placing import link
 
 _NOT_SPARKS = ("iceberg-", "postgresql", "mariadb", "mysql", "sqlite")
 _START = """

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from loader import scaffold, setup
 from loader.errors import SpecError
-from loader.profile import load_profile
+from loader.runtime import scaffold, setup
+from loader.runtime.profile import load_profile
 
 
 def _create(folder: Path) -> list[str]:
@@ -165,7 +165,7 @@ def test_the_wheel_brings_the_package_without_the_demo(wheel: Path, tmp_path: Pa
     assert "loader/dbt_package/dbt_project.yml" in names
     assert "loader/dbt_package/macros/deduped_latest.sql" in names
     assert "loader/dbt_package/tests/generic/unique_key.sql" in names
-    assert "loader/templates/loader.yml" in names
+    assert "loader/runtime/templates/loader.yml" in names
     assert not [name for name in names if "/demo/" in name or name.startswith("tests/")]
 
     project = tmp_path / "shop"

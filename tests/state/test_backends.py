@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from loader.errors import StateError
-from loader.lake import Lake
-from loader.plugins import StateStoreOptions
+from loader.lake.lake import Lake
+from loader.spec.plugins import StateStoreOptions
 from loader.state import Place, StateBackend, StateRow, TableState, lake_table
 from loader.state.lake_table import LakeState
 from loader.state.local import LocalState

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from loader import plugins
 from loader.errors import SpecError
-from loader.spec import load_spec
+from loader.spec.spec import load_spec, plugins
 from loader.state.opening import open_state
 from tests.services import Database, Redis
 from tests.sync.project import Project
@@ -125,7 +124,7 @@ def test_a_state_store_that_is_down_fails_its_source_only(
 def test_a_store_that_goes_away_between_data_and_state_is_caught_up_with(
     shop: Project, redis_server: Redis, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from loader.lake import Lake
+    from loader.lake.lake import Lake
 
     keep_in(shop, "redis", redis_server.url)
     shop.run()

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from loader.cli import main
-from loader.lake import Lake
+from loader.lake.lake import Lake
 from tests.services import Database
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from loader.pipeline import Pipeline
-from loader.plugins import SourceSpec
+from loader.spec.plugins import SourceSpec
+from loader.sync.pipeline import Pipeline
 from tests.services import Database
 from tests.sync.project import Project, Ran
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from loader.pipeline import Pipeline
-from loader.spec import load_spec
-from loader.watch import Watch
+from loader.spec.spec import load_spec
+from loader.sync.pipeline import Pipeline
+from loader.sync.watch import Watch
 from tests.reconcile.conftest import derby as derby
 from tests.reconcile.conftest import shop as shop
 from tests.reconcile.shop import Shop

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from loader.pipeline import Outcome, Pipeline
 from loader.sources import Window
-from loader.sources.connection import DatabaseError
-from loader.spec import load_spec
+from loader.sources.jdbc.connection import DatabaseError
+from loader.spec.spec import load_spec
+from loader.sync.pipeline import Outcome, Pipeline
 from tests.crash.steps import run_with
 from tests.services import Database
 from tests.sync.project import Project

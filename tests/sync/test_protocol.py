@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql.functions import lit
 
 from loader.errors import TableError
-from loader.lake import Lake
-from loader.ledger import Ledger
+from loader.lake.lake import Lake
+from loader.lake.ledger import Ledger
 from loader.state.lake_table import LakeState
 from tests.services import Database
 from tests.sync.project import Project

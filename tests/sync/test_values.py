@@ -191,8 +191,8 @@ def test_such_a_text_orders_no_versions_where_only_it_could(
 def test_which_texts_are_ordered_by_their_bytes(
     project: Project, postgres_database: Database, mariadb_database: Database
 ) -> None:
-    from loader.pipeline import Pipeline
-    from loader.spec import load_spec
+    from loader.spec.spec import load_spec
+    from loader.sync.pipeline import Pipeline
 
     kinds = {
         "text": True,

@@ -10,9 +10,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loader.document import read_documents
 from loader.errors import SpecError
-from loader.redaction import is_secret_key
+from loader.spec.document import read_documents
+from loader.spec.redaction import is_secret_key
 
 
 def read(text: str) -> Any:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from loader import drill as module
-from loader.drill import VARIABLE, Drill, Place, drill
 from loader.errors import SpecError, TableError
+from loader.sync import drill as module
+from loader.sync.drill import VARIABLE, Drill, Place, drill
 
 NOBODY: Any = None
 """No Spark is asked where the variable is wrong."""

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loader.expansion import Expansion, Plugin, key_path
-from loader.redaction import Redactor
+from loader.spec.expansion import Expansion, Plugin, key_path
+from loader.spec.redaction import Redactor
 
 ENV = {"USER_": "bob", "EMPTY": "", "NESTED": "${USER_} @@plugins.lake.name", "N": "5432"}
 

@@ -15,9 +15,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loader import jvm
-from loader.redaction import SPARK_REGEX, is_secret_key, java_regex
-from loader.spark import settings
+from loader.runtime import jvm
+from loader.runtime.spark import settings
+from loader.spec.redaction import SPARK_REGEX, is_secret_key, java_regex
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from loader.cursor import Cursor, CursorType
-from loader.sources.horizon import Fate, Horizon
-from loader.sources.lineage import Lineage
+from loader.rows.cursor import Cursor, CursorType
+from loader.rows.window import Bounds, next_cursor
+from loader.sources.jdbc.horizon import Fate, Horizon
+from loader.sources.jdbc.lineage import Lineage
 from loader.state import TableState
-from loader.window import Bounds, next_cursor
 
 
 def _lineage(*tables: int) -> Lineage:

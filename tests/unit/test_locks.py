@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loader import locks, names
+from loader import names
 from loader.errors import SpecError
+from loader.lake.lake import locks
 
 
 @pytest.fixture

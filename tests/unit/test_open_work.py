@@ -6,8 +6,8 @@ import datetime as dt
 
 import pytest
 
-from loader.cursor import Cursor, CursorType
-from loader.sources.open_work import Activity, OpenWork, Writer
+from loader.rows.cursor import Cursor, CursorType
+from loader.sources.jdbc.open_work import Activity, OpenWork, Writer
 
 NOON = dt.datetime(2026, 3, 1, 12)
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
 from loader.errors import SpecError
-from loader.redaction import Redactor
-from loader.spec import TableOptions, validate_options
+from loader.spec.redaction import Redactor
+from loader.spec.spec import TableOptions, validate_options
 
 WHERE = "loader.yml, document 1 (source shop), spec.spec"
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
+from loader.cli.output import Output, Progress
 from loader.errors import TableError
-from loader.output import Output, Progress
 
 HOSTILE = "t\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202eor[bold]d[/]ers\nerror: all is lost"
 SHOWN = r"t\x1b]0;owned\x07\x1b[2J\x0d\x9b31m\u202eor[bold]d[/]ers\x0aerror: all is lost"

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.errors import SpecError
-from loader.profile import Profile, load_profile
-from loader.redaction import Redactor
-from loader.rendering import Renderer
+from loader.runtime.profile import Profile, load_profile
+from loader.runtime.rendering import Renderer
+from loader.spec.redaction import Redactor
 
 PROFILES = """
 config: {send_anonymous_usage_stats: false}
@@ -290,7 +290,7 @@ def test_what_a_profile_hides_is_kept_from_logs(folder: Path) -> None:
 
 
 def test_dbt_is_not_imported() -> None:
-    code = "import sys, loader.profile, loader.spec; print('dbt' in sys.modules)"
+    code = "import sys, loader.runtime.profile, loader.spec.spec; print('dbt' in sys.modules)"
     root = Path(__file__).parents[2]
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
     assert ran.stdout.strip() == "False"

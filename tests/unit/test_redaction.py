@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from loader.redaction import Redactor, is_secret_key, url_secrets
+from loader.spec.redaction import Redactor, is_secret_key, url_secrets
 
 # No asterisk: a mask beside one can look like a secret of asterisks.
 SECRETS = st.text(

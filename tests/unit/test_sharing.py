@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from loader.errors import TableError
-from loader.lease import Lease
-from loader.sharing import Claim, granted
-from loader.turn import Turn, Turns
+from loader.lake.lease import Lease
+from loader.sync.sharing import Claim, granted
+from loader.sync.turn import Turn, Turns
 
 
 def _claims(*sources: tuple[str, bool]) -> list[Claim]:

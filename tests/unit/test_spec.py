@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from loader.duration import Lookback
 from loader.errors import SpecError
-from loader.spec import (
+from loader.spec.spec import (
     LakeOptions,
     Spec,
     StateStoreOptions,

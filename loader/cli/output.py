@@ -1,0 +1,210 @@
+"""What people and machines see: rich for people, one JSON object a line for machines."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from loader.errors import LoaderError
+
+_WIDE = 10_000
+# What a terminal obeys instead of showing, and what turns the direction of writing. A source
+# chooses its names and error texts, so they are shown, and obeyed nowhere.
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_OWN_LINE = re.compile(r"\n(?!- )")  # several problems in one error are a list
+
+
+class Output:
+    """Writes results to stdout, progress and errors to stderr; redacts both.
+
+    Args:
+        form: ``text`` or ``json``.
+        quiet: nothing but errors.
+        redact: removes secrets from a text.
+        debug: errors come with their stack traces.
+    """
+
+    def __init__(
+        self,
+        form: str = "text",
+        quiet: bool = False,
+        redact: Callable[[str], str] = str,
+        debug: bool = False,
+    ) -> None:
+        self.json = form == "json"
+        self.quiet = quiet
+        self.redact = redact
+        self.debug = debug
+        # A pipe or a file has no width to fold a table into.
+        self.out = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
+        self.err = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._lock = threading.Lock()
+
+    def event(self, kind: str, text: str, /, **facts: Any) -> None:
+        """Something that happened: a JSON line, or `text` for people (none where empty)."""
+        if self.quiet:
+            return
+        if self.json:
+            self._line(sys.stdout, kind, **facts)
+        elif text:
+            with self._lock:
+                self.err.print(self._line_of(text))
+
+    def warning(self, text: str, **facts: Any) -> None:
+        """Something a user should know, though the command goes on."""
+        if self.quiet:
+            return
+        if self.json:
+            self._line(sys.stdout, "warning", text=text, **facts)
+        else:
+            with self._lock:
+                self.err.print(Text("warning: ", style="yellow") + self._line_of(text))
+
+    def error(self, error: LoaderError) -> None:
+        """What is wrong, where, and what to do; also with `quiet`."""
+        trace = "".join(traceback.format_exception(error)) if self.debug else ""
+        if self.json:
+            facts = {"what": error.what, "where": error.where, "remedy": error.remedy}
+            self._line(sys.stderr, "error", **facts, **({"trace": trace} if trace else {}))
+            return
+        with self._lock:
+            self.err.print(Text("error: ", style="bold red") + self._line_of(str(error)))
+            if trace:
+                self.err.print(Text(_plain(self.redact(trace)), style="dim"))
+
+    def table(
+        self, kind: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = ""
+    ) -> None:
+        """A table for people; for machines a line for each row."""
+        if self.quiet:
+            return
+        if self.json:
+            for row in rows:
+                self._line(sys.stdout, kind, **dict(zip(columns, row, strict=False)))
+            return
+        drawn = Table(
+            title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold"
+        )
+        for column in columns:
+            drawn.add_column(column.replace("_", " "), overflow="fold")
+        for row in rows:
+            drawn.add_row(*(self._line_of(_shown(value)) for value in row))
+        with self._lock:
+            if self.out.is_terminal:
+                self.out.print(drawn)
+                return
+            with self.out.capture() as captured:
+                self.out.print(drawn)
+            print(*(line.rstrip() for line in captured.get().splitlines()), sep="\n")
+
+    def say(self, text: str) -> None:
+        """Text for people, on stdout; it may have several lines."""
+        if not self.quiet and not self.json:
+            with self._lock:
+                self.out.print(Text(_plain(self.redact(text))))
+
+    def _line_of(self, text: str) -> Text:
+        """Redacted, and without lines that a source made up."""
+        return Text(_OWN_LINE.sub(r"\\x0a", _plain(self.redact(text))))
+
+    def _line(self, stream: Any, kind: str, /, **facts: Any) -> None:
+        record = {"event": kind, "at": dt.datetime.now(dt.timezone.utc).isoformat(), **facts}
+        text = self.redact(json.dumps(record, default=str, ensure_ascii=False))
+        with self._lock:
+            print(text, file=stream, flush=True)
+
+
+class Progress:
+    """Live lines, one a table: phase, rows, rate. Implements :class:`loader.sync.watch.Listener`.
+
+    Args:
+        rows_done: rows that Spark has written for a table so far, None where it cannot say.
+    """
+
+    def __init__(self, output: Output, rows_done: Callable[[str], int | None]) -> None:
+        self.output = output
+        self.rows_done = rows_done
+        self._tables: dict[str, tuple[str, int | None, dt.datetime]] = {}
+        self._lock = threading.Lock()
+        self._live: Live | None = None
+
+    def __enter__(self) -> Progress:
+        if self.output.err.is_terminal and not self.output.json and not self.output.quiet:
+            self._live = Live(
+                get_renderable=self._render,
+                console=self.output.err,
+                refresh_per_second=4,
+                transient=True,
+            )
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def phase(self, table: str, phase: str, rows: int | None) -> None:
+        with self._lock:
+            known = self._tables.get(table, ("", None, dt.datetime.now()))
+            self._tables[table] = (phase, rows if rows is not None else known[1], known[2])
+        text = "" if self._live is not None else _phase_text(table, phase, rows)
+        self.output.event("phase", text, table=table, phase=phase, rows=rows)
+
+    def warn(self, table: str, text: str) -> None:
+        self.output.warning(f"{table}: {text}", table=table)
+
+    def done(self, table: str, text: str) -> None:
+        """A table ended: its line goes, and `text` stays."""
+        with self._lock:
+            self._tables.pop(table, None)
+        if not self.output.json:
+            self.output.event("done", text)
+
+    def _render(self) -> Table:
+        drawn = Table(box=None, pad_edge=False, show_header=False)
+        with self._lock:
+            tables = dict(self._tables)
+        for table, (phase, rows, since) in tables.items():
+            seconds = (dt.datetime.now() - since).total_seconds()
+            done = self.rows_done(table)
+            count = f"{done or 0:,} of {rows:,} rows" if rows is not None else ""
+            rate = f"{done / seconds:,.0f} rows/s" if done and seconds > 0 else ""
+            drawn.add_row(self.output._line_of(table), phase, count, rate, f"{seconds:.0f} s")
+        return drawn
+
+
+def _plain(text: str) -> str:
+    """A text whose control characters are shown."""
+
+    def shown(found: re.Match[str]) -> str:
+        code = ord(found[0])
+        return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+    return _OBEYED.sub(shown, text)
+
+
+def _phase_text(table: str, phase: str, rows: int | None) -> str:
+    return f"{table}: {phase} {rows:,} rows" if rows is not None else f"{table}: {phase}"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    return str(value)

@@ -1,0 +1,131 @@
+"""Summaries at the end of a command, and the exit code that they stand for."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from loader.cli.output import Output
+from loader.errors import LoaderError
+from loader.lake.ledger import SyncRecord
+from loader.sync.pipeline import Outcome, Pipeline, Preview
+
+
+def finished(output: Output, outcomes: Sequence[Outcome]) -> int:
+    """The table at the end of `loader run`; 0 where all tables synced, else 1."""
+    columns = ("table", "status", "batch", "read", "appended", "redelivered", "cursor", "seconds")
+    rows = [
+        (
+            outcome.table,
+            outcome.record.status,
+            outcome.record.batch,
+            outcome.record.rows_read,
+            outcome.record.rows_appended,
+            outcome.record.rows_redelivered,
+            outcome.record.cursor_high,
+            _seconds(outcome.record),
+        )
+        for outcome in sorted(outcomes, key=lambda o: o.table)
+        if outcome.record is not None
+    ]
+    output.table("table", columns, rows)
+    # Tables of one source that is down share its error.
+    failed = {str(o.error): o.error for o in outcomes if o.error is not None}
+    for error in failed.values():
+        output.error(error)
+    if not outcomes:
+        output.say("No table was chosen.")
+    return 1 if failed else 0
+
+
+def ended(outcome: Outcome) -> str:
+    """How a table ended, in a line for people; the details are in the table at the end."""
+    record = outcome.record
+    if record is None:
+        return ""
+    rows = f", {record.rows_appended:,} rows appended" if record.rows_appended else ""
+    return f"{outcome.table}: {record.status}{rows}"
+
+
+def previewed(output: Output, previews: Iterable[Preview | Outcome]) -> int:
+    """The table of `loader run --dry-run`; 0 where all tables could be looked at, else 1."""
+    rows = []
+    errors: list[LoaderError] = []
+    for found in previews:
+        if isinstance(found, Outcome):
+            if found.error is not None:
+                errors.append(found.error)
+            continue
+        low, high = found.window.low, found.bounds.high  # of a window without an end, too
+        rows.append(
+            (
+                found.plan.name,
+                found.plan.mode,
+                found.window.cursor.name if found.window.cursor else None,
+                low.text if low else None,
+                high.text if high else None,
+                found.bounds.rows,
+            )
+        )
+    output.table(
+        "preview", ("table", "mode", "cursor", "from_inclusive", "to_inclusive", "rows"), rows
+    )
+    for error in errors:
+        output.error(error)
+    return 1 if errors else 0
+
+
+def status(output: Output, pipeline: Pipeline) -> None:
+    """The table of `loader status`: the ledger's newest rows, one a table."""
+    rows = []
+    seen: set[str] = set()
+    ledgers: dict[str, list[dict[str, Any]]] = {}  # each is read once, whatever it costs
+    for source, _ in pipeline.sources:
+        stores = pipeline.stores(source)
+        if stores.lake.schema not in ledgers:
+            ledgers[stores.lake.schema] = stores.ledger.newest()
+        for known in ledgers[stores.lake.schema]:
+            name = f"{known['source_name']}.{known['table_name']}"
+            if known["source_name"] != source.name or name in seen:
+                continue
+            seen.add(name)
+            rows.append(
+                (
+                    name,
+                    known["status"],
+                    known["cursor"],
+                    known["batch"],
+                    known["rows"],
+                    _age(known["synced_micros"]),
+                    known["error"],
+                )
+            )
+    columns = ("table", "last_attempt", "cursor", "batch", "rows", "synced", "error")
+    if output.json:
+        output.table("status", columns, rows)
+        return
+    if not rows:
+        output.say("Nothing was synced yet: `loader run`.")
+        return
+    output.table("status", columns[:-1], [row[:-1] for row in rows])
+    for row in rows:
+        if row[-1]:
+            output.say(f"{row[0]}: {row[-1]}")
+
+
+def _seconds(record: SyncRecord) -> float | None:
+    if record.started_at is None or record.finished_at is None:
+        return None
+    return round((record.finished_at - record.started_at).total_seconds(), 1)
+
+
+def _age(micros: int | None) -> str | None:
+    if micros is None:
+        return None
+    then = dt.datetime.fromtimestamp(micros / 1e6, dt.timezone.utc)
+    seconds = int((dt.datetime.now(dt.timezone.utc) - then).total_seconds())
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {unit} ago"
+    return f"{max(seconds, 0)} s ago"

@@ -1,0 +1,145 @@
+"""What the class-data archive is recorded from: two small syncs, and the SQL of a build.
+
+A program for :mod:`loader.runtime.archive`, which runs it in a process and a folder of its own:
+``python -m loader.cli.training FOLDER``. The classes that it loads are those that Spark's JVM then
+finds in the archive; so it does what every run does, on a few rows.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loader.errors import LoaderError
+from loader.runtime.profile import Profile
+from loader.runtime.spark import session
+from loader.spec.spec import load_spec
+from loader.sync.pipeline import Pipeline
+from loader.sync.watch import Watch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SPEC = """\
+kind: source
+spec:
+  name: shop
+  path: jdbc
+  tables: [orders]
+  destinations: [lake]
+  spec:
+    url: "jdbc:derby:shop"
+    table_options: {orders: {cursor_field: updated_at}}
+---
+kind: source
+spec:
+  name: drop
+  path: file
+  tables: [events]
+  destinations: [lake]
+  spec: {path: drop, format: csv, table_options: {events: {primary_key: id}}}
+---
+kind: destination
+spec: {name: lake, path: spark, spec: {schema: raw}}
+"""
+# As in profiles/profiles.yml, as far as it decides which classes are loaded.
+_CONF = {
+    "spark.master": "local[*]",
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -Dderby.stream.error.file=/dev/null",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.defaultCatalog": "lake",
+    "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+    "spark.sql.catalog.lake.type": "hadoop",
+}
+_SOURCE = (
+    "create table orders (id int primary key, note varchar(9), amount decimal(9, 2), "
+    "updated_at timestamp)",
+    "insert into orders values (1, 'a', 1.50, timestamp('2025-01-01 00:00:00.5')), "
+    "(2, null, null, timestamp('2025-01-02 00:00:00'))",
+)
+_CHANGE = ("insert into orders values (3, 'c', 3, timestamp('2025-01-03 00:00:00'))",)
+# What a build asks and does, in the words of the package's snapshots and tests.
+_NEWEST = """
+select newest.* from (
+    select max_by(struct(*), struct(_cq_generation, updated_at, _cq_batch, _cq_seq)) as newest
+    from raw.orders where _cq_batch > {low} group by id
+)"""
+_BUILD = (
+    "create namespace if not exists analytics",
+    "show tables in analytics",
+    "select max(_cq_batch), max(_cq_generation) from (select * from raw.orders) as versions",
+    "create or replace table analytics.orders using iceberg tblproperties "
+    "('format-version' = '2', 'write.merge.mode' = 'merge-on-read', 'made.by' = 'setup') as "
+    + _NEWEST.format(low=0),
+    "describe extended analytics.orders",
+    "show tblproperties analytics.orders",
+    f"merge into analytics.orders as target using ({_NEWEST.format(low=1)}) as delta "
+    "on target.id <=> delta.id when matched and delta._cq_deleted then delete "
+    "when matched then update set * when not matched then insert *",
+    "alter table analytics.orders set tblproperties ('strandline.watermark' = '2')",
+    "alter table analytics.orders alter column note comment 'a note'",
+    "select id, count(*) from analytics.orders group by id having count(*) > 1",
+    "select a.id from analytics.orders a full outer join raw.orders b on a.id = b.id "
+    "where a.id is null or b.id not in (select id from analytics.orders) limit 5",
+    "select snapshot_id, summary['total-records'] from analytics.orders.snapshots",
+    "create or replace temporary view looked_at as select * from raw._cq_syncs",
+    "select get_json_object(value, '$.cursor') from raw._cq_state order by version desc limit 1",
+)
+
+
+def main(folder: Path) -> None:
+    """Syncs, changes the source, syncs again, builds; returns once the JVM has ended."""
+    (folder / "loader.yml").write_text(_SPEC)
+    (folder / "drop" / "events").mkdir(parents=True)
+    (folder / "drop" / "events" / "one.csv").write_text("id,name\n1,first\n2,second\n")
+    conf = {**_CONF, "spark.sql.catalog.lake.warehouse": str(folder / "warehouse")}
+    spark = session(Profile("strandline", "embedded", "session", "analytics", conf, folder))
+    try:
+        spark.sparkContext.setLogLevel("OFF")
+        for statements in (_SOURCE, _CHANGE):
+            _execute(spark, statements)
+            _sync(spark, folder)
+        _sync(spark, folder)  # nothing new
+        for statement in _BUILD:
+            spark.sql(statement).collect()
+    finally:
+        _end(spark)
+
+
+def _execute(spark: SparkSession, statements: tuple[str, ...]) -> None:
+    jvm: Any = spark._jvm
+    connection = jvm.java.sql.DriverManager.getConnection("jdbc:derby:shop;create=true")
+    for each in statements:
+        connection.createStatement().execute(each)
+    connection.close()
+
+
+def _sync(spark: SparkSession, folder: Path) -> None:
+    pipeline = Pipeline(load_spec(folder / "loader.yml"), spark)
+    for outcome in pipeline.run(Watch(), (), False, None):
+        if outcome.error is not None:
+            raise outcome.error
+
+
+def _end(spark: SparkSession) -> None:
+    """The JVM writes the archive as it ends, which takes longer than PySpark waits."""
+    gateway: Any = spark.sparkContext._gateway
+    spark.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]))
+    except LoaderError as error:
+        sys.exit(str(error))

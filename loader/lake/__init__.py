@@ -1,0 +1,1 @@
+"""The lake: raw tables and their commits, one writer each, the ledger."""

@@ -1,0 +1,255 @@
+"""Owners' records in the catalog itself, for warehouses that other machines write as well.
+
+A record is a tag of the table ``_cq_locks``, which has no rows: the tag of a raw table names an
+empty snapshot, and that snapshot's summary holds the record. A swap moves the tags of any number
+of tables, in one commit. A table that is given free has no tag, so the metadata holds no more than
+what runs hold now. A run's sign of life is a tag of its own.
+
+Why a tag and not a property: every catalog refuses a commit whose base is stale, except for REST.
+There, the client sends its changes and what they require, and the server applies them to whatever
+the table is by then. Iceberg derives the requirements from the changes (``UpdateRequirements``). A
+changed property requires only that the table still has its UUID, so that two takers would both
+succeed; a moved tag requires that it still names the snapshot it was moved from. A removed tag
+requires nothing, so one that must still be ours is moved first, and removed by the same commit.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+
+from loader.damage import BACK
+from loader.errors import TableError
+from loader.failures import clear
+from loader.lake.owners import Owner, silent_for
+
+if TYPE_CHECKING:
+    from loader.lake.lake import Lake
+
+TABLE = "_cq_locks"
+RECORD = "strandline.owner"
+_PREFIX = "owner."
+_RUN = "run."
+_TRIES = 20
+_MOVED = 1  # an age, in ms, that makes a tag another one: nobody expires this table's by age
+# The commit was refused; or nobody knows, and reading the record again tells.
+_AGAIN = ("CommitFailedException", "CommitStateUnknownException")
+
+
+class CatalogOwners:
+    """Records in tags of ``<schema>._cq_locks``."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+
+    def read(self, table: str) -> str | None:
+        base = self._current()
+        return _record(base, table) if base is not None else None
+
+    def swap(self, table: str, before: str | None, after: str | None) -> bool:
+        return bool(self.swap_all({table: (before, after)}))
+
+    def swap_all(self, changes: Mapping[str, tuple[str | None, str | None]]) -> set[str]:
+        if not changes:
+            return set()
+        self._create()
+        for attempt in range(_TRIES):
+            handle = self.lake.handle(TABLE)
+            operations = handle.operations()
+            base = operations.refresh()
+            found = {table: _record(base, table) for table in changes}
+            # made by an attempt that looked as if it had failed
+            made = {t for t, (_, after) in changes.items() if attempt and found[t] == after}
+            left = {t: a for t, (b, a) in changes.items() if t not in made and found[t] == b}
+            if not left:
+                return made
+            records = {text: _snapshot(handle, text) for text in set(left.values()) if text}
+            moved = {table: records[text] if text else None for table, text in left.items()}
+            try:
+                operations.commit(base, self.moved(base, moved))
+            except Py4JJavaError as error:
+                # Somebody else changed the table first, for this record or for another: look again.
+                _look_again(error, attempt)
+                continue
+            _delete_lists(handle, _unnamed(base, [_PREFIX + table for table in moved]))
+            return made | left.keys()
+        return set()
+
+    def sign(self, run_id: str) -> str | None:
+        base = self._current()
+        return _said(base, _RUN + run_id) if base is not None else None
+
+    def give_sign(self, run_id: str, text: str | None) -> None:
+        self._create()
+        tag = _RUN + run_id
+        for attempt in range(_TRIES):
+            handle = self.lake.handle(TABLE)
+            operations = handle.operations()
+            base = operations.refresh()
+            if _said(base, tag) == text:
+                return
+            builder = self._builder(base)
+            if text is None:
+                builder.removeRef(tag)
+            else:
+                snapshot = _snapshot(handle, text)
+                builder.addSnapshot(snapshot).setRef(tag, self._tag(snapshot))
+            gone = _unnamed(base, [tag])
+            try:
+                operations.commit(base, self._without(builder, gone))
+            except Py4JJavaError as error:
+                _look_again(error, attempt)
+                continue
+            _delete_lists(handle, gone)
+            return
+
+    def forget(self, run_id: str) -> None:
+        base = self.lake.handle(TABLE).operations().current()
+        records = (_said(base, name) for name, _ in _refs(base) if name.startswith(_PREFIX))
+        owners = (Owner.from_json(record) for record in records)
+        if not any(owner is not None and owner.run_id == run_id for owner in owners):
+            self.give_sign(run_id, None)
+
+    def sweep(self, age: float) -> int:
+        """Deletes the signs and files of runs that died so many seconds ago; says how many."""
+        base = self._current()
+        if base is None:
+            return 0
+        owners = [Owner.from_json(_said(base, n)) for n, _ in _refs(base) if n.startswith(_PREFIX)]
+        named = {_RUN + owner.run_id for owner in owners if owner is not None}
+        signs = [name for name, _ in _refs(base) if name.startswith(_RUN) and name not in named]
+        old = [name for name in signs if (silent_for(_said(base, name) or "") or 0) > age]
+        for name in old:
+            self.give_sign(name.removeprefix(_RUN), None)
+        return len(old) + self._sweep_files(age)
+
+    def _sweep_files(self, age: float) -> int:
+        """Deletes what was written for commits that never came about."""
+        jvm: Any = self.lake.spark._jvm
+        action = jvm.org.apache.iceberg.spark.actions.SparkActions.get(
+            self.lake.spark._jsparkSession
+        )
+        before = int((time.time() - age) * 1000)
+        action = action.deleteOrphanFiles(self.lake.handle(TABLE)).olderThan(before)
+        try:
+            return sum(1 for _ in action.execute().orphanFileLocations())
+        except (Py4JError, PySparkException):  # Spark cannot list the folder; they do no harm
+            return 0
+
+    def moved(self, base: Any, snapshots: Mapping[str, Any]) -> Any:
+        """The metadata after a swap: the records' tags, by table, name these snapshots.
+
+        What no tag names any more leaves in the same commit, so the table does not grow.
+
+        Args:
+            snapshots: None takes the tag away.
+        """
+        builder = self._builder(base)
+        given = {table: snapshot for table, snapshot in snapshots.items() if snapshot is not None}
+        for snapshot in {each.snapshotId(): each for each in given.values()}.values():
+            builder.addSnapshot(snapshot)
+        for table, snapshot in given.items():
+            builder.setRef(_PREFIX + table, self._tag(snapshot))
+        for tag in [_PREFIX + table for table in snapshots if table not in given]:
+            named = base.ref(tag)
+            if named is not None:
+                builder.setRef(tag, self._tag(base.snapshot(named.snapshotId()), _MOVED))
+                builder.removeRef(tag)
+        return self._without(builder, _unnamed(base, [_PREFIX + table for table in snapshots]))
+
+    def _builder(self, base: Any) -> Any:
+        jvm: Any = self.lake.spark._jvm
+        return jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
+
+    def _tag(self, snapshot: Any, age: int | None = None) -> Any:
+        jvm: Any = self.lake.spark._jvm
+        builder = jvm.org.apache.iceberg.SnapshotRef.tagBuilder(snapshot.snapshotId())
+        return builder.maxRefAgeMs(age).build()
+
+    def _without(self, builder: Any, snapshots: list[Any]) -> Any:
+        jvm: Any = self.lake.spark._jvm
+        gone = jvm.java.util.ArrayList()
+        for old in snapshots:
+            gone.add(old)
+        return builder.removeSnapshots(gone).build()
+
+    def _current(self) -> Any:
+        """The table's metadata; None where it is not there.
+
+        Raises:
+            TableError: they are damaged; the error names this table, and not the one to be locked.
+        """
+        try:
+            if not self.lake.exists(TABLE):
+                return None
+            return self.lake.handle(TABLE).operations().current()
+        except (Py4JError, PySparkException) as problem:
+            where = f"table {self.lake.schema}.{TABLE}"
+            found = clear(problem, where)
+            if BACK not in found.remedy:
+                raise
+            raise TableError(
+                found.what,
+                where=where,
+                remedy="It holds nothing but locks: drop it while no loader runs, and run again",
+            ) from problem
+
+    def _create(self) -> None:
+        self.lake.spark.sql(
+            f"create table if not exists {self.lake.name(TABLE)} (table_name string) using iceberg "
+            "tblproperties ('write.metadata.delete-after-commit.enabled' = 'true', "
+            "'write.metadata.previous-versions-max' = '5')"
+        )
+
+
+def _look_again(error: Py4JJavaError, attempt: int) -> None:
+    """Waits for another attempt; raises an error that another attempt does not mend."""
+    if not any(kind in str(error.java_exception) for kind in _AGAIN):
+        raise error
+    time.sleep(0.05 * (attempt + 1))
+
+
+def _record(metadata: Any, table: str) -> str | None:
+    return _said(metadata, _PREFIX + table)
+
+
+def _said(metadata: Any, name: str) -> str | None:
+    tag = metadata.ref(name)
+    if tag is None:
+        return None
+    return metadata.snapshot(tag.snapshotId()).summary().get(RECORD) or None
+
+
+def _snapshot(handle: Any, record: str) -> Any:
+    """A new, empty snapshot that says a record, in no table yet.
+
+    It has no parent, as if it were the first of a branch: a catalog demands growing sequence
+    numbers of those that have one, which swaps for two tables at once cannot both give.
+    """
+    append = handle.newFastAppend().toBranch(uuid.uuid4().hex)
+    return append.set(RECORD, record).apply()
+
+
+def _unnamed(base: Any, moved: Collection[str]) -> list[Any]:
+    """The snapshots that no tag names once these tags have moved on."""
+    named = {ref.snapshotId() for name, ref in _refs(base) if name not in moved}
+    return [each for each in base.snapshots() if each.snapshotId() not in named]
+
+
+def _refs(metadata: Any) -> Iterator[tuple[str, Any]]:
+    refs = metadata.refs()
+    return ((str(name), refs.get(name)) for name in refs)
+
+
+def _delete_lists(handle: Any, snapshots: Sequence[Any]) -> None:
+    """Deletes the files of snapshots that are gone; one that is left does no harm."""
+    for each in snapshots:
+        try:
+            handle.io().deleteFile(each.manifestListLocation())
+        except Py4JJavaError:
+            continue

@@ -1,0 +1,216 @@
+"""What the commits of a raw table say: the truth that state and ledger are indexes of.
+
+Each batch is one commit. Its snapshot's summary carries the batch number (`strandline.batch`), the
+state that became true with it (`strandline.state`) and its ledger row (`strandline.sync`).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as f
+
+from loader.rows.order import SOURCE_NAME
+from loader.veil import unveiled, veiled
+
+if TYPE_CHECKING:
+    from loader.lake.lake import Lake
+
+BATCH = "strandline.batch"
+STATE = "strandline.state"
+SYNC = "strandline.sync"
+NEWEST = "strandline.newest"
+COMPACTED_TO = "strandline.compacted_to"
+SOURCES = "strandline.sources"
+"""Property of a shared raw table: its sources (JSON), see :mod:`loader.sync.sharing`."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A published batch, as its own commit tells it.
+
+    Attributes:
+        batch: the batch number; 0 where nothing was published yet.
+        snapshot_id: Iceberg's id of the snapshot that made it visible.
+        state: the state value (JSON text) that became true with it; None where the commit that
+            said it has expired.
+        sync: its ledger row, as far as it was known before the commit.
+        rows: rows appended.
+        at: when it was committed.
+    """
+
+    batch: int = 0
+    snapshot_id: int | None = None
+    state: str | None = None
+    sync: Mapping[str, Any] | None = None
+    rows: int | None = None
+    at: dt.datetime | None = None
+
+    @property
+    def source(self) -> str | None:
+        """The source whose rows these are; None where the commit that said it has expired."""
+        named = (self.sync or {}).get("source_name")
+        return str(named) if named else None
+
+
+def newest_commit(lake: Lake, table: str, of: Collection[str] = ()) -> Commit:
+    """The newest published batch; the truth that state and ledger are indexes of.
+
+    Args:
+        of: only batches of these sources; empty is all.
+    """
+    handle = lake.handle(table)
+    if handle.currentSnapshot() is None:
+        return Commit()
+    kept = _kept(handle, of)
+    for found in _published(handle):
+        if of and (found.source or source_of(lake, table, found.batch)) not in of:
+            continue
+        forgot = found.state is None and kept is not None and kept.batch == found.batch
+        return kept if kept and forgot else found
+    rows = lake.frame(table)
+    rows = rows.where(f.col(SOURCE_NAME).isin(*of)) if of else rows
+    [row] = rows.agg(f.max("_cq_batch").alias("batch")).collect()
+    return kept if kept and kept.batch == row["batch"] else Commit(batch=row["batch"] or 0)
+
+
+def source_of(lake: Lake, table: str, batch: int) -> str | None:
+    """The source of a batch, as its rows tell it; None where it has none any more."""
+    rows = lake.frame(table).where(f.col("_cq_batch") == batch).select(SOURCE_NAME).take(1)
+    return str(rows[0][0]) if rows else None
+
+
+def sharers(handle: Any) -> dict[str, Any]:
+    """The sources that share a raw table, with what each has said; empty where it is not shared.
+
+    Args:
+        handle: Iceberg's own object for the table.
+    """
+    found: dict[str, Any] = json.loads(unveiled(handle.properties().get(SOURCES) or "{}"))
+    return found
+
+
+def newest_of(source: str) -> str:
+    """The property that keeps what the newest commit of a source of a shared table says."""
+    return f"{NEWEST}.{source.encode().hex()}"
+
+
+def all_commits(lake: Lake, table: str, known: Collection[int] = ()) -> list[Commit]:
+    """Every published batch, oldest first; where its commit has expired, as its rows tell it.
+
+    Such a one has no state, and of `sync` only what stands in each row; where compaction has
+    removed rows, nobody knows how many there were.
+
+    Args:
+        known: batches that need not be told: rows are not asked if only these have expired.
+    """
+    handle = lake.handle(table)
+    current = handle.currentSnapshot()
+    found: dict[int, Commit] = {}
+    for commit in _published(handle):
+        found.setdefault(commit.batch, commit)
+    headed = bool(found)  # no later batch can have expired: snapshots lead back from the newest
+    for kept in _all_kept(handle) if current is not None else ():
+        found.setdefault(kept.batch, kept)
+    missing = set(range(1, max(found, default=1) + 1)) - set(found)
+    if headed:
+        missing -= set(known)
+    if current is not None and missing:
+        found = {commit.batch: commit for commit in _told_by_rows(lake, table)} | found
+    return [found[batch] for batch in sorted(found)]
+
+
+def keep_newest(lake: Lake, table: str) -> None:
+    """Keeps what the newest batch's commit says, as that commit is about to expire.
+
+    Of a shared table, what the newest commit of each source says.
+    """
+    properties = lake.handle(table).properties()
+    wanted: dict[str, Collection[str]] = {NEWEST: ()}
+    wanted |= {newest_of(name): (name,) for name in sharers(lake.handle(table))}
+    told = {}
+    for key, of in wanted.items():
+        newest = newest_commit(lake, table, of)
+        if newest.state is None:
+            continue
+        said = {**asdict(newest), "at": newest.at.isoformat() if newest.at else None}
+        text = veiled(json.dumps(said, sort_keys=True, default=str))
+        if text != properties.get(key):
+            told[key] = text
+    if told:
+        lake.set_properties(table, told)
+
+
+def _told_by_rows(lake: Lake, table: str) -> Iterator[Commit]:
+    compacted_to = int(lake.handle(table).properties().get(COMPACTED_TO) or 0)
+    yield from (Commit(batch) for batch in range(1, compacted_to + 1))
+    rows = lake.spark.sql(
+        f"""
+        select
+            _cq_batch as batch,
+            count(*) as rows,
+            max(_cq_source_name) as source_name,
+            max(_cq_generation) as generation,
+            unix_micros(min(_cq_sync_time)) / 1000000 as started
+        from {lake.name(table)}
+        group by _cq_batch
+        """
+    ).collect()
+    for row in rows:
+        at = dt.datetime.fromtimestamp(row["started"], dt.timezone.utc)
+        facts = {"source_name": row["source_name"], "generation": row["generation"]}
+        sync = {**facts, "batch": row["batch"], "started_at": at.isoformat()}
+        whole = row["batch"] > compacted_to
+        yield Commit(row["batch"], sync=sync, rows=row["rows"] if whole else None, at=at)
+
+
+def _commit(handle: Any, snapshot: Any) -> Commit | None:
+    summary = snapshot.summary()
+    batch = summary.get(BATCH) or summary.get("published-wap-id")
+    if batch is None:
+        return None
+    facts = summary
+    if summary.get(BATCH) is None:
+        # Published over a commit of somebody else: the properties stayed with the original.
+        original = handle.snapshot(int(summary.get("source-snapshot-id")))
+        facts = original.summary() if original is not None else summary
+    sync = facts.get(SYNC)
+    return Commit(
+        batch=int(batch),
+        snapshot_id=int(snapshot.snapshotId()),
+        state=facts.get(STATE),
+        sync=json.loads(sync) if sync else None,
+        rows=int(summary.get("added-records") or 0),
+        at=dt.datetime.fromtimestamp(snapshot.timestampMillis() / 1000, dt.timezone.utc),
+    )
+
+
+def _published(handle: Any) -> Iterator[Commit]:
+    """The batches whose commits are there, newest first."""
+    snapshot = handle.currentSnapshot()
+    while snapshot is not None:
+        found = _commit(handle, snapshot)
+        if found is not None:
+            yield found
+        parent = snapshot.parentId()
+        snapshot = handle.snapshot(parent) if parent is not None else None
+
+
+def _kept(handle: Any, of: Collection[str] = ()) -> Commit | None:
+    """The newest batch as compaction kept it; an older one once newer ones were published."""
+    kept = [one for one in _all_kept(handle) if not of or one.source in of]
+    return max(kept, key=lambda one: one.batch, default=None)
+
+
+def _all_kept(handle: Any) -> Iterator[Commit]:
+    properties = handle.properties()
+    for key in (NEWEST, *map(newest_of, sharers(handle))):
+        text = properties.get(key)
+        if text:
+            said = json.loads(unveiled(text))
+            at = dt.datetime.fromisoformat(said["at"]) if said["at"] else None
+            yield Commit(**{**said, "at": at})

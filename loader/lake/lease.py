@@ -1,0 +1,259 @@
+"""One writer per table: a lock with an owner, a sign of life, and an end.
+
+Two locks, each for what the other cannot do. The kernel's file lock is exact and is given free
+when its process dies, but other machines need not see it. The owner's record travels to them: it
+says which run holds the table. A record that outlived its process is taken over at once where the
+kernel shows that the process is gone (same machine, lock free). Elsewhere it is taken over once
+the run's sign of life has not changed for :data:`EXPIRY` seconds while somebody watched, by the
+watcher's own clock: the times in the records are another machine's, and only shown to people. A
+run that was taken over while it slept finds out before it publishes, and before it writes state or
+ledger. The batch number, which the catalog takes only once, stops what may slip through.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from filelock import BaseFileLock, Timeout
+
+from loader.errors import LockedError, TableError
+from loader.lake.owners import Owner, Owners, Witness, now, place, silent_for
+
+EXPIRY = 120.0
+"""Seconds without a sign of life, watched, after which another machine's table is taken over."""
+
+BEAT = 20.0
+"""Seconds between signs of life."""
+
+LOOK = 2.0
+"""Seconds between two looks at a run that may be dead."""
+
+_witness = Witness()
+
+
+class Lease:
+    """The right to write one table, from :meth:`acquire` to :meth:`release`.
+
+    Args:
+        table: the raw table.
+        where: its name in messages.
+        lock: the kernel's lock of it.
+        owners: where the owner's record is kept.
+        run_id: the run that asks.
+        expiry: seconds of silence after which another machine's record is passed over.
+        witness: what was seen of other runs.
+        pause: waits so many seconds between two looks at another run.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        where: str,
+        lock: BaseFileLock,
+        owners: Owners,
+        run_id: str,
+        expiry: float = EXPIRY,
+        witness: Witness = _witness,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.table = table
+        self.where = where
+        self.run_id = run_id
+        self.expiry = expiry
+        self.owners = owners
+        self._lock = lock
+        self._witness = witness
+        self._pause = pause
+        self._record: str | None = None
+        self._changing = threading.Lock()
+
+    def acquire(self, tell: Callable[[str], None] | None = None) -> str | None:
+        """Takes the table; returns what to tell where it was taken over from a dead run.
+
+        A run that may be dead is watched until it shows a sign of life, or for the time of
+        `expiry`.
+
+        Args:
+            tell: is told that this takes a while, and why.
+
+        Raises:
+            LockedError: another run holds it.
+        """
+        [taken] = acquire_all([self], tell)
+        if isinstance(taken, BaseException):
+            raise taken
+        return taken
+
+    def _lock_here(self) -> None:
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise self._refused(Owner.from_json(self.owners.read(self.table))) from None
+
+    @property
+    def _place(self) -> str:
+        return place(Path(self._lock.lock_file).parent)
+
+    def _take_over(
+        self, found: str | None, mine: str, tell: Callable[[str], None] | None
+    ) -> str | None:
+        """Takes the table from the run that a record names, once it is known to be dead."""
+        owner = Owner.from_json(found)
+        here = owner is not None and owner.place == self._place
+        if owner is not None and not here:
+            self._watch(owner, found, tell)
+        sign = self.owners.sign(owner.run_id) if owner else None
+        if not self.owners.swap(self.table, found, mine):
+            raise self._refused(Owner.from_json(self.owners.read(self.table)))
+        self._record = mine
+        if owner is None:
+            return None
+        with suppress(Exception):  # a sign that is left over does no harm
+            self.owners.forget(owner.run_id)
+        why = "whose process is gone" if here else f"silent for {self.expiry:.0f} s"
+        return f"taken over from another run, {why} ({owner.told(sign)})"
+
+    def _watch(self, owner: Owner, found: str | None, tell: Callable[[str], None] | None) -> None:
+        """Returns once a run has been silent for long enough, by this machine's own clock.
+
+        Raises:
+            LockedError: it lives, or its last sign is so young that it probably does.
+        """
+        asked = False
+        while True:
+            sign = self.owners.sign(owner.run_id)
+            if self.owners.read(self.table) != found:
+                raise self._refused(Owner.from_json(self.owners.read(self.table)))
+            still = self._witness.still_for((owner.run_id, owner.place), sign)
+            if still >= self.expiry:
+                return
+            if still == 0 and asked:
+                raise self._refused(owner)  # it has just given a sign
+            silent = silent_for(sign or owner.taken_at)
+            if not asked and silent is not None and 0 <= silent < self.expiry:
+                raise self._refused(owner)
+            if not asked and tell is not None:
+                tell(
+                    f"{owner.told(sign)} holds it and may be dead: watched for up to "
+                    f"{self.expiry - still:.0f} s"
+                )
+            asked = True
+            self._pause(min(LOOK, self.expiry - still))
+
+    def confirm(self) -> None:
+        """Makes sure that the table is still ours, before something is written.
+
+        Raises:
+            TableError: another run took it over, as this one was silent for too long.
+        """
+        with self._changing:
+            found = self.owners.read(self.table)
+            if found is None or found != self._record:
+                owner = Owner.from_json(found)
+                by = owner.told(self.owners.sign(owner.run_id)) if owner else "it has ended since"
+                raise TableError(
+                    f"another run took the table over while this one stood still ({by})",
+                    where=self.where,
+                    remedy="This run has written nothing since; run again",
+                )
+
+    def release(self) -> None:
+        """Gives the table free; a second time does nothing."""
+        with self._changing:
+            record, self._record = self._record, None
+            try:
+                if record is not None:
+                    self.owners.swap(self.table, record, None)
+            finally:
+                self._lock.release()
+
+    def _refused(self, owner: Owner | None) -> LockedError:
+        by = f" ({owner.told(self.owners.sign(owner.run_id))})" if owner else ""
+        return LockedError(
+            f"another run holds this table{by}",
+            where=self.where,
+            remedy="It was skipped; run again when the other is done",
+        )
+
+
+def acquire_all(
+    leases: Sequence[Lease], tell: Callable[[str], None] | None = None
+) -> list[str | Exception | None]:
+    """Takes many tables of one run in one commit; says of each what :meth:`Lease.acquire` would.
+
+    Tables that another run holds are not waited for, unless that run may be dead.
+    """
+    ended: dict[Lease, str | Exception | None] = {}
+    records: dict[Lease, str] = {}
+    mine: dict[str, str] = {}
+    for lease in leases:
+        try:
+            lease._lock_here()
+            where = lease._place
+            records[lease] = mine.setdefault(where, Owner.of(lease.run_id, where).to_json())
+        except Exception as problem:
+            ended[lease] = problem
+    for owners in {id(lease.owners): lease.owners for lease in records}.values():
+        asked = {lease.table: lease for lease in records if lease.owners is owners}
+        with suppress(Exception):  # each is tried again below, and says by itself what is wrong
+            taken = owners.swap_all({name: (None, records[one]) for name, one in asked.items()})
+            for name in taken:
+                asked[name]._record = records[asked[name]]
+                ended[asked[name]] = None
+    try:
+        for lease, record in records.items():
+            if lease in ended:
+                continue
+            try:
+                found = lease.owners.read(lease.table)
+                ended[lease] = lease._take_over(found, record, tell)
+            except Exception as problem:
+                lease._lock.release()
+                ended[lease] = problem
+    except BaseException:  # interrupted while another run was watched
+        for lease in records:
+            lease.release()
+        raise
+    return [ended[lease] for lease in leases]
+
+
+class Heartbeat:
+    """Gives a run's sign of life until it is closed: one record, whatever the number of tables.
+
+    Args:
+        leases: of the run; more may be added while it goes on.
+        every: seconds between two signs.
+    """
+
+    def __init__(self, leases: Iterable[Lease], every: float = BEAT) -> None:
+        self._leases = leases  # it may still grow
+        self._every = every
+        self._over = threading.Event()
+        self._given: dict[tuple[int, str], Owners] = {}
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def _beat(self) -> None:
+        while not self._over.wait(self._every):
+            for lease in tuple(self._leases):
+                self._given.setdefault((id(lease.owners), lease.run_id), lease.owners)
+            for (_, run_id), owners in self._given.items():
+                # A store that is away for a moment is asked again at the next beat; whether the
+                # run's tables outlived it, `confirm` finds out.
+                with suppress(Exception):
+                    owners.give_sign(run_id, now())
+
+    def __enter__(self) -> Heartbeat:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._over.set()
+        self._thread.join()
+        for (_, run_id), owners in self._given.items():
+            with suppress(Exception):  # what is left says nothing: no table names the run
+                owners.give_sign(run_id, None)

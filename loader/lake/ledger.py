@@ -1,0 +1,191 @@
+"""The ledger ``_cq_syncs``: one row per attempt at a table, append-only."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from loader import __version__
+from loader.lake.lake import Lake
+
+TABLE = "_cq_syncs"
+SYNCED = "synced"
+NOTHING_NEW = "nothing new"
+FAILED = "failed"
+LOCKED = "locked"
+RECOVERED = "recovered"
+
+_TYPES = {
+    "batch": "bigint",
+    "generation": "bigint",
+    "rows_read": "bigint",
+    "rows_appended": "bigint",
+    "rows_redelivered": "bigint",
+    "rows_null_cursor": "bigint",
+    "started_at": "timestamp",
+    "finished_at": "timestamp",
+    "snapshot_id": "bigint",
+}
+
+
+@dataclass(frozen=True)
+class SyncRecord:
+    """A row of the ledger; the column order is the table's.
+
+    Attributes:
+        batch: the batch committed; None where none was.
+        cursor_low: the window's inclusive lower bound, lookback and late rows included; None reads
+            everything.
+        cursor_high: the cursor stored after this attempt.
+        read_from, read_to: the range that was read whole, inclusive; late rows below it are not
+            part of it. None is no bound.
+        rows_read: rows that the source delivered; appended + redelivered.
+        error: one line, secrets removed.
+    """
+
+    run_id: str
+    source_name: str
+    table_name: str
+    batch: int | None = None
+    generation: int | None = None
+    mode: str = "incremental"
+    status: str = SYNCED
+    cursor_field: str | None = None
+    cursor_type: str | None = None
+    cursor_low: str | None = None
+    cursor_high: str | None = None
+    rows_read: int | None = None
+    rows_appended: int | None = None
+    rows_redelivered: int | None = None
+    rows_null_cursor: int | None = None
+    lookback: str | None = None
+    started_at: dt.datetime | None = None
+    finished_at: dt.datetime | None = None
+    snapshot_id: int | None = None
+    schema_changes: str | None = None
+    error: str | None = None
+    loader_version: str = __version__
+    read_from: str | None = None
+    read_to: str | None = None
+
+    def finished(self, **changes: Any) -> SyncRecord:
+        """The record with its outcome and the time of it."""
+        return replace(self, finished_at=now(), **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; times as ISO text in UTC."""
+        return {
+            key: value.isoformat() if isinstance(value, dt.datetime) else value
+            for key, value in asdict(self).items()
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> SyncRecord:
+        """The record that a commit carries; unknown keys of later versions are passed over."""
+        names = {field.name for field in fields(cls)}
+        known = {key: value for key, value in values.items() if key in names}
+        for key in ("started_at", "finished_at"):
+            if isinstance(known.get(key), str):
+                known[key] = dt.datetime.fromisoformat(known[key])
+        return cls(**known)
+
+
+class Ledger:
+    """Appends records to, and reads them from, the ledger of one lake."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+
+    def prepare(self) -> None:
+        """Makes the table, where it is not there yet."""
+        columns = {one.name: _TYPES.get(one.name, "string") for one in fields(SyncRecord)}
+        self.lake.ensure(TABLE, ", ".join(f"{name} {kind}" for name, kind in columns.items()))
+        self.lake.complete(TABLE, columns)
+
+    def append(self, record: SyncRecord) -> None:
+        """Adds one row, durably."""
+        self.append_all([record])
+
+    def append_all(self, records: Sequence[SyncRecord]) -> None:
+        """Adds many rows in one commit, durably."""
+        if records:
+            self.lake.add(TABLE, [asdict(record) for record in records])
+
+    def batches(self, sources: Sequence[str], table: str | None = None) -> dict[str, set[int]]:
+        """The batch numbers that have a row, by table.
+
+        Args:
+            sources: only rows of these.
+            table: only this one.
+        """
+        names, among = _among(sources)
+        one = "and table_name = :table" if table is not None else ""
+        rows = self.lake.spark.sql(
+            f"""
+            select table_name, collect_set(batch) as batches
+            from {self.lake.name(TABLE)}
+            where batch is not null {one} {among}
+            group by table_name
+            """,
+            args={**({"table": table} if table is not None else {}), **names},
+        ).collect()
+        return {row["table_name"]: set(row["batches"]) for row in rows}
+
+    def last_batch(self, table: str, sources: Sequence[str] = (), since: int = 0) -> int:
+        """The highest batch number of a table that has a row; 0 where none has.
+
+        Args:
+            sources: only rows of these; empty is all.
+            since: look only at batches from this one on, so that statistics pass over the files
+                of all others.
+        """
+        records = self.lake.records(TABLE)
+        wanted = [{"table_name": table, "source_name": source} for source in sources]
+        found = [
+            row["batch"]
+            for equal in wanted or [{"table_name": table}]
+            for row in records.select(["batch"], equal, {"batch": since})
+        ]
+        return max(found, default=0)
+
+    def newest(self) -> list[dict[str, Any]]:
+        """Per table, its last attempt that synced and its last attempt at all, for `status`."""
+        if not self.lake.exists(TABLE):
+            return []
+        rows = self.lake.spark.sql(
+            f"""
+            select
+                source_name,
+                table_name,
+                max_by(batch, batch) as batch,
+                sum(rows_appended) as rows,
+                max_by(cursor_high, finished_at) filter (where status <> 'failed') as cursor,
+                cast(
+                    max(finished_at) filter (where status in ('synced', 'nothing new', 'recovered'))
+                    as string
+                ) as synced_at,
+                unix_micros(
+                    max(finished_at) filter (where status in ('synced', 'nothing new', 'recovered'))
+                ) as synced_micros,
+                max_by(status, finished_at) as status,
+                max_by(struct(error), finished_at).error as error
+            from {self.lake.name(TABLE)}
+            group by source_name, table_name
+            order by source_name, table_name
+            """
+        ).collect()
+        return [row.asDict() for row in rows]
+
+
+def _among(sources: Sequence[str]) -> tuple[dict[str, str], str]:
+    """Parameters, and a condition on the source's name; none where no source is named."""
+    names = {f"source_{number}": name for number, name in enumerate(sources)}
+    listed = ", ".join(f":{key}" for key in names)
+    return names, f"and source_name in ({listed})" if names else ""
+
+
+def now() -> dt.datetime:
+    """The machine's clock, UTC, in microseconds as Spark keeps them."""
+    return dt.datetime.now(dt.timezone.utc)

@@ -1,0 +1,158 @@
+"""Where the locks of tables lie on this machine.
+
+Beside the tables if the warehouse is a local folder: whoever may write the tables may lock them.
+For a shared catalog, in a folder of this user's own. A folder that others may write to, as the
+temporary one, would let them hold every lock, or be the first to make one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from filelock import FileLock
+
+from loader.errors import SpecError
+from loader.lake.catalog_owners import CatalogOwners
+from loader.lake.owners import FileOwners, Owners
+from loader.names import file_name
+
+if TYPE_CHECKING:
+    from loader.lake.lake import Lake
+
+FOLDER = "STRANDLINE_LOCKS"
+"""The variable that names another folder."""
+
+
+class TableLocks:
+    """The locks of one namespace's tables, and the records of who holds them."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+        setting = f"spark.sql.catalog.{lake.catalog}"
+        self._kind = lake.spark.conf.get(f"{setting}.type", None)
+        self._warehouse = lake.spark.conf.get(f"{setting}.warehouse", None) or ""
+
+    def lock(self, table: str, timeout: float) -> FileLock:
+        """The kernel's lock of a table; see :meth:`loader.lake.lake.Lake.lock`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        place = self.folder / f"{file_name(table)}.lock"
+        return FileLock(place, timeout=timeout, thread_local=False)
+
+    @cached_property
+    def owners(self) -> Owners:
+        """Where owners' records are kept: in the catalog, if other machines may write there."""
+        if self._beside is not None:
+            return FileOwners(self._beside)
+        return CatalogOwners(self.lake.for_thread())
+
+    @cached_property
+    def folder(self) -> Path:
+        """The namespace's own folder, or one of this user's own."""
+        if self._beside is not None:
+            return self._beside
+        return of_this_user(self.lake.catalog, self._warehouse) / file_name(self.lake.schema)
+
+    def sweep(self, age: float) -> int:
+        """Deletes records that runs left which died so many seconds ago; returns how many."""
+        return self.owners.sweep(age)
+
+    @cached_property
+    def _beside(self) -> Path | None:
+        warehouse = beside_the_tables(self._kind, self._warehouse)
+        return warehouse / self.lake.schema if warehouse else None
+
+
+def beside_the_tables(kind: str | None, warehouse: str) -> Path | None:
+    """The folder of a warehouse that is nothing but a folder of this machine.
+
+    Everything after the scheme is its path, `#`, `?` and `%` too, as Hadoop reads it.
+
+    Args:
+        kind: the catalog's type.
+        warehouse: a path, or a URL with the scheme `file`.
+    """
+    found = re.fullmatch(r"file:(?://[^/]*)?(/.*)", warehouse, re.DOTALL)
+    if kind != "hadoop" or not warehouse:
+        return None
+    if found is not None:
+        return Path(found[1])
+    return None if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", warehouse) else Path(warehouse)
+
+
+def of_this_user(catalog: str, warehouse: str) -> Path:
+    """The folder of a shared catalog's locks, the same for all processes of this user.
+
+    Raises:
+        SpecError: no folder can be made, or the one that is there is somebody else's.
+    """
+    digest = hashlib.sha256(f"{catalog}|{warehouse}".encode()).hexdigest()[:12]
+    problem: OSError | None = None
+    for place in _places():
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            _own(place)
+            return place / digest
+        except OSError as error:
+            problem = error
+    raise SpecError(
+        f"no folder for locks can be made: {problem}",
+        where="locks",
+        remedy=f"Name one that this user may write to in {FOLDER}",
+    )
+
+
+def _places() -> Iterator[Path]:
+    given = os.environ.get(FOLDER)
+    if given:
+        yield Path(given)
+        return
+    home = _home()
+    if home is not None:
+        yield home / ".cache" / "strandline" / "locks"
+    yield Path(tempfile.gettempdir()) / f"strandline-{os.getuid()}"
+
+
+def _home() -> Path | None:
+    """This user's home by the system's own list: HOME may still be that of whoever called sudo."""
+    import pwd
+
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:  # a container's arbitrary user
+        return None
+
+
+def _own(place: Path) -> None:
+    """Makes a folder that only this user may enter, or checks that it is one.
+
+    Raises:
+        SpecError: it is a link or somebody else's, so others could hold the locks in it.
+        OSError: it cannot be made.
+    """
+    with suppress(FileExistsError):
+        os.mkdir(place, 0o700)
+    found = os.lstat(place)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        what = "a link" if stat.S_ISLNK(found.st_mode) else "not a folder of this user"
+        raise SpecError(
+            f"{place} is {what}",
+            where="locks",
+            remedy=f"Remove it, or name a folder of your own in {FOLDER}",
+        )
+    if stat.S_IMODE(found.st_mode) & 0o022:
+        raise SpecError(
+            f"others may write to {place}",
+            where="locks",
+            remedy=f"Remove it, or name a folder of your own in {FOLDER}",
+        )
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        os.chmod(place, 0o700)  # who may read a lock file may hold it

@@ -1,0 +1,69 @@
+"""Rows of a source as raw takes them: its names, its types, null in the fields that they lack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from loader.errors import TableError
+from loader.lake.schema.drift import Route
+from loader.lake.schema.widening import bare
+from loader.rows.delta import COLUMNS
+from loader.rows.order import quoted
+
+
+def fitted(rows: DataFrame, routes: Sequence[Route], where: str) -> DataFrame:
+    """Brings each column of the source into the raw column that it goes to.
+
+    Args:
+        rows: the source's columns and the loader's own; the latter stay as they are.
+
+    Raises:
+        TableError: where the rows have another type than the source's description has.
+    """
+    there = {field.name.lower(): field for field in rows.schema.fields}
+    own = [name for name in rows.columns if name.lower() in COLUMNS]
+    columns = []
+    for route in routes:
+        arrived = bare(there[route.source.lower()].dataType)
+        if arrived != route.source_type:
+            # Written into raw as it is, a value might be cut to the type that was expected.
+            raise TableError(
+                f"the column {route.source!r} changed its type while the table was read, from "
+                f"{route.source_type.simpleString()} to {arrived.simpleString()}",
+                where=where,
+                remedy="Nothing of this batch is visible; run again",
+            )
+        value = _fitted(f.col(quoted(route.source)), route.source_type, route.raw_type)
+        columns.append(value.alias(route.raw))
+    return rows.select(*columns, *(f.col(quoted(name)) for name in own))
+
+
+def _fitted(value: Column, source: t.DataType, raw: t.DataType) -> Column:
+    if source == raw:
+        return value
+    if isinstance(source, t.StructType) and isinstance(raw, t.StructType):
+        there = {field.name.lower(): field for field in source.fields}
+        fields = []
+        for field in raw.fields:
+            found = there.get(field.name.lower())
+            part = (
+                f.lit(None).cast(field.dataType)
+                if found is None
+                else _fitted(value.getField(found.name), found.dataType, field.dataType)
+            )
+            fields.append(part.alias(field.name))
+        return f.when(value.isNotNull(), f.struct(*fields))
+    if isinstance(source, t.ArrayType) and isinstance(raw, t.ArrayType):
+        of, to = source.elementType, raw.elementType
+        return f.transform(value, lambda element: _fitted(element, of, to))
+    if isinstance(source, t.MapType) and isinstance(raw, t.MapType):
+        key, raw_key = source.keyType, raw.keyType
+        of, to = source.valueType, raw.valueType
+        if key != raw_key:
+            value = f.transform_keys(value, lambda name, _: _fitted(name, key, raw_key))
+        return f.transform_values(value, lambda _, held: _fitted(held, of, to))
+    return value.cast(raw)

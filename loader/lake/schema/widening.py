@@ -1,0 +1,144 @@
+"""What a raw column can take of another type: what it holds already, what Iceberg widens in place.
+
+| raw column | the source's new type | what happens |
+|---|---|---|
+| int | tinyint, smallint | held: raw has no smaller integer |
+| bigint | tinyint, smallint, int | held |
+| double | float | held |
+| decimal(p, s) | decimal(q, r) with r <= s and q - r <= p - s | held |
+| decimal(p, s) | an integer whose digits (3, 5, 10, 19) are at most p - s | held |
+| string | char, varchar | held |
+| int | bigint | widened |
+| float | double | widened |
+| decimal(p, s) | decimal(q, s) with q > p | widened |
+| struct, array, map | the same with other fields or widths | fields added, widened |
+
+Everything else is another column's business: :mod:`loader.lake.schema.drift`. Where the rules come
+from: https://iceberg.apache.org/spec/#schema-evolution (dates to timestamps only of its version 3,
+and a map's key never). `docs/drift.md` shows the same table.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pyspark.sql import types as t
+
+from loader.rows.order import quoted
+
+_DIGITS: dict[type[t.DataType], int] = {
+    t.ByteType: 3,
+    t.ShortType: 5,
+    t.IntegerType: 10,
+    t.LongType: 19,
+}
+_HELD: dict[type[t.DataType], tuple[type[t.DataType], ...]] = {
+    t.IntegerType: (t.ByteType, t.ShortType),
+    t.LongType: (t.ByteType, t.ShortType, t.IntegerType),
+    t.DoubleType: (t.FloatType,),
+    t.StringType: (t.CharType, t.VarcharType),
+}
+
+
+def bare(data_type: t.DataType) -> t.DataType:
+    """A type without what is no change of it: nullability, metadata, the length of a text."""
+    if isinstance(data_type, t.StructType):
+        return t.StructType([t.StructField(f.name, bare(f.dataType)) for f in data_type.fields])
+    if isinstance(data_type, t.ArrayType):
+        return t.ArrayType(bare(data_type.elementType))
+    if isinstance(data_type, t.MapType):
+        return t.MapType(bare(data_type.keyType), bare(data_type.valueType))
+    if isinstance(data_type, (t.CharType, t.VarcharType)):
+        return t.StringType()
+    return data_type
+
+
+def kept_as(data_type: t.DataType) -> t.DataType:
+    """The type that raw keeps values of a source's type as: Iceberg has no integer below int."""
+    if isinstance(data_type, t.StructType):
+        return t.StructType([t.StructField(f.name, kept_as(f.dataType)) for f in data_type.fields])
+    if isinstance(data_type, t.ArrayType):
+        return t.ArrayType(kept_as(data_type.elementType))
+    if isinstance(data_type, t.MapType):
+        return t.MapType(kept_as(data_type.keyType), kept_as(data_type.valueType))
+    if isinstance(data_type, (t.ByteType, t.ShortType)):
+        return t.IntegerType()
+    return bare(data_type)
+
+
+def followed(raw: t.DataType, source: t.DataType) -> t.DataType | None:
+    """The type that a raw column of type `raw` needs for the values of `source` as well.
+
+    It is `raw` itself where that holds them; None where Iceberg cannot change to it in place.
+    Fields of structs are known by their names without case.
+    """
+    raw, source = bare(raw), bare(source)
+    if isinstance(raw, t.StructType) and isinstance(source, t.StructType):
+        return _struct(raw, source)
+    if isinstance(raw, t.ArrayType) and isinstance(source, t.ArrayType):
+        element = followed(raw.elementType, source.elementType)
+        return None if element is None else t.ArrayType(element)
+    if isinstance(raw, t.MapType) and isinstance(source, t.MapType):
+        value = followed(raw.valueType, source.valueType)
+        fits = value is not None and holds(raw.keyType, source.keyType)
+        return t.MapType(raw.keyType, value) if fits and value is not None else None
+    if raw == kept_as(source) or _keeps(raw, source):
+        return raw
+    return source if _widens(raw, source) else None
+
+
+def holds(raw: t.DataType, source: t.DataType) -> bool:
+    """Whether a raw column has a place for every value of `source` as it is."""
+    return followed(raw, source) == bare(raw)
+
+
+def ddl(data_type: t.DataType) -> str:
+    """A type as SQL, the names of its fields quoted; in one piece, however many they are."""
+    if isinstance(data_type, t.StructType):
+        fields = ", ".join(f"{quoted(f.name)}: {ddl(f.dataType)}" for f in data_type.fields)
+        return f"struct<{fields}>"
+    if isinstance(data_type, t.ArrayType):
+        return f"array<{ddl(data_type.elementType)}>"
+    if isinstance(data_type, t.MapType):
+        return f"map<{ddl(data_type.keyType)}, {ddl(data_type.valueType)}>"
+    return data_type.simpleString()
+
+
+def spelled(data_type: t.DataType) -> str:
+    """A type as part of a column's name: ``decimal_20_0``, ``array_string``, ``struct``."""
+    if isinstance(data_type, t.StructType):
+        return "struct"
+    if isinstance(data_type, t.ArrayType):
+        return f"array_{spelled(data_type.elementType)}"
+    if isinstance(data_type, t.MapType):
+        return f"map_{spelled(data_type.keyType)}_{spelled(data_type.valueType)}"
+    return re.sub(r"\W+", "_", data_type.simpleString()).strip("_")
+
+
+def _struct(raw: t.StructType, source: t.StructType) -> t.StructType | None:
+    arriving = {field.name.lower(): field for field in source.fields}
+    fields = []
+    for old in raw.fields:
+        new = arriving.pop(old.name.lower(), None)
+        data_type = old.dataType if new is None else followed(old.dataType, new.dataType)
+        if data_type is None:
+            return None
+        fields.append(t.StructField(old.name, data_type))
+    added = [t.StructField(new.name, kept_as(new.dataType)) for new in arriving.values()]
+    return t.StructType([*fields, *added])
+
+
+def _keeps(raw: t.DataType, source: t.DataType) -> bool:
+    if isinstance(raw, t.DecimalType):
+        whole = raw.precision - raw.scale
+        if isinstance(source, t.DecimalType):
+            return source.scale <= raw.scale and source.precision - source.scale <= whole
+        return type(source) in _DIGITS and _DIGITS[type(source)] <= whole
+    return isinstance(source, _HELD.get(type(raw), ()))
+
+
+def _widens(raw: t.DataType, source: t.DataType) -> bool:
+    if isinstance(raw, t.DecimalType) and isinstance(source, t.DecimalType):
+        return raw.scale == source.scale and raw.precision < source.precision
+    pairs = ((t.IntegerType, t.LongType), (t.FloatType, t.DoubleType))
+    return (type(raw), type(source)) in pairs

@@ -1,0 +1,185 @@
+"""``loader state rebuild``: state and ledger made anew from the raw tables' own commits.
+
+The data commits are the truth; state and ledger are indexes of them. What only the indexes knew
+is gone with them: attempts that appended nothing, and a cursor moved by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from loader.lake.commits import Commit, all_commits
+from loader.lake.lake import Lake
+from loader.lake.ledger import RECOVERED, SyncRecord
+from loader.state import StateBackend, StateRow, TableState
+from loader.state.value import moment_text
+from loader.sync.plan import FULL_REFRESH, INCREMENTAL
+from loader.sync.recovery import Stores
+from loader.sync.sharing import is_of
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What was made anew of one table.
+
+    Attributes:
+        table: ``<source>.<table>``.
+        batches: how many batches it has.
+        states: state rows added.
+        syncs: ledger rows added.
+    """
+
+    table: str
+    batches: int
+    states: int
+    syncs: int
+
+
+def raw_tables(stores: Stores, names: Collection[str]) -> tuple[list[str], dict[str, Exception]]:
+    """A source's raw tables, as their own commits name it; and those that cannot be read, and why.
+
+    Args:
+        names: of the source, now and formerly.
+    """
+    found = []
+    tables, unreadable = stores.lake.raw_tables()
+    for table in tables:
+        try:
+            if is_of(stores.lake, table, tuple(names)):
+                found.append(table)
+        except Exception as problem:
+            unreadable[table] = problem
+    return found, unreadable
+
+
+def source_commits(
+    lake: Lake, table: str, names: Collection[str], known: Collection[int] = ()
+) -> list[Commit]:
+    """The batches of one source in a raw table, oldest first.
+
+    What compaction took whole of a shared table, nobody can tell whose it was: it counts as the
+    next batch's that they can.
+
+    Args:
+        known: batches of the source that the ledger has: where their commits have expired, they
+            may be left out.
+    """
+    found: list[Commit] = []
+    unknown: list[Commit] = []
+    owner = None
+    for commit in all_commits(lake, table, known):
+        unknown.append(commit)
+        if commit.source is not None:
+            owner = commit.source
+            found += unknown if owner in names else []
+            unknown = []
+    return found + unknown if owner in names else found
+
+
+def rebuild_table(
+    names: Sequence[str],
+    table: str,
+    commits: Sequence[Commit],
+    stores: Stores,
+    run_id: str,
+    tell: Callable[[str], None],
+    known: Collection[int] = (),
+) -> Rebuilt:
+    """Adds the ledger rows and the state that the commits tell of and that are not there.
+
+    The caller holds the table. A second time adds nothing.
+
+    Args:
+        names: of the source, now and formerly.
+        tell: is told where the newest commit has expired, and what that means.
+        known: batches that were in the ledger a moment ago; what it lacks is looked for again.
+
+    Raises:
+        StateError: where the backend is down, or holds at this key what cannot be read.
+    """
+    source = names[0]
+    states = _states(f"{source}.{table}", commits, stores.state, tell)
+    batches = {commit.batch for commit in commits} | set(known)
+    if not {commit.batch for commit in commits} <= set(known):
+        known = stores.ledger.batches(names, table).get(table, set())
+    refreshed = _refreshed(commits)
+    records = [
+        _record(source, table, commit, run_id, commit.batch == refreshed)
+        for commit in commits
+        if commit.batch not in known
+    ]
+    stores.ledger.append_all(records)
+    return Rebuilt(f"{source}.{table}", len(batches), states, len(records))
+
+
+def _states(
+    key: str, commits: Sequence[Commit], backend: StateBackend, tell: Callable[[str], None]
+) -> int:
+    head = commits[-1]
+    if head.state is None:
+        return _without_cursor(key, head, backend, tell)
+    told = [(TableState.from_json(c.state, key), c) for c in commits if c.state is not None]
+    if backend.latest(key):
+        return int(backend.write(key, told[-1][0]) is not None)
+    rows = [
+        StateRow(key, state.to_json(), version, moment_text(commit.at) if commit.at else None)
+        for version, (state, commit) in enumerate(told, start=1)
+    ]
+    backend.append(rows)
+    return len(rows)
+
+
+def _without_cursor(
+    key: str, head: Commit, backend: StateBackend, tell: Callable[[str], None]
+) -> int:
+    """The state of a table whose newest commit has expired: the safe one, that reads all again."""
+    rows = backend.latest(key)
+    if rows and {TableState.from_json(row.value, key).batch for row in rows} == {head.batch}:
+        return 0  # it knows the cursor, which nothing else does
+    generation = int((head.sync or {}).get("generation") or 1)
+    backend.write(key, TableState(batch=head.batch, generation=generation))
+    tell(
+        f"the commit of batch {head.batch} has expired, and its cursor with it: the next sync "
+        "reads the table from its beginning, and drops the rows that are in raw already"
+    )
+    return 1
+
+
+def _refreshed(commits: Sequence[Commit]) -> int | None:
+    """The batch of the newest full refresh, if its own commit has expired: the base generation's.
+
+    A generation begins with a repair, too, which overrules none but its own rows. Which of both it
+    was, only the newest commit's state tells, and only of the newest refresh; where that has
+    expired as well, nothing is guessed, because `delete_stale` would hide what is not stale.
+    """
+    head = commits[-1]
+    if head.state is None:
+        return None
+    state = TableState.from_json(head.state, "")
+    base = state.base or state.generation
+    generations = [(one.batch, int((one.sync or {}).get("generation") or 0)) for one in commits]
+    for (_, before), (batch, generation) in pairwise(generations):
+        # Of a batch that compaction took whole, nobody knows the generation.
+        if 0 < before < base == generation:
+            return batch
+    return None
+
+
+def _record(source: str, table: str, commit: Commit, run_id: str, anew: bool) -> SyncRecord:
+    sync = dict(commit.sync or {})
+    guessed = {
+        "run_id": run_id,
+        "source_name": source,
+        "table_name": table,
+        "batch": commit.batch,
+        "mode": FULL_REFRESH if anew else INCREMENTAL,
+    }
+    return replace(
+        SyncRecord.from_dict({**guessed, **sync}),
+        status=RECOVERED,
+        rows_appended=commit.rows,
+        finished_at=commit.at,
+        snapshot_id=commit.snapshot_id,
+    )

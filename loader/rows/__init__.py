@@ -1,0 +1,1 @@
+"""Rows and their versions: which to read, which is the newest, which are the same."""

@@ -1,0 +1,274 @@
+"""What becomes of a window's rows before they are appended: stamped, and rid of redeliveries.
+
+A row is a redelivery where it is identical to its key's newest version in raw. A value that goes
+back to an earlier one at the same cursor (A, B, A) is a new version, so only the newest counts.
+
+Where the source itself declares the key, it has each key once, as it is now. Then a row whose
+cursor lies below that of its key's newest version is no older version, but the truth: a
+transaction that began earlier has committed later (`now()` is its start), or somebody set the
+clock column back. Such a read overrules what cursors say, and its batch begins a generation.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+from pyspark.sql.window import Window as Over
+
+from loader.rows.literal import literal
+from loader.rows.order import BATCH, GENERATION, SEQUENCE, SOURCE_NAME, quoted, version_column
+from loader.rows.row_hash import row_hash as row_hash
+from loader.rows.window import Window
+
+HASH = "_cq_row_hash"
+DELETED = "_cq_deleted"
+COLUMNS: dict[str, t.DataType] = {
+    SOURCE_NAME: t.StringType(),
+    "_cq_sync_time": t.TimestampType(),
+    BATCH: t.LongType(),
+    SEQUENCE: t.LongType(),
+    HASH: t.LongType(),
+    DELETED: t.BooleanType(),
+    GENERATION: t.LongType(),
+}
+REDELIVERED = "_cq_redelivered"
+OVERRULES = "_cq_overrules"
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What every row of one batch says of its sync.
+
+    Attributes:
+        deleted: the source's column that marks deleted rows; see :func:`tombstone`.
+    """
+
+    source: str
+    sync_time: dt.datetime
+    batch: int
+    generation: int
+    deleted: str | None = None
+
+
+def stamped(rows: DataFrame, stamp: Stamp) -> DataFrame:
+    """Adds the ``_cq_`` columns, in their order.
+
+    ``_cq_seq`` numbers the rows in the order in which they were emitted: unique, increasing, with
+    holes between partitions.
+    """
+    return rows.select(
+        *(f.col(quoted(name)) for name in rows.columns),
+        f.lit(stamp.source).alias(SOURCE_NAME),
+        f.lit(stamp.sync_time).cast("timestamp").alias("_cq_sync_time"),
+        f.lit(stamp.batch).cast("bigint").alias(BATCH),
+        f.monotonically_increasing_id().alias(SEQUENCE),
+        row_hash(rows.schema).alias(HASH),
+        tombstone(rows, stamp.deleted).alias(DELETED),
+        f.lit(stamp.generation).cast("bigint").alias(GENERATION),
+    )
+
+
+def tombstone(rows: DataFrame, column: str | None) -> Column:
+    """Whether a row says that it was deleted; never null.
+
+    Args:
+        column: a boolean (true), a date or time (not null) or a number (not 0); None where the
+            source has no such column.
+    """
+    if column is None:
+        return f.lit(False)
+    value, data_type = f.col(quoted(column)), rows.schema[column].dataType
+    if isinstance(data_type, (t.DateType, t.TimestampType, t.TimestampNTZType)):
+        return value.isNotNull()
+    if not isinstance(data_type, t.BooleanType):
+        value = value != 0
+    return f.coalesce(value, f.lit(False))
+
+
+@dataclass(frozen=True)
+class Generations:
+    """Which generations of raw a window's rows are compared with.
+
+    Attributes:
+        base: the newest that began with a complete read; older ones are history.
+        current: the newest. It is above `base` where a later read overruled a cursor.
+    """
+
+    base: int
+    current: int
+
+
+def marked(
+    rows: DataFrame,
+    raw: DataFrame,
+    key: Sequence[str],
+    window: Window,
+    nulls: bool,
+    generations: Generations,
+    authoritative: bool,
+) -> DataFrame:
+    """Adds two booleans to stamped rows.
+
+    ``_cq_redelivered``: raw's newest version says the same. ``_cq_overrules``: raw's newest
+    version has a higher cursor, and is wrong.
+
+    Only raw rows that the window could deliver again are read (cursor at or above its lower
+    bound, by a literal that Iceberg prunes files with), so the cost is the boundary's. Texts that
+    the source orders by another collation than bytes are compared with all of raw.
+
+    Args:
+        raw: the raw table.
+        key: the primary key; empty compares whole rows, as many times as raw holds them.
+        nulls: whether any of the rows has no cursor.
+        authoritative: the source has each key once, as it is now. Else the rows are :func:`placed`.
+    """
+    region = _region(raw, window, nulls)
+    known = _comparable(raw, region, generations)
+    if not key:
+        return _marked_by_multiplicity(rows, known)
+    cursor = window.cursor.name if window.cursor else None
+    at = f.col(quoted(cursor)) if cursor else f.lit(None).cast("string")
+    payload = f.struct(f.col(HASH), f.col(DELETED))
+    parts = [f"_cq_key_{i}" for i in range(len(key))]
+    newest = (
+        known.select(
+            *(f.col(quoted(name)).alias(part) for name, part in zip(key, parts, strict=False)),
+            payload.alias("payload"),
+            at.alias("cursor"),
+            version_column(cursor).alias("version"),
+            f.struct(f.col(GENERATION), payload).alias("placed"),
+        )
+        .groupBy(*parts)
+        .agg(
+            f.max_by(f.struct("payload", "cursor"), "version").alias("_cq_newest"),
+            f.collect_set("placed").alias("_cq_placed"),
+        )
+    )
+    same_key = [
+        f.col(quoted(n)).eqNullSafe(f.col(part)) for n, part in zip(key, parts, strict=False)
+    ]
+    joined = rows.join(newest, reduce(and_, same_key), "left")
+    found = f.col("_cq_newest")
+    ties = at.eqNullSafe(found["cursor"])
+    same = payload.eqNullSafe(found["payload"])
+    if authoritative:
+        redelivered = found.isNotNull() & ties & same
+    else:
+        # In an older generation it says nothing any more.
+        there = f.array_contains("_cq_placed", f.struct(f.col(GENERATION), payload))
+        in_raw = f.coalesce(there, f.lit(False))
+        # Rows of one key that share raw's newest cursor stand or fall together: of (A, B) read
+        # again, dropping B alone would make A the newest.
+        group = Over.partitionBy(*(f.col(quoted(name)) for name in key), ties)
+        all_in_raw = f.min(in_raw).over(group)
+        last = f.max(f.struct(f.col(SEQUENCE), payload.alias("payload"))).over(group)["payload"]
+        redelivered = (
+            f.when(found.isNull(), f.lit(False))
+            .when(ties, all_in_raw & last.eqNullSafe(found["payload"]))
+            .otherwise(in_raw)
+        )
+    # A null cursor sorts lowest: it, too, is below any other.
+    below = found["cursor"].isNotNull() & (at.isNull() | (at < found["cursor"]))
+    overrules = f.coalesce(below, f.lit(False)) if authoritative else f.lit(False)
+    return joined.select(
+        *(f.col(quoted(name)) for name in rows.columns),
+        redelivered.alias(REDELIVERED),
+        overrules.alias(OVERRULES),
+    )
+
+
+def placed(
+    rows: DataFrame, raw: DataFrame, key: Sequence[str], generations: Generations
+) -> DataFrame:
+    """Stamped rows, each in the generation that its key has in raw.
+
+    For sources that may bring several versions of a key, in any order: there the cursor says which
+    is the newest, and only where a read has overruled it (a repair), that read does. It did so for
+    the keys that it wrote, and their later rows are compared with it, in its generation. Of all
+    other keys rows stay in the base generation, where older versions still outrank what is late.
+
+    Reads raw's rows above the base only: those that were repaired, and what came of their keys.
+
+    Args:
+        raw: the raw table.
+    """
+    parts = [f"_cq_key_{i}" for i in range(len(key))]
+    repaired = (
+        raw.where(f.col(GENERATION) > f.lit(generations.base))
+        .groupBy(*(f.col(quoted(name)).alias(part) for name, part in zip(key, parts, strict=True)))
+        .agg(f.max(GENERATION).alias("_cq_key_generation"))
+    )
+    same = [f.col(quoted(n)).eqNullSafe(f.col(p)) for n, p in zip(key, parts, strict=True)]
+    base = f.lit(generations.base).cast("bigint")
+    return (
+        rows.join(repaired, reduce(and_, same), "left")
+        .withColumn(GENERATION, f.coalesce("_cq_key_generation", base))
+        .select(*(f.col(quoted(name)) for name in rows.columns))
+    )
+
+
+def hides_a_cursor(fresh: DataFrame, raw: DataFrame, key: Sequence[str], cursor: str) -> bool:
+    """Whether a row has lost the cursor that its key has in raw, anywhere in it.
+
+    Reads raw's keys, so it is asked only for rows without a cursor that are not known yet.
+    """
+    names = [quoted(name) for name in key]
+    keys = fresh.where(f.col(quoted(cursor)).isNull()).select(
+        *(f.col(name).alias(f"_cq_key_{i}") for i, name in enumerate(names))
+    )
+    same = [f.col(name).eqNullSafe(f.col(f"_cq_key_{i}")) for i, name in enumerate(names)]
+    dated = raw.where(f.col(quoted(cursor)).isNotNull())
+    return bool(dated.join(f.broadcast(keys), reduce(and_, same), "left_semi").take(1))
+
+
+def _comparable(raw: DataFrame, region: Column, generations: Generations) -> DataFrame:
+    """The raw rows among which a key's newest version of a region is found.
+
+    A version of an older generation counts only together with all that came after it: its key's
+    newest may be of a newer generation with a cursor below the region.
+    """
+    generation = f.col(GENERATION)
+    if generations.base < generations.current:
+        older = raw.where(region).where(
+            (generation >= generations.base) & (generation < generations.current)
+        )
+        [row] = older.agg(f.min(BATCH).alias("first")).collect()
+        if row["first"] is not None:
+            return raw.where(generation >= generations.base).where(
+                region | (f.col(BATCH) >= f.lit(row["first"]))
+            )
+    return raw.where(generation == f.lit(generations.current)).where(region)
+
+
+def _marked_by_multiplicity(rows: DataFrame, known: DataFrame) -> DataFrame:
+    said = f.struct(HASH, DELETED)
+    counts = known.groupBy(said.alias("_cq_known")).agg(f.count(f.lit(1)).alias("_cq_held"))
+    number = f.row_number().over(Over.partitionBy(HASH, DELETED).orderBy(SEQUENCE))
+    return (
+        rows.withColumn("_cq_number", number)
+        .join(counts, said.eqNullSafe(f.col("_cq_known")), "left")
+        .select(
+            *(f.col(quoted(name)) for name in rows.columns),
+            (f.col("_cq_number") <= f.coalesce(f.col("_cq_held"), f.lit(0))).alias(REDELIVERED),
+            f.lit(False).alias(OVERRULES),
+        )
+    )
+
+
+def _region(raw: DataFrame, window: Window, nulls: bool) -> Column:
+    floor = window.floor
+    if window.cursor is None or floor is None or window.cursor.collated:
+        return f.lit(True)  # of collated texts only the source knows which are lower
+    name = window.cursor.name
+    # raw keeps a column's name when only its case changes in the source
+    [data_type] = [c.dataType for c in raw.schema.fields if c.name.lower() == name.lower()]
+    column = f.col(quoted(name))
+    above = column >= literal(floor, data_type)
+    return above | column.isNull() if nulls else above

@@ -1,0 +1,268 @@
+"""The class-data archive: Spark's JVM finds its classes in it, already parsed, and starts faster.
+
+`loader setup` records one from a small run (:mod:`loader.cli.training`) and puts it into Spark's
+own folder, with a block in ``conf/spark-env.sh`` that every start of that Spark reads: the
+loader's, and a plain `dbt build`'s. An archive belongs to one Java and one class path; the JVM
+passes over one that does not fit, without a word. See
+https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from filelock import FileLock
+
+from loader.runtime import java
+from loader.runtime.placing import write_block
+
+Report = Callable[[str], None]
+
+_FOLDER = "strandline"
+_MAKING = "making-"  # a folder in it, while one is made
+# Java 13 is the first that can record an archive from a run.
+_OLDEST = 13
+_SECONDS = 600
+# Files of conf/ that are found without the class path. All others would be lost without it.
+_KNOWN = ("spark-env.sh", "log4j2.properties")
+# What would make the recording's class path another than that of a plain start.
+_LEFT_OUT = (
+    "HADOOP_CONF_DIR",
+    "JAVA_TOOL_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+    "LOADER_CRASH_AT",
+    "PYSPARK_SUBMIT_ARGS",
+    "SPARK_DIST_CLASSPATH",
+    "SPARK_ENV_LOADED",
+    "SPARK_PREPEND_CLASSES",
+    "YARN_CONF_DIR",
+    "_JAVA_OPTIONS",
+)
+_WITHOUT = "Spark works without it, but starts more slowly"
+_QUIET = "-Xlog:cds*=off"
+# Of the recording: its JVM is over before better code would pay.
+_QUICK = f"{_QUIET} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Read by spark-class, whose arguments a sourced file sees. The user's own options come last: the
+# JVM obeys the last. The JVM takes no archive if a folder on its class path has a file in it, and
+# conf/ is the first there; so it goes off the path, unless something needs it.
+_PACKAGE = Path(__file__).parents[1]
+_BLOCK = r"""
+strandline_archive() {
+  local folder="${SPARK_HOME:-}/strandline" java="${JAVA_HOME:+$JAVA_HOME/bin/java}" file size=0
+  [ "${1:-}" = org.apache.spark.deploy.SparkSubmit ] && [ -r "$folder/classes.jsa" ] || return 0
+  [ "${java:-$(command -v java)}" -ef "$folder/java" ] || return 0
+  [ "${SPARK_CONF_DIR:-}" -ef "$SPARK_HOME/conf" ] || return 0
+  # the JVM crashes on an archive that was cut short, as a copy may be
+  read -r _ size 2> /dev/null < "$folder/fingerprint" || return 0
+  [ "$(wc -c < "$folder/classes.jsa")" -eq "${size:-0}" ] || return 0
+  for file in "$SPARK_CONF_DIR"/*; do
+    case "${file##*/}" in spark-env.sh | log4j2.properties | *.template) ;; *) return 0 ;; esac
+  done
+  local said="${SPARK_SUBMIT_OPTS:-} ${JAVA_TOOL_OPTIONS:-}"
+  said="$said ${JDK_JAVA_OPTIONS:-} ${_JAVA_OPTIONS:-}"
+  while [ $# -gt 0 ]; do
+    said="$said $1"
+    [ "$1" = --properties-file ] && [ -r "${2:-}" ] && said="$said $(cat "$2")"
+    shift
+  done
+  case "$said" in
+    *-Xshare:* | *SharedArchiveFile* | *ArchiveClassesAtExit*) return 0 ;;
+    # the JVM crashes where an agent asks to see classes of an archive
+    *-javaagent:* | *-agentlib:* | *-agentpath:* | *StartFlightRecording*) return 0 ;;
+  esac
+  case "$SPARK_HOME" in *[[:space:]\'\"\\]*) return 0 ;; esac # it may have been moved there
+  SPARK_HOME="$(cd -P "$SPARK_HOME" && pwd)" # the JVM compares paths as texts
+  folder="$SPARK_HOME/strandline"
+  file="$SPARK_HOME/conf/log4j2.properties"
+  if [ -f "$file" ] && [ -z "${LOG4J_CONFIGURATION_FILE:-}" ]; then
+    SPARK_SUBMIT_OPTS="-Dlog4j.configurationFile=$file ${SPARK_SUBMIT_OPTS:-}"
+  fi
+  SPARK_SUBMIT_OPTS="-XX:SharedArchiveFile=$folder/classes.jsa {quiet} ${SPARK_SUBMIT_OPTS:-}"
+  SPARK_CONF_DIR="$folder/no-conf"
+}
+strandline_archive "$@"
+unset -f strandline_archive
+""".lstrip().replace("{quiet}", _QUIET)
+
+
+@dataclass(frozen=True)
+class _Jvm:
+    home: Path
+    version: str
+
+
+class _Unsuitable(Exception):
+    """Why there can be no archive."""
+
+
+def prepare(home: Path, report: Report) -> None:
+    """Makes Spark's archive, unless the one that is there fits; says how it came out.
+
+    An archive is never needed: what keeps it from being made is told, and is no error.
+
+    Args:
+        home: Spark's folder, prepared by :func:`loader.runtime.setup.prepare`.
+        report: is told what was done, a line each.
+    """
+    try:
+        report(f"class archive: {_prepared(home.resolve(), report)}")
+    except _Unsuitable as reason:
+        report(f"class archive: none: {reason}. {_WITHOUT}")
+    except OSError as error:
+        what = f"cannot write {error.filename or home}: {error.strerror or error}"
+        report(f"class archive: none: {what}. {_WITHOUT}")
+
+
+def _prepared(home: Path, report: Report) -> str:
+    _check_folder(home)
+    jvm = _jvm()
+    folder = home / _FOLDER
+    archive = folder / "classes.jsa"
+    wanted = fingerprint(home, jvm.version)
+    if _recorded(folder) == wanted:
+        write_block(home / java.SETTINGS, _BLOCK, "archive")
+        return f"is there, {_megabytes(archive)}"
+    folder.mkdir(exist_ok=True)
+    with FileLock(folder / ".lock"):
+        if _recorded(folder) != wanted:
+            report("class archive: being made, once for these jars")
+            began = time.monotonic()
+            _make(home, folder, jvm)
+            (folder / "fingerprint").write_text(f"{wanted} {archive.stat().st_size}\n")
+            told = f", made in {time.monotonic() - began:.0f} s"
+        else:
+            told = ""
+    write_block(home / java.SETTINGS, _BLOCK, "archive")
+    return f"{_megabytes(archive)}{told}"
+
+
+def fingerprint(home: Path, version: str) -> str:
+    """What an archive fits: the Java, and the jars in the order in which the JVM finds them."""
+    with os.scandir(home / "jars") as entries:
+        jars = [
+            (entry.name, entry.stat().st_size, entry.stat().st_mtime_ns)
+            for entry in entries
+            if entry.name.lower().endswith(".jar") and entry.is_file()
+        ]
+    recorded = (_PACKAGE / "cli" / "training.py").read_text("utf-8")
+    told = json.dumps([str(home), version, jars, recorded])
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+def _recorded(folder: Path) -> str | None:
+    """What the archive that is there fits; none where it is damaged."""
+    try:
+        fits, size = (folder / "fingerprint").read_text().split()
+        return fits if (folder / "classes.jsa").stat().st_size == int(size) else None
+    except (OSError, ValueError):
+        return None
+
+
+def _check_folder(home: Path) -> None:
+    if os.name != "posix" or re.search(r"[\s'\"\\:]", str(home)):
+        raise _Unsuitable(f"a space or quote in {home}")
+    conf = home / "conf"
+    others = [
+        path.name
+        for path in (sorted(conf.iterdir()) if conf.is_dir() else ())
+        if path.name not in _KNOWN and not path.name.startswith(".") and path.suffix != ".template"
+    ]
+    if others:
+        raise _Unsuitable(f"{conf} must stay on the class path, for {', '.join(others)}")
+
+
+def _jvm() -> _Jvm:
+    """The Java that Spark will run on, as itself tells: a `java` on PATH may be a script."""
+    chosen = os.environ.get("JAVA_HOME") or java.choose().home
+    runner = Path(chosen, "bin", "java") if chosen else Path(shutil.which("java") or "java")
+    asked = [str(runner), "-XshowSettings:properties", "-version"]
+    try:
+        told = subprocess.run(asked, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        raise _Unsuitable(f"{runner} does not run") from None
+    found = dict(re.findall(r"^\s+(java\.\S+) = (.+)$", told.stderr, re.MULTILINE))
+    version = found.get("java.specification.version", "")
+    if not version.isdigit() or int(version) < _OLDEST:
+        raise _Unsuitable(f"it needs Java {_OLDEST} or newer, this is {version or 'another'}")
+    home = Path(found.get("java.home", ""))
+    if not (home / "bin" / "java").exists() or not runner.samefile(home / "bin" / "java"):
+        raise _Unsuitable(f"{runner} is not Java itself; set JAVA_HOME={home}")
+    return _Jvm(home, f"{home} {found.get('java.vm.name')} {found.get('java.vm.version')}")
+
+
+def _make(home: Path, folder: Path, jvm: _Jvm) -> None:
+    (folder / "fingerprint").unlink(missing_ok=True)
+    # A setup that was killed leaves a JVM, which would write its archive over that of the next.
+    for left in folder.glob(f"{_MAKING}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with TemporaryDirectory(prefix=_MAKING, dir=folder, ignore_cleanup_errors=True) as place:
+        fresh = Path(place, "classes.jsa")
+        options = f"{_base(folder, Path(place), jvm)}{_QUICK} -XX:ArchiveClassesAtExit={fresh}"
+        _record(home, jvm, options, Path(place, "run"))
+        if not fresh.is_file():
+            raise _Unsuitable("this Java wrote none")
+        _keep(fresh, folder / "classes.jsa")
+    link = folder / "java"
+    link.unlink(missing_ok=True)
+    link.symlink_to(jvm.home / "bin" / "java")
+
+
+def _base(folder: Path, place: Path, jvm: _Jvm) -> str:
+    """An archive is laid over that of the JDK's own classes, which the bundled JDK lacks."""
+    own = folder / "base.jsa"
+    own.unlink(missing_ok=True)
+    if (jvm.home / "lib" / "server" / "classes.jsa").is_file():
+        return ""
+    java, fresh = jvm.home / "bin" / "java", place / "base.jsa"
+    command = [str(java), "-Xshare:dump", f"-XX:SharedArchiveFile={fresh}"]
+    subprocess.run(command, capture_output=True, timeout=_SECONDS)
+    if not fresh.is_file():
+        raise _Unsuitable(f"the Java in {jvm.home} cannot archive its own classes")
+    _keep(fresh, own)
+    return f"-XX:SharedArchiveFile={own} "
+
+
+def _keep(fresh: Path, target: Path) -> None:
+    """Puts an archive in place, whole also after a power cut: the JVM does not look."""
+    with fresh.open("rb") as file:
+        os.fsync(file.fileno())
+    fresh.replace(target)
+
+
+def _record(home: Path, jvm: _Jvm, options: str, place: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
+    root = str(_PACKAGE.parent)
+    env |= {
+        "JAVA_HOME": str(jvm.home),
+        "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH")))),
+        "SPARK_CONF_DIR": str(home / _FOLDER / "no-conf"),
+        "SPARK_HOME": str(home),
+        "SPARK_SUBMIT_OPTS": options,
+    }
+    place.mkdir()
+    command = [sys.executable, "-m", "loader.cli.training", str(place)]
+    try:
+        done = subprocess.run(
+            command, cwd=place, env=env, capture_output=True, text=True, timeout=_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise _Unsuitable(f"making it took more than {_SECONDS} s") from None
+    if done.returncode != 0:
+        # Without the lines of Java's stack traces, which come last.
+        told = [line for line in done.stderr.splitlines() if line and not line[0].isspace()]
+        raise _Unsuitable(f"the run that makes it failed: {(told or ['no message'])[-1]}")
+
+
+def _megabytes(path: Path) -> str:
+    return f"{path.stat().st_size / 1e6:.0f} MB"

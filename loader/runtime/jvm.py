@@ -1,0 +1,154 @@
+"""Starts Spark's JVM without putting its settings on a command line.
+
+PySpark passes each setting to ``spark-submit`` as ``--conf key=value``. Every user of the machine
+can read that in the process list, for as long as Spark runs. Here the settings go through a file
+that only this user can read, and that is deleted once the JVM has read it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
+from typing import Any
+
+from loader.runtime.jvm_view import remember
+from loader.spec.redaction import is_secret_key
+
+_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
+_FILE = "--properties-file"
+_FOLDER = "strandline-"
+_SETTINGS = "spark.properties"
+_OLD = 3600.0  # seconds, where Spark starts in a few
+_DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
+# -Dname=value among Java's options; the whole of it in quotes, or its value, or nothing
+_SYSTEM_PROPERTY = re.compile(
+    r"""(?<!\S)(?:(?P<quote>["'])-D(?P<name>[^\s=]+)=(?P<value>.*?)(?P=quote)"""
+    r"""|-D(?P<bare>[^\s=]+)=(?P<text>"[^"]*"|'[^']*'|\S*))(?!\S)"""
+)
+
+
+def start(settings: Mapping[str, str]) -> None:
+    """Starts the JVM with these settings; does nothing if this process has one.
+
+    Secrets among the driver's Java options are set once the JVM runs, because options are part of
+    its command line.
+
+    Raises:
+        RuntimeError: Java does not start.
+    """
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    options, secrets = split_options(settings.get(_DRIVER_OPTIONS, ""))
+    given = {**settings, **({_DRIVER_OPTIONS: options} if secrets else {})}
+    with _submitted(given):
+        SparkContext._ensure_initialized()
+    gateway: Any = SparkContext._gateway
+    remember(gateway)
+    jvm = SparkContext._jvm = gateway.jvm
+    for name, value in secrets.items():
+        jvm.java.lang.System.setProperty(name, value)
+
+
+def split_options(options: str) -> tuple[str, dict[str, str]]:
+    """Java's options without the system properties that hold secrets, and these by name."""
+    secrets = {}
+
+    def kept(found: re.Match[str]) -> str:
+        name = found["name"] or found["bare"]
+        if not is_secret_key(name):
+            return found[0]
+        secrets[name] = found["value"] if found["name"] else found["text"].strip("\"'")
+        return ""
+
+    return _SYSTEM_PROPERTY.sub(kept, options).strip(), secrets
+
+
+def properties(settings: Mapping[str, str]) -> str:
+    """Settings as a Java properties file, in ASCII."""
+    return "".join(f"{_escaped(key, True)}={_escaped(settings[key])}\n" for key in settings)
+
+
+@contextmanager
+def _submitted(settings: Mapping[str, str]) -> Iterator[None]:
+    """Has `spark-submit` read the settings from a file of this user's own."""
+    _sweep()
+    before = os.environ.get(_ARGUMENTS)
+    others, base = _arguments(before)
+    text = properties(settings)
+    with TemporaryDirectory(prefix=_FOLDER) as folder:  # mode 0700
+        path = Path(folder) / _SETTINGS
+        with open(path, "x", encoding="utf-8", opener=_private) as file:
+            # Spark reads one file only; of a key that stands there twice, the last counts.
+            file.write(f"{base}\n\n{text}")
+        os.environ[_ARGUMENTS] = shlex.join([_FILE, str(path), *others])
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[_ARGUMENTS]
+            else:
+                os.environ[_ARGUMENTS] = before
+
+
+def _sweep() -> None:
+    """Deletes settings of this user that a process left which was killed as it started Spark."""
+    for path in Path(gettempdir()).glob(f"{_FOLDER}*/{_SETTINGS}"):
+        with suppress(OSError):
+            folder = path.parent.lstat()
+            own = stat.S_ISDIR(folder.st_mode) and folder.st_uid == os.getuid()
+            if own and time.time() - path.lstat().st_mtime > _OLD:
+                path.unlink()
+                path.parent.rmdir()
+
+
+def _arguments(given: str | None) -> tuple[list[str], str]:
+    """The user's own arguments without their properties file, and what that file says."""
+    arguments = shlex.split(given) if given else ["pyspark-shell"]
+    named = None
+    while _FILE in arguments[:-1]:
+        at = arguments.index(_FILE)
+        named = Path(arguments[at + 1])
+        del arguments[at : at + 2]
+    return arguments, _read(named or _defaults())
+
+
+def _defaults() -> Path:
+    """Where `spark-submit` looks for settings unless it is given a file."""
+    from loader.runtime import sparkhome
+
+    folder = os.environ.get("SPARK_CONF_DIR")
+    return (Path(folder) if folder else sparkhome.find() / "conf") / "spark-defaults.conf"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except OSError:
+        return ""
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _escaped(text: str, key: bool = False) -> str:
+    special = "\\=:#! " if key else "\\"
+    pieces = []
+    for place, character in enumerate(text):
+        if character in special or (character in " \t\f" and not place):
+            pieces.append("\\" + {"\t": "t", "\f": "f"}.get(character, character))
+        elif " " <= character <= "~":
+            pieces.append(character)
+        else:
+            units = character.encode("utf-16-be", "surrogatepass").hex()
+            pieces += [f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4)]
+    return "".join(pieces)

@@ -1,0 +1,154 @@
+"""`loader init`: a starter project, wired to the dbt package."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from loader.errors import SpecError
+from loader.runtime.placing import link
+
+# The dbt package as the project knows it: a link that `loader setup` can mend on another machine.
+LINK = Path(".strandline") / "package"
+# Where dbt looks for installed packages; what `dbt deps` would put there for LINK.
+_INSTALLED = Path("dbt_packages") / "strandline"
+_PACKAGES = Path("packages.yml")
+_PROJECT = "__PROJECT__"
+# The warehouse in the package's own profile, relative to the shell's folder: for a checkout.
+_RELATIVE = "env_var('PWD', '.') ~ '/warehouse'"
+# A project's own: absolute, as tables keep it, and dbt may be started from anywhere.
+_WAREHOUSE = re.compile(r"(?<=env_var\('STRANDLINE_WAREHOUSE', )'(/[^'\\]*/warehouse)'(?=\))")
+# Names that dbt or the package have taken.
+_TAKEN = {"dbt", "dbt_spark", "strandline"}
+
+# What is written, and the template it is made from.
+_TEMPLATES = {
+    Path("loader.yml"): "loader.yml",
+    Path("dbt_project.yml"): "dbt_project.yml",
+    _PACKAGES: "packages.yml",
+}
+_PROFILES = Path("profiles") / "profiles.yml"
+_GITIGNORE = Path(".gitignore")
+
+_NEXT_STEPS = (
+    "Next:",
+    "  1. loader.yml: name your database and its tables; export the variables it uses",
+    "  2. loader setup postgresql      # Spark, and the database's JDBC driver",
+    "  3. loader run                   # append what changed",
+    "  4. loader codegen               # dbt sources, tests, a snapshot model for each table",
+    "  5. dbt build --profiles-dir profiles",
+)
+
+
+def create(folder: Path, report: Callable[[str], None]) -> None:
+    """Writes a starter project into `folder`; all of it or nothing.
+
+    Raises:
+        SpecError: where a file that it would write exists, or the folder cannot be written.
+    """
+    folder = folder.absolute()
+    existing = [path for path in (*_TEMPLATES, _PROFILES) if (folder / path).exists()]
+    if existing:
+        raise SpecError(
+            f"{folder} has {', '.join(map(str, existing))} already",
+            where="loader init",
+            remedy="Run it in an empty folder. To use the dbt package in the dbt project that is "
+            f"here, add `- local: {package_folder()}` to its packages.yml and run `dbt deps`",
+        )
+    try:
+        for path, text in _contents(folder).items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text, encoding="utf-8")
+            report(f"wrote {path}")
+        report(_ignore(folder))
+        report(link_package(folder))
+    except OSError as error:
+        raise SpecError(
+            f"cannot write {error.filename or folder}: {error.strerror or error}",
+            where="loader init",
+            remedy="Run it in a folder that you may write to",
+        ) from error
+    for line in _NEXT_STEPS:
+        report(line)
+
+
+def package_folder() -> Path:
+    """The dbt package: shipped inside an installed loader, the repository's root in a checkout."""
+    here = Path(__file__).resolve().parents[1]
+    shipped = here / "dbt_package"
+    return shipped if shipped.is_dir() else here.parent
+
+
+def uses_link(folder: Path) -> bool:
+    """Whether the dbt project in `folder` takes the package from the link that `init` makes."""
+    packages = folder / _PACKAGES
+    return packages.is_file() and LINK.as_posix() in packages.read_text(encoding="utf-8")
+
+
+def link_package(folder: Path) -> str:
+    """Links the dbt package into the project, as after `dbt deps`; mends links that went stale.
+
+    Returns:
+        What was done, for people.
+    """
+    package = package_folder()
+    done = link(package, folder / LINK)
+    link(package, folder / _INSTALLED)
+    return f"dbt package: {LINK} {done}"
+
+
+def mend_warehouse(folder: Path) -> str | None:
+    """Points a project's profile at its own warehouse, once it came to another folder or machine.
+
+    A warehouse that is there is left alone: it may be meant.
+
+    Returns:
+        What was done, for people; None where nothing had to be.
+    """
+    path = folder / _PROFILES
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    found = _WAREHOUSE.search(text)
+    own = _quoted_warehouse(folder.absolute())
+    if found is None or found[0] == own:
+        return None
+    if Path(found[1]).exists():
+        return f"warehouse: {found[1]}, as {_PROFILES} says; this folder is another"
+    path.write_text(text[: found.start()] + own + text[found.end() :], encoding="utf-8")
+    return f"warehouse: {folder.absolute() / 'warehouse'}, in {_PROFILES}"
+
+
+def _quoted_warehouse(folder: Path) -> str:
+    """The warehouse's path as a text of Jinja, within a text of YAML in double quotes."""
+    text = str(folder / "warehouse").replace("\\", "\\\\").replace("'", "\\'")
+    return "'" + text.replace("\\", "\\\\").replace('"', '\\"') + "'"
+
+
+def project_name(folder: Path) -> str:
+    """A name that dbt accepts, from the folder's: letters, digits and underscores."""
+    name = re.sub(r"[^a-z0-9_]+", "_", folder.name.lower()).strip("_")
+    if not name or name[0].isdigit() or name in _TAKEN:
+        name = f"{name}_project" if name in _TAKEN else f"project_{name}".rstrip("_")
+    return name
+
+
+def _contents(folder: Path) -> dict[Path, str]:
+    name = project_name(folder)
+    contents = {
+        path: _template(template).replace(_PROJECT, name) for path, template in _TEMPLATES.items()
+    }
+    profiles = (package_folder() / _PROFILES).read_text(encoding="utf-8")
+    return {**contents, _PROFILES: profiles.replace(_RELATIVE, _quoted_warehouse(folder))}
+
+
+def _template(name: str) -> str:
+    return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
+
+
+def _ignore(folder: Path) -> str:
+    ignored = _template("gitignore")
+    path = folder / _GITIGNORE
+    if path.exists():
+        return f"kept {_GITIGNORE}; let it ignore {', '.join(ignored.split())}"
+    path.write_text(ignored, encoding="utf-8")
+    return f"wrote {_GITIGNORE}"

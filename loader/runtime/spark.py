@@ -1,0 +1,152 @@
+"""The Spark session, from the profile's target: loader and dbt share one definition."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from loader.errors import SpecError
+from loader.runtime import jvm
+from loader.runtime.setup import problem
+from loader.spec.redaction import java_regex
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from loader.runtime.profile import Profile
+
+# What the protocol relies on, whatever the profile says: UTC everywhere, and commits of other
+# processes visible at once. Zones are the JVM's too, as JDBC drivers build wall clocks in it.
+_REQUIRED = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "false",
+}
+
+_MASKED = "spark.redaction.regex"
+_BETWEEN = "\x1f"  # the character that is for this, and stands in no setting
+
+
+def session(profile: Profile) -> SparkSession:
+    """Starts Spark, or joins the session that this process has.
+
+    Raises:
+        SpecError: where PySpark, the Iceberg runtime or Java is missing, or Spark does not start.
+    """
+    missing = problem()
+    if missing is not None:
+        raise SpecError(missing, where="Spark", remedy="Run `loader setup`")
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    # Workers take `python3` from PATH unless told otherwise.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    builder = SparkSession.builder.appName("strandline")
+    wanted = settings(profile.conf, profile.secrets)
+    for key, value in wanted.items():
+        builder = builder.config(key, value)
+    try:
+        jvm.start(wanted)
+        spark = builder.getOrCreate()
+    except (PySparkException, RuntimeError, OSError) as error:
+        raise SpecError(
+            f"Spark does not start: {str(error).splitlines()[0]}",
+            where=f"{profile.path}, target {profile.target}",
+            remedy="Check the target's server_side_parameters, and `loader setup`",
+        ) from error
+    _in_utc(spark)
+    return spark
+
+
+def settings(conf: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, str]:
+    """The profile's settings, and those that the protocol relies on.
+
+    Args:
+        secrets: keys whose values Spark must mask in its event log and its UI, beside those whose
+            names say so.
+    """
+    catalog = conf.get("spark.sql.defaultCatalog", "spark_catalog")
+    uncached = {f"spark.sql.catalog.{catalog}.cache-enabled": "false"}
+    masked = {_MASKED: java_regex(conf.get(_MASKED), secrets)}
+    return {**uncached, **conf, **_REQUIRED, **_executor_zone(conf), **masked}
+
+
+def sibling(spark: SparkSession) -> SparkSession:
+    """A session with settings and temporary views of its own, on the same Spark."""
+    fresh = spark.newSession()
+    for key, value in _sql_settings(spark).items():
+        fresh.conf.set(key, value)
+    return fresh
+
+
+def _sql_settings(spark: SparkSession) -> dict[str, str]:
+    every: Any = spark._jsparkSession.conf().getAll()
+    found: dict[str, str] = {}
+    # In one text, as each call to the JVM costs, and a table needs a session.
+    for pair in every.mkString(_BETWEEN).split(_BETWEEN):
+        key, _, value = pair.partition(" -> ")
+        if key.startswith(("spark.sql.catalog.", "spark.sql.session.", "spark.sql.default")):
+            found[key] = value
+    for key in ("spark.sql.shuffle.partitions", "spark.sql.ansi.enabled"):
+        value = spark.conf.get(key, None)
+        if value is not None:
+            found[key] = value
+    return found
+
+
+def _in_utc(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+    jvm.java.util.TimeZone.setDefault(jvm.java.util.TimeZone.getTimeZone("UTC"))
+    for key, value in _REQUIRED.items():
+        spark.conf.set(key, value)
+
+
+def _executor_zone(conf: Mapping[str, str]) -> dict[str, str]:
+    key = "spark.executor.extraJavaOptions"
+    given = conf.get(key, "")
+    return {key: given if "user.timezone" in given else f"{given} -Duser.timezone=UTC".strip()}
+
+
+def warm_up(spark: SparkSession) -> None:
+    """Has a Spark that has run no job yet load what the first one needs, and does not wait for it.
+
+    It takes seconds, in which the sources are asked what they have.
+    """
+    context: Any = spark.sparkContext._jsc.sc()
+    if context.dagScheduler().numTotalJobs():
+        return
+
+    def run() -> None:
+        # Only a first job meets what is wrong with Spark: the sync's own tells it.
+        with suppress(Exception):
+            spark.range(1).groupBy("id").count().collect()
+
+    threading.Thread(target=run, name="warm-up", daemon=True).start()
+
+
+def describe_jobs(spark: SparkSession, table: str) -> None:
+    """Names this thread's jobs after the table, in Spark's UI and for :func:`rows_written`."""
+    spark.sparkContext.setLocalProperty("spark.job.description", table)
+
+
+def rows_written(spark: SparkSession, table: str) -> int | None:
+    """Rows that running stages named by :func:`describe_jobs` have read or written so far."""
+    from py4j.protocol import Py4JError
+
+    context: Any = spark.sparkContext._jsc.sc()
+    try:
+        stages = context.statusStore().activeStages().iterator()
+        done = None
+        while stages.hasNext():
+            stage = stages.next()
+            described = stage.description()
+            if described.isDefined() and described.get() == table:
+                done = (done or 0) + max(stage.outputRecords(), stage.inputRecords())
+        return done
+    except Py4JError:  # Spark is stopping; progress is not worth an error
+        return None

@@ -1,0 +1,5 @@
+"""The connector `file`: CSV, JSON, Parquet and ORC files of a folder."""
+
+from loader.sources.file.source import FileSource
+
+__all__ = ["FileSource"]

@@ -1,0 +1,149 @@
+"""The headers of CSV files: which columns each file has, in its own order.
+
+Spark takes one header for all files and reads the others by position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+
+if TYPE_CHECKING:
+    from loader.sources.file.source import Native
+
+_READERS = 16
+
+
+@dataclass(frozen=True)
+class Group:
+    """Files with one header.
+
+    Attributes:
+        columns: their names, as Spark reads this header.
+        paths: as :data:`loader.sources.file.listing.PATH` has them, the first one first.
+        literal: the header's text has these very names.
+    """
+
+    columns: tuple[str, ...]
+    paths: tuple[str, ...]
+    literal: bool = False
+
+    def guarded(self, native: Native) -> Native:
+        """The reader's options under which a file with another header is an error.
+
+        It may have been written since. Spark cannot hold names against a header that it made
+        itself, of columns without a name or with one name.
+        """
+        if not self.literal:
+            return native
+        return replace(native, options=(*native.options, ("enforceSchema", "false")))
+
+
+def matched(native: Native) -> bool:
+    """Whether a table's files are CSV with headers, whose columns are matched by name.
+
+    `enforceSchema`, where the spec sets it, says what Spark itself does with headers.
+    """
+    options = {name.lower(): value.lower() for name, value in native.options}
+    header = options.get("header") == "true"
+    return native.format.lower() == "csv" and header and "enforceschema" not in options
+
+
+def groups(spark: SparkSession, native: Native, paths: Iterable[str]) -> list[Group]:
+    """The files by their headers; files without any line are left out.
+
+    Raises:
+        Py4JJavaError: where a file cannot be read.
+    """
+    paths = tuple(paths)
+    read = _Reader(spark, native)
+    with ThreadPoolExecutor(_READERS) as pool:
+        headers = list(pool.map(read.header, paths))
+    by_header: dict[Any, list[str]] = {}
+    for path, header in zip(paths, headers, strict=True):
+        if header is not None:
+            by_header.setdefault(header, []).append(path)
+    found: dict[tuple[str, ...], Group] = {}
+    for header, of_header in by_header.items():
+        columns = read.columns(header)
+        literal = isinstance(header, str) and all(name in header for name in columns)
+        known = found.get(columns, Group(columns, (), True))
+        found[columns] = Group(columns, (*known.paths, *of_header), known.literal and literal)
+    return list(found.values())
+
+
+def union(groups: Sequence[Group]) -> list[str]:
+    """The columns of all groups, each once whatever its case, in the order of their appearance."""
+    names: dict[str, str] = {}
+    for group in groups:
+        for name in group.columns:
+            names.setdefault(name.lower(), name)
+    return list(names.values())
+
+
+class _Reader:
+    """Reads the first line of files by Hadoop, and has Spark parse it."""
+
+    def __init__(self, spark: SparkSession, native: Native) -> None:
+        session: Any = spark
+        self.jvm = session._jvm
+        self.spark = session
+        self.options = {name.lower(): value for name, value in native.options}
+        self.hadoop = session.sparkContext._jsc.hadoopConfiguration()
+        self.codecs = self.jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(self.hadoop)
+        # A header that may not be the first line: Spark reads each of these files by itself.
+        self.whole = "linesep" in self.options or self.options.get("multiline") == "true"
+        self.native = native
+
+    def header(self, path: str) -> str | tuple[str, ...] | None:
+        """A file's header: its line, or its columns; None where it has no line."""
+        file = self.jvm.org.apache.hadoop.fs.Path(self.jvm.java.net.URI(path))
+        if self.whole:
+            options = {
+                name: value
+                for name, value in self.native.options
+                if name.lower() not in ("inferschema", "basepath", "pathglobfilter")
+            }
+            reader = self.spark.read.format("csv").options(**options)
+            return tuple(reader.load(escaped(str(file.toString()))).schema.names) or None
+        plain = file.getFileSystem(self.hadoop).open(file)
+        try:
+            codec = self.codecs.getCodec(file)
+            plain = codec.createInputStream(plain) if codec is not None else plain
+            text = self.jvm.java.io.InputStreamReader(plain, self._encoding())
+            lines = self.jvm.java.io.BufferedReader(text)
+            comment = self.options.get("comment", "")
+            line = lines.readLine()
+            line = None if line is None else line.removeprefix("\ufeff")
+            while line is not None and self._passed_over(line, comment):
+                line = lines.readLine()
+            return None if line is None else str(line)
+        finally:
+            plain.close()
+
+    def columns(self, header: str | tuple[str, ...]) -> tuple[str, ...]:
+        """The names that Spark reads from a header."""
+        if isinstance(header, tuple):
+            return header
+        lines = self.spark._jsparkSession.createDataset(
+            [header], self.jvm.org.apache.spark.sql.Encoders.STRING()
+        )
+        options = {k: v for k, v in self.native.options if k.lower() != "inferschema"}
+        reader: Any = self.spark.read.options(**options)
+        return tuple(reader._jreader.csv(lines).schema().fieldNames())
+
+    def _encoding(self) -> str:
+        return self.options.get("encoding") or self.options.get("charset") or "UTF-8"
+
+    @staticmethod
+    def _passed_over(line: str, comment: str) -> bool:
+        return not line.strip() or (comment != "" and line.startswith(comment))
+
+
+def escaped(path: str) -> str:
+    """A path that Hadoop does not take for a pattern."""
+    return "".join(f"\\{letter}" if letter in "\\*?[]{}," else letter for letter in path)

@@ -1,0 +1,135 @@
+"""The files of one table: which there are, which of them a window reads.
+
+Spark lists them, by the table's own reader options, so what is listed is what is read. A file is
+named by its path and modification time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import TimestampType
+
+from loader.rows.cursor import Cursor, CursorType
+from loader.rows.literal import literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from loader.rows.window import Window
+    from loader.sources.file.source import Native
+
+MODIFIED = "_file_modified_at"
+PATH = "_file_path"
+_SIZE = "_file_size"
+RECURSIVE = "recursiveFileLookup"
+
+
+def listed(spark: SparkSession, native: Native) -> DataFrame:
+    """One row per file: PATH and MODIFIED. Nothing of the files is read."""
+    return spark.read.format("binaryFile").options(**dict(native.options)).load(native.path)
+
+
+def files(spark: SparkSession, native: Native) -> DataFrame:
+    """The table's files: PATH, MODIFIED and size."""
+    return listed(spark, native).select(
+        path().alias(PATH),
+        f.col("_metadata.file_modification_time").alias(MODIFIED),
+        f.col("_metadata.file_size").alias(_SIZE),
+    )
+
+
+def path() -> Column:
+    """The path of the file that a row comes from, as PATH holds it."""
+    return f.col("_metadata.file_path")
+
+
+def within(window: Window) -> Column:
+    """Whether a file's time lies in the window."""
+    time, inside = f.col(MODIFIED), f.lit(True)
+    if window.low is not None:
+        inside = inside & (time >= _literal(window.low))
+    if window.high is not None:
+        inside = inside & (time <= _literal(window.high))
+    return inside
+
+
+@dataclass(frozen=True)
+class Older:
+    """The files below a time, told apart from those of the last sync without naming each.
+
+    Attributes:
+        before: exclusive.
+        count: how many there are.
+        digest: the sum of a 64-bit hash of each file's path, time and size.
+        begin: files below it are not sought: somebody set the cursor there.
+    """
+
+    before: Cursor
+    count: int
+    digest: str
+    begin: Cursor | None = None
+
+    @classmethod
+    def of(cls, files: DataFrame, before: Cursor, begin: Cursor | None) -> Older:
+        """Sums up the files below a time."""
+        hashed = f.xxhash64(PATH, MODIFIED, _SIZE).cast("decimal(20, 0)")
+        [found] = (
+            files.where(f.col(MODIFIED) < _literal(before))
+            .agg(f.count(f.lit(1)).alias("n"), f.sum(hashed).cast("string").alias("digest"))
+            .collect()
+        )
+        return cls(before, found["n"], found["digest"] or "0", begin)
+
+    @classmethod
+    def from_mark(cls, mark: Mapping[str, Any] | None) -> Older | None:
+        """What the last sync remembered; None where it remembered nothing."""
+        if mark is None or not {"before", "files", "digest"} <= set(mark):
+            return None
+        before, begin = (
+            Cursor.parse(str(mark[name]), CursorType.TIMESTAMPTZ) if name in mark else None
+            for name in ("before", "from")
+        )
+        assert before is not None
+        return cls(before, int(mark["files"]), str(mark["digest"]), begin)
+
+    def to_mark(self) -> dict[str, Any]:
+        """The form that is stored."""
+        mark = {"before": self.before.text, "files": self.count, "digest": self.digest}
+        return mark if self.begin is None else {**mark, "from": self.begin.text}
+
+
+def moved_in(files: DataFrame, window: Window) -> DataFrame | None:
+    """Files below the window that raw does not hold; None where there can be none.
+
+    They were moved in with a time of their own (`mv`, `rsync -a`) after the sync that passed it,
+    or replaced by an older file. Raw is asked only if the older files are not those that the last
+    sync summed up. Without its sum, after `loader state set`, reading begins at the cursor.
+    """
+    remembered = Older.from_mark(window.mark)
+    if window.low is None or window.held is None or remembered is None:
+        return None
+    passed = window.low.order <= remembered.before.order
+    if passed and remembered == Older.of(files, remembered.before, remembered.begin):
+        return None
+    older = files.where(f.col(MODIFIED) < _literal(window.low))
+    for begin in (window.initial, remembered.begin):
+        if begin is not None:
+            older = older.where(f.col(MODIFIED) >= _literal(begin))
+    return older.join(window.held((PATH, MODIFIED)).distinct(), [PATH, MODIFIED], "left_anti")
+
+
+def remembered(files: DataFrame, window: Window, before: Cursor) -> dict[str, Any]:
+    """The mark of a sync that has read all files below a time, or passed them over."""
+    last = Older.from_mark(window.mark)
+    begin = last.begin if last else window.low
+    if window.low is None or (last is None and window.low == window.initial):
+        begin = None
+    return Older.of(files, before, begin).to_mark()
+
+
+def _literal(cursor: Cursor) -> Column:
+    return literal(cursor, TimestampType())

@@ -1,0 +1,202 @@
+"""The `file` connector: folders of files in any format that Spark reads.
+
+Its own cursor is the file's modification time, so a file is read when it is new or was written
+again. A column of the files can be the cursor instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+from py4j.protocol import Py4JJavaError
+from pydantic import BaseModel, ConfigDict, Field
+from pyspark.errors import PySparkException
+from pyspark.sql.types import StringType, StructField, StructType, TimestampType
+
+from loader.errors import TableError
+from loader.failures import BROKEN_LINE, clear
+from loader.sources import Source, SourceTable, TableRef
+from loader.sources.file.listing import MODIFIED, PATH, RECURSIVE, listed
+from loader.sources.file.snapshot import FileSnapshot, columns_of, partitions
+from loader.spec.options import TableOptions
+
+_DEFAULTS = {
+    # A line that is no row of the table: of a file half written, with other columns, or broken.
+    "csv": {"header": "true", "mode": "FAILFAST"},
+    # Columns that only some of the files have.
+    "parquet": {"mergeSchema": "true"},
+    "orc": {"mergeSchema": "true"},
+}
+
+
+class FileTableOptions(TableOptions):
+    """What one table of files may say beyond the common options.
+
+    Attributes:
+        path: a folder, file or glob, relative to the source's path; its name by default.
+        format, options: of Spark's reader; the source's by default.
+        columns: the columns as DDL (`id bigint, name string`); inferred by Spark where absent.
+    """
+
+    path: str | None = None
+    format: str | None = None
+    options: dict[str, str] = Field(default_factory=dict)
+    columns: str | None = None
+
+
+class FileOptions(BaseModel):
+    """The inner `spec` of a source with `path: file`.
+
+    Attributes:
+        path: a folder, relative to the spec; each folder and file in it is a table.
+        format: csv, json, parquet, orc, text, avro, or any other that Spark has a reader for.
+        options: of that reader, such as `sep`; a CSV has a header unless said otherwise.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: str
+    format: str
+    options: dict[str, str] = Field(default_factory=dict)
+    table_options: dict[str, FileTableOptions] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Native:
+    """How to read one table."""
+
+    path: str
+    format: str
+    options: tuple[tuple[str, str], ...]
+    columns: str | None
+
+
+class FileSource(Source):
+    """Reads tables out of folders of files."""
+
+    options_model = FileOptions
+    options: FileOptions
+
+    @property
+    def base(self) -> str:
+        """The folder of the tables, absolute."""
+        if urlparse(self.options.path).scheme:
+            return self.options.path.rstrip("/")
+        return str((self.folder / self.options.path).resolve())
+
+    def tables(self) -> list[TableRef]:
+        names = {_table_name(name): name for name in self._listed()}
+        for name, options in self.options.table_options.items():
+            if options.path is not None:
+                names[name] = options.path
+        return [TableRef(name, self._native(name, path)) for name, path in sorted(names.items())]
+
+    def _listed(self) -> list[str]:
+        jvm: Any = self.spark._jvm
+        path = jvm.org.apache.hadoop.fs.Path(self.base)
+        system = path.getFileSystem(self.spark.sparkContext._jsc.hadoopConfiguration())
+        if not system.exists(path):
+            raise TableError(
+                f"there is no folder {self.base}",
+                where=f"source {self.name}, path",
+                remedy="Create it, or mend the source's path (relative to the spec)",
+            )
+        names = [status.getPath().getName() for status in system.listStatus(path)]
+        # Spark passes over these as well.
+        return [name for name in names if not name.startswith((".", "_"))]
+
+    def _native(self, name: str, path: str) -> Native:
+        options = self._options_of(name)
+        form = options.format or self.options.format
+        settings: dict[str, tuple[str, str]] = {}
+        defaults = _DEFAULTS.get(form.lower(), {})
+        if form.lower() == "json" and options.columns is None:
+            # Inferred types hold every value, so what fails then is no JSON. Declared ones may
+            # change, and a file of before must not stop the table.
+            defaults = {"mode": "FAILFAST"}
+        for given in (defaults, self.options.options, options.options):
+            # Spark reads the names of options in any case.
+            settings.update((name.lower(), (name, value)) for name, value in given.items())
+        full = path if urlparse(path).scheme or path.startswith("/") else f"{self.base}/{path}"
+        return Native(full, form, tuple(sorted(settings.values())), options.columns)
+
+    def _options_of(self, name: str) -> FileTableOptions:
+        for known, options in self.options.table_options.items():
+            if known.lower() == name.lower():
+                return options
+        return FileTableOptions()
+
+    def describe(self, ref: TableRef) -> SourceTable:
+        try:
+            native = self._nested(ref)
+            schema = columns_of(self.spark, native)
+        except (PySparkException, Py4JJavaError) as error:
+            found = clear(error, "")
+            what = found.what
+            remedy = (
+                "Check path, format and options of the table's reader; `columns` where "
+                "Spark cannot infer them"
+            )
+            if found.remedy == BROKEN_LINE:
+                remedy = found.remedy
+            if what.endswith(".DefaultSource"):  # the class that Spark looked for
+                what = f"Spark has no reader for the format {ref.native.format!r}"
+            raise TableError(
+                what,
+                where=f"table {self.name}.{ref.name} ({ref.native.path})",
+                remedy=remedy,
+            ) from error
+        taken = [name for name in schema.names if name.lower() in (MODIFIED, PATH)]
+        if taken:
+            raise TableError(
+                f"the files have a column {taken[0]!r}, which the loader writes itself",
+                where=f"table {self.name}.{ref.name}",
+                remedy="Rename it in the files, or leave it out with the table's `columns`",
+            )
+        own = [StructField(MODIFIED, TimestampType()), StructField(PATH, StringType())]
+        return SourceTable(
+            replace(ref, native=native),
+            StructType([*schema.fields, *own]),
+            cursor_field=MODIFIED,
+            column_comments={
+                MODIFIED: "When the file that the row comes from was last written, UTC.",
+                PATH: "The file that the row comes from.",
+            },
+        )
+
+    def _nested(self, ref: TableRef) -> Native:
+        """How to read the table with the files in its nested folders.
+
+        Raises:
+            TableError: where Spark would pass over files without a word.
+        """
+        native: Native = ref.native
+        if any(name.lower() == RECURSIVE.lower() for name, _ in native.options):
+            return native
+        if not partitions(self.spark, native):
+            return replace(native, options=(*native.options, (RECURSIVE, "true")))
+        read = listed(self.spark, native)
+        there: Any = read._jdf.inputFiles()
+        beside = len(there) - read.select("path").count()
+        if beside > 0:
+            raise TableError(
+                f"{beside} of its files lie outside of the folders named column=value that the "
+                "others lie in; Spark would not read them",
+                where=f"table {self.name}.{ref.name} ({native.path})",
+                remedy="Move them into such folders, or set the option recursiveFileLookup: "
+                "'true', which makes no columns of folders",
+            )
+        return native
+
+    @contextmanager
+    def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[FileSnapshot]:
+        yield FileSnapshot(self.spark)
+
+
+def _table_name(name: str) -> str:
+    return Path(name).name.split(".")[0]

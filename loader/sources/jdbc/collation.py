@@ -1,0 +1,60 @@
+"""Whether a database orders a text column by its bytes, as Spark and raw's versions are ordered.
+
+Elsewhere the highest value is still the database's word, but which of two is lower, only it knows.
+"""
+
+from __future__ import annotations
+
+from loader.sources.jdbc.connection import Connection
+from loader.sources.jdbc.dialect import Dialect, MySQL, PostgreSQL
+
+_POSTGRESQL = """
+    select (
+        coalesce(base.typname, own.typname) in ('uuid', 'name')
+        or (
+            coalesce(base.typname, own.typname) in ('text', 'varchar')
+            and pg_catalog.pg_encoding_to_char(d.encoding) in ('UTF8', 'LATIN1')
+            and case
+                when c.oid = 'pg_catalog."default"'::regcollation
+                    then to_jsonb(d) ->> 'datlocprovider' = 'b'
+                        or (
+                            coalesce(to_jsonb(d) ->> 'datlocprovider', 'c') = 'c'
+                            and d.datcollate in ('C', 'POSIX')
+                        )
+                else c.collprovider = 'b'
+                    or (c.collprovider = 'c' and c.collcollate in ('C', 'POSIX'))
+            end
+        )
+    )::text
+    from pg_catalog.pg_attribute as a
+    join pg_catalog.pg_class as r on r.oid = a.attrelid
+    join pg_catalog.pg_namespace as n on n.oid = r.relnamespace
+    join pg_catalog.pg_type as own on own.oid = a.atttypid
+    join pg_catalog.pg_database as d on d.datname = current_database()
+    left join pg_catalog.pg_type as base on base.oid = own.typbasetype
+    left join pg_catalog.pg_collation as c on c.oid = a.attcollation
+    where n.nspname = {space} and r.relname = {table} and a.attname = {column}
+    """
+
+# All others pad with blanks: a tab would sort before the end of the text.
+_MYSQL = """
+    select case
+        when collation_name like '%nopad_bin' or collation_name like '%0900_bin' then 'true'
+    end
+    from information_schema.columns
+    where table_schema = {space} and table_name = {table} and column_name = {column}
+    """
+
+
+def by_bytes(connection: Connection, dialect: Dialect, space: str, table: str, column: str) -> bool:
+    """Whether the column's order is that of its bytes in UTF-8, for certain.
+
+    Args:
+        space: the table's schema; of databases that have catalogs in their place, that.
+    """
+    query = {PostgreSQL: _POSTGRESQL, MySQL: _MYSQL}.get(type(dialect))
+    if query is None:
+        return False
+    names = {"space": space, "table": table, "column": column}
+    sql = query.format(**{name: dialect.text(value) for name, value in names.items()})
+    return connection.rows(sql) == [("true",)]

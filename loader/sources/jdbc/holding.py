@@ -1,0 +1,60 @@
+"""PostgreSQL: the session that holds a run's snapshot, and keeps its tables as they were.
+
+TRUNCATE, and an ALTER that rewrites a table, are not MVCC-safe: a snapshot that is older sees an
+empty table afterwards. So the session locks the tables before it takes its snapshot, in the mode
+of a reader, as pg_dump does: they wait until the run is over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from loader.sources.jdbc.connection import Connection, DatabaseError
+
+_LEFT = ("42809", "42501", "42P01", "0A000")
+"""SQLSTATEs of what is left unlocked: of another kind, not permitted, gone, not supported."""
+
+
+def undisturbed(connection: Connection) -> tuple[str, ...]:
+    """Statements for a session whose transaction lasts as long as the run.
+
+    Roles and databases often limit how long a transaction may be idle, or last at all.
+    """
+    settings = ["idle_in_transaction_session_timeout"]
+    if int(connection.java.getMetaData().getDatabaseMajorVersion()) >= 17:
+        settings.append("transaction_timeout")
+    return tuple(f"set {setting} = 0" for setting in settings)
+
+
+def hold(
+    connection: Connection, relations: Mapping[str, str], seconds: int
+) -> dict[str, DatabaseError]:
+    """Locks relations until the connection's transaction ends; takes no snapshot yet.
+
+    Partitions and children are locked with their parents, and a view's tables with the view.
+    What cannot be locked at all (foreign tables, materialized views) is left as it is; reading it
+    says what else is wrong.
+
+    Args:
+        connection: in a transaction that has not read anything.
+        relations: by name, quoted.
+        seconds: how long to wait for all of them together.
+
+    Returns:
+        The errors of those that somebody else holds, or that are too many, by name.
+    """
+    refused: dict[str, DatabaseError] = {}
+    deadline = time.monotonic() + seconds
+    for name, relation in relations.items():
+        left = max(1, round((deadline - time.monotonic()) * 1000))
+        try:
+            connection.execute(
+                f"set local lock_timeout = {left}; savepoint held; "
+                f"lock table {relation} in access share mode; release savepoint held"
+            )
+        except DatabaseError as error:
+            connection.execute("rollback to savepoint held; release savepoint held")
+            if error.state not in _LEFT:
+                refused[name] = error
+    return refused

@@ -1,0 +1,246 @@
+"""PostgreSQL's transaction horizon: what transactions in flight at one sync bring to the next.
+
+`now()` is a transaction's start. A transaction that was open during a sync and commits after it
+brings rows with cursors below the one that was stored; a plain `cursor >= stored` never sees
+them. So each sync remembers, from the moment before its snapshot, how old the oldest open
+transaction was (`since`), and the snapshot's xmin: the oldest transaction that was not over. The
+next window also reads rows with `cursor >= since` that a transaction at or after that xmin wrote.
+
+Not `not pg_visible_in_snapshot(xmin, ...)`: it loses rows written inside a SAVEPOINT, whose
+subtransaction ids a snapshot need not list.
+
+Of numbers and texts no time bounds how low a late one can be: sequences with a cache, and
+applications that draw blocks of numbers, bring low ones long after, with no transaction open at
+the sync. So all rows are asked who wrote them, which needs a scan and nothing else. The same holds
+of times where the open transactions cannot be seen, and of tables that logical replication writes,
+with times of another server's transactions.
+
+A table without any cursor column has one all the same: the transaction that wrote each row
+(`cursor_field: xmin`). Then the next window is exact, and needs no clock: the rows written by
+transactions at or after the xmin that was remembered.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from loader.rows.cursor import Cursor, CursorType
+from loader.sources.jdbc.connection import Connection, DatabaseError
+
+_HALF = 2**31
+_ROUNDING = dt.timedelta(seconds=1)
+_ANY_ZONE = dt.timedelta(hours=14)
+
+XMIN = "xmin"
+"""The system column that holds the transaction that wrote a row; no user's column has its name."""
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """What one sync remembers for the next.
+
+    Attributes:
+        since: UTC time that bounds from below every `now()` still to come; None where this role
+            or server cannot tell.
+        xmin: the oldest transaction that the snapshot did not see the end of (64 bits).
+        open: whether any transaction was open, so that rows may really come late.
+        system: the cluster's identity and timeline, ``7312…/1``: a restored database has another
+            identity or an older xmin, a failed-over one another timeline. Empty where hidden.
+        xmax: the first transaction that the snapshot sees nothing of; not stored.
+    """
+
+    since: str | None
+    xmin: int
+    open: bool
+    system: str
+    xmax: int = 0
+
+    def to_mark(self) -> dict[str, Any]:
+        """As the state keeps it."""
+        return {
+            "open": self.open,
+            "since": self.since,
+            "system": self.system,
+            "xmin": str(self.xmin),
+        }
+
+    @classmethod
+    def from_mark(cls, mark: Mapping[str, Any] | None) -> Horizon | None:
+        """As the state kept it; None where it did not."""
+        if mark is None or not {"open", "since", "system", "xmin"} <= set(mark):
+            return None
+        since = mark["since"]
+        return cls(
+            str(since) if since is not None else None,
+            int(mark["xmin"]),
+            bool(mark["open"]),
+            str(mark["system"]),
+        )
+
+    def reach(self, type_: CursorType) -> Cursor | None:
+        """A cursor that no late row can lie below, in the cursor's type.
+
+        None for cursors that are not times: there only a lookback helps. A second is taken off,
+        as a column with fewer digits rounds; of a wall clock as many hours as any zone has. What
+        is read because of it is only what was written since.
+        """
+        if not type_.is_time or self.since is None:
+            return None
+        moment = dt.datetime.fromisoformat(self.since) - _ROUNDING
+        if type_ is not CursorType.TIMESTAMPTZ:
+            moment -= _ANY_ZONE
+        return Cursor.parse(moment.isoformat(sep=" ", timespec="microseconds"), type_)
+
+    def written_since(self, now: Horizon) -> str:
+        """SQL that is true of rows written by a transaction at or after :attr:`xmin`.
+
+        A row's xmin has 32 bits and wraps around, so it is compared by distance. Where the
+        distance could have wrapped, or the database is not the same any more, all rows pass: more
+        is read again, nothing is missed. Ids below 3 are not transactions' (frozen by a load).
+        """
+        if self.fate(now) is not Fate.SAME or not now.xmin < self.xmin + _HALF:
+            return "true"
+        low = self.xmin % 2**32
+        distance = f"(xmin::text::bigint - {low} + {2**32}) % {2**32}"
+        return f"({distance} < {_HALF} or xmin::text::bigint < 3)"
+
+    def outlived(self, now: Horizon) -> bool:
+        """Whether so many transactions came since that ids will soon not tell old from new."""
+        return now.xmin > self.xmin + _HALF // 2
+
+    def fate(self, now: Horizon) -> Fate:
+        """What happened to the database between two syncs, as far as it shows."""
+        before, after = self.system.partition("/")[0], now.system.partition("/")[0]
+        hidden = not before or not after
+        if before == after and not hidden and self.system != now.system:
+            return Fate.FAILED_OVER  # its counter may have gone back, too
+        if (before != after and not hidden) or now.xmin < self.xmin:
+            return Fate.RESTORED
+        return Fate.SAME
+
+    def written_by(self) -> str:
+        """SQL of the transaction that wrote a row, in 64 bits: the newest that its 32 bits fit.
+
+        A row older than 2^32 transactions seems younger than it is, and may be read again.
+        """
+        text = "xmin::text::bigint"
+        age = f"(({self.xmax} - {text}) & {2**32 - 1})"
+        return f"(case when {text} < 3 then {text} else {self.xmax} - {age} end)"
+
+
+class Fate(enum.Enum):
+    """What happened to a database between two syncs."""
+
+    SAME = "same"
+    FAILED_OVER = "failed over"
+    RESTORED = "restored"
+
+
+@dataclass(frozen=True)
+class Activity:
+    """The open transactions of a database, read before a snapshot is taken; see Horizon.
+
+    Attributes:
+        since: None where this role or server cannot tell.
+        blind: why it cannot, for people; empty where it can.
+    """
+
+    since: str | None
+    open: bool
+    system: str
+    blind: str = ""
+
+
+def activity(connection: Connection, holder: int = 0) -> Activity:
+    """How old the oldest open transaction is.
+
+    It must be read before the snapshot: it is not part of it, and a transaction that commits in
+    between would slip through.
+
+    Args:
+        holder: the process of our own session that will take the snapshot.
+    """
+    try:
+        [(replica, visible)] = connection.rows(
+            """
+            select
+                pg_catalog.pg_is_in_recovery(),
+                pg_catalog.pg_has_role(current_user, 'pg_read_all_stats', 'usage')
+            """
+        )
+        if replica in _TRUE:
+            why = "a read replica does not show the transactions that are open on its primary"
+            return Activity(None, True, _system(connection), why)
+        if visible not in _TRUE:
+            why = "this role cannot see how old open transactions are (grant it pg_read_all_stats)"
+            return Activity(None, True, _system(connection), why)
+        # A prepared transaction's start is not recorded, only when it was prepared. Not only
+        # clients write: workers of subscriptions and of extensions do, too.
+        [(since, is_open, prepared)] = connection.rows(
+            f"""
+            select
+                timezone('UTC', least(clock_timestamp(), min(xact_start))),
+                count(xact_start) > 0,
+                (
+                    select count(*)
+                    from pg_catalog.pg_prepared_xacts
+                    where database = current_database()
+                )
+            from pg_catalog.pg_stat_activity
+            where datname = current_database()
+                and pid not in (pg_backend_pid(), {holder})
+                and backend_type is distinct from 'autovacuum worker'
+            """
+        )
+    except DatabaseError:  # databases that speak PostgreSQL's protocol, but are not PostgreSQL
+        return Activity(None, True, "", "this server does not show open transactions")
+    if int(prepared or 0):
+        return Activity("1970-01-02 00:00:00", True, _system(connection))
+    oldest = Cursor.parse(since or "", CursorType.TIMESTAMP).text
+    return Activity(oldest, is_open in _TRUE, _system(connection))
+
+
+_TRUE = ("t", "true")
+
+
+def horizon(connection: Connection, seen: Activity) -> Horizon | None:
+    """The horizon of the snapshot that a connection reads, with the activity seen before it.
+
+    None where the server has no such thing: it speaks PostgreSQL's protocol, but is another.
+    """
+    try:
+        [(xmin, xmax)] = connection.rows(
+            """
+            select
+                pg_catalog.pg_snapshot_xmin(s)::text,
+                pg_catalog.pg_snapshot_xmax(s)::text
+            from pg_catalog.pg_current_snapshot() as s
+            """
+        )
+    except DatabaseError:
+        return None
+    return Horizon(
+        since=seen.since,
+        xmin=int(xmin or 0),
+        open=seen.open or xmin != xmax,
+        system=seen.system,
+        xmax=int(xmax or 0),
+    )
+
+
+def _system(connection: Connection) -> str:
+    """The cluster and its timeline; empty where a managed service hides them."""
+    try:
+        [(identity,)] = connection.rows(
+            """
+            select s.system_identifier::text || '/' || c.timeline_id::text
+            from pg_catalog.pg_control_system() as s, pg_catalog.pg_control_checkpoint() as c
+            """
+        )
+    except DatabaseError:
+        return ""
+    return identity or ""

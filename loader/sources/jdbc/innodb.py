@@ -1,0 +1,218 @@
+"""The open work of MariaDB and MySQL: running statements, and transactions that have written.
+
+`now()` is a statement's start there, in a trigger or stored function that of the calling one. The
+order of reading is what counts: first the clock, then the process list, then InnoDB's
+transactions, twice, then the rows.
+
+- A statement that ran when the process list was read is in it, with its start.
+- One that began later has a `now()` above the clock.
+- One that was over by then, but not committed, has changed rows in a transaction that InnoDB
+  shows both times. The many that it shows only once were committed before the rows are read.
+
+`information_schema.innodb_trx` is a copy that InnoDB renews only when nobody has read it for a
+tenth of a second. Whether it is new shows by a transaction of our own, the first on its
+connection, begun after what came before: it must be in the copy, and once it is over it must not.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+
+from loader.sources.jdbc.connection import Connection, DatabaseError
+from loader.sources.jdbc.open_work import Activity, Lookout, Writer
+
+_KEPT_SECONDS = 5.0
+_RENEWED_SECONDS = 0.105
+_READS, _TRIES = 4, 15
+_SHOWN = frozenset({"aria", "archive", "csv", "innodb", "memory", "mrg_myisam", "myisam"})
+_PAST = dt.datetime.min
+_REPLICA = "a replica does not show the transactions that are open on its primary"
+
+
+class InnodbLookout(Lookout):
+    """Reads the open work of a MariaDB or MySQL server, at most once in a few seconds.
+
+    Args:
+        text: writes a string literal.
+    """
+
+    def __init__(self, text: Callable[[str], str]) -> None:
+        self._text = text
+        self._reading = threading.Lock()
+        self._read_at = -_KEPT_SECONDS
+        self._seen: _Seen | None = None
+        self._standing: str | None = None
+
+    def seen(self, connection: Connection, catalog: str, table: str) -> Activity:
+        with self._reading:
+            if self._seen is None or time.monotonic() - self._read_at > _KEPT_SECONDS:
+                self._read_at = time.monotonic()
+                self._seen = self._look(connection)
+            seen = self._seen
+        if seen.blind:
+            return Activity(_PAST, _PAST, blind=seen.blind)
+        rows = connection.rows(
+            "select engine from information_schema.tables "
+            f"where table_schema = {self._text(catalog)} and table_name = {self._text(table)}"
+        )
+        engine = (rows[0][0] or "") if rows else ""
+        if engine.lower() not in _SHOWN:
+            why = f"the storage engine {engine or '?'} does not show open transactions"
+            return Activity(_PAST, _PAST, blind=why)
+        base = seen.writing if engine.lower() == "innodb" else seen.running
+        return Activity(seen.clock, base, seen.writers)
+
+    def _look(self, connection: Connection) -> _Seen:
+        try:
+            if self._standing is None:
+                self._standing = _standing(connection)
+            return _Seen(blind=self._standing) if self._standing else _look(connection)
+        except DatabaseError as error:
+            if "PROCESS" in str(error):
+                return _Seen(blind="this account cannot see open transactions (grant it PROCESS)")
+            return _Seen(blind="this server does not show open transactions")
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What was open on the server.
+
+    Attributes:
+        running: when the oldest running statement began; the clock if none is running.
+        writing: the same, of those that may write to InnoDB.
+    """
+
+    clock: dt.datetime = _PAST
+    running: dt.datetime = _PAST
+    writing: dt.datetime = _PAST
+    writers: tuple[Writer, ...] = ()
+    blind: str = ""
+
+
+def _standing(connection: Connection) -> str:
+    """Why this server never shows the open work behind its rows; empty where it does."""
+    settings = {
+        (name or "").lower(): (value or "").upper()
+        for name, value in connection.rows(
+            "show global variables where variable_name in "
+            "('innodb_read_only', 'read_only', 'wsrep_on')"
+        )
+    }
+    if settings.pop("wsrep_on", "OFF") != "OFF":
+        return "a Galera node does not show the transactions that are open on the others"
+    read_only = set(settings.values()) - {"OFF"}
+    return _REPLICA if read_only or _replicates(connection) else ""
+
+
+def _replicates(connection: Connection) -> bool:
+    """Whether the server is set up as a replica, as far as this account may know."""
+    for statement in ("show all slaves status", "show replica status", "show slave status"):
+        try:
+            return bool(connection.rows(statement))
+        except DatabaseError:  # another server's words, or no privilege
+            continue
+    return False
+
+
+def _look(connection: Connection) -> _Seen:
+    [(clock_text, version)] = connection.rows("select cast(utc_timestamp(6) as char), version()")
+    clock = _moment(clock_text)
+    # MySQL tells a statement's age in whole seconds, from a start in whole seconds.
+    age = "time_ms * 1000" if "mariadb" in (version or "").lower() else "(time + 2) * 1000000"
+    statements = connection.rows(
+        f"""
+        select
+            id,
+            user = 'system user' and command <> 'Daemon',
+            cast(utc_timestamp(6) - interval cast({age} as signed) microsecond as char)
+        from information_schema.processlist
+        where id <> connection_id()
+            and user <> 'event_scheduler'
+            and (command not in ('Sleep', 'Daemon') or user = 'system user')
+            and command not like 'Binlog Dump%'
+        """
+    )
+    if any(applies == "1" for _, applies, _ in statements):
+        return _Seen(blind=_REPLICA)
+    with closing(_Copies(connection)) as copies:
+        readers, writers = copies.next()
+        for _ in range(_READS - 1):
+            if not writers:
+                break
+            _, again = copies.next()
+            writers = {trx: writer for trx, writer in writers.items() if trx in again}
+    if copies.stale:
+        return _Seen(blind="information_schema.innodb_trx does not show what is open now")
+    began = [(session, _moment(at)) for session, _, at in statements if at is not None]
+    return _Seen(
+        clock,
+        running=min([clock, *(at for _, at in began)]),
+        writing=min([clock, *(at for session, at in began if session not in readers)]),
+        writers=tuple(writers.values()),
+    )
+
+
+class _Copies:
+    """InnoDB's transactions, again and again, each time as of after the time before.
+
+    Attributes:
+        stale: there was no such copy in all its tries; others keep it from being renewed.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.stale = False
+        self._connection = connection
+        self._open = False
+
+    def next(self) -> tuple[set[str], dict[str, Writer]]:
+        """The sessions that only read; and by their ids the transactions that have written."""
+        if self.stale:
+            return set(), {}
+        self._connection.execute(
+            "rollback" if self._open else "start transaction with consistent snapshot"
+        )
+        self._open = not self._open
+        for _ in range(_TRIES):
+            rows = self._connection.rows(
+                """
+                select
+                    trx_id,
+                    trx_mysql_thread_id,
+                    cast(trx_started as char),
+                    trx_rows_modified > 0,
+                    trx_is_read_only,
+                    trx_mysql_thread_id = connection_id()
+                from information_schema.innodb_trx
+                where trx_rows_modified > 0
+                    or trx_is_read_only = 1
+                    or trx_mysql_thread_id = connection_id()
+                """
+            )
+            if self._open == any(own == "1" for *_, own in rows):
+                return (
+                    {session or "" for _, session, _, _, reads, _ in rows if reads == "1"},
+                    {
+                        trx or "": Writer(_moment(started), session == "0")
+                        for trx, session, started, wrote, _, _ in rows
+                        if wrote == "1"
+                    },
+                )
+            # By chance, as two that read in step would keep each other from ever seeing a new one.
+            time.sleep(_RENEWED_SECONDS * random.uniform(1, 2))
+        self.stale = True
+        return set(), {}
+
+    def close(self) -> None:
+        """Ends the transaction of our own, so that what is read later is not as of now."""
+        if self._open:
+            self._connection.execute("rollback")
+
+
+def _moment(text: str | None) -> dt.datetime:
+    return dt.datetime.fromisoformat(text or "")

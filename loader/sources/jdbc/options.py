@@ -1,0 +1,106 @@
+"""What a source document says of a database that is read by JDBC."""
+
+from __future__ import annotations
+
+import re
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pyspark.sql.types import DataType, DecimalType, StringType
+
+from loader.duration import Lookback
+from loader.spec.options import TableOptions
+from loader.spec.validation import OptionError
+
+_DECIMAL = re.compile(r"decimal\s*\(\s*(\d+)\s*,\s*(\d+)\s*\)")
+
+
+class JdbcTableOptions(TableOptions):
+    """What one table of a database may say beyond the common options.
+
+    Attributes:
+        num_partitions: how many connections read it at once; chosen by size where absent.
+        partition_column: read by ranges of this column in place of the cursor.
+        column_types: what numbers are loaded as: `string`, or a decimal such as `decimal(38, 30)`.
+    """
+
+    num_partitions: int | None = Field(default=None, ge=1)
+    partition_column: str | None = None
+    column_types: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("column_types")
+    @classmethod
+    def _are_types(cls, types: dict[str, str]) -> dict[str, str]:
+        for name, text in types.items():
+            found = _DECIMAL.fullmatch(text.strip().lower())
+            if text.strip().lower() != "string" and (
+                found is None or not int(found[2]) <= int(found[1]) <= 38
+            ):
+                raise OptionError(
+                    f"{name} cannot be loaded as {text!r}",
+                    'Write string, or a decimal of at most 38 digits: "decimal(38, 30)"',
+                )
+        return types
+
+
+class JdbcOptions(BaseModel):
+    """The inner `spec` of a source with `path: jdbc`.
+
+    Attributes:
+        url: the JDBC URL.
+        user, password: the account; properties of the driver go into `properties`.
+        driver: the driver's class, where the URL does not tell.
+        time_zone: the zone that columns without zone are written in; the database's own by
+            default. Only "is this row dated in the future?" depends on it.
+        fetch_size: rows per round trip.
+        lock_timeout: how long to wait for a table that another session locks (PostgreSQL).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: str
+    user: str | None = None
+    password: str | None = Field(default=None, repr=False)
+    driver: str | None = None
+    properties: dict[str, str] = Field(default_factory=dict, repr=False)
+    time_zone: str | None = None
+    fetch_size: int = Field(default=10_000, ge=1)
+    lock_timeout: str = "30 seconds"
+    table_options: dict[str, JdbcTableOptions] = Field(default_factory=dict)
+
+    @field_validator("url")
+    @classmethod
+    def _is_jdbc(cls, url: str) -> str:
+        if not url.lower().startswith("jdbc:"):
+            raise OptionError(
+                "this is not a JDBC url",
+                'Begin it with "jdbc:", for example jdbc:postgresql://localhost:5432/shop',
+            )
+        return url
+
+    @field_validator("lock_timeout")
+    @classmethod
+    def _is_duration(cls, text: str) -> str:
+        try:
+            seconds = Lookback.parse(text).seconds
+        except ValueError:
+            seconds = None
+        if not seconds:
+            raise OptionError(f"{text!r} is no time to wait", "Write it as '30 seconds'")
+        return text
+
+    @field_validator("time_zone")
+    @classmethod
+    def _is_zone(cls, name: str | None) -> str | None:
+        try:
+            return name if name is None else ZoneInfo(name).key
+        except (ZoneInfoNotFoundError, ValueError):
+            raise OptionError(
+                f"there is no time zone {name!r}", "Name one as Europe/Berlin or UTC"
+            ) from None
+
+
+def column_type(text: str) -> DataType:
+    """The type that an option of `column_types` stands for."""
+    found = _DECIMAL.fullmatch(text)
+    return StringType() if found is None else DecimalType(int(found[1]), int(found[2]))

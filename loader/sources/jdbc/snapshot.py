@@ -1,0 +1,402 @@
+"""Reading one moment of a database: bounds first, then the rows, in parallel ranges."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import TimestampNTZType, TimestampType
+
+from loader.rows.cursor import Cursor, CursorType
+from loader.rows.order import quoted
+from loader.sources import Bounds, CursorField, Snapshot, SourceTable, Window, edge
+from loader.sources.contents import KEY, Contents
+from loader.sources.jdbc.by_value import asked_by_value
+from loader.sources.jdbc.checksum_sql import checksum
+from loader.sources.jdbc.connection import Connection, DatabaseError, explain
+from loader.sources.jdbc.contents import JdbcContents, compared
+from loader.sources.jdbc.doubtful import Doubt, finite
+from loader.sources.jdbc.horizon import Horizon
+from loader.sources.jdbc.late import Late, LateRows
+from loader.sources.jdbc.open_work import LateWork
+from loader.sources.jdbc.partitions import balanced, largest_share, partition_count, slices
+
+if TYPE_CHECKING:
+    from loader.sources.jdbc.source import JdbcSource, Native
+
+# Above it, ranges of a column would leave one reader with nearly all rows.
+_SKEWED = 0.8
+
+
+class JdbcSnapshot(Snapshot):
+    """One moment of a database; of PostgreSQL truly one, exported to every reader.
+
+    Args:
+        wall_offset: seconds that the database's wall clock is ahead of UTC.
+        exported: the name of the snapshot that all connections read.
+        horizon: of that snapshot.
+        blind: why it does not know how old open transactions are, where it does not.
+        settings: statements for sessions that read the snapshot.
+        refused: tables that somebody else holds, by name, with the error of each.
+    """
+
+    def __init__(
+        self,
+        source: JdbcSource,
+        wall_offset: int,
+        exported: str | None = None,
+        horizon: Horizon | None = None,
+        blind: str = "",
+        settings: Sequence[str] = (),
+        refused: Mapping[str, DatabaseError] | None = None,
+    ) -> None:
+        self.source = source
+        self.horizon = horizon
+        self.dialect = source.dialect
+        lookout = self.dialect.lookout()
+        self.late: Late = (
+            LateRows(self, horizon, blind) if lookout is None else LateWork(self, lookout)
+        )
+        self.wall_offset = wall_offset
+        self.refused = refused or {}
+        self.session: tuple[str, ...] = ()
+        if exported is not None:
+            self.session = (
+                *settings,
+                "set transaction isolation level repeatable read read only",
+                f"set transaction snapshot {self.dialect.text(exported)}",
+            )
+
+    @contextmanager
+    def _connect(self, table: SourceTable) -> Iterator[Connection]:
+        if table.ref.name in self.refused:
+            error = self.refused[table.ref.name]
+            where = f"table {self.source.name}.{table.ref.name}"
+            raise DatabaseError(error.what, where=where, remedy=error.remedy)
+        with self.source.connect(table.ref.name) as connection:
+            if self.session:
+                connection.java.setAutoCommit(False)
+            for statement in self.session:
+                connection.execute(statement)
+            yield connection
+
+    def bounds(self, table: SourceTable, window: Window) -> Bounds:
+        relation = self.source.relation(table.ref.native)
+        with self._connect(table) as connection:
+            if window.cursor is None:
+                doubted = self._doubted(table)
+                [(rows, *doubtful)] = connection.rows(
+                    f"select {', '.join(['count(*)', *doubted])} from {relation}"
+                )
+                return Bounds(int(rows or 0), notes=self._judged(table, doubtful))
+            cursor, type_ = window.cursor, window.cursor.type
+            column = self.column(table, cursor.name)
+            self.late.look(connection, table, window)
+            reach = self.late.reach(table, window)
+            window = replace(window, reach=None)
+            # The clock is read before the rows: what commits in between lies beyond it.
+            clock = self._clock(connection, type_)
+            ends = self.ends(table, cursor)
+            wanted = ["count(*)", f"count({column})", *ends, *self._doubted(table, cursor)]
+            [(rows, dated, low, high, *doubtful)] = connection.rows(
+                f"select {', '.join(wanted)} from {relation}{self._where(table, window)}"
+            )
+            bottom, top = (edge(text, type_, table, window) for text in (low, high))
+            if bottom is not None and self.late.condition(table, window) is not None:
+                reach = bottom  # nothing lies below
+                if window.whole:
+                    window = replace(window, reach=reach)
+                    [(rows, dated)] = connection.rows(
+                        f"select count(*), count({column}) from {relation}"
+                        f"{self._where(table, window)}"
+                    )
+            future = 0
+            if clock is not None and top is not None and top.order > clock.order:
+                [(count,)] = connection.rows(
+                    f"select count(*) from {relation} "
+                    f"where {column} > {self.dialect.literal(clock)}"
+                )
+                future = int(count or 0)
+            return Bounds(
+                rows=int(rows or 0),
+                nulls=int(rows or 0) - int(dated or 0),
+                low=bottom,
+                high=top,
+                clock=clock,
+                future=future,
+                reach=reach,
+                mark=self.late.mark(connection, table, window),
+                settled=self.late.settled(table, window),
+                rewound=self.late.rewound(table, window),
+                finer=Cursor.is_finer(high, type_),
+                notes=(
+                    *self.late.notes(table, window),
+                    *self._judged(table, doubtful, cursor),
+                ),
+            )
+
+    def read(
+        self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
+    ) -> DataFrame:
+        predicates = self._predicates(spark, table, window, bounds)
+        where = self._where(table, window)
+        return self._selected(spark, table, where, predicates, window.cursor)
+
+    def _doubtful(self, table: SourceTable, cursor: CursorField | None) -> list[Doubt]:
+        """The columns that may hold what the lake cannot.
+
+        An infinite cursor is refused, as it has no place in an order.
+        """
+        names = table.schema.names
+        own = names.index(cursor.name) if cursor else None
+        return [d for d in table.ref.native.doubts if d.holds is not None or d.index != own]
+
+    def _doubted(self, table: SourceTable, cursor: CursorField | None = None) -> list[str]:
+        return [
+            f"sum(case when {doubt.condition(self._expression(table.ref.native, doubt.index))} "
+            "then 1 else 0 end)"
+            for doubt in self._doubtful(table, cursor)
+        ]
+
+    def _judged(
+        self,
+        table: SourceTable,
+        counts: Sequence[str | None],
+        cursor: CursorField | None = None,
+    ) -> tuple[str, ...]:
+        """What to tell of the values that were found.
+
+        Raises:
+            TableError: where some would be rounded.
+        """
+        notes = []
+        for doubt, count in zip(self._doubtful(table, cursor), counts, strict=True):
+            if not int(count or 0):
+                continue
+            name = table.schema.names[doubt.index]
+            if doubt.holds is not None:
+                where = f"table {self.source.name}.{table.ref.name}"
+                raise doubt.refused(int(count or 0), where, table.ref.name, name)
+            notes.append(doubt.note(int(count or 0), name))
+        return tuple(notes)
+
+    def steady(self, table: SourceTable) -> bool:
+        # A foreign table's rows come from another database, which has snapshots of its own.
+        # A materialized view's are visible to older snapshots, too, once it is refreshed.
+        return bool(self.session) and bool(table.ref.native.stored)
+
+    def living(self, spark: SparkSession, table: SourceTable, keys: DataFrame) -> DataFrame:
+        fresh = copy(self)
+        fresh.session = ()  # of no snapshot: what is committed now
+        columns = {name: self.column(table, name) for name in keys.columns}
+        return fresh._selected(spark, table, asked_by_value(self.dialect, columns, keys))
+
+    def contents(
+        self,
+        spark: SparkSession,
+        table: SourceTable,
+        key: Sequence[str],
+        window: Window,
+        unique: bool,
+    ) -> Contents:
+        expressions = checksum(self.dialect)
+        if expressions is not None and unique:
+            with self._connect(table) as connection:
+                parts, left_out = compared(expressions, connection, table)
+            known = {part.name: part for part in parts}
+            if set(key) <= set(known):
+                return JdbcContents(
+                    expressions,
+                    self.source.relation(table.ref.native),
+                    self._where(table, window).removeprefix(" where "),
+                    dict(zip(table.schema.names, self._shown(table), strict=True)),
+                    [known[name] for name in key],
+                    parts,
+                    left_out,
+                    lambda sql: self.source.reader(
+                        spark, f"({sql}) strandline", session=self.session
+                    ),
+                    lambda where, hashed: self._selected(spark, table, where, key=hashed),
+                )
+        return super().contents(spark, table, key, window, unique)
+
+    def _selected(
+        self,
+        spark: SparkSession,
+        table: SourceTable,
+        where: str,
+        predicates: list[str] | None = None,
+        cursor: CursorField | None = None,
+        key: str = "",
+    ) -> DataFrame:
+        source, native = self.source, table.ref.native
+        columns = ", ".join(
+            f"{shown} as {self._alias(native, i)}"
+            for i, shown in enumerate(self._shown(table, cursor))
+        )
+        columns += f", {key} as {self.dialect.quote(KEY)}" if key else ""
+        types = {self._alias_name(native, native.columns.index(n)): k for n, k in native.types}
+        relation = f"(select {columns} from {source.relation(native)}{where}) strandline"
+        try:
+            frame = source.reader(spark, relation, predicates, self.session, types)
+        except Py4JJavaError as error:
+            raise explain(error, f"table {source.name}.{table.ref.name}") from error
+        hashed = [KEY] if key else []
+        return frame.toDF(*table.schema.names, *hashed).select(
+            *(
+                f.col(quoted(column.name)).cast(column.dataType).alias(column.name)
+                if isinstance(column.dataType, TimestampType)
+                and isinstance(frame.schema[i].dataType, TimestampNTZType)
+                else f.col(quoted(column.name))
+                for i, column in enumerate(table.schema.fields)
+            ),
+            *hashed,
+        )
+
+    def _alias(self, native: Native, index: int) -> str:
+        """A column's name in the subquery that Spark reads.
+
+        Spark quotes a column's name without doubling the quotes in it.
+        """
+        return self.dialect.quote(self._alias_name(native, index))
+
+    def _alias_name(self, native: Native, index: int) -> str:
+        name = native.columns[index]
+        return f"strandline_{index}" if self.dialect.quote_character in name else name
+
+    def _shown(self, table: SourceTable, cursor: CursorField | None = None) -> list[str]:
+        """SQL of each column as it is loaded; a cursor stays as its index has it."""
+        native = table.ref.native
+        columns = [self._expression(native, i) for i in range(len(native.columns))]
+        if cursor is not None and cursor.type is CursorType.DOUBLE and self.dialect.rounds_floats:
+            index = table.schema.names.index(cursor.name)
+            columns[index] = self.dialect.double(columns[index])
+        for doubt in self._doubtful(table, cursor):
+            if doubt.holds is None:
+                columns[doubt.index] = finite(columns[doubt.index])
+        return columns
+
+    def ends(self, table: SourceTable, cursor: CursorField) -> list[str]:
+        """SQL of the lowest and the highest cursor; its text has all digits."""
+        column = self.column(table, cursor.name)
+        ends = [f"min({column})", f"max({column})"]
+        if cursor.type is CursorType.DOUBLE:
+            return [self.dialect.double(end) for end in ends]
+        return ends
+
+    def column(self, table: SourceTable, name: str) -> str:
+        """SQL of a column, as the database has it."""
+        return self._expression(table.ref.native, table.schema.names.index(name))
+
+    def _expression(self, native: Native, index: int) -> str:
+        if native.writers and index == len(native.columns) - 1 and self.horizon is not None:
+            return self.horizon.written_by()
+        return self.dialect.quote(native.columns[index])
+
+    def _where(self, table: SourceTable, window: Window) -> str:
+        if window.cursor is None:
+            return ""
+        column = self.column(table, window.cursor.name)
+        limits = []
+        if window.low is not None:
+            limits.append(f"{column} >= {self.dialect.literal(window.low)}")
+        if window.high is not None:
+            beyond = window.high.next_microsecond if window.whole_microsecond else None
+            limits.append(
+                f"{column} <= {self.dialect.literal(window.high)}"
+                if beyond is None
+                else f"{column} < {self.dialect.literal(beyond)}"
+            )
+        if not limits:
+            return "" if window.nulls else f" where {column} is not null"
+        text = " and ".join(limits)
+        late = self.late.condition(table, window)
+        if late is not None and table.ref.native.writers:
+            text = late  # the transactions before were all over, and their rows are in raw
+        elif late is not None:
+            text = f"({text}) or ({late})"
+        if window.nulls:
+            return f" where ({text}) or {column} is null"
+        return f" where ({text}) and {column} is not null"
+
+    def _clock(self, connection: Connection, type_: CursorType) -> Cursor | None:
+        if not type_.is_time:
+            return None
+        now = self.now(connection)
+        if type_ is not CursorType.TIMESTAMPTZ:
+            now += dt.timedelta(seconds=self.wall_offset)
+        return Cursor.parse(now.isoformat(sep=" ", timespec="microseconds"), type_)
+
+    def now(self, connection: Connection) -> dt.datetime:
+        """The database's clock, in UTC."""
+        [(text,)] = connection.rows(self.dialect.utc_clock)
+        return dt.datetime.fromisoformat(Cursor.parse(text or "", CursorType.TIMESTAMPTZ).text)
+
+    def _predicates(
+        self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
+    ) -> list[str] | None:
+        options = self.source.read_options(table.ref)
+        rows = bounds.rows or 0
+        count = partition_count(rows, spark.sparkContext.defaultParallelism, options.num_partitions)
+        if count < 2:
+            return None
+        for name in self._partition_columns(table, window):
+            cuts = self._cuts(table, window, bounds, name, count)
+            if cuts:
+                column = self._alias(table.ref.native, table.schema.names.index(name))
+                marks = [self.dialect.literal(cut) for cut in cuts]
+                return [
+                    f"{column} < {marks[0]} or {column} is null",
+                    *(f"{column} >= {a} and {column} < {b}" for a, b in itertools.pairwise(marks)),
+                    f"{column} >= {marks[-1]}",
+                ]
+        return None
+
+    def _partition_columns(self, table: SourceTable, window: Window) -> list[str]:
+        configured = self.source.partition_column(table)
+        if configured is not None:
+            return [configured]
+        if window.cursor is None:
+            return list(table.primary_key)
+        if window.high is None and not self.steady(table):
+            # A read of everything, without an end: a row whose cursor moves from one range to
+            # another while they are read could be in none of them. Keys stay.
+            return list(table.primary_key)
+        return [window.cursor.name, *table.primary_key]
+
+    def _cuts(
+        self, table: SourceTable, window: Window, bounds: Bounds, name: str, count: int
+    ) -> list[Cursor]:
+        type_ = CursorType.of(table.schema[name].dataType)
+        if type_ is None or type_ is CursorType.STRING:
+            return []
+        relation = self.source.relation(table.ref.native)
+        column, where = self.column(table, name), self._where(table, window)
+        with self._connect(table) as connection:
+            if window.cursor is None or name != window.cursor.name:
+                [(low, high)] = connection.rows(
+                    f"select min({column}), max({column}) from {relation}{where}"
+                )
+                bounds = Bounds(
+                    bounds.rows,
+                    low=edge(low, type_, table, window),
+                    high=edge(high, type_, table, window),
+                )
+            edges = slices(bounds)
+            if not edges:
+                return []
+            sums = ", ".join(
+                f"sum(case when {column} < {self.dialect.literal(edge)} then 1 else 0 end)"
+                for edge in edges
+            )
+            [counts] = connection.rows(f"select {sums} from {relation}{where}")
+        below = [*(int(n or 0) for n in counts), bounds.rows or 0]
+        return balanced(edges, below, count) if largest_share(below) <= _SKEWED else []

@@ -1,0 +1,1 @@
+"""The spec: the document as it is written, its variables expanded, its options validated."""

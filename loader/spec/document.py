@@ -1,0 +1,193 @@
+"""A spec file's YAML, read so that nothing is lost: exact texts, duplicate keys, line numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from loader.errors import SpecError
+from loader.spec.redaction import is_secret_key
+
+# Cursors and secrets keep the text they were written with: YAML would make 2025-01-01 a date,
+# 1.50 a float and the password 0123 the number 83.
+_MOST_VALUES = 100_000  # that aliases may stand for; a spec of a thousand tables has fewer
+_LONGEST_NUMBER = 1_000  # digits
+_EXACT_KEYS = frozenset({"initial_cursor"})
+
+
+@dataclass(frozen=True)
+class Document:
+    """One YAML document.
+
+    Attributes:
+        number: its position in the file, from 1.
+        value: what it says: dicts (all keys are texts), lists and scalars.
+    """
+
+    number: int
+    value: Any
+
+
+def read_documents(text: str, where: str) -> list[Document]:
+    """The documents of a YAML file that are not empty.
+
+    Raises:
+        SpecError: where it is not YAML, holds one key twice or an alias of itself; names the line.
+    """
+    documents = []
+    try:
+        loader = _Loader(text)
+        number = 0
+        while loader.check_node():
+            number += 1
+            node = loader.get_node()
+            assert node is not None  # as check_node said
+            refuse_bombs(node)
+            value = loader.construct_document(node)
+            if value is not None:
+                documents.append(Document(number, value))
+    except yaml.MarkedYAMLError as error:
+        raise _not_yaml(error, where) from None
+    except RecursionError:
+        raise SpecError(
+            "nested too deeply to be read", where=where, remedy="Write it flatter"
+        ) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise SpecError(
+            f"not YAML: the character {hex(ord(text[error.position]))} is not allowed",
+            where=f"{where}:{line}",
+            remedy="Remove it, or write it as an escape in double quotes",
+        ) from None
+    return documents
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML with the scalars of YAML 1.2, which CloudQuery reads too.
+
+    No timestamps, no base-60 numbers (`22:22` is a text), no leading-zero octals; only true and
+    false are booleans, so that Norway (`no`) stays a country.
+    """
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - as PyYAML declares it
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        _refuse_duplicates(node)
+        self.flatten_mapping(node)
+        mapping: dict[Hashable, Any] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key must be a text", key_node.start_mark
+                )
+            key = key_node.value
+            exact = key in _EXACT_KEYS or is_secret_key(key)
+            mapping[key] = (
+                self._exact(value_node) if exact else self.construct_object(value_node, deep=True)
+            )
+        return mapping
+
+    def _exact(self, node: yaml.Node) -> Any:
+        if isinstance(node, yaml.ScalarNode) and node.tag != "tag:yaml.org,2002:null":
+            if not node.tag.startswith("tag:yaml.org,2002:"):
+                return self.construct_object(node)
+            return node.value
+        return self.construct_object(node, deep=True)
+
+
+def _int(loader: _Loader, node: yaml.ScalarNode) -> int:
+    text = node.value
+    if len(text) > _LONGEST_NUMBER:
+        raise yaml.constructor.ConstructorError(
+            None, None, f"a number of {len(text):,} digits", node.start_mark
+        )
+    return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
+
+
+_TAG = "tag:yaml.org,2002:"
+for _name, _pattern, _first in (
+    ("bool", r"(?:true|True|TRUE|false|False|FALSE)\Z", "tTfF"),
+    ("int", r"(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)\Z", "-+0123456789"),
+    (
+        "float",
+        r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z",
+        "-+0123456789.",
+    ),
+    ("null", r"(?:~|null|Null|NULL|)\Z", ["~", "n", "N", ""]),
+    ("merge", r"<<\Z", "<"),
+):
+    _Loader.add_implicit_resolver(_TAG + _name, re.compile(_pattern), list(_first))
+_Loader.add_constructor(f"{_TAG}int", _int)
+
+
+def _refuse_duplicates(node: yaml.MappingNode) -> None:
+    seen: set[str] = set()
+    for key_node, _ in node.value:
+        if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == f"{_TAG}merge":
+            continue
+        if key_node.value in seen:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"the key `{key_node.value}` stands here twice", key_node.start_mark
+            )
+        seen.add(key_node.value)
+
+
+def refuse_bombs(node: yaml.Node) -> None:
+    """Refuses aliases that contain themselves, or that make a few bytes into millions of values.
+
+    Raises:
+        yaml.MarkedYAMLError: names the place.
+    """
+    sizes: dict[int, int | None] = {}  # None while a node is being measured
+
+    def size(node: yaml.Node) -> int:
+        if id(node) in sizes:
+            known = sizes[id(node)]
+            if known is None:
+                raise yaml.constructor.ConstructorError(
+                    None, None, "an alias refers to what it is part of", node.start_mark
+                )
+            return known
+        sizes[id(node)] = None
+        children: list[yaml.Node] = []
+        if isinstance(node, yaml.SequenceNode):
+            children = node.value
+        elif isinstance(node, yaml.MappingNode):
+            children = [part for pair in node.value for part in pair]
+        sizes[id(node)] = total = 1 + sum(map(size, children))
+        if total > _MOST_VALUES and total > 10 * len(sizes):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"its aliases stand for {total:,} values", node.start_mark
+            )
+        return total
+
+    size(node)
+
+
+def _not_yaml(error: yaml.MarkedYAMLError, where: str) -> SpecError:
+    mark = error.problem_mark or error.context_mark
+    place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
+    problem, remedy = error.problem or "it cannot be parsed", "Correct the YAML there"
+    # These quote what stands there, which may be a password that nobody put in quotes.
+    if "undefined alias" in problem or "alias" in (error.context or ""):
+        problem = "`*` begins an alias, and there is no such anchor"
+        remedy = "Put the value in quotes"
+    elif "could not determine a constructor" in problem or "tag" in problem:
+        problem = "`!` begins a tag, and there is no such tag"
+        remedy = "Put the value in quotes"
+    elif "cannot start any token" in problem:
+        remedy = "Put the value in quotes; indent with spaces, not tabs"
+    elif "mapping values are not allowed" in problem:
+        remedy = "Check the indentation; put a value that holds `: ` in quotes"
+    elif "aliases stand for" in problem:
+        remedy = "Write out what is meant; the limit is there because a few lines can fill memory"
+    elif "a number of" in problem:
+        remedy = "Put it in quotes if it is a text"
+    elif "twice" in problem:
+        remedy = "Keep one of them"
+    return SpecError(f"not YAML that can be read: {problem}", where=place, remedy=remedy)

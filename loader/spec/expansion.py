@@ -1,0 +1,285 @@
+"""Variables, files and references in a spec's values.
+
+``${VAR}``, ``${VAR:-default}``, ``${file:PATH}``, ``@@plugins.<name>.<property>``; ``$${`` is a
+literal ``${``. Values are expanded after YAML is parsed, and what they bring is not looked at
+again: a password may hold `#`, quotes or `${`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from loader.errors import SpecError
+from loader.problems import did_you_mean
+from loader.spec.redaction import Redactor, is_secret_key, url_secrets
+
+_REFERENCE = re.compile(
+    r"@@plugins\.(?P<name>[A-Za-z0-9_-]+)\.(?P<property>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)", re.ASCII
+)
+_MOST_REFERENCES = 1_000  # for one value
+_LONGEST_FILE = 1_000_000  # characters: a secret, a key, a list of tables
+_VARIABLE = re.compile(r"(?P<name>[A-Za-z_]\w*)(?::-(?P<default>.*))?\Z", re.ASCII | re.DOTALL)
+_PASSWORD_FOLLOWS = re.compile(r"://[^\s/@:]*:\Z")
+_KEY_BEFORE = re.compile(r"([\w.-]+)\s*=\s*[\"'{]?\Z")
+
+# What the loader itself prints and writes into the lake: names, modes, cursors. Never secret,
+# and messages without them would say nothing.
+_NAMES = frozenset(
+    {
+        "kind", "name", "path", "version", "registry", "tables", "skip_tables", "destinations",
+        "table_name", "connection", "concurrency", "write_mode", "profile", "target",
+        "profiles_dir", "backend", "table_options",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A document as ``@@plugins`` sees it.
+
+    Attributes:
+        where: the file, the document and its name.
+        kind: ``source`` or ``destination``.
+        spec: its outer `spec`, not expanded.
+    """
+
+    where: str
+    kind: str
+    spec: Mapping[str, Any]
+
+
+@dataclass
+class Expansion:
+    """Expands the values of one file; collects what is missing instead of stopping at it.
+
+    Attributes:
+        env: the variables.
+        folder: what the paths of ``${file:…}`` are relative to.
+        redactor: told every value that came from outside.
+        plugins: the file's documents by name.
+        errors: one for each value that could not be expanded.
+    """
+
+    env: Mapping[str, str]
+    folder: Path
+    redactor: Redactor
+    plugins: Mapping[str, Plugin] = field(default_factory=dict)
+    errors: list[SpecError] = field(default_factory=list)
+    _followed: int = field(default=0, init=False, repr=False)
+
+    def expand(self, value: Any, where: str, keys: Sequence[str | int] = ()) -> Any:
+        """The value with everything in it expanded; dicts and lists are copied.
+
+        Args:
+            value: what YAML gave.
+            where: the document, for errors.
+            keys: the path of keys to `value`.
+        """
+        if isinstance(value, dict):
+            return {key: self.expand(item, where, (*keys, str(key))) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.expand(item, where, (*keys, i)) for i, item in enumerate(value)]
+        if isinstance(value, str):
+            return self._scalar(value, _Place(where, tuple(keys)))
+        return value
+
+    def _scalar(self, text: str, place: _Place) -> Any:
+        self._followed = 0
+        try:
+            whole = _REFERENCE.fullmatch(text)
+            if whole:
+                return self._reference(whole, place)
+            return self._text(text, place)
+        except SpecError as error:
+            self.errors.append(error)
+            return text
+
+    def _text(self, text: str, place: _Place) -> str:
+        pieces: list[str] = []
+        position = 0
+        while position < len(text):
+            reference = _REFERENCE.match(text, position)
+            if text.startswith("$${", position):
+                pieces.append("${")
+                position += 3
+            elif text.startswith("${", position):
+                end = _closing(text, position + 2, place)
+                before = "".join(pieces)
+                pieces.append(self._variable(text[position + 2 : end], before, place))
+                position = end + 1
+            elif reference:
+                pieces.append(str(self._reference(reference, place)))
+                position = reference.end()
+            else:
+                pieces.append(text[position])
+                position += 1
+        return "".join(pieces)
+
+    def _variable(self, inner: str, before: str, place: _Place) -> str:
+        if inner.startswith("file:"):
+            return self._file(self._text(inner[len("file:") :], place), place)
+        found = _VARIABLE.match(inner)
+        if found is None:
+            raise place.error(
+                "`${…}` holds neither a variable's name nor `file:PATH`",
+                "Write ${VAR}, ${VAR:-default} or ${file:PATH}; $${ is a literal ${",
+            )
+        name, default = found["name"], found["default"]
+        # As in a shell, :- stands in for an empty variable too.
+        if name in self.env and (self.env[name] or default is None):
+            value = self.env[name]
+            self._register(value, name, before, place)
+            return value
+        if default is not None:
+            return self._text(default, place)
+        hint = did_you_mean(name, self.env)
+        raise place.error(
+            f"the environment variable {name} is not set",
+            f"{hint} Set it, or give a default: ${{{name}:-…}}".strip(),
+        )
+
+    def _register(self, value: str, name: str, before: str, place: _Place) -> None:
+        named = _KEY_BEFORE.search(before)
+        if (
+            place.secret
+            or is_secret_key(name)
+            or _PASSWORD_FOLLOWS.search(before)
+            or (named and is_secret_key(named[1]))
+        ):
+            self.redactor.add(value)
+            return
+        for secret in url_secrets(value):
+            self.redactor.add(secret)
+        if _NAMES.isdisjoint(map(str, place.keys)) and not _plain(value):
+            self.redactor.add(value, whole_word=True)
+
+    def _file(self, path: str, place: _Place) -> str:
+        full = self.folder / Path(path).expanduser()
+        try:
+            with full.open(encoding="utf-8-sig") as file:
+                value = file.read(_LONGEST_FILE + 1)
+        except FileNotFoundError:
+            raise place.error(
+                f"there is no file {full}",
+                "Create it, or correct the path; it is relative to the spec's folder",
+            ) from None
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise place.error(
+                f"{full} cannot be read: {reason}", "Name a readable text file"
+            ) from None
+        if len(value) > _LONGEST_FILE:
+            raise place.error(
+                f"{full} holds more than {_LONGEST_FILE:,} characters",
+                "Name a file that holds this one value",
+            )
+        value = value.rstrip("\r\n")
+        self.redactor.add(value)
+        return value
+
+    def _reference(self, found: re.Match[str], place: _Place) -> Any:
+        name, path = found["name"], found["property"]
+        self._followed += 1
+        if self._followed > _MOST_REFERENCES:
+            raise place.error(
+                f"this value follows more than {_MOST_REFERENCES} references",
+                "Write out what is meant: references to references multiply",
+            )
+        plugin = self.plugins.get(name)
+        if plugin is None:
+            raise place.error(
+                f"{found[0]} refers to {name!r}, and no document has that name",
+                f"{did_you_mean(name, self.plugins)} Documents here: "
+                f"{', '.join(sorted(self.plugins)) or 'none'}",
+            )
+        if path == "connection" and "connection" not in plugin.spec:
+            if plugin.kind != "destination":
+                raise place.error(
+                    f"{name} is a {plugin.kind} and has no connection",
+                    "Refer to a destination",
+                )
+            return f"strandline://{name}"
+        keys = tuple(path.split("."))
+        if (plugin.where, keys) in place.through:
+            raise place.error(f"{found[0]} refers to itself", "Write the value in one place")
+        for prefix in ((), ("spec",)):
+            value = _lookup(plugin.spec, (*prefix, *keys))
+            if isinstance(value, str | int | float):
+                break
+        else:
+            raise place.error(
+                f"{name} has no property {path!r} that is a single value",
+                f"Set `{path}` in its spec, or refer to another property",
+            )
+        if not isinstance(value, str):
+            return value
+        there = _Place(
+            plugin.where, ("spec", *prefix, *keys), (*place.through, (plugin.where, keys))
+        )
+        whole = _REFERENCE.fullmatch(value)
+        return self._reference(whole, there) if whole else self._text(value, there)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a value stands, and through which references it was reached."""
+
+    where: str
+    keys: tuple[str | int, ...]
+    through: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    @property
+    def secret(self) -> bool:
+        return any(isinstance(key, str) and is_secret_key(key) for key in self.keys)
+
+    def error(self, what: str, remedy: str) -> SpecError:
+        path = key_path(self.keys)
+        return SpecError(
+            what, where=f"{self.where}, {path}" if path else self.where, remedy=remedy.strip()
+        )
+
+
+def key_path(keys: Sequence[str | int]) -> str:
+    """Keys as people write them: ``spec.tables[0]``, ``table_options["a.b"].lookback``."""
+    text = ""
+    for key in keys:
+        if isinstance(key, int):
+            text += f"[{key}]"
+        elif re.fullmatch(r"[\w*-]+", key):
+            text += f".{key}" if text else key
+        else:
+            text += f'["{key}"]'
+    return text
+
+
+def _closing(text: str, start: int, place: _Place) -> int:
+    """The position of the brace that closes what opens before `start`; ``${`` nests."""
+    depth, position = 1, start
+    while position < len(text):
+        if text.startswith("${", position):
+            depth += 1
+            position += 2
+            continue
+        if text[position] == "}":
+            depth -= 1
+            if depth == 0:
+                return position
+        position += 1
+    raise place.error("`${` without `}`", "Close it; $${ is a literal ${")
+
+
+def _lookup(spec: Any, keys: Sequence[str]) -> Any:
+    for key in keys:
+        spec = spec.get(key) if isinstance(spec, Mapping) else None
+    return spec
+
+
+def _plain(value: str) -> bool:
+    """True for numbers and truth values: no secrets, and they stand in every message."""
+    return value.strip().lower() in ("true", "false", "yes", "no") or bool(
+        re.fullmatch(r"[-+]?[0-9.]+", value.strip())
+    )

@@ -1,0 +1,97 @@
+"""What a source may say of one table, and how options are written down."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+
+from loader.duration import Lookback
+from loader.spec.validation import OptionError
+
+
+class Strict(BaseModel):
+    """Frozen, knows its keys, takes a column called 2024 for a name."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", coerce_numbers_to_str=True, hide_input_in_errors=True
+    )
+
+
+def unique(values: tuple[str, ...]) -> tuple[str, ...]:
+    """The values; raises OptionError where one stands there twice."""
+    twice = [value for value, count in Counter(values).items() if count > 1]
+    if twice:
+        raise OptionError(f"{twice[0]!r} stands here twice", "Keep one of them")
+    return values
+
+
+Name = Annotated[str, StringConstraints(min_length=1)]
+Names = Annotated[tuple[Name, ...], Field(min_length=1)]
+
+
+class TableOptions(Strict):
+    """What a source's ``table_options`` may say of one table; connectors extend it.
+
+    Attributes:
+        sync_mode: read what is at or above the cursor, or everything anew.
+        cursor_field: the column that tells what changed; a connector may define it itself.
+        primary_key: the columns of the key; discovered from the source where absent.
+        initial_cursor: where the first sync begins, inclusive, as exact text.
+        lookback: how far below the cursor each window begins.
+        null_cursor: whether rows without a cursor are read; `fail` refuses the table.
+        redelivered_rows: whether rows identical to the key's newest raw version are appended.
+        schema_changes: whether raw follows the source's columns; `freeze` refuses the table.
+        deleted_field: the column that marks deleted rows; see :func:`loader.rows.delta.tombstone`.
+        shared: other sources that say so, too, load the same raw table
+            (:mod:`loader.sync.sharing`).
+    """
+
+    sync_mode: Literal["incremental", "full_refresh"] = "incremental"
+    cursor_field: Name | None = None
+    primary_key: tuple[Name, ...] | None = Field(default=None, min_length=1)
+    initial_cursor: str | None = None
+    lookback: Lookback | None = None
+    null_cursor: Literal["include", "exclude", "fail"] = "include"
+    redelivered_rows: Literal["drop", "append"] = "drop"
+    schema_changes: Literal["evolve", "freeze"] = "evolve"
+    deleted_field: Name | None = None
+    shared: bool = False
+
+    @field_validator("primary_key", mode="before")
+    @classmethod
+    def _single_column(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("primary_key")
+    @classmethod
+    def _no_column_twice(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return None if value is None else unique(value)
+
+    @field_validator("initial_cursor", mode="before")
+    @classmethod
+    def _exact_text(cls, value: Any) -> Any:
+        if isinstance(value, dt.datetime):
+            return value.isoformat(sep=" ")
+        if isinstance(value, dt.date | Decimal | int) and not isinstance(value, bool):
+            return str(value)
+        if isinstance(value, float):
+            raise OptionError("a cursor cannot be a float, it would be rounded", "Put it in quotes")
+        if value == "":
+            raise OptionError("the initial cursor is empty", "Leave the key away, or give a value")
+        return value
+
+    @field_validator("lookback", mode="before")
+    @classmethod
+    def _parsed(cls, value: Any) -> Any:
+        if value is None or isinstance(value, Lookback):
+            return value
+        if isinstance(value, bool | dict | list | float):
+            raise ValueError("must be a time such as '10 minutes', or a whole number of steps")
+        try:
+            return Lookback.parse(str(value))
+        except ValueError as error:
+            raise OptionError(str(error), "Correct the lookback, or leave it away") from None

@@ -1,0 +1,331 @@
+"""The spec, ``loader.yml``: sources and destinations in CloudQuery's multi-document YAML."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from loader.duration import Lookback
+from loader.errors import SpecError
+from loader.problems import did_you_mean, one_error
+from loader.spec.document import Document, read_documents
+from loader.spec.expansion import Expansion, Plugin
+from loader.spec.options import TableOptions
+from loader.spec.plugins import (
+    SCHEME,
+    BackendOptions,
+    DestinationSpec,
+    LakeDestination,
+    LakeOptions,
+    PluggedDestination,
+    SourceSpec,
+    StateDestination,
+    StateStoreOptions,
+    state_backends,
+)
+from loader.spec.redaction import Redactor, is_secret_key, url_secrets
+from loader.spec.validation import OptionError, validate_options, validation_errors
+
+__all__ = [
+    "BackendOptions",
+    "DestinationSpec",
+    "LakeDestination",
+    "LakeOptions",
+    "Lookback",
+    "OptionError",
+    "PluggedDestination",
+    "SourceSpec",
+    "Spec",
+    "StateDestination",
+    "StateStoreOptions",
+    "TableOptions",
+    "load_spec",
+    "validate_options",
+]
+
+_KINDS = ("source", "destination")
+_STATE_PATHS = ("sqlite", "postgresql", "redis")
+_INIT = "Run `loader init` to write a starter project"
+
+P = TypeVar("P", SourceSpec, DestinationSpec)
+
+
+class Spec(BaseModel):
+    """A whole spec file.
+
+    Attributes:
+        sources, destinations: its documents, in the order of the file.
+        folder: the file's folder, absolute; relative paths are relative to it.
+        redactor: knows every secret of the file.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    sources: tuple[SourceSpec, ...]
+    destinations: tuple[DestinationSpec, ...]
+    folder: Path
+    redactor: Redactor
+
+    def source(self, name: str) -> SourceSpec:
+        """The source of that name; raises SpecError where there is none."""
+        return _named(self.sources, name, "source")
+
+    def destination(self, name: str) -> DestinationSpec:
+        """The destination of that name; raises SpecError where there is none."""
+        return _named(self.destinations, name, "destination")
+
+
+def _named(plugins: Iterable[P], name: str, kind: str) -> P:
+    by_name = {plugin.name: plugin for plugin in plugins}
+    if name not in by_name:
+        raise SpecError(
+            f"there is no {kind} {name!r}",
+            remedy=_instead(name, by_name),
+        )
+    return by_name[name]
+
+
+def _instead(name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    return did_you_mean(name, known) or f"There are: {', '.join(known) or 'none'}"
+
+
+def load_spec(path: Path, env: Mapping[str, str] | None = None) -> Spec:
+    """Reads and validates a spec file.
+
+    Args:
+        path: the file.
+        env: the variables that ``${VAR}`` takes; the process's own by default.
+
+    Raises:
+        SpecError: where the file cannot be read, is not YAML, or says something wrong; names
+            everything that is wrong, by document and key, and never a secret.
+    """
+    path = Path(path)
+    documents = read_documents(_text(path), str(path))
+    if not documents:
+        raise SpecError("the spec is empty", where=str(path), remedy=_INIT)
+    redactor = Redactor()
+    folder = Path(os.path.abspath(path)).parent
+    expansion = Expansion(os.environ if env is None else env, folder, redactor)
+
+    def named(document: Document) -> Any:
+        # A name may hold variables too; what is wrong with them is told below, once.
+        return Expansion(expansion.env, folder, Redactor()).expand(_name(document), "")
+
+    expansion.plugins = {
+        name: Plugin(_where(path, document), document.value["kind"], document.value["spec"])
+        # Destinations last: where a source bears the same name, they are what is referred to.
+        for kind in _KINDS
+        for document in documents
+        if _kind(document) == kind and isinstance(name := named(document), str)
+    }
+    expanded = [
+        Document(each.number, expansion.expand(each.value, _where(path, each)))
+        for each in documents
+    ]
+    if expansion.errors:
+        raise one_error(expansion.errors, str(path))
+    for document in expanded:
+        _register(document.value, redactor)
+    return _validated(expanded, path, folder, redactor)
+
+
+def _validated(documents: Iterable[Document], path: Path, folder: Path, redactor: Redactor) -> Spec:
+    errors: list[SpecError] = []
+    plugins: list[SourceSpec | DestinationSpec] = []
+    for document in documents:
+        where = _where(path, document)
+        found = _outer_errors(document, where)
+        if found:
+            errors += found
+            continue
+        spec = document.value["spec"]
+        result = validation_errors(_model(document), spec, f"{where}, spec", redactor)
+        if isinstance(result, list):
+            errors += result
+        else:
+            result._where, result._redactor = f"{where}, spec", redactor
+            plugins.append(result)
+    sources = [plugin for plugin in plugins if isinstance(plugin, SourceSpec)]
+    destinations = [plugin for plugin in plugins if isinstance(plugin, DestinationSpec)]
+    errors += _same_names(sources) + _same_names(destinations) + _former_names(sources)
+    # Documents that are wrong are missing from here: what refers to them may be right.
+    if not errors:
+        errors = _dangling(sources, destinations, str(path))
+    if errors:
+        raise one_error(errors, str(path))
+    return Spec(
+        sources=tuple(sources), destinations=tuple(destinations), folder=folder, redactor=redactor
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8-sig")
+    except FileNotFoundError:
+        raise SpecError("there is no such spec file", where=str(path), remedy=_INIT) from None
+    except IsADirectoryError:
+        raise SpecError(
+            "this is a folder, not a spec file",
+            where=str(path),
+            remedy=f"Name the file, for example {path / 'loader.yml'}",
+        ) from None
+    except UnicodeDecodeError:
+        raise SpecError(
+            "not a text in UTF-8", where=str(path), remedy="Save the file as UTF-8"
+        ) from None
+    except OSError as error:
+        raise SpecError(
+            f"cannot be read: {error.strerror}", where=str(path), remedy="Make the file readable"
+        ) from None
+
+
+def _kind(document: Document) -> Any:
+    value = document.value
+    usable = isinstance(value, dict) and isinstance(value.get("spec"), dict)
+    return value.get("kind") if usable else None
+
+
+def _name(document: Document) -> Any:
+    value = document.value
+    spec = value.get("spec") if isinstance(value, dict) else None
+    return spec.get("name") if isinstance(spec, dict) else None
+
+
+def _where(path: Path, document: Document) -> str:
+    kind, name = _kind(document), _name(document)
+    is_named = isinstance(kind, str) and isinstance(name, str | int)
+    return f"{path}, document {document.number}" + (f" ({kind} {name})" if is_named else "")
+
+
+def _model(document: Document) -> type[SourceSpec] | type[DestinationSpec]:
+    if document.value["kind"] == "source":
+        return SourceSpec
+    path = document.value["spec"].get("path")
+    if path == "spark":
+        return LakeDestination
+    if path in _STATE_PATHS:
+        return StateDestination
+    return PluggedDestination if path in state_backends() else DestinationSpec
+
+
+def _outer_errors(document: Document, where: str) -> list[SpecError]:
+    """What is wrong with a document around its `spec`."""
+    value = document.value
+    if not isinstance(value, dict):
+        return [
+            SpecError(
+                "a document must have the keys `kind` and `spec`",
+                where=where,
+                remedy="Begin it with `kind: source` or `kind: destination`",
+            )
+        ]
+    errors = [
+        SpecError(
+            "unknown key",
+            where=f"{where}, {key}",
+            remedy=did_you_mean(str(key), ("kind", "spec")) or "Known here: kind, spec",
+        )
+        for key in value
+        if key not in ("kind", "spec")
+    ]
+    kind, spec = value.get("kind"), value.get("spec")
+    if kind is None:
+        remedy = "Add `kind: source` or `kind: destination`"
+        errors.append(SpecError("this key is missing", where=f"{where}, kind", remedy=remedy))
+    elif kind not in _KINDS:
+        near = did_you_mean(str(kind), _KINDS)
+        remedy = near or "Write source or destination"
+        errors.append(SpecError(f"unknown kind {kind!r}", where=f"{where}, kind", remedy=remedy))
+    if not isinstance(spec, dict):
+        what = "this key is missing" if spec is None else "must have keys and values"
+        remedy = "Add `spec:` with `name:` and `path:` indented below it"
+        errors.append(SpecError(what, where=f"{where}, spec", remedy=remedy))
+    return errors
+
+
+def _same_names(plugins: Iterable[SourceSpec | DestinationSpec]) -> list[SpecError]:
+    seen: dict[str, str] = {}
+    errors = []
+    for plugin in plugins:
+        if plugin.name in seen:
+            errors.append(
+                SpecError(
+                    f"the name {plugin.name!r} is taken by {seen[plugin.name]}",
+                    where=f"{plugin.where}.name",
+                    remedy="Give one of them another name",
+                )
+            )
+        seen.setdefault(plugin.name, plugin.where.removesuffix(", spec").partition(", ")[2])
+    return errors
+
+
+def _former_names(sources: Iterable[SourceSpec]) -> list[SpecError]:
+    """Former names that a source of the file still bears."""
+    sources = list(sources)
+    names = {source.name for source in sources}
+    return [
+        SpecError(
+            f"{former!r} is the name of a source in this file, so nothing else was called so",
+            where=f"{source.where}.formerly[{i}]",
+            remedy="Remove it here, or remove that source",
+        )
+        for source in sources
+        for i, former in enumerate(source.formerly)
+        if former in names
+    ]
+
+
+def _dangling(
+    sources: Iterable[SourceSpec], destinations: Iterable[DestinationSpec], path: str
+) -> list[SpecError]:
+    """References to destinations that are not there or cannot hold what they should."""
+    by_name = {destination.name: destination for destination in destinations}
+    sources = list(sources)
+    errors = []
+    if not sources:
+        remedy = "Add a document with `kind: source`"
+        errors.append(SpecError("there is no source", where=path, remedy=remedy))
+    for source in sources:
+        for i, name in enumerate(source.destinations):
+            where = f"{source.where}.destinations[{i}]"
+            if name not in by_name:
+                remedy = f"{_instead(name, by_name)}; or add a document of kind destination"
+                what = f"there is no destination {name!r}"
+                errors.append(SpecError(what, where=where, remedy=remedy))
+            elif not isinstance(by_name[name].spec, LakeOptions):
+                what = f"{name} ({by_name[name].path}) holds state only, no tables"
+                remedy = "Name a destination with `path: spark`; refer to this in backend_options"
+                errors.append(SpecError(what, where=where, remedy=remedy))
+        connection = source.backend_options.connection
+        if connection is not None and (
+            not connection.startswith(SCHEME) or connection.removeprefix(SCHEME) not in by_name
+        ):
+            errors.append(
+                SpecError(
+                    "this is not the connection of a destination in this file",
+                    where=f"{source.where}.backend_options.connection",
+                    remedy='Write "@@plugins.<name of a destination>.connection"',
+                )
+            )
+    return errors
+
+
+def _register(value: Any, redactor: Redactor, secret: bool = False) -> None:
+    """Tells the redactor what a document holds under secret keys and in URLs."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _register(item, redactor, secret or is_secret_key(key))
+    elif isinstance(value, list):
+        for item in value:
+            _register(item, redactor, secret)
+    elif isinstance(value, str) and not secret:
+        for found in url_secrets(value):
+            redactor.add(found)
+    elif secret and value is not None and str(value).lower() not in ("true", "false", "null"):
+        redactor.add(str(value))

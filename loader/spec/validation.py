@@ -1,0 +1,195 @@
+"""What pydantic finds wrong, told as the key, the mistake and the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from loader.errors import SpecError
+from loader.problems import did_you_mean, one_error
+from loader.spec.expansion import key_path
+from loader.spec.redaction import Redactor, is_secret_key
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_MISSING = "this key is missing"
+_LIST = ("must be a list", "Write a list, for example [a, b]")
+_KEYS = ("must have keys and values", "Write `key: value`, indented below it")
+# By pydantic's name of the mistake, up to the first underscore: what is wrong, and the remedy.
+_TYPES = {
+    "bool": ("must be true or false", "Write true or false"),
+    "int": ("must be a whole number", "Write a whole number"),
+    "float": ("must be a number", "Write a number"),
+    "decimal": ("must be a number", "Write a number"),
+    "string": ("must be a text", "Write a text; put it in quotes"),
+    "tuple": _LIST,
+    "list": _LIST,
+    "dict": _KEYS,
+    "model": _KEYS,
+}
+
+
+class OptionError(ValueError):
+    """What a validator of an options model raises to give its own remedy."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(what)
+        self.remedy = remedy
+
+
+def validate_options(
+    model: type[Model], value: Mapping[str, Any], where: str, redactor: Redactor
+) -> Model:
+    """`value` as `model`; what is wrong is told all at once.
+
+    Args:
+        model: the pydantic model; a connector's own options too.
+        value: what the spec says, already expanded.
+        where: the file, the document and the key that holds `value`.
+        redactor: keeps secrets out of the error.
+
+    Raises:
+        SpecError: names each key, what is wrong with it and what to write.
+    """
+    errors = validation_errors(model, value, where, redactor)
+    if isinstance(errors, model):
+        return errors
+    assert isinstance(errors, list)
+    raise one_error(errors, where)
+
+
+def validation_errors(
+    model: type[Model], value: Mapping[str, Any], where: str, redactor: Redactor
+) -> Model | list[SpecError]:
+    """The valid model, or an error for each mistake."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        found = [_told(each, model, value, where, redactor) for each in details]
+        # A value that fits no member of a union is told once for each: the first will do. A key
+        # that is missing because it is misspelt is told as the misspelling.
+        misspelt = {told.where.rpartition(".")[0] + told.remedy for told in found if told.remedy}
+        first: dict[str, SpecError] = {}
+        for told in found:
+            level, _, key = told.where.rpartition(".")
+            if not (told.what == _MISSING and f"{level}Did you mean `{key}`?" in misspelt):
+                first.setdefault(told.where, told)
+        return list(first.values())
+
+
+def _told(
+    detail: ErrorDetails, model: type[BaseModel], value: Any, where: str, redactor: Redactor
+) -> SpecError:
+    kind = detail["type"]
+    keys = _real_keys(detail["loc"], value, absent_last=kind in ("missing", "extra_forbidden"))
+    secret = any(isinstance(key, str) and is_secret_key(key) for key in keys)
+    what, remedy = _explained(detail, model, keys, "" if secret else _shown(detail["input"]))
+    path = key_path(keys)
+    joint = "" if not path or path.startswith("[") else "."
+    return SpecError(
+        redactor.redact(what), where=f"{where}{joint}{path}", remedy=redactor.redact(remedy)
+    )
+
+
+def _explained(
+    detail: ErrorDetails, model: type[BaseModel], keys: tuple[str | int, ...], shown: str
+) -> tuple[str, str]:
+    kind, context = detail["type"], detail.get("ctx", {})
+    if kind == "extra_forbidden":
+        known = known_keys(model, keys[:-1])
+        near = did_you_mean(str(keys[-1]), known)
+        return "unknown key", near or f"Known here: {', '.join(known) or 'none'}"
+    if kind == "missing":
+        return _MISSING, f"Add `{keys[-1]}: …`"
+    if kind == "literal_error":
+        near = did_you_mean(shown.strip("'"), _literals(context)) if shown else ""
+        given = f", not {shown}" if shown else ""
+        return f"must be {context['expected']}{given}", near or "Write one of them"
+    if kind == "value_error":
+        error = context.get("error")
+        remedy = error.remedy if isinstance(error, OptionError) else "Correct the value"
+        return str(error), remedy
+    if kind in ("too_short", "string_too_short"):
+        return "must not be empty", "Name at least one" if kind == "too_short" else "Write a value"
+    given = f", not {shown}" if shown else ""
+    family, _, rest = kind.partition("_")
+    if family in _TYPES and rest in ("type", "parsing", "from_float", "parsing_size"):
+        what, remedy = _TYPES[family]
+        return what + given, remedy
+    message = detail["msg"].removeprefix("Input ")
+    return message[:1].lower() + message[1:] + given, "Correct the value"
+
+
+def _literals(context: Mapping[str, Any]) -> list[str]:
+    return [
+        part for part in str(context["expected"]).split("'") if part.strip() not in ("or", ",", "")
+    ]
+
+
+def _shown(value: Any) -> str:
+    """A short scalar as it was given; nothing for what could be long or hold secrets."""
+    if value is None:
+        return "empty"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return str(value)
+    return repr(value) if isinstance(value, str) and len(value) <= 60 else ""
+
+
+def _real_keys(loc: Iterable[str | int], value: Any, *, absent_last: bool) -> tuple[str | int, ...]:
+    """The keys of a pydantic location that are in the file, without its names of validators."""
+    parts = list(loc)
+    keys: list[str | int] = []
+    for i, part in enumerate(parts):
+        is_key = isinstance(value, Mapping) and part in value
+        is_index = isinstance(value, list | tuple) and part in range(len(value))
+        if is_key or is_index:
+            value = value[part]
+        elif not (absent_last and i == len(parts) - 1):
+            continue
+        keys.append(part)
+    return tuple(keys)
+
+
+def known_keys(model: type[BaseModel], keys: Iterable[str | int]) -> list[str]:
+    """The keys that `model` knows at the path `keys`, as they are written in a spec."""
+    found: list[Any] = [model]
+    for key in keys:
+        found = [inner for each in found for inner in _below(each, key)]
+    models = [each for each in found if isinstance(each, type) and issubclass(each, BaseModel)]
+    return [name for each in models for name in _fields(each)]
+
+
+def _fields(model: type[BaseModel]) -> dict[str, Any]:
+    return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+
+
+def _below(annotation: Any, key: str | int) -> list[Any]:
+    """The types that may stand below `key` of a value of type `annotation`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        inner = _fields(annotation).get(str(key))
+        return [] if inner is None else _members(inner)
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if isinstance(origin, type) and issubclass(origin, Mapping) and len(arguments) == 2:
+        return _members(arguments[1])
+    if origin in (list, tuple, set, frozenset) and arguments:
+        return _members(arguments[0])
+    return []
+
+
+def _members(annotation: Any) -> list[Any]:
+    """The members of a union, unwrapped; the type itself where it is none."""
+    if get_origin(annotation) is Annotated:
+        return _members(get_args(annotation)[0])
+    arguments = get_args(annotation)
+    is_generic = isinstance(get_origin(annotation), type) and issubclass(
+        get_origin(annotation), Mapping | list | tuple | set | frozenset
+    )
+    if arguments and not is_generic:
+        return [inner for argument in arguments for inner in _members(argument)]
+    return [annotation]

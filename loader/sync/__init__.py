@@ -1,0 +1,1 @@
+"""One run: spec and source brought together, the protocol, its recovery."""

@@ -1,0 +1,289 @@
+"""Reading a range of a cursor again, without moving the cursor.
+
+A long range is read in chunks, each a batch of its own. How far it has come stands in the state
+that each chunk's commit carries, so a backfill that was broken off goes on where it stopped. What
+raw holds already is dropped as a redelivery, as in any sync.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+
+from loader.duration import Lookback
+from loader.errors import TableError
+from loader.lake.commits import Commit
+from loader.lake.lease import Lease
+from loader.lake.ledger import NOTHING_NEW, SYNCED, SyncRecord, now
+from loader.rows.cursor import Cursor, CursorType
+from loader.rows.window import Window
+from loader.sources import Bounds, Snapshot
+from loader.state import TableState
+from loader.sync.batch import Batch, extracted
+from loader.sync.plan import Plan, parsed
+from loader.sync.protocol import append, unlocked_after
+from loader.sync.recovery import Known, Stores, recover
+from loader.sync.watch import Watch
+
+BACKFILL = "backfill"
+ROWS_A_CHUNK = 1_000_000
+"""Above it a range is cut by itself, where its cursor can be cut."""
+_MOST_CHUNKS = 10_000
+
+
+@dataclass(frozen=True)
+class Backfill:
+    """What a person asked for, as written: cursors differ in type from table to table.
+
+    Attributes:
+        low: where to begin, inclusive.
+        high: where to end, inclusive; None ends at the stored cursor.
+        chunk: how much of the cursor one batch covers, as a lookback is written; None cuts by
+            the number of rows.
+    """
+
+    low: str
+    high: str | None = None
+    chunk: str | None = None
+
+    def __call__(
+        self,
+        plan: Plan,
+        held: Lease,
+        snapshot: Snapshot,
+        stores: Stores,
+        watch: Watch,
+        run_id: str,
+    ) -> SyncRecord:
+        """Backfills one table, whose lock is held; returns the sum of its chunks.
+
+        Raises:
+            TableError: where the table has no cursor, or was never synced; where the range is no
+                range of its cursor.
+        """
+        with unlocked_after(held):
+            watch.reached("locked", plan.name)
+            known = recover(plan, stores, watch, run_id)
+            low, high = self._range(plan, known.state)
+            whole = {"from": low.text, "to": high.text}
+            progress = known.state.backfill or {}
+            begun = {name: progress.get(name) for name in whole} == whole
+            if begun:
+                low = _after(Cursor.parse(str(progress["done_to"]), low.type))
+                watch.warn(plan.name, f"a backfill was broken off: it goes on at {low.text}")
+            total = None
+            pieces = list(self._pieces(plan, snapshot, low, high))
+            for number, (bottom, top) in enumerate(pieces, start=1):
+                watch.phase(
+                    plan.name,
+                    f"chunk {number} of {len(pieces)}, {bottom.text} to {top.text}",
+                )
+                last = number == len(pieces)
+                state = replace(
+                    known.state,
+                    batch=known.next_batch,
+                    backfill=None if last else {**whole, "done_to": top.text},
+                )
+                # Chunks follow each other by microseconds; some sources have finer times.
+                window = Window(
+                    plan.cursor,
+                    bottom,
+                    top,
+                    nulls=False,
+                    whole_microsecond=top.type in (CursorType.TIMESTAMP, CursorType.TIMESTAMPTZ),
+                )
+                done, known = _chunk(
+                    plan, held, snapshot, stores, watch, known, state, window, run_id
+                )
+                total = done if total is None else _sum(total, done)
+        watch.reached("unlocked", plan.name)
+        assert total is not None  # a range has at least one chunk
+        return total
+
+    def _range(self, plan: Plan, state: TableState) -> tuple[Cursor, Cursor]:
+        if plan.cursor is None:
+            raise TableError(
+                "a backfill needs a cursor, and the table has none",
+                where=f"table {plan.name}, --from",
+                remedy="Read everything again with --full-refresh",
+            )
+        if state.cursor is None or not state.batch:
+            raise TableError(
+                "nothing was synced yet: there is nothing to go back to",
+                where=f"table {plan.name}, --from",
+                remedy="Run `loader run` first; initial_cursor says where that begins",
+            )
+        low = parsed(self.low, plan.cursor.type, f"table {plan.name}, --from")
+        high = state.cursor
+        if self.high is not None:
+            high = parsed(self.high, plan.cursor.type, f"table {plan.name}, --to")
+        if plan.cursor.type is not CursorType.STRING and high.order < low.order:
+            raise TableError(
+                f"the range ends ({high.text}) before it begins ({low.text})",
+                where=f"table {plan.name}, --from",
+                remedy="Give a --to that is not below --from"
+                + ("" if self.high else "; without one it is the stored cursor"),
+            )
+        return low, high
+
+    def _pieces(
+        self, plan: Plan, snapshot: Snapshot, low: Cursor, high: Cursor
+    ) -> Iterator[tuple[Cursor, Cursor]]:
+        where = f"table {plan.name}, --chunk"
+        step: Any = None
+        if self.chunk is not None:
+            step = _step(self.chunk, low.type, where)
+        elif low.type is not CursorType.STRING:
+            rows = snapshot.bounds(plan.table, Window(plan.cursor, low, high, nulls=False)).rows
+            if rows is not None and rows > ROWS_A_CHUNK:
+                step = _share(high.order - low.order, -(-rows // ROWS_A_CHUNK))
+        if not step:
+            yield low, high
+            return
+        if (high.order - low.order) / step > _MOST_CHUNKS:
+            raise TableError(
+                f"{self.chunk} cuts the range into more than {_MOST_CHUNKS} batches",
+                where=where,
+                remedy="Give a larger one",
+            )
+        bottom = low.order
+        while bottom <= high.order:
+            top = min(bottom + step - _UNITS.get(low.type, 0), high.order)
+            yield _cursor(bottom, low.type), _cursor(top, low.type)
+            bottom += step
+
+
+def _chunk(
+    plan: Plan,
+    held: Lease,
+    snapshot: Snapshot,
+    stores: Stores,
+    watch: Watch,
+    known: Known,
+    after: TableState,
+    window: Window,
+    run_id: str,
+) -> tuple[SyncRecord, Known]:
+    """One chunk, from extract to record, as `run.synced` does it; and what is known after it."""
+    bounds = snapshot.bounds(plan.table, window)
+    watch.reached("windowed", plan.name)
+    record = _record(plan, known, window, bounds, run_id)
+    commit: tuple[Commit, SyncRecord] | None = None
+    if bounds.rows != 0:
+        intended = Batch(None, record, after)
+        with extracted(plan, snapshot, stores.lake, window, bounds, intended, watch) as batch:
+            record, after = batch.record, batch.after
+            commit = append(plan, stores.lake, batch, held, watch)
+    if commit is None:
+        after = replace(known.state, backfill=after.backfill)
+        done = record.finished(
+            status=NOTHING_NEW,
+            batch=None,
+            generation=known.state.generation,
+            rows_read=record.rows_redelivered or 0,
+            rows_appended=0,
+        )
+    else:
+        published, record = commit
+        done = record.finished(
+            status=SYNCED,
+            rows_appended=published.rows,
+            rows_read=(published.rows or 0) + (record.rows_redelivered or 0),
+            snapshot_id=published.snapshot_id,
+        )
+    if after != known.state:
+        stores.store(plan.name, after)
+    watch.reached("state-recorded", plan.name)
+    stores.record(done)
+    watch.reached("ledger-recorded", plan.name)
+    next_batch = known.next_batch + (1 if commit else 0)
+    return done, replace(known, state=after, next_batch=next_batch)
+
+
+def _record(plan: Plan, known: Known, window: Window, bounds: Bounds, run_id: str) -> SyncRecord:
+    state = known.state
+    return SyncRecord(
+        run_id=run_id,
+        source_name=plan.source,
+        table_name=plan.lake_table,
+        batch=known.next_batch,
+        generation=state.generation,
+        mode=BACKFILL,
+        cursor_field=state.cursor_field,
+        cursor_type=state.cursor.type.value if state.cursor else None,
+        cursor_low=window.low.text if window.low else None,
+        # the cursor that is stored, which a backfill leaves where it is
+        cursor_high=state.cursor.text if state.cursor else None,
+        read_from=window.low.text if window.low else None,
+        read_to=window.high.text if window.high else None,
+        rows_redelivered=0,
+        rows_null_cursor=bounds.nulls,
+        started_at=now(),
+    )
+
+
+def _sum(left: SyncRecord, right: SyncRecord) -> SyncRecord:
+    """Several chunks as one line for people; the ledger has a row for each."""
+
+    def added(name: str) -> int:
+        return (getattr(left, name) or 0) + (getattr(right, name) or 0)
+
+    newer = right if right.batch is not None or left.batch is None else left
+    return replace(
+        newer,
+        rows_read=added("rows_read"),
+        rows_appended=added("rows_appended"),
+        rows_redelivered=added("rows_redelivered"),
+        started_at=left.started_at,
+        finished_at=right.finished_at,
+    )
+
+
+_UNITS: dict[CursorType, Any] = {
+    CursorType.INTEGER: 1,
+    CursorType.DATE: dt.timedelta(days=1),
+    CursorType.TIMESTAMP: dt.timedelta(microseconds=1),
+    CursorType.TIMESTAMPTZ: dt.timedelta(microseconds=1),
+}
+"""The distance between neighbouring values; where there is none, chunks share their bounds."""
+
+
+def _step(text: str, type_: CursorType, where: str) -> Any:
+    """How far one chunk reaches, as a difference of cursors of a type."""
+    try:
+        chunk = Lookback.parse(text)
+    except ValueError as problem:
+        raise TableError(str(problem), where=where, remedy="Write '1 day', or 10000") from None
+    if type_.is_time and chunk.seconds:
+        days = -(-chunk.seconds // 86400)
+        return (
+            dt.timedelta(days=days) if type_ is CursorType.DATE else dt.timedelta(0, chunk.seconds)
+        )
+    if type_.is_number and chunk.steps:
+        return Decimal(chunk.steps) if type_ is CursorType.DECIMAL else chunk.steps
+    raise TableError(
+        f"{text!r} does not cut a cursor of type {type_.value}",
+        where=where,
+        remedy="Write '1 day' for dates and timestamps, 10000 for numbers; strings cannot be cut",
+    )
+
+
+def _share(span: Any, pieces: int) -> Any:
+    """The span of one of so many pieces, rounded up to a whole unit of the cursor."""
+    if isinstance(span, dt.timedelta):
+        return max(span / pieces, dt.timedelta(microseconds=1))
+    return -(-span // pieces) if isinstance(span, int) else span / pieces
+
+
+def _after(cursor: Cursor) -> Cursor:
+    """The next value; the same one where there is no next."""
+    unit = _UNITS.get(cursor.type)
+    return cursor if unit is None else _cursor(cursor.order + unit, cursor.type)
+
+
+def _cursor(value: Any, type_: CursorType) -> Cursor:
+    text = value.isoformat(sep=" ") if isinstance(value, dt.datetime) else str(value)
+    return Cursor.parse(text, type_)

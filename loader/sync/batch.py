@@ -1,0 +1,141 @@
+"""The rows of one batch: read, stamped, compared with what raw holds, counted.
+
+Not yet written: :mod:`loader.sync.protocol` appends them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from loader.errors import TableError
+from loader.lake.lake import Lake
+from loader.lake.ledger import SyncRecord, now
+from loader.rows.delta import (
+    OVERRULES,
+    REDELIVERED,
+    Generations,
+    Stamp,
+    hides_a_cursor,
+    marked,
+    placed,
+    stamped,
+)
+from loader.rows.order import GENERATION, quoted
+from loader.rows.window import Bounds, Window
+from loader.sources import Snapshot
+from loader.state import TableState
+from loader.sync.plan import FULL_REFRESH, Plan
+from loader.sync.sharing import own_rows
+from loader.sync.watch import Watch
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The rows to append; `rows` is None where all of them were delivered before.
+
+    Attributes:
+        record, after: the ledger row and the state that become true with them.
+        counted: how many rows the source says there are, where they are not counted yet and it
+            must know.
+    """
+
+    rows: DataFrame | None
+    record: SyncRecord
+    after: TableState
+    counted: int | None = None
+
+    def overruling(self) -> Batch:
+        """The same batch, in a generation of its own: the next one."""
+        generation = self.after.generation + 1
+        base = self.after.base or self.after.generation
+        rows = self.rows
+        return Batch(
+            rows.withColumn(GENERATION, f.lit(generation).cast("bigint")) if rows else None,
+            replace(self.record, generation=generation),
+            replace(self.after, generation=generation, base=base),
+        )
+
+
+def whole(plan: Plan, counted: int | None, read: int) -> None:
+    """Refuses a batch that lacks rows, or has rows too many.
+
+    Args:
+        counted: how many the source has counted; None where that may differ.
+
+    Raises:
+        TableError: the table was changed in a way that its snapshot does not survive.
+    """
+    if counted is None or read == counted:
+        return
+    raise TableError(
+        f"{read} rows were read where {counted} were counted in the same snapshot: the table "
+        "was changed meanwhile in a way that snapshots do not survive (TRUNCATE, ALTER, ATTACH)",
+        where=f"table {plan.name}",
+        remedy="Nothing of it was published, and the cursor has not moved; run again",
+    )
+
+
+@contextmanager
+def extracted(
+    plan: Plan,
+    snapshot: Snapshot,
+    lake: Lake,
+    window: Window,
+    bounds: Bounds,
+    intended: Batch,
+    watch: Watch,
+) -> Iterator[Batch]:
+    """The window's rows, stamped; where raw may hold some already, without redeliveries."""
+    watch.phase(plan.name, "reading", bounds.rows)
+    record, after = intended.record, intended.after
+    began = record.started_at or now()
+    stamp = Stamp(plan.source, began, after.batch, after.generation, plan.deleted)
+    rows = stamped(snapshot.read(lake.spark, plan.table, window, bounds), stamp)
+    keeps = plan.options.redelivered_rows == "append"
+    counted = bounds.rows if snapshot.steady(plan.table) else None
+    if record.mode == FULL_REFRESH or not lake.exists(plan.lake_table):
+        yield replace(intended, rows=rows, counted=counted)
+        return
+    raw = own_rows(plan, lake.frame(plan.lake_table))
+    generations = Generations(after.base or after.generation, after.generation)
+    if generations.base < generations.current and plan.key and not plan.authoritative:
+        rows = placed(rows, raw, plan.key, generations)
+    if keeps and not plan.authoritative:
+        yield replace(intended, rows=rows, counted=counted)
+        return
+    nulls = bounds.nulls > 0
+    judged = marked(rows, raw, plan.key, window, nulls, generations, plan.authoritative)
+    # Read once, judged once: the counts that the commit carries are those of its rows.
+    judged = judged.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        again = f.lit(False) if keeps else f.col(REDELIVERED)
+        null = f.col(quoted(plan.cursor.name)).isNull() if plan.cursor else f.lit(False)
+        [counts] = judged.agg(
+            f.count(f.lit(1)).alias("read"),
+            f.count_if(again).alias("redelivered"),
+            f.count_if(null).alias("nulls"),
+            f.count_if(null & ~f.col(REDELIVERED)).alias("new_nulls"),
+            f.count_if(f.col(OVERRULES) & ~f.col(REDELIVERED)).alias("overruling"),
+        ).collect()
+        whole(plan, counted, counts["read"])
+        record = replace(
+            record,
+            rows_read=counts["read"],
+            rows_redelivered=counts["redelivered"],
+            rows_null_cursor=counts["nulls"] if plan.cursor else None,
+        )
+        fresh = judged.where(~again).drop(REDELIVERED, OVERRULES)
+        batch = Batch(fresh if counts["read"] > counts["redelivered"] else None, record, after)
+        overrules = counts["overruling"] > 0
+        if not overrules and counts["new_nulls"] and plan.authoritative and plan.cursor:
+            new = judged.where(~f.col(REDELIVERED))
+            overrules = hides_a_cursor(new, raw, plan.key, plan.cursor.name)
+        yield batch.overruling() if overrules else batch
+    finally:
+        judged.unpersist()

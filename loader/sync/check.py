@@ -1,0 +1,155 @@
+"""What `loader check` and `loader discover` say of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pyspark.sql import functions as f
+
+from loader.errors import LoaderError
+from loader.lake.commits import newest_commit
+from loader.lake.lake import Lake
+from loader.rows.cursor import CursorType
+from loader.rows.delta import HASH
+from loader.rows.order import GENERATION, quoted
+from loader.sources import Snapshot, SourceTable, Window
+from loader.sources.candidates import candidates, marks_of_deletion
+from loader.sync.pipeline import Pipeline, Planned
+from loader.sync.plan import INCREMENTAL, Plan
+from loader.sync.sharing import admitted, own_rows
+
+# So many rows at the highest cursor are read again at every sync before it is worth a word.
+_CROWD = 1000
+
+
+def checked(pipeline: Pipeline, part: Planned) -> Iterator[tuple[Plan, list[str]] | LoaderError]:
+    """Each table of a source that can be synced, with what a user should know of it.
+
+    Reads from the source, the lake and where the cursors are kept; writes nothing.
+    """
+    if not part.plans:
+        return
+    where = f"source {part.spec.name}"
+    try:
+        # one table's cursor tells whether its store can be read at all
+        pipeline.stores(part.spec).state.latest(part.plans[0].name)
+    except Exception as error:
+        yield pipeline.cleared(error, where)
+    try:
+        with part.source.snapshot([plan.table for plan in part.plans]) as snapshot:
+            for plan in part.plans:
+                try:
+                    lake = pipeline.stores(part.spec).lake
+                    _admitted(plan, lake)
+                    notes = [*drifted(plan, lake), *findings(plan), *measured(plan, snapshot)]
+                    yield plan, [*notes, *unbumped(plan, lake)]
+                except Exception as error:
+                    yield pipeline.cleared(error, f"table {plan.name}")
+    except Exception as error:
+        yield pipeline.cleared(error, where)
+
+
+def _admitted(plan: Plan, lake: Lake) -> None:
+    if lake.exists(plan.lake_table):
+        admitted(plan, lake, newest_commit(lake, plan.lake_table))
+
+
+def drifted(plan: Plan, lake: Lake) -> list[str]:
+    """What the next batch will change in raw.
+
+    Raises:
+        TableError: where raw cannot follow the source, or may not.
+    """
+    found = lake.drift(plan.lake_table, plan.table.schema, plan.terms)
+    return [f"with the next batch: {'; '.join(found.notes)}"] if found.notes else []
+
+
+def findings(plan: Plan) -> list[str]:
+    """What a table's description says already, likeliest trouble first."""
+    notes = []
+    if not plan.key:
+        notes.append("no primary key: syncs and appends, but a snapshot needs a key")
+    marks = marks_of_deletion(plan.table)
+    if plan.deleted is None and marks:
+        notes.append(f"{marks[0]} may mark deleted rows: deleted_field makes tombstones of them")
+    cursor = plan.cursor
+    if cursor is None or plan.mode != INCREMENTAL:
+        return notes
+    if plan.table.indexed and cursor.name not in plan.table.indexed:
+        notes.append(f"{cursor.name} has no index: every sync scans the whole table")
+    if cursor.type is CursorType.DATE:
+        notes.append("a day is coarse: each sync reads the whole last day again")
+    if cursor.collated:
+        notes.append(
+            "a string cursor is ordered by the database's collation: each sync compares its rows "
+            "with all of raw"
+        )
+    if cursor.name in plan.key:
+        notes.append("the cursor is part of the key: updates of a row are not seen")
+    return notes
+
+
+def measured(plan: Plan, snapshot: Snapshot) -> list[str]:
+    """What the source's rows say of the cursor: nulls, the future, many at one value."""
+    if plan.cursor is None or plan.mode != INCREMENTAL:
+        return []
+    name = plan.cursor.name
+    whole = snapshot.bounds(plan.table, Window(plan.cursor))
+    notes = list(whole.notes)
+    if whole.nulls:
+        shown = {
+            "include": "they are read at every sync",
+            "exclude": "they are never read",
+            "fail": "the sync will fail",
+        }[plan.options.null_cursor]
+        notes.append(f"{whole.nulls:,} of {whole.rows:,} rows have no {name}: {shown}")
+    if whole.future:
+        notes.append(f"{whole.future:,} rows are dated in the future")
+    if whole.high is not None:
+        top = snapshot.bounds(plan.table, Window(plan.cursor, low=whole.high, nulls=False))
+        if top.rows is not None and top.rows > _CROWD:
+            notes.append(f"{top.rows:,} rows share the highest {name}: every sync reads them again")
+    return notes
+
+
+def unbumped(plan: Plan, lake: Lake) -> list[str]:
+    """What raw has seen of updates that left the cursor as it was."""
+    cursor = plan.cursor
+    if cursor is None or not plan.key or not lake.exists(plan.lake_table):
+        return []
+    raw = own_rows(plan, lake.frame(plan.lake_table))
+    if not {cursor.name, *plan.key} <= set(raw.columns):
+        return []
+    parts = [f.col(quoted(name)) for name in (GENERATION, *plan.key, cursor.name)]
+    versions = raw.groupBy(*parts).agg(f.count_distinct(f.col(HASH)).alias("versions"))
+    keys = versions.where("versions > 1").count()
+    if not keys:
+        return []
+    return [
+        f"{keys:,} keys were updated without a new {cursor.name}: such updates are seen only "
+        "while they lie at the cursor or within the lookback"
+    ]
+
+
+def discovered(
+    pipeline: Pipeline, names: Sequence[str]
+) -> tuple[list[tuple[str, SourceTable, list[str]]], list[LoaderError]]:
+    """Per source its tables with cursor candidates, and what could not be looked at."""
+    found: list[tuple[str, SourceTable, list[str]]] = []
+    errors: list[LoaderError] = []
+    for source, bound in pipeline.sources:
+        if names and source.name not in names:
+            continue
+        where = f"source {source.name}"
+        try:
+            refs = bound.tables()
+        except Exception as error:
+            errors.append(pipeline.cleared(error, where))
+            continue
+        for ref in refs:
+            try:
+                table = bound.describe(ref)
+                found.append((source.name, table, candidates(table)))
+            except Exception as error:
+                errors.append(pipeline.cleared(error, f"{where}, table {ref.name}"))
+    return found, errors

@@ -1,0 +1,332 @@
+"""What a run intends for one table: spec and source brought together, before anything is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from loader.errors import TableError
+from loader.lake.schema.terms import Terms
+from loader.names import refused
+from loader.problems import did_you_mean
+from loader.rows.cursor import Cursor, CursorType
+from loader.rows.delta import COLUMNS
+from loader.rows.window import CursorField
+from loader.sources import SourceTable, TableRef
+from loader.sources.candidates import MARKS, candidates, marks_of_deletion
+from loader.spec.options import TableOptions
+from loader.spec.plugins import SourceSpec
+
+INCREMENTAL = "incremental"
+FULL_REFRESH = "full_refresh"
+RESERVED = "_cq_"
+"""How the names of the loader's own tables and columns begin."""
+# What CloudQuery adds to the tables that it writes may be read from them.
+FOREIGN_COLUMNS = frozenset({"_cq_id", "_cq_parent_id"})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One table of one source, ready to be synced.
+
+    Attributes:
+        key: the primary key; empty where there is none.
+        cursor: the cursor column; None for a full refresh without one.
+        mode: ``incremental`` or ``full_refresh``.
+        initial: where the first sync begins; None begins with everything.
+        deleted: the column that marks deleted rows; None where none does.
+        accepts_key_change: types of key and cursor may change as far as raw's columns follow.
+        formerly: names that the source had before.
+        sharers: the spec's sources that load the same raw table, in its order; this one is among
+            them.
+    """
+
+    source: str
+    table: SourceTable
+    options: TableOptions
+    key: tuple[str, ...]
+    cursor: CursorField | None
+    mode: str
+    initial: Cursor | None = None
+    deleted: str | None = None
+    accepts_key_change: bool = False
+    formerly: tuple[str, ...] = ()
+    sharers: tuple[str, ...] = ()
+
+    @property
+    def shared(self) -> bool:
+        """Whether other sources may load the same raw table; see :mod:`loader.sync.sharing`."""
+        return self.options.shared
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the source is called in raw's rows and commits and in the ledger."""
+        return (self.source, *self.formerly)
+
+    @property
+    def lake_table(self) -> str:
+        """The raw table's name."""
+        return self.table.ref.lake_name
+
+    @property
+    def authoritative(self) -> bool:
+        """Whether the source has each key once, as it is now: it declares the key itself.
+
+        Of files, or by a key that somebody configured, several versions may come at once; which
+        of them is the newest, only the cursor tells.
+        """
+        declared = self.table.primary_key
+        return bool(declared) and set(declared) <= set(self.key)
+
+    @property
+    def name(self) -> str:
+        """``<source>.<table>``: in messages, and the key of its state."""
+        return f"{self.source}.{self.lake_table}"
+
+    @property
+    def terms(self) -> Terms:
+        """Which changes of its columns are followed."""
+        return Terms(
+            where=f"table {self.name}",
+            select=self.name,
+            key=self.key,
+            cursor=self.cursor.name if self.cursor else None,
+            freeze=self.options.schema_changes == "freeze",
+            accepts_key_change=self.accepts_key_change,
+            anew=self.mode == FULL_REFRESH,
+            source=self.source if self.shared else "",
+        )
+
+
+def plan(
+    source: str, table: SourceTable, options: TableOptions, full_refresh: bool = False
+) -> Plan:
+    """Checks a table's options against its columns.
+
+    Raises:
+        TableError: where the cursor or key column is missing, or of a type that has no order;
+            where a column's name is taken; where deleted_field names no column that can mark
+            deleted rows.
+    """
+    where = f"table {source}.{table.ref.name}"
+    _free_names(table, where)
+    mode = FULL_REFRESH if full_refresh or options.sync_mode == FULL_REFRESH else INCREMENTAL
+    name = options.cursor_field or table.cursor_field
+    if name is None and mode == INCREMENTAL:
+        found = candidates(table)
+        raise TableError(
+            "an incremental sync needs a cursor, and the table's options name none",
+            where=where,
+            remedy="Set table_options."
+            f"{table.ref.name}.cursor_field"
+            + (f" (candidates: {', '.join(found)})" if found else "")
+            + ", or sync_mode: full_refresh",
+        )
+    cursor, initial = None, None
+    if name is not None:
+        column = _column(table, name, where, "cursor_field")
+        type_ = CursorType.of(table.schema[column].dataType)
+        if type_ is None:
+            shown = table.schema[column].dataType.simpleString()
+            raise TableError(
+                f"the column {column!r} of type {shown} cannot be a cursor",
+                where=f"{where}, cursor_field",
+                remedy="Choose a timestamp, date, number or string that grows with every change"
+                + (f": {', '.join(candidates(table))}" if candidates(table) else ""),
+            )
+        cursor = CursorField(column, type_, column in table.collated)
+        _fits(options, type_, where)
+        if options.initial_cursor is not None:
+            initial = parsed(options.initial_cursor, type_, f"{where}, initial_cursor")
+    key = options.primary_key if options.primary_key is not None else table.primary_key
+    planned = Plan(
+        source=source,
+        table=table,
+        options=options,
+        key=tuple(_column(table, part, where, "primary_key") for part in key),
+        cursor=cursor,
+        mode=mode,
+        initial=initial,
+        deleted=_deleted(table, options, where),
+    )
+    ambiguous = bool(planned.key) and not planned.authoritative
+    if ambiguous and cursor is not None and cursor.collated and cursor.name not in planned.key:
+        raise TableError(
+            f"{cursor.name} is a text that the source orders by a collation, and its key is "
+            "declared by the spec only: which of a key's versions is the newest cannot be told",
+            where=f"{where}, cursor_field",
+            remedy="Choose a time or a number; or declare the primary key in the source, or the "
+            'column with a collation that orders by bytes (PostgreSQL: "C")',
+        )
+    return planned
+
+
+def _deleted(table: SourceTable, options: TableOptions, where: str) -> str | None:
+    if options.deleted_field is None:
+        return None
+    found = marks_of_deletion(table)
+    named = f" (candidates: {', '.join(found)})" if found else ""
+    name = _column(table, options.deleted_field, where, "deleted_field", named)
+    data_type = table.schema[name].dataType
+    if not isinstance(data_type, MARKS):
+        raise TableError(
+            f"the column {name!r} of type {data_type.simpleString()} cannot mark deleted rows",
+            where=f"{where}, deleted_field",
+            remedy="Choose a boolean (true: deleted), a date or time (not null), or a number "
+            f"(not 0){named}",
+        )
+    return name
+
+
+def _free_names(table: SourceTable, where: str) -> None:
+    wrong = refused(table.ref.lake_name)
+    if wrong is not None:
+        raise TableError(
+            f"the raw table cannot be called so: {wrong}",
+            where=where,
+            remedy="Read it through a view of another name in the source",
+        )
+    if table.ref.lake_name.lower().startswith(RESERVED):
+        raise TableError(
+            f"the raw table would be called {table.ref.lake_name}, and names that begin with "
+            f"{RESERVED} are the loader's own",
+            where=where,
+            remedy="Read it through a view of another name in the source",
+        )
+    for name in table.schema.names:
+        reserved = name.lower().startswith(RESERVED)
+        if reserved and name.lower() not in FOREIGN_COLUMNS:
+            says = "which the loader writes itself"
+            if name.lower() not in COLUMNS:
+                says = f"and names that begin with {RESERVED} are the loader's own"
+            raise TableError(
+                f"the source has a column {name!r}, {says}",
+                where=where,
+                remedy="Rename it, or read the others through a view in the source",
+            )
+
+
+def _fits(options: TableOptions, type_: CursorType, where: str) -> None:
+    """Refuses a lookback that no cursor of the type can be moved back by."""
+    lookback = options.lookback
+    if lookback is None:
+        return
+    fits = lookback.seconds is not None if type_.is_time else lookback.steps is not None
+    if fits and (type_.is_time or type_.is_number):
+        return
+    if type_.is_time:
+        remedy = "Write a duration, for example '10 minutes'"
+    elif type_.is_number:
+        remedy = "Write a whole number: how far below the cursor to begin"
+    else:
+        remedy = "Leave it away: a string cannot be moved back"
+    raise TableError(
+        f"{lookback.text!r} does not fit a cursor of type {type_.value}",
+        where=f"{where}, lookback",
+        remedy=remedy,
+    )
+
+
+def chosen(
+    spec: SourceSpec, refs: Sequence[TableRef]
+) -> tuple[list[TableRef], dict[str, TableError]]:
+    """The tables that a source's patterns choose, and by pattern an error where it finds none.
+
+    An exact name matches without case where only one table fits; wildcards pass over views.
+    """
+    found: dict[str, TableRef] = {}
+    errors: dict[str, TableError] = {}
+    for pattern in spec.tables:
+        matches = _matching(pattern, refs)
+        if not matches:
+            names = [ref.name for ref in refs]
+            shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+            errors[pattern] = TableError(
+                f"the source has no table {pattern!r}",
+                where=f"source {spec.name}, tables",
+                remedy=f"{did_you_mean(pattern, names)} "
+                f"It has: {shown or 'no tables that this user can see'}".strip(),
+            )
+        for ref in matches:
+            found[ref.name] = ref
+    for pattern in spec.skip_tables:
+        for ref in _matching(pattern, refs):
+            found.pop(ref.name, None)
+    return list(found.values()), errors
+
+
+def is_wildcard(pattern: str) -> bool:
+    """Whether a pattern stands for more than the one table that it names."""
+    return any(mark in pattern for mark in "*?[")
+
+
+def _matching(pattern: str, refs: Sequence[TableRef]) -> list[TableRef]:
+    exact = [ref for ref in refs if ref.name == pattern]
+    if exact:
+        return exact
+    if is_wildcard(pattern):
+        lowered = pattern.lower()
+        return [
+            ref for ref in refs if ref.kind == "table" and fnmatchcase(ref.name.lower(), lowered)
+        ]
+    loose = [ref for ref in refs if ref.name.lower() == pattern.lower()]
+    return loose if len(loose) == 1 else []
+
+
+def _column(table: SourceTable, name: str, where: str, option: str, more: str = "") -> str:
+    names = list(table.schema.names)
+    if name in names:
+        return name
+    loose = [column for column in names if column.lower() == name.lower()]
+    if len(loose) == 1:
+        return loose[0]
+    raise TableError(
+        f"there is no column {name!r}",
+        where=f"{where}, {option}",
+        remedy=f"{did_you_mean(name, names)} Its columns: {', '.join(names)}{more}".strip(),
+    )
+
+
+def options_for_nothing(
+    spec: SourceSpec, options: Mapping[str, TableOptions], refs: Sequence[TableRef]
+) -> dict[str, TableError]:
+    """Errors for `table_options` of tables that the source does not have, by their names."""
+    names = {ref.name.lower(): ref.name for ref in refs}
+    asked = {name.lower() for name in spec.tables}  # a missing one of these is an error already
+    return {
+        name: TableError(
+            f"there are options for a table {name!r}, which the source does not have",
+            where=f"source {spec.name}, table_options",
+            remedy=did_you_mean(name, names.values()) or "`loader discover` lists its tables",
+        )
+        for name in options
+        if name.lower() not in names and name.lower() not in asked
+    }
+
+
+def parsed(text: str, type_: CursorType, where: str) -> Cursor:
+    """A cursor that a person wrote.
+
+    Raises:
+        TableError: where the text is no value of the cursor's type.
+    """
+    try:
+        return Cursor.parse(text, type_)
+    except ValueError:
+        raise TableError(
+            f"{text!r} is no value of the cursor's type, {type_.value}",
+            where=where,
+            remedy=f"Write it as {_EXAMPLES[type_]}",
+        ) from None
+
+
+_EXAMPLES = {
+    CursorType.INTEGER: "42",
+    CursorType.DECIMAL: '"1.50"',
+    CursorType.DOUBLE: '"1.5"',
+    CursorType.DATE: '"2025-01-31"',
+    CursorType.TIMESTAMP: '"2025-01-31 12:00:00" or "2025-01-31"',
+    CursorType.TIMESTAMPTZ: '"2025-01-31 12:00:00+00:00" (without an offset: UTC)',
+    CursorType.STRING: "any text",
+}

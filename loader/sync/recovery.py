@@ -1,0 +1,146 @@
+"""What is there before a sync: after a crash, state and ledger follow the data commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from loader.errors import StateError
+from loader.lake.commits import Commit, newest_commit
+from loader.lake.lake import Lake
+from loader.lake.ledger import RECOVERED, Ledger, SyncRecord
+from loader.state import StateBackend, TableState
+from loader.sync.plan import Plan
+from loader.sync.sharing import admitted, register
+from loader.sync.watch import Watch
+
+
+def _held() -> None:
+    """Of stores that are only read, or whose table is held by whoever uses them."""
+
+
+@dataclass(frozen=True)
+class Stores:
+    """Where one table's sync writes: data, cursors, ledger.
+
+    Attributes:
+        confirm: makes sure that the table is still ours; raises a TableError if another run took
+            it over. Asked before each write: what a run wrote after it was taken over would stand
+            above what its heir has written.
+    """
+
+    lake: Lake
+    state: StateBackend
+    ledger: Ledger
+    confirm: Callable[[], None] = _held
+
+    def store(self, name: str, state: TableState) -> None:
+        """Writes a table's state (`source.table`), if the table is still ours."""
+        self.confirm()
+        self.state.write(name, state)
+
+    def record(self, sync: SyncRecord) -> None:
+        """Adds a row to the ledger, if the table is still ours."""
+        self.confirm()
+        self.ledger.append(sync)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is there before a sync.
+
+    Attributes:
+        next_batch: the number that the next batch gets. Sources that share a table share its
+            numbers.
+        began: whether the source had a batch before, be it gone since.
+    """
+
+    state: TableState
+    next_batch: int
+    began: bool = False
+
+    @property
+    def starts_over(self) -> bool:
+        """Raw is gone but was there: everything is read again, in a generation of its own."""
+        return self.state.batch == 0 and self.began
+
+
+def recover(plan: Plan, stores: Stores, watch: Watch, run_id: str) -> Known:
+    """Brings state and ledger up to the newest data commit, and clears away staged leftovers.
+
+    Raises:
+        StateError: where data is newer than the state and its commit has expired.
+    """
+    stores.confirm()
+    register(plan, stores.lake)
+    head, own, state = assess(plan, stores, watch)
+    if stores.lake.exists(plan.lake_table):
+        stores.lake.discard(plan.lake_table)
+    stored = state.batch if state else 0
+    last = stores.ledger.last_batch(plan.lake_table, plan.names, since=own.batch)
+    if state is None or stored < own.batch:
+        state = _state_of(own, plan)
+        if own.batch:
+            watch.warn(plan.name, f"state was behind: rolled forward to batch {own.batch}")
+            stores.store(plan.name, state)
+    elif stored > own.batch:
+        state = _rolled_back(own, state, plan)
+        watch.warn(
+            plan.name,
+            f"state was ahead of the data (batch {stored}, raw has {own.batch}): "
+            + ("rolled back" if own.batch else "raw is gone, reading everything anew"),
+        )
+        stores.store(plan.name, state)
+    watch.reached("recovered-state", plan.name)
+    if own.batch > last and own.sync is not None:
+        recovered = replace(
+            SyncRecord.from_dict(own.sync),
+            status=RECOVERED,
+            run_id=run_id,
+            rows_appended=own.rows,
+            snapshot_id=own.snapshot_id,
+        )
+        stores.record(recovered.finished())
+    watch.reached("recovered", plan.name)
+    highest = max(head.batch, stored, last)
+    if plan.shared:
+        highest = max(highest, stores.ledger.last_batch(plan.lake_table, since=head.batch))
+    return Known(state, highest + 1, began=max(own.batch, stored, last) > 0)
+
+
+def assess(plan: Plan, stores: Stores, watch: Watch) -> tuple[Commit, Commit, TableState | None]:
+    """The newest data commit, the newest of the source, and the stored state; changes nothing.
+
+    Raises:
+        TableError: where the raw table is that of another source.
+    """
+    lake, table = stores.lake, plan.lake_table
+    head = own = Commit()
+    if lake.exists(table):
+        head = newest_commit(lake, table)
+        admitted(plan, lake, head)
+        own = newest_commit(lake, table, (plan.source,)) if plan.shared else head
+    for name in plan.names:
+        key = f"{name}.{table}"
+        state = stores.state.read(key, lambda text: watch.warn(plan.name, text))
+        if state is not None:
+            return head, own, state
+    return head, own, None
+
+
+def _state_of(head: Commit, plan: Plan) -> TableState:
+    if not head.batch:
+        return TableState()
+    if head.state is None:
+        raise StateError(
+            f"raw holds batch {head.batch}, but neither the state nor a commit knows its cursor",
+            where=f"table {plan.name}",
+            remedy="Set it with `loader state set`, at or below the newest cursor in raw",
+        )
+    return TableState.from_json(head.state, plan.name)
+
+
+def _rolled_back(head: Commit, state: TableState, plan: Plan) -> TableState:
+    if not head.batch:
+        return TableState(generation=state.generation)
+    return _state_of(head, plan)

@@ -1,0 +1,221 @@
+"""Which sources may load a raw table: one, or several that share it.
+
+Batch numbers, state and comparisons of a raw table are those of its source. A second source is
+therefore refused before anything is read, unless the spec says in both that they share the table
+(``shared: true``: shards, regions). Then everything but the batch numbers is kept per source, and
+a row is identified by its source and its key.
+
+Within a spec, the sources' tables tell. What other spec files load, only the raw table itself
+tells: the newest commit names its source, and a property (:data:`loader.lake.commits.SOURCES`)
+lists the sources that share the table, with the key and the cursor of each.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from loader.errors import TableError
+from loader.lake.commits import SOURCES, Commit, newest_commit, sharers, source_of
+from loader.lake.lake import Lake
+from loader.rows.order import SOURCE_NAME
+from loader.sync.plan import Plan
+from loader.veil import veiled
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A table of the spec, and the source that loads it.
+
+    Attributes:
+        table: its name in the source.
+        raw: the raw table, ``schema.table``.
+        shared: whether the source says that others may load it too.
+    """
+
+    source: str
+    table: str
+    raw: str
+    shared: bool
+
+
+def owners(claims: Sequence[Claim]) -> list[Claim]:
+    """Those of one raw table's claims that are granted: the first in the spec, or all sharers."""
+    return [one for one in claims if one.shared] if claims[0].shared else list(claims[:1])
+
+
+def granted(mine: Claim, claims: Sequence[Claim]) -> tuple[str, ...]:
+    """The sources of the spec that load the same raw table, in its order.
+
+    Args:
+        claims: all on the same raw table, in the spec's order.
+
+    Raises:
+        TableError: where another source has it, and they do not share it.
+    """
+    twin = next(one for one in claims if one.source == mine.source)
+    if twin != mine:
+        raise TableError(
+            f"{mine.table} and {twin.table} would share the raw table {mine.raw.partition('.')[2]}",
+            where=f"source {mine.source}, tables",
+            remedy="Load one of them through a second source with another destination schema",
+        )
+    allowed = owners(claims)
+    if mine not in allowed:
+        other = allowed[0]
+        lacking = [one for one in (other, mine) if not one.shared]
+        options = [f"table_options.{one.table}.shared: true in {one.source}" for one in lacking]
+        raise TableError(
+            f"source {other.source} loads the raw table {mine.raw} already",
+            where=f"table {mine.source}.{mine.table}",
+            remedy="Give one of the two sources a destination with another schema. If they hold "
+            f"parts of one table (shards, regions), set {' and '.join(options)}",
+        )
+    if mine.raw != allowed[0].raw:
+        raise TableError(
+            f"it shares a raw table with source {allowed[0].source}, where the table is spelled "
+            f"{allowed[0].table}",
+            where=f"table {mine.source}.{mine.table}",
+            remedy="Read it through a view that is spelled as there",
+        )
+    return tuple(dict.fromkeys(one.source for one in allowed))
+
+
+def same_shape(mine: Plan, other: Plan) -> None:
+    """Refuses a source whose key or cursor is not that of the others.
+
+    Raises:
+        TableError: names both.
+    """
+    _compare(mine, other.source, _shape(other))
+
+
+def admitted(plan: Plan, lake: Lake, head: Commit) -> None:
+    """Refuses a source that the raw table does not belong to, by what its commits say.
+
+    Args:
+        head: the newest batch of all sources.
+
+    Raises:
+        TableError: names the other source, and the ways out.
+    """
+    there = _sources(lake, plan, head)
+    raw = f"{lake.schema}.{plan.lake_table}"
+    if not plan.shared:
+        others = [name for name in there if name not in plan.names]
+        # A source that wanted to share the table, and has not loaded anything, is in nobody's way.
+        others = [name for name in others if _has_rows(lake, plan, name)]
+        if others:
+            raise TableError(
+                f"the raw table {raw} was loaded by source {', '.join(others)}",
+                where=f"table {plan.name}",
+                remedy=_ways_out(plan, others),
+            )
+        return
+    renamed = [name for name in plan.formerly if name in there]
+    if renamed:
+        raise TableError(
+            f"{renamed[0]} shares the raw table {raw}, and cannot be renamed: its name is part of "
+            "each row's key",
+            where=f"table {plan.name}",
+            remedy=f"Call the source {renamed[0]} again",
+        )
+    for name in there:
+        if name == plan.source:
+            continue
+        shape = there[name]
+        if name in plan.sharers:
+            continue  # the spec was asked already
+        if shape is None:
+            raise TableError(
+                f"the raw table {raw} was loaded by source {name}, which does not share it",
+                where=f"table {plan.name}",
+                remedy=f"Set shared: true in {name}, too, and sync it once; or "
+                + _ways_out(plan, [name]),
+            )
+        _compare(plan, name, shape)
+
+
+def own_rows(plan: Plan, raw: DataFrame) -> DataFrame:
+    """The rows of a raw table that are the source's: all of them, unless it is shared."""
+    return raw.where(f.col(SOURCE_NAME) == plan.source) if plan.shared else raw
+
+
+def is_of(lake: Lake, table: str, names: Sequence[str]) -> bool:
+    """Whether a source loads a raw table, as the table itself tells.
+
+    Args:
+        names: of the source, now and formerly.
+    """
+    there = list(sharers(lake.handle(table)))
+    if not there:
+        source = newest_commit(lake, table).source  # most tables': it costs no look at rows
+        rows = [] if source else lake.frame(table).select(SOURCE_NAME).take(1)
+        there = [source] if source else [str(row[0]) for row in rows]
+    return any(name in there for name in names)
+
+
+def register(plan: Plan, lake: Lake) -> None:
+    """Writes down that a source shares its raw table; the caller holds the table."""
+    if not plan.shared or not lake.exists(plan.lake_table):
+        return
+    before = sharers(lake.handle(plan.lake_table))
+    there = _sources(lake, plan, newest_commit(lake, plan.lake_table))
+    strange = [name for name, shape in there.items() if shape is None and name != plan.source]
+    if any(name not in plan.sharers for name in strange):
+        return  # `admitted` refuses it
+    after = {**there, plan.source: _shape(plan)}
+    if after != before:
+        lake.set_properties(plan.lake_table, {SOURCES: veiled(json.dumps(after, sort_keys=True))})
+
+
+def _sources(lake: Lake, plan: Plan, head: Commit) -> Mapping[str, Any]:
+    """The raw table's sources with their shapes; None of one that has not said that it shares."""
+    found = sharers(lake.handle(plan.lake_table))
+    if found or not head.batch:
+        return found
+    source = head.source or source_of(lake, plan.lake_table, head.batch)
+    return {source: None} if source is not None else {}
+
+
+def _has_rows(lake: Lake, plan: Plan, source: str) -> bool:
+    return bool(lake.frame(plan.lake_table).where(f.col(SOURCE_NAME) == source).take(1))
+
+
+def _ways_out(plan: Plan, others: Sequence[str]) -> str:
+    listed = ", ".join(others)
+    return (
+        f"Give {plan.source} a destination with another schema. If {plan.source} is the new name "
+        f"of {others[0]}, write `formerly: [{others[0]}]` in its document. If {listed} and "
+        f"{plan.source} hold parts of one table (shards, regions), set "
+        f"table_options.{plan.table.ref.name}.shared: true in each"
+    )
+
+
+def _shape(plan: Plan) -> dict[str, Any]:
+    return {
+        "cursor_field": plan.cursor.name.lower() if plan.cursor else None,
+        "primary_key": sorted(name.lower() for name in plan.key),
+    }
+
+
+def _compare(mine: Plan, other: str, shape: Mapping[str, Any]) -> None:
+    own = _shape(mine)
+    for option in ("primary_key", "cursor_field"):
+        if own[option] != shape.get(option):
+            raise TableError(
+                f"it shares the raw table {mine.lake_table} with source {other}, but its "
+                f"{option} is {_shown(own[option])}, there it is {_shown(shape.get(option))}",
+                where=f"table {mine.name}, {option}",
+                remedy=f"Give table_options.{mine.table.ref.name} the same {option} in all of the "
+                "table's sources",
+            )
+
+
+def _shown(value: Any) -> str:
+    return (", ".join(value) if isinstance(value, list) else value) or "none"

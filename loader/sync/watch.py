@@ -1,0 +1,67 @@
+"""What a sync tells while it runs, and how it is told to stop."""
+
+from __future__ import annotations
+
+import threading
+from typing import Protocol
+
+from loader.errors import TableError
+
+
+class Listener(Protocol):
+    """Shows progress; see :mod:`loader.cli.output`."""
+
+    def phase(self, table: str, phase: str, rows: int | None) -> None:
+        """A table entered a phase; `rows` is how many it will read."""
+
+    def warn(self, table: str, text: str) -> None:
+        """Something a user should know, though the sync goes on."""
+
+
+class _Silence:
+    def phase(self, table: str, phase: str, rows: int | None) -> None: ...
+
+    def warn(self, table: str, text: str) -> None: ...
+
+
+class Steps(Protocol):
+    """Is told when a table has come to a step of the protocol; see :mod:`loader.sync.drill`."""
+
+    def reached(self, step: str, table: str) -> None:
+        """A table has come to a step."""
+
+
+class Watch:
+    """Passes progress on, and holds the flag that stops a run before its next publish."""
+
+    def __init__(self, listener: Listener | None = None, steps: Steps | None = None) -> None:
+        self.listener = listener or _Silence()
+        self.steps = steps
+        self.stopped = threading.Event()
+
+    def reached(self, step: str, table: str) -> None:
+        """A table has come to a step of the protocol."""
+        if self.steps is not None:
+            self.steps.reached(step, table)
+
+    def phase(self, table: str, phase: str, rows: int | None = None) -> None:
+        """A table entered a phase."""
+        self.proceed(table)
+        self.listener.phase(table, phase, rows)
+
+    def warn(self, table: str, text: str) -> None:
+        """Something a user should know."""
+        self.listener.warn(table, text)
+
+    def proceed(self, table: str) -> None:
+        """Goes on, unless the run was told to stop.
+
+        Raises:
+            TableError: where it was; what is staged is discarded by the next run.
+        """
+        if self.stopped.is_set():
+            raise TableError(
+                "the run was interrupted",
+                where=f"table {table}",
+                remedy="Nothing of this batch is visible; run again",
+            )
