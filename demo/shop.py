@@ -18,7 +18,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from loader.sources.jdbc.connection import Connection, DatabaseError
+from loader.runtime.database_errors import DatabaseError
+from loader.sources.jdbc.connection import Connection
 
 Row = tuple[Any, ...]
 

@@ -77,7 +77,7 @@ def _readable(error: Exception) -> LoaderError:
     """The error as people should read it; its cause is kept for `--debug`."""
     if isinstance(error, LoaderError):
         return error
-    from loader.failures import clear
+    from loader.runtime.failures import clear
 
     found = clear(error, "")
     found.__cause__ = error

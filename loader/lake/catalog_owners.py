@@ -25,11 +25,11 @@ from pyspark.errors import PySparkException
 
 from loader.damage import BACK
 from loader.errors import TableError
-from loader.failures import clear
 from loader.lake.owners import Owner, silent_for
+from loader.runtime.failures import clear
 
 if TYPE_CHECKING:
-    from loader.lake.lake import Lake
+    from loader.lake.tables import Tables
 
 TABLE = "_cq_locks"
 RECORD = "strandline.owner"
@@ -44,7 +44,7 @@ _AGAIN = ("CommitFailedException", "CommitStateUnknownException")
 class CatalogOwners:
     """Records in tags of ``<schema>._cq_locks``."""
 
-    def __init__(self, lake: Lake) -> None:
+    def __init__(self, lake: Tables) -> None:
         self.lake = lake
 
     def read(self, table: str) -> str | None:

@@ -18,7 +18,7 @@ from loader.rows.order import SOURCE_NAME
 from loader.veil import unveiled, veiled
 
 if TYPE_CHECKING:
-    from loader.lake.lake import Lake
+    from loader.lake.tables import Tables
 
 BATCH = "strandline.batch"
 STATE = "strandline.state"
@@ -57,7 +57,7 @@ class Commit:
         return str(named) if named else None
 
 
-def newest_commit(lake: Lake, table: str, of: Collection[str] = ()) -> Commit:
+def newest_commit(lake: Tables, table: str, of: Collection[str] = ()) -> Commit:
     """The newest published batch; the truth that state and ledger are indexes of.
 
     Args:
@@ -78,7 +78,7 @@ def newest_commit(lake: Lake, table: str, of: Collection[str] = ()) -> Commit:
     return kept if kept and kept.batch == row["batch"] else Commit(batch=row["batch"] or 0)
 
 
-def source_of(lake: Lake, table: str, batch: int) -> str | None:
+def source_of(lake: Tables, table: str, batch: int) -> str | None:
     """The source of a batch, as its rows tell it; None where it has none any more."""
     rows = lake.frame(table).where(f.col("_cq_batch") == batch).select(SOURCE_NAME).take(1)
     return str(rows[0][0]) if rows else None
@@ -99,7 +99,7 @@ def newest_of(source: str) -> str:
     return f"{NEWEST}.{source.encode().hex()}"
 
 
-def all_commits(lake: Lake, table: str, known: Collection[int] = ()) -> list[Commit]:
+def all_commits(lake: Tables, table: str, known: Collection[int] = ()) -> list[Commit]:
     """Every published batch, oldest first; where its commit has expired, as its rows tell it.
 
     Such a one has no state, and of `sync` only what stands in each row; where compaction has
@@ -124,7 +124,7 @@ def all_commits(lake: Lake, table: str, known: Collection[int] = ()) -> list[Com
     return [found[batch] for batch in sorted(found)]
 
 
-def keep_newest(lake: Lake, table: str) -> None:
+def keep_newest(lake: Tables, table: str) -> None:
     """Keeps what the newest batch's commit says, as that commit is about to expire.
 
     Of a shared table, what the newest commit of each source says.
@@ -145,7 +145,7 @@ def keep_newest(lake: Lake, table: str) -> None:
         lake.set_properties(table, told)
 
 
-def _told_by_rows(lake: Lake, table: str) -> Iterator[Commit]:
+def _told_by_rows(lake: Tables, table: str) -> Iterator[Commit]:
     compacted_to = int(lake.handle(table).properties().get(COMPACTED_TO) or 0)
     yield from (Commit(batch) for batch in range(1, compacted_to + 1))
     rows = lake.spark.sql(

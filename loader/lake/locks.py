@@ -26,7 +26,7 @@ from loader.lake.owners import FileOwners, Owners
 from loader.names import file_name
 
 if TYPE_CHECKING:
-    from loader.lake.lake import Lake
+    from loader.lake.tables import Tables
 
 FOLDER = "STRANDLINE_LOCKS"
 """The variable that names another folder."""
@@ -35,7 +35,7 @@ FOLDER = "STRANDLINE_LOCKS"
 class TableLocks:
     """The locks of one namespace's tables, and the records of who holds them."""
 
-    def __init__(self, lake: Lake) -> None:
+    def __init__(self, lake: Tables) -> None:
         self.lake = lake
         setting = f"spark.sql.catalog.{lake.catalog}"
         self._kind = lake.spark.conf.get(f"{setting}.type", None)

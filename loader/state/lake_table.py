@@ -13,9 +13,9 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from loader.errors import StateError
-from loader.failures import clear
 from loader.lake.lake import Lake
 from loader.lake.records import Records
+from loader.runtime.failures import clear
 from loader.state import StateBackend, StateRow, taken
 from loader.state.value import moment, moment_text
 

@@ -14,11 +14,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from loader.errors import LoaderError, LockedError, SpecError, TableError
-from loader.failures import clear
 from loader.lake.lake import Lake
 from loader.lake.lease import Heartbeat, Lease
 from loader.lake.ledger import FAILED, LOCKED, Ledger, SyncRecord, now
 from loader.problems import did_you_mean
+from loader.runtime.failures import clear
 from loader.runtime.spark import warm_up
 from loader.sources import Bounds, Snapshot, Source, TableRef, Window, connector
 from loader.spec.options import TableOptions

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
+from loader.runtime.database_errors import DatabaseError
 from loader.sources import Window
-from loader.sources.jdbc.connection import DatabaseError
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Outcome, Pipeline
 from tests.crash.steps import run_with

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 
 if TYPE_CHECKING:
-    from loader.sources.file.source import Native
+    from loader.sources.file.options import Native
 
 _READERS = 16
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from loader.rows.window import Window
-    from loader.sources.file.source import Native
+    from loader.sources.file.options import Native
 
 MODIFIED = "_file_modified_at"
 PATH = "_file_path"

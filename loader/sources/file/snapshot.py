@@ -20,7 +20,7 @@ from loader.sources.file.headers import Group, groups, matched, union
 from loader.sources.file.listing import MODIFIED, PATH, listed, moved_in
 
 if TYPE_CHECKING:
-    from loader.sources.file.source import Native
+    from loader.sources.file.options import Native
 
 _BY_NAME = frozenset({"csv", "json", "parquet", "orc", "avro"})
 """Formats whose reader takes the columns that it should read."""

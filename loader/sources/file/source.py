@@ -8,22 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
 from py4j.protocol import Py4JJavaError
-from pydantic import BaseModel, ConfigDict, Field
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from loader.errors import TableError
-from loader.failures import BROKEN_LINE, clear
+from loader.runtime.failures import BROKEN_LINE, clear
 from loader.sources import Source, SourceTable, TableRef
 from loader.sources.file.listing import MODIFIED, PATH, RECURSIVE, listed
+from loader.sources.file.options import FileOptions, FileTableOptions, Native
 from loader.sources.file.snapshot import FileSnapshot, columns_of, partitions
-from loader.spec.options import TableOptions
 
 _DEFAULTS = {
     # A line that is no row of the table: of a file half written, with other columns, or broken.
@@ -32,48 +31,6 @@ _DEFAULTS = {
     "parquet": {"mergeSchema": "true"},
     "orc": {"mergeSchema": "true"},
 }
-
-
-class FileTableOptions(TableOptions):
-    """What one table of files may say beyond the common options.
-
-    Attributes:
-        path: a folder, file or glob, relative to the source's path; its name by default.
-        format, options: of Spark's reader; the source's by default.
-        columns: the columns as DDL (`id bigint, name string`); inferred by Spark where absent.
-    """
-
-    path: str | None = None
-    format: str | None = None
-    options: dict[str, str] = Field(default_factory=dict)
-    columns: str | None = None
-
-
-class FileOptions(BaseModel):
-    """The inner `spec` of a source with `path: file`.
-
-    Attributes:
-        path: a folder, relative to the spec; each folder and file in it is a table.
-        format: csv, json, parquet, orc, text, avro, or any other that Spark has a reader for.
-        options: of that reader, such as `sep`; a CSV has a header unless said otherwise.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    path: str
-    format: str
-    options: dict[str, str] = Field(default_factory=dict)
-    table_options: dict[str, FileTableOptions] = Field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Native:
-    """How to read one table."""
-
-    path: str
-    format: str
-    options: tuple[tuple[str, str], ...]
-    columns: str | None
 
 
 class FileSource(Source):

@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from loader.sources.jdbc.connection import Connection, DatabaseError
+from loader.runtime.database_errors import DatabaseError
+from loader.sources.jdbc.connection import Connection
 
 _LEFT = ("42809", "42501", "42P01", "0A000")
 """SQLSTATEs of what is left unlocked: of another kind, not permitted, gone, not supported."""

@@ -29,7 +29,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from loader.rows.cursor import Cursor, CursorType
-from loader.sources.jdbc.connection import Connection, DatabaseError
+from loader.runtime.database_errors import DatabaseError
+from loader.sources.jdbc.connection import Connection
 
 _HALF = 2**31
 _ROUNDING = dt.timedelta(seconds=1)

@@ -24,7 +24,8 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 
-from loader.sources.jdbc.connection import Connection, DatabaseError
+from loader.runtime.database_errors import DatabaseError
+from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.open_work import Activity, Lookout, Writer
 
 _KEPT_SECONDS = 5.0

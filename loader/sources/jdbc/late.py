@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import BY_HAND
+from loader.runtime.database_errors import DatabaseError
 from loader.sources import SourceTable, Window, edge
-from loader.sources.jdbc.connection import Connection, DatabaseError
+from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.horizon import Fate, Horizon
 from loader.sources.jdbc.lineage import Lineage, lineage, lowest
 

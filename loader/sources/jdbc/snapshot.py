@@ -17,11 +17,12 @@ from pyspark.sql.types import TimestampNTZType, TimestampType
 
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.order import quoted
+from loader.runtime.database_errors import DatabaseError, explain
 from loader.sources import Bounds, CursorField, Snapshot, SourceTable, Window, edge
 from loader.sources.contents import KEY, Contents
 from loader.sources.jdbc.by_value import asked_by_value
 from loader.sources.jdbc.checksum_sql import checksum
-from loader.sources.jdbc.connection import Connection, DatabaseError, explain
+from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.contents import JdbcContents, compared
 from loader.sources.jdbc.doubtful import Doubt, finite
 from loader.sources.jdbc.horizon import Horizon

@@ -28,9 +28,10 @@ from loader.errors import TableError, sentence
 from loader.problems import did_you_mean
 from loader.rows.cursor import CursorType
 from loader.rows.order import quoted
+from loader.runtime.database_errors import DatabaseError, explain
 from loader.sources import Source, SourceTable, TableRef
 from loader.sources.jdbc.collation import by_bytes
-from loader.sources.jdbc.connection import Connection, DatabaseError, explain
+from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.dialect import Dialect, dialect_class, scrubbed
 from loader.sources.jdbc.doubtful import Doubt, doubts
 from loader.sources.jdbc.holding import hold, undisturbed

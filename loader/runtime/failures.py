@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 
 from loader.damage import damaged
 from loader.errors import LoaderError, LockedError, TableError
-from loader.sources.jdbc.connection import explain
+from loader.runtime.database_errors import explain
 
 BROKEN_LINE = (
     "A line does not have the table's columns: its file is half written (run again), of another "

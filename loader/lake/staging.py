@@ -1,0 +1,118 @@
+"""Batches: staged where nobody sees them, then published whole.
+
+A batch is written as a staged snapshot (Iceberg's write-audit-publish), which no reader sees, and
+published by one metadata commit. The batch number is the snapshot's ``wap.id``: Iceberg refuses to
+publish the same one twice, also when another machine tries.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame
+
+from loader.errors import TableError
+from loader.lake.commits import BATCH, STATE, SYNC, Commit, newest_commit
+from loader.lake.schema.source_schema import SourceSchema, property_of
+from loader.lake.tables import Tables
+from loader.rows.order import quoted
+
+
+class Staging(Tables):
+    """A namespace whose raw tables take batches."""
+
+    def stage(self, table: str, rows: DataFrame, batch: int, facts: Mapping[str, Any]) -> int:
+        """Writes a batch that nobody sees yet; returns its snapshot's id.
+
+        Args:
+            rows: all columns of the table, by name; created in this lake's session.
+            facts: ``state`` (JSON text) and ``sync`` (a ledger row), kept in the commit.
+        """
+        columns = [quoted(name) for name in self.frame(table).columns]
+        present = {name.lower() for name in rows.columns}
+        full = rows.selectExpr(
+            *(
+                c if n.lower() in present else f"null as {c}"
+                for n, c in zip(self.frame(table).columns, columns, strict=False)
+            )
+        )
+        before = {snapshot.snapshotId() for snapshot in self.handle(table).snapshots()}
+        self.spark.conf.set("spark.wap.id", str(batch))
+        try:
+            (
+                full.writeTo(self.name(table))
+                .option(f"snapshot-property.{BATCH}", str(batch))
+                .option(f"snapshot-property.{STATE}", facts["state"])
+                .option(f"snapshot-property.{SYNC}", json.dumps(facts["sync"], default=str))
+                .append()
+            )
+        finally:
+            self.spark.conf.unset("spark.wap.id")
+        staged = [s for s in self.handle(table).snapshots() if s.snapshotId() not in before]
+        mine = [s for s in staged if s.summary().get("wap.id") == str(batch)]
+        return int(mine[-1].snapshotId())
+
+    def staged_rows(self, table: str, snapshot_id: int) -> int:
+        """How many rows a staged snapshot adds."""
+        snapshot = self.handle(table).snapshot(snapshot_id)
+        return int(snapshot.summary().get("added-records") or 0)
+
+    def publish(
+        self, table: str, snapshot_id: int, columns: SourceSchema | None = None, source: str = ""
+    ) -> Commit:
+        """Makes a staged batch visible, whole, in one commit.
+
+        Args:
+            columns: what the same commit remembers of the source.
+            source: of a shared table, which one.
+
+        Raises:
+            TableError: where that batch number was published already.
+        """
+        handle = self.handle(table)
+        transaction = handle.newTransaction()
+        try:
+            transaction.manageSnapshots().cherrypick(snapshot_id).commit()
+            name = property_of(source)
+            if columns is not None and columns.text != handle.properties().get(name):
+                transaction.updateProperties().set(name, columns.text).commit()
+            transaction.commitTransaction()
+        except Py4JJavaError as error:
+            if "DuplicateWAPCommit" in str(error.java_exception):
+                raise TableError(
+                    "another run has published this batch number",
+                    where=f"table {table}",
+                    remedy="Nothing was lost or doubled; run again",
+                ) from error
+            raise
+        return newest_commit(self, table)
+
+    def discard(self, table: str, snapshot_id: int | None = None) -> int:
+        """Deletes staged batches that were never published, with their files; returns how many."""
+        handle = self.handle(table)
+        published = set()
+        snapshot = handle.currentSnapshot()
+        while snapshot is not None:
+            published.add(snapshot.snapshotId())
+            parent = snapshot.parentId()
+            source = snapshot.summary().get("source-snapshot-id")
+            if source is not None:
+                published.add(int(source))
+            snapshot = handle.snapshot(parent) if parent is not None else None
+        orphans = [
+            s.snapshotId()
+            for s in handle.snapshots()
+            if s.summary().get("wap.id") is not None
+            and s.snapshotId() not in published
+            and snapshot_id in (None, s.snapshotId())
+        ]
+        if orphans:
+            # None by age: without a limit, Iceberg also expires what the table's properties allow.
+            expiry = handle.expireSnapshots().expireOlderThan(0)
+            for orphan in orphans:
+                expiry = expiry.expireSnapshotId(orphan)
+            expiry.commit()
+        return len(orphans)

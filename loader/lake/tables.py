@@ -1,0 +1,130 @@
+"""Iceberg tables of one namespace: found, made, read, asked for what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from loader.errors import SpecError
+from loader.lake.records import Records
+from loader.rows.order import quoted
+
+Same = TypeVar("Same", bound="Tables")
+
+
+class Tables:
+    """One namespace of an Iceberg catalog, seen by one Spark session.
+
+    A session per thread: the id of a staged snapshot is a setting of the session.
+    """
+
+    def __init__(self, spark: SparkSession, schema: str) -> None:
+        self.spark = spark
+        self.schema = schema
+
+    def for_thread(self: Same) -> Same:
+        """The same with a session of its own."""
+        from loader.runtime.spark import sibling
+
+        return type(self)(sibling(self.spark), self.schema)
+
+    def name(self, table: str) -> str:
+        """The qualified, quoted name of a table."""
+        return f"{quoted(self.schema)}.{quoted(table)}"
+
+    def prepare(self) -> None:
+        """Makes the namespace, where it is not there yet."""
+        if not self.spark.catalog.databaseExists(quoted(self.schema)):
+            self.spark.sql(f"create namespace if not exists {quoted(self.schema)}")
+
+    def exists(self, table: str) -> bool:
+        """Whether the table is there."""
+        return self.spark.catalog.tableExists(self.name(table))
+
+    def frame(self, table: str) -> DataFrame:
+        """The table's published rows."""
+        return self.spark.table(self.name(table))
+
+    def create(
+        self, table: str, schema: StructType | str, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Makes an empty table, without a snapshot, set for append-only small batches.
+
+        Another process may have made it a moment ago: then it stays as it is.
+
+        Args:
+            schema: the columns, as a struct or as DDL.
+            properties: Iceberg table properties beyond ours.
+        """
+        if isinstance(schema, StructType):
+            jvm: Any = self.spark._jvm
+            schema = jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json()).toDDL()
+        given = {**_PROPERTIES, **(properties or {})}
+        listed = ", ".join(f"'{_text(key)}' = '{_text(value)}'" for key, value in given.items())
+        self.spark.sql(
+            f"create table if not exists {self.name(table)} ({schema}) using iceberg "
+            f"tblproperties ({listed})"
+        )
+
+    def set_properties(self, table: str, properties: Mapping[str, str]) -> None:
+        """Sets properties of a table, in one commit."""
+        update = self.handle(table).updateProperties()
+        for key, value in properties.items():
+            update = update.set(key, value)
+        update.commit()
+
+    def tables(self) -> list[str]:
+        """All tables of the namespace."""
+        if not self.spark.catalog.databaseExists(quoted(self.schema)):
+            return []
+        rows = self.spark.sql(f"show tables in {quoted(self.schema)}").collect()
+        return sorted(row["tableName"] for row in rows if not row["isTemporary"])
+
+    def records(self, table: str) -> Records:
+        """A few of the table's rows, without a Spark job."""
+        return Records(self.spark, self.handle(table))
+
+    def handle(self, table: str) -> Any:
+        """Iceberg's own object for a table, freshly loaded."""
+        jvm: Any = self.spark._jvm
+        # Catalogs are looked up in the settings of the session that is active in the thread.
+        jvm.org.apache.spark.sql.SparkSession.setActiveSession(self.spark._jsparkSession)
+        return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
+            self.spark._jsparkSession, f"{quoted(self.catalog)}.{self.name(table)}"
+        )
+
+    @property
+    def catalog(self) -> str:
+        """The catalog that two-part names belong to."""
+        return self.spark.conf.get("spark.sql.defaultCatalog", None) or "spark_catalog"
+
+
+@contextmanager
+def iceberg_present(spark: SparkSession) -> Iterator[None]:
+    """Turns a missing Iceberg runtime into one clear error."""
+    jvm: Any = spark._jvm
+    try:
+        jvm.java.lang.Class.forName("org.apache.iceberg.spark.Spark3Util")
+    except Py4JJavaError as error:
+        raise SpecError(
+            "Spark has no Iceberg runtime", where="Spark", remedy="Run `loader setup`"
+        ) from error
+    yield
+
+
+def _text(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("'", "\\'")
+
+
+_PROPERTIES = {
+    "format-version": "2",
+    "write.distribution-mode": "none",
+    "write.parquet.compression-codec": "zstd",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}

@@ -1,0 +1,168 @@
+"""What a database's driver throws, as one clear error: by SQLSTATE, or by its words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+
+from loader.errors import TableError
+from loader.runtime.drivers import DRIVERS
+
+
+class DatabaseError(TableError):
+    """The database said no; the text is its own, with what to do.
+
+    Attributes:
+        state: its SQLSTATE; empty where it gave none.
+    """
+
+    state: str = ""
+
+
+def explain(error: Py4JJavaError, where: str, url: str = "") -> DatabaseError:
+    """One clear error out of a JDBC driver's exception, with the remedy its SQLSTATE suggests.
+
+    Args:
+        url: of the database, where it was being connected to.
+    """
+    throwable = error.java_exception
+    cause = root_cause(throwable)
+    message = _plain(cause.getMessage() or cause.toString())
+    host = _unknown_host(throwable)
+    if host is not None:
+        message = f"there is no host {host!r}"
+    elif _driver_missing(cause, message, url):
+        found = f" ({message})" if "no suitable driver" not in message.lower() else ""
+        message = f"there is no JDBC driver for {protocol(url) or 'this url'}{found}"
+        return DatabaseError(message, where=where, remedy=_driver_remedy(url))
+    state = _state(cause)
+    lost = re.search(_LOST_SNAPSHOT, message)
+    message = "the session that held the run's snapshot is gone" if lost else message
+    message = _MEANINGS.get(state, message)
+    remedy = _LOST if lost else _remedy(state, message, host)
+    told = DatabaseError(message, where=where, remedy=remedy)
+    told.state = state
+    return told
+
+
+def protocol(url: str) -> str:
+    """What kind of database a URL is for: ``jdbc:postgresql``."""
+    return ":".join(url.split(":")[:2]) if url.lower().startswith("jdbc:") else ""
+
+
+def root_cause(throwable: Any) -> Any:
+    """The exception that says most: the deepest SQLException, else the deepest cause."""
+    best = throwable
+    for cause in _causes(throwable):
+        if (
+            "SQL" in cause.getClass().getSimpleName()
+            or "SQL" not in best.getClass().getSimpleName()
+        ):
+            best = cause
+    return best
+
+
+def _causes(throwable: Any) -> Iterator[Any]:
+    for _ in range(20):
+        throwable = throwable.getCause()
+        if throwable is None:
+            return
+        yield throwable
+
+
+def _plain(message: str) -> str:
+    """A driver's message in one line, without what helps nobody who reads it."""
+    text = " ".join(message.split())
+    text = re.sub(r"^(?:\(conn=\d+\) |(?:FATAL|ERROR|PANIC): )+", "", text)
+    text = re.sub(r" Current charset is [^.]*\..*$", "", text)
+    text = re.sub(r" Where: .*$", "", text)  # the database's own stack trace
+    text = re.sub(r" Hint: No (?:function|operator) matches .*$", "", text)
+    return re.sub(r" Position: \d+$", "", text).rstrip(". ")
+
+
+def _unknown_host(throwable: Any) -> str | None:
+    for cause in _causes(throwable):
+        if cause.getClass().getSimpleName() == "UnknownHostException":
+            return str(cause.getMessage()).partition(":")[0].strip()
+    return None
+
+
+def _state(cause: Any) -> str:
+    try:
+        return str(cause.getSQLState() or "")
+    except Py4JError:  # not an SQLException: it has no such method
+        return ""
+
+
+def _driver_missing(cause: Any, message: str, url: str) -> bool:
+    name = cause.getClass().getSimpleName()
+    return (
+        bool(url) and name == "ClassNotFoundException"
+    ) or "no suitable driver" in message.lower()
+
+
+def _driver_remedy(url: str) -> str:
+    scheme = protocol(url).removeprefix("jdbc:").lower()
+    known = next((d.name for d in DRIVERS.values() if scheme in d.protocols), None)
+    if known is not None:
+        return f"Run `loader setup {known}`"
+    return (
+        "Put the driver's jar into the `jars` folder of PySpark (or name it in `spark.jars` of "
+        "the profile's target) and its class into the source's `driver`; `loader setup` has "
+        f"{', '.join(DRIVERS)}"
+    )
+
+
+_LOST_SNAPSHOT = r"snapshot \".*\" does not exist|invalid snapshot identifier"
+_LOST = (
+    "Nothing of this batch is visible; run again. If it happens again, look into the database's "
+    "log for what ended the session: a pooler, an administrator, a restart"
+)
+
+# What a SQLSTATE means here, where the database's own words do not say it.
+_MEANINGS = {
+    "55P03": "another session holds or awaits a lock that keeps readers out "
+    "(ALTER, TRUNCATE, VACUUM FULL, CLUSTER), and lock_timeout is over",
+}
+
+# By the first characters of the SQLSTATE, longest first where they overlap.
+_REMEDIES = {
+    "28": "Check user and password of the source",
+    "3D000": "Check the database's name in the source's url",
+    "XJ004": "Check the database's name in the source's url",
+    "42P01": "`loader discover` lists the tables that are there",
+    "42S02": "`loader discover` lists the tables that are there",
+    "42X05": "`loader discover` lists the tables that are there",
+    "42703": "`loader discover --columns` lists the table's columns",
+    "42S22": "`loader discover --columns` lists the table's columns",
+    "42X04": "`loader discover --columns` lists the table's columns",
+    "42883": "Choose a cursor_field of a type that the database can order",
+    "42501": "Grant the source's user SELECT on it",
+    "53200": "Raise the server's max_locks_per_transaction, or select fewer tables for a run",
+    "53300": "Lower num_partitions or --concurrency, or let the database take more connections",
+    "55P03": "Run again when it is done (pg_stat_activity shows it), or raise the source's "
+    "lock_timeout",
+    "57014": "Raise statement_timeout for the source's user; nothing of this batch is visible",
+    "57": "The database ended the connection: nothing of this batch is visible; run again",
+    "08": "Check that the database is up and that the source's url names its host and port",
+}
+
+
+def _remedy(state: str, message: str, host: str | None) -> str:
+    text = message.lower()
+    if host is not None:
+        return "Check the host in the source's url"
+    if "access denied for user" in text and "to database" in text:
+        return _REMEDIES["42501"]
+    if "access denied" in text or "authentication failed" in text:
+        return _REMEDIES["28"]
+    if "unknown database" in text:
+        return _REMEDIES["3D000"]
+    if "permission denied" in text or "command denied" in text:
+        return _REMEDIES["42501"]
+    if "refused" in text:
+        return _REMEDIES["08"]
+    return next((remedy for start, remedy in _REMEDIES.items() if state.startswith(start)), "")

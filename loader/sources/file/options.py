@@ -1,0 +1,51 @@
+"""What a source of files may say in the spec, and how a table of it is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from loader.spec.options import TableOptions
+
+
+class FileTableOptions(TableOptions):
+    """What one table of files may say beyond the common options.
+
+    Attributes:
+        path: a folder, file or glob, relative to the source's path; its name by default.
+        format, options: of Spark's reader; the source's by default.
+        columns: the columns as DDL (`id bigint, name string`); inferred by Spark where absent.
+    """
+
+    path: str | None = None
+    format: str | None = None
+    options: dict[str, str] = Field(default_factory=dict)
+    columns: str | None = None
+
+
+class FileOptions(BaseModel):
+    """The inner `spec` of a source with `path: file`.
+
+    Attributes:
+        path: a folder, relative to the spec; each folder and file in it is a table.
+        format: csv, json, parquet, orc, text, avro, or any other that Spark has a reader for.
+        options: of that reader, such as `sep`; a CSV has a header unless said otherwise.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: str
+    format: str
+    options: dict[str, str] = Field(default_factory=dict)
+    table_options: dict[str, FileTableOptions] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Native:
+    """How to read one table."""
+
+    path: str
+    format: str
+    options: tuple[tuple[str, str], ...]
+    columns: str | None
