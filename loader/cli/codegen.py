@@ -14,8 +14,8 @@ from loader.errors import LoaderError, SpecError
 from loader.problems import did_you_mean
 
 if TYPE_CHECKING:
-    from loader.cli.command import Settings
     from loader.cli.output import Output
+    from loader.cli.settings import Settings
     from loader.codegen.files import File
     from loader.codegen.table import Table
 
@@ -47,7 +47,7 @@ def codegen(
 
     Run again, it adds what is new and updates what nobody touched: edits stay.
     """
-    from loader.cli.command import opened
+    from loader.cli.settings import opened
     from loader.codegen.dbt_project import DbtProject
     from loader.codegen.generate import MODELS, SOURCES, Folder, generate
     from loader.codegen.memory import FILE, Memory

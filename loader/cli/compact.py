@@ -13,8 +13,8 @@ from loader.cli.state_stores import backends
 from loader.errors import LoaderError, SpecError
 
 if TYPE_CHECKING:
-    from loader.cli.command import Settings
     from loader.cli.output import Output
+    from loader.cli.settings import Settings
     from loader.lake.lake import Lake
     from loader.maintenance.compaction import Compacted, Raw, Upkeep
     from loader.sync.pipeline import Pipeline
@@ -63,7 +63,7 @@ def compact(
     versions of rows; together they keep what either keeps. Snapshots, histories and redelivery
     checks say the same after it.
     """
-    from loader.cli.command import opened
+    from loader.cli.settings import opened
     from loader.lake.ledger import now
     from loader.maintenance.compaction import Upkeep
     from loader.maintenance.retention import Keep

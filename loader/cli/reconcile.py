@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from loader.cli.command import Settings
     from loader.cli.output import Output
+    from loader.cli.settings import Settings
     from loader.reconcile.reconciliation import Finding, Reconciliation
     from loader.sync.pipeline import Outcome
 
@@ -56,8 +56,8 @@ def reconcile(
 
     Each table is synced first, as `loader run` does. Exits with 1 where differences remain.
     """
-    from loader.cli.command import opened, stopping
     from loader.cli.output import Progress
+    from loader.cli.settings import opened, stopping
     from loader.reconcile.reconciliation import Reconciliation
     from loader.runtime.spark import rows_written
     from loader.sync.drill import drill

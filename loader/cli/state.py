@@ -13,7 +13,7 @@ from loader.cli.state_stores import backends, held, stores_of
 from loader.errors import SpecError, StateError, TableError
 
 if TYPE_CHECKING:
-    from loader.cli.command import Settings
+    from loader.cli.settings import Settings
     from loader.state import TableState
     from loader.sync.pipeline import Pipeline
     from loader.sync.recovery import Stores
@@ -28,7 +28,7 @@ def state() -> None:
 @click.pass_obj
 def list_(settings: Settings) -> None:
     """Shows the newest state of every table."""
-    from loader.cli.command import opened
+    from loader.cli.settings import opened
     from loader.state import TableState
     from loader.state.value import settled
 
@@ -58,7 +58,7 @@ def list_(settings: Settings) -> None:
 @click.pass_obj
 def show(settings: Settings, table: str) -> None:
     """Shows all versions of TABLE's state (source.table), newest first."""
-    from loader.cli.command import opened
+    from loader.cli.settings import opened
 
     with opened(settings) as pipeline:
         stores = stores_of(pipeline, table)
@@ -85,7 +85,7 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
 
     An older value is safe: rows read again are recognised. A newer one skips rows.
     """
-    from loader.cli.command import opened
+    from loader.cli.settings import opened
     from loader.sync.plan import parsed
 
     with opened(settings) as pipeline:
@@ -109,7 +109,7 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
 @click.pass_obj
 def reset(settings: Settings, table: str) -> None:
     """Forgets TABLE's cursor: the next sync reads from its beginning, and appends what is new."""
-    from loader.cli.command import opened
+    from loader.cli.settings import opened
 
     with opened(settings) as pipeline:
         stores = stores_of(pipeline, table)

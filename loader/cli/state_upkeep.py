@@ -14,7 +14,7 @@ from loader.cli.state_stores import backends, held, stores_of
 from loader.errors import LoaderError, NewerStateError, SpecError, StateError
 
 if TYPE_CHECKING:
-    from loader.cli.command import Settings
+    from loader.cli.settings import Settings
     from loader.state import StateBackend, StateRow
 
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.pass_obj
 def prune(settings: Settings, keep: int) -> None:
     """Forgets all but the newest N versions of each table's state."""
-    from loader.cli.command import opened
+    from loader.cli.settings import opened
 
     with opened(settings) as pipeline:
         pruned = [one for shared in backends(pipeline) for one in shared.prune(keep)]
@@ -37,7 +37,7 @@ def prune(settings: Settings, keep: int) -> None:
 @click.pass_obj
 def export(settings: Settings, file: IO[str]) -> None:
     """Writes every version of every cursor to FILE (stdout by default), a JSON object a line."""
-    from loader.cli.command import opened
+    from loader.cli.settings import opened
 
     with opened(settings) as pipeline:
         for shared in backends(pipeline):
@@ -62,7 +62,7 @@ def import_(settings: Settings, file: IO[str], force: bool) -> None:
     A table without state gets all its versions; one that has state gets FILE's newest as a new
     version. All is checked before anything is written.
     """
-    from loader.cli.command import opened
+    from loader.cli.settings import opened
 
     with opened(settings) as pipeline:
         given = _read(file)
@@ -163,7 +163,7 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
 
     What is there stays; a state that says something else than the newest commit gets a new version.
     """
-    from loader.cli.command import opened
+    from loader.cli.settings import opened
     from loader.maintenance.rebuild import raw_tables, rebuild_table, source_commits
 
     with opened(settings) as pipeline:

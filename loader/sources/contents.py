@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
@@ -30,9 +30,9 @@ from loader.sources.checksum import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from collections.abc import Callable
 
-    from loader.sources import Snapshot, SourceTable
+    from loader.sources.table import SourceTable
 
 KEY = "_cq_key"
 """A key's hash: the md5 of its texts, 32 hexadecimal digits."""
@@ -124,6 +124,7 @@ class ReadContents(Contents):
     """Of any source: the rows are read, whatever the question, and hashed by Spark.
 
     Args:
+        read: the rows of a window.
         key: the primary key.
         window: the rows that the spec means to load; by its cursor, or all.
         unique: whether the source has each key once. Else the newest row counts, by the cursor,
@@ -132,8 +133,7 @@ class ReadContents(Contents):
 
     def __init__(
         self,
-        snapshot: Snapshot,
-        spark: SparkSession,
+        read: Callable[[Window], DataFrame],
         table: SourceTable,
         key: Sequence[str],
         window: Window,
@@ -141,8 +141,7 @@ class ReadContents(Contents):
     ) -> None:
         parts = [Part(c.name, c.dataType, spark_form(c.dataType)) for c in table.schema.fields]
         super().__init__([p for name in key for p in parts if p.name == name], parts, ())
-        self._snapshot = snapshot
-        self._spark = spark
+        self._read = read
         self._table = table
         self._window = window
         self._unique = unique
@@ -169,11 +168,6 @@ class ReadContents(Contents):
 
     def rows(self, share: Share) -> DataFrame:
         return self._newest(share).withColumn(KEY, self.key_hash())
-
-    def _read(self, window: Window) -> DataFrame:
-        bounds = self._snapshot.bounds(self._table, window)
-        window = replace(window, high=bounds.high, reach=bounds.reach)
-        return self._snapshot.read(self._spark, self._table, window, bounds)
 
     def _newest(self, share: Share) -> DataFrame:
         rows = self._read(Window())

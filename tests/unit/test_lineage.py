@@ -6,8 +6,8 @@ import pytest
 
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import Bounds, next_cursor
-from loader.sources.jdbc.horizon import Fate, Horizon
-from loader.sources.jdbc.lineage import Lineage
+from loader.sources.jdbc.postgresql.horizon import Fate, Horizon
+from loader.sources.jdbc.postgresql.lineage import Lineage
 from loader.state import TableState
 
 

@@ -11,12 +11,12 @@ from pyspark.sql import functions as f
 from loader.sources.checksum import Part
 from loader.sources.contents import BUCKET, CHECKSUM, COUNT, KEY, WANTED, Contents, Share
 from loader.sources.jdbc.checksum_sql import Checksum
-from loader.sources.jdbc.horizon import XMIN
+from loader.sources.jdbc.postgresql.horizon import XMIN
 
 if TYPE_CHECKING:
     from loader.sources import SourceTable
     from loader.sources.jdbc.connection import Connection
-    from loader.sources.jdbc.source import Native
+    from loader.sources.jdbc.native import Native
 
 Query = Callable[[str], DataFrame]
 Read = Callable[[str, str], DataFrame]

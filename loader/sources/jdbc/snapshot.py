@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
@@ -24,14 +23,14 @@ from loader.sources.jdbc.by_value import asked_by_value
 from loader.sources.jdbc.checksum_sql import checksum
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.contents import JdbcContents, compared
+from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.doubtful import Doubt, finite
-from loader.sources.jdbc.horizon import Horizon
-from loader.sources.jdbc.late import Late, LateRows
-from loader.sources.jdbc.open_work import LateWork
+from loader.sources.jdbc.late import Late
+from loader.sources.jdbc.mysql.late_work import LateWork
+from loader.sources.jdbc.native import Native
 from loader.sources.jdbc.partitions import balanced, largest_share, partition_count, slices
-
-if TYPE_CHECKING:
-    from loader.sources.jdbc.source import JdbcSource, Native
+from loader.sources.jdbc.postgresql.exported import Exported
+from loader.sources.jdbc.postgresql.late_rows import LateRows
 
 # Above it, ranges of a column would leave one reader with nearly all rows.
 _SKEWED = 0.8
@@ -41,39 +40,30 @@ class JdbcSnapshot(Snapshot):
     """One moment of a database; of PostgreSQL truly one, exported to every reader.
 
     Args:
+        source: the database.
         wall_offset: seconds that the database's wall clock is ahead of UTC.
-        exported: the name of the snapshot that all connections read.
-        horizon: of that snapshot.
-        blind: why it does not know how old open transactions are, where it does not.
-        settings: statements for sessions that read the snapshot.
-        refused: tables that somebody else holds, by name, with the error of each.
+        exported: PostgreSQL's snapshot, which all connections read.
     """
 
     def __init__(
-        self,
-        source: JdbcSource,
-        wall_offset: int,
-        exported: str | None = None,
-        horizon: Horizon | None = None,
-        blind: str = "",
-        settings: Sequence[str] = (),
-        refused: Mapping[str, DatabaseError] | None = None,
+        self, source: Database, wall_offset: int, exported: Exported | None = None
     ) -> None:
         self.source = source
-        self.horizon = horizon
+        self.horizon = exported.horizon if exported is not None else None
         self.dialect = source.dialect
         lookout = self.dialect.lookout()
+        blind = exported.blind if exported is not None else ""
         self.late: Late = (
-            LateRows(self, horizon, blind) if lookout is None else LateWork(self, lookout)
+            LateRows(self, self.horizon, blind) if lookout is None else LateWork(self, lookout)
         )
         self.wall_offset = wall_offset
-        self.refused = refused or {}
+        self.refused = exported.refused if exported is not None else {}
         self.session: tuple[str, ...] = ()
         if exported is not None:
             self.session = (
-                *settings,
+                *exported.settings,
                 "set transaction isolation level repeatable read read only",
-                f"set transaction snapshot {self.dialect.text(exported)}",
+                f"set transaction snapshot {self.dialect.text(exported.name)}",
             )
 
     @contextmanager

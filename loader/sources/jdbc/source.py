@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property
-from pathlib import Path
-from zoneinfo import ZoneInfo
+from dataclasses import replace
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
     DecimalType,
     LongType,
@@ -23,126 +17,25 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from loader.duration import Lookback
 from loader.errors import TableError, sentence
 from loader.problems import did_you_mean
-from loader.rows.cursor import CursorType
-from loader.rows.order import quoted
-from loader.runtime.database_errors import DatabaseError, explain
-from loader.sources import Source, SourceTable, TableRef
+from loader.runtime.database_errors import explain
+from loader.sources import SourceTable, TableRef
 from loader.sources.jdbc.collation import by_bytes
 from loader.sources.jdbc.connection import Connection
-from loader.sources.jdbc.dialect import Dialect, dialect_class, scrubbed
-from loader.sources.jdbc.doubtful import Doubt, doubts
-from loader.sources.jdbc.holding import hold, undisturbed
-from loader.sources.jdbc.horizon import XMIN, activity, horizon
-from loader.sources.jdbc.options import JdbcOptions, JdbcTableOptions, column_type
+from loader.sources.jdbc.database import Database
+from loader.sources.jdbc.doubtful import doubts
+from loader.sources.jdbc.native import Native
+from loader.sources.jdbc.options import column_type
+from loader.sources.jdbc.postgresql.exported import exported
+from loader.sources.jdbc.postgresql.horizon import XMIN
 from loader.sources.jdbc.snapshot import JdbcSnapshot
 
 _TIMESTAMP_WITH_TIMEZONE = "2014"  # java.sql.Types
 
 
-@dataclass(frozen=True)
-class Native:
-    """Where a table is: its catalog, schema and name, exactly as the database has them.
-
-    Attributes:
-        stored: its rows lie in this database: no view, no foreign table.
-        columns: the columns' names.
-        writers: whether the last of them is PostgreSQL's system column `xmin`.
-        comment: the database's comment on the table.
-        doubts: columns with values that the lake may be unable to hold.
-        types: what columns are read as in place of the types that Spark would choose.
-    """
-
-    catalog: str | None
-    schema: str | None
-    table: str
-    stored: bool = True
-    columns: tuple[str, ...] = ()
-    writers: bool = False
-    comment: str = ""
-    doubts: tuple[Doubt, ...] = ()
-    types: tuple[tuple[str, str], ...] = ()
-
-
-class JdbcSource(Source):
+class JdbcSource(Database):
     """Reads tables of one database."""
-
-    options_model = JdbcOptions
-    options: JdbcOptions
-
-    def __init__(self, name: str, options: JdbcOptions, spark: SparkSession, folder: Path) -> None:
-        super().__init__(name, options, spark, folder)
-        self.kind = dialect_class(options.url)
-        self.where = f"source {name} ({scrubbed(options.url)})"
-
-    @property
-    def reader_options(self) -> dict[str, str]:
-        """Spark's JDBC options, the same for every connection."""
-        return self._options(self._startup)
-
-    def _options(self, startup: Mapping[str, str]) -> dict[str, str]:
-        given = self.options
-        options = {
-            "url": self.kind().url(given.url, given.properties),
-            **startup,
-            **given.properties,
-        }
-        for key, value in (
-            ("user", given.user),
-            ("password", given.password),
-            ("driver", given.driver or self.kind.driver),
-        ):
-            if value is not None:
-                options[key] = value
-        return options
-
-    @cached_property
-    def _startup(self) -> Mapping[str, str]:
-        """Properties of ours; none where a pooler refuses them."""
-        properties = self.kind.properties(self.lock_timeout)
-        taken = [*self.options.properties, *re.findall(r"[?&;](\w+)=", self.options.url)]
-        if not properties or set(properties) & set(taken):
-            return {}
-        try:
-            with Connection.open(self.spark, self._options(properties), self.where):
-                return properties
-        except DatabaseError as error:
-            if "startup parameter" in error.what:
-                return {}
-            raise
-
-    @contextmanager
-    def connect(self, table: str = "") -> Iterator[Connection]:
-        """A connection whose session speaks UTC.
-
-        Args:
-            table: what is asked about; errors name it in place of the source.
-        """
-        where = f"table {self.name}.{table}" if table else self.where
-        with Connection.open(self.spark, self.reader_options, where) as connection:
-            for statement in self.session:
-                connection.execute(statement)
-            yield connection
-
-    @property
-    def lock_timeout(self) -> int:
-        """Seconds to wait for a table that another session locks."""
-        return Lookback.parse(self.options.lock_timeout).seconds or 0
-
-    @property
-    def session(self) -> tuple[str, ...]:
-        """Statements that every connection runs first."""
-        return (*self.kind.session, *self.kind.waiting(self.lock_timeout))
-
-    @cached_property
-    def dialect(self) -> Dialect:
-        """How this database quotes and folds names, by its own word."""
-        with Connection.open(self.spark, self.reader_options, self.where) as connection:
-            meta = connection.java.getMetaData()
-            quote = (meta.getIdentifierQuoteString() or "").strip()
-            return self.kind(quote or '"', bool(meta.storesUpperCaseIdentifiers()))
 
     def tables(self) -> list[TableRef]:
         dialect = self.dialect
@@ -293,33 +186,6 @@ class JdbcSource(Source):
             )
         return True
 
-    def partition_column(self, table: SourceTable) -> str | None:
-        """The column whose ranges a table is configured to be read by.
-
-        Raises:
-            TableError: where there is no such column, or its type cannot be cut into ranges.
-        """
-        wanted = self.read_options(table.ref).partition_column
-        if wanted is None:
-            return None
-        where = f"table {self.name}.{table.ref.name}, partition_column"
-        for column in table.schema.fields:
-            if column.name.lower() == wanted.lower():
-                if CursorType.of(column.dataType) in (None, CursorType.STRING):
-                    raise TableError(
-                        f"the column {wanted!r} of type {column.dataType.simpleString()} "
-                        "cannot be cut into ranges",
-                        where=where,
-                        remedy="Choose a number, date or timestamp, or leave it away",
-                    )
-                return column.name
-        raise TableError(
-            f"there is no column {wanted!r}",
-            where=where,
-            remedy=f"{did_you_mean(wanted, table.schema.names)} Its columns: "
-            f"{', '.join(table.schema.names)}".strip(),
-        )
-
     def _schema(self, ref: TableRef, told: Mapping[str, Mapping[str, str | None]]) -> StructType:
         native: Native = ref.native
         where = f"table {self.name}.{ref.name}"
@@ -356,75 +222,11 @@ class JdbcSource(Source):
         # The metadata takes the name for a pattern: `a_b` finds `axb` as well.
         return {row["COLUMN_NAME"] or "": row for row in rows if row["TABLE_NAME"] == native.table}
 
-    def relation(self, native: Native) -> str:
-        """The table's qualified and quoted name."""
-        space = native.catalog if self.dialect.uses_catalogs else native.schema
-        parts = [part for part in (space, native.table) if part]
-        return ".".join(self.dialect.quote(part) for part in parts)
-
-    def reader(
-        self,
-        spark: SparkSession,
-        relation: str,
-        predicates: list[str] | None = None,
-        session: tuple[str, ...] = (),
-        types: Mapping[str, str] | None = None,
-    ) -> DataFrame:
-        """A lazy read of a relation through Spark, one partition for each predicate.
-
-        Args:
-            session: statements that every connection of the read runs first.
-            types: of columns that are not read as the type that Spark would choose.
-        """
-        options = {
-            **self.reader_options,
-            "fetchsize": str(self.options.fetch_size),
-            "preferTimestampNTZ": "true",
-            "pushDownPredicate": "false",
-        }
-        if types:
-            options["customSchema"] = ", ".join(f"{quoted(n)} {kind}" for n, kind in types.items())
-        statements = (*self.session, *session)
-        if statements:
-            options["sessionInitStatement"] = "; ".join(statements)
-        if predicates:
-            return spark.read.jdbc(
-                options.pop("url"), relation, predicates=predicates, properties=options
-            )
-        return spark.read.format("jdbc").options(**options, dbtable=relation).load()
-
-    def read_options(self, ref: TableRef) -> JdbcTableOptions:
-        """How a table is read in parallel."""
-        for name, options in self.options.table_options.items():
-            if name.lower() == ref.name.lower():
-                return options
-        return JdbcTableOptions()
-
     @contextmanager
     def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[JdbcSnapshot]:
-        offset = self._wall_offset()
+        offset = self.wall_offset()
         if not self.dialect.shares_snapshots:
             yield JdbcSnapshot(self, offset)
             return
-        with self.connect() as holder:
-            long = undisturbed(holder)
-            for statement in (*long, "set statement_timeout = 0"):
-                holder.execute(statement)
-            [(pid,)] = holder.rows("select pg_catalog.pg_backend_pid()")
-            holder.java.setAutoCommit(False)
-            holder.execute("set transaction isolation level repeatable read read only")
-            relations = {table.ref.name: self.relation(table.ref.native) for table in tables}
-            refused = hold(holder, relations, self.lock_timeout)
-            with self.connect() as connection:
-                seen = activity(connection, int(pid or 0))
-            found = horizon(holder, seen)
-            [(exported,)] = holder.rows("select pg_catalog.pg_export_snapshot()")
-            yield JdbcSnapshot(self, offset, exported, found, seen.blind, long, refused)
-
-    def _wall_offset(self) -> int:
-        zone = self.options.time_zone
-        if zone is not None:
-            offset = dt.datetime.now(ZoneInfo(zone)).utcoffset()
-            return int(offset.total_seconds()) if offset else 0
-        with Connection.open(self.spark, self.reader_options, self.where) as connection:
-            return self.dialect.wall_offset(connection)
+        with exported(self, tables) as moment:
+            yield JdbcSnapshot(self, offset, moment)

@@ -1,0 +1,105 @@
+"""What the options before a command say, and what every command opens by them."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loader.cli.output import Output
+from loader.errors import SpecError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from loader.runtime.profile import Profile
+    from loader.spec.spec import Spec
+    from loader.sync.pipeline import Pipeline
+
+
+@dataclass
+class Settings:
+    """What the options before a command say."""
+
+    config: Path = Path("loader.yml")
+    form: str = "text"
+    quiet: bool = False
+    debug: bool = False
+    output: Output = field(default_factory=Output)
+    profile: Profile | None = None
+
+    def spec(self) -> Spec:
+        """Reads the spec; from here on its secrets are removed from all output."""
+        from loader.spec.spec import load_spec
+
+        spec = load_spec(self.config)
+        self.output.redact = spec.redactor.redact
+        return spec
+
+
+@contextmanager
+def opened(settings: Settings, spec: Spec | None = None) -> Iterator[Pipeline]:
+    """The spec, its profile and Spark, opened in that order: cheap mistakes are told first."""
+    spec = spec or settings.spec()
+    spark = _session(settings, spec)
+    from loader.sync.pipeline import Pipeline
+
+    yield Pipeline(spec, spark)
+
+
+def _session(settings: Settings, spec: Spec) -> SparkSession:
+    from loader.runtime.profile import load_profile
+    from loader.runtime.setup import problem
+    from loader.runtime.spark import session
+    from loader.sources import connector
+
+    lakes = [spec.destination(source.destinations[0]).lake for source in spec.sources]
+    first = lakes[0]
+    for lake in lakes:
+        if (lake.profile, lake.target) != (first.profile, first.target):
+            raise SpecError(
+                "the sources' destinations name different profiles or targets",
+                where=str(settings.config),
+                remedy="One process has one Spark: put them into two specs",
+            )
+    profile = load_profile(
+        first.profile, first.target, spec.folder, first.profiles_dir, redactor=spec.redactor
+    )
+    if problem() is None:
+        # A mistake in a connector's options is told before Spark takes its seconds to start.
+        for source in spec.sources:
+            source.options(connector(source.path, f"{source.where}.path").options_model)
+    settings.profile = profile
+    spark = session(profile)
+    # Spark logs the stack trace of every failed task; the error that we show says it once.
+    spark.sparkContext.setLogLevel("WARN" if settings.debug else "OFF")
+    return spark
+
+
+@contextmanager
+def stopping(stop: Callable[[], None], spark: SparkSession) -> Iterator[None]:
+    """SIGINT and SIGTERM: running reads are cancelled, nothing further is published.
+
+    A second one ends the process at once, as it would without us.
+    """
+
+    def handle(number: int, frame: object) -> None:
+        stop()
+        signal.signal(number, before[number])
+        # Not here: this thread may be in the midst of a call to the JVM, over the connection
+        # that another call from it would use.
+        threading.Thread(target=spark.sparkContext.cancelAllJobs, daemon=True).start()
+
+    numbers: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
