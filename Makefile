@@ -77,6 +77,7 @@ lint: $(INSTALLED)
 	"$(BIN)/ruff" format --check .
 	"$(BIN)/ruff" check .
 	"$(BIN)/mypy"
+	"$(BIN)/lint-imports" --no-logo
 
 bench: $(DRIVERS) archive
 	"$(BIN)/python" benchmarks/run.py

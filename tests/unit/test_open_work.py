@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 
 from loader.rows.cursor import Cursor, CursorType
-from loader.sources.jdbc.mysql.open_work import Activity, OpenWork, Writer
+from loader.sources.jdbc.open_work import Activity, OpenWork, Writer
 
 NOON = dt.datetime(2026, 3, 1, 12)
 

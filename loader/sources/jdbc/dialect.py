@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from loader.rows.cursor import Cursor, CursorType
 from loader.sources.jdbc.connection import Connection
-from loader.sources.jdbc.mysql.innodb import InnodbLookout
-from loader.sources.jdbc.mysql.open_work import Lookout
+from loader.sources.jdbc.innodb import InnodbLookout
+from loader.sources.jdbc.open_work import Lookout
 
 
 class Dialect:

@@ -1,7 +1,7 @@
 """Rows below a window that the last sync may not have seen: what every database is asked of them.
 
 PostgreSQL knows who wrote a row (:mod:`loader.sources.jdbc.postgresql.late_rows`); others tell what
-was open while a table was read (:mod:`loader.sources.jdbc.mysql.late_work`).
+was open while a table was read (:mod:`loader.sources.jdbc.late_work`).
 """
 
 from __future__ import annotations

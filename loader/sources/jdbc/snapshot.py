@@ -26,7 +26,7 @@ from loader.sources.jdbc.contents import JdbcContents, compared
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.doubtful import Doubt, finite
 from loader.sources.jdbc.late import Late
-from loader.sources.jdbc.mysql.late_work import LateWork
+from loader.sources.jdbc.late_work import LateWork
 from loader.sources.jdbc.native import Native
 from loader.sources.jdbc.partitions import balanced, largest_share, partition_count, slices
 from loader.sources.jdbc.postgresql.exported import Exported

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from loader.runtime.database_errors import DatabaseError
 from loader.sources.jdbc.connection import Connection
-from loader.sources.jdbc.mysql.open_work import Activity, Lookout, Writer
+from loader.sources.jdbc.open_work import Activity, Lookout, Writer
 
 _KEPT_SECONDS = 5.0
 _RENEWED_SECONDS = 0.105

@@ -8,7 +8,7 @@ from loader.rows.cursor import Cursor
 from loader.sources import SourceTable, Window
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.late import WITHIN, Moment
-from loader.sources.jdbc.mysql.open_work import Activity, Lookout, OpenWork
+from loader.sources.jdbc.open_work import Activity, Lookout, OpenWork
 
 
 class LateWork:

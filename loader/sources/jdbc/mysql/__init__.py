@@ -1,1 +1,0 @@
-"""The ways of MariaDB and MySQL: the work that is open while a table is read."""
