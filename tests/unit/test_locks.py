@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from loader import names
 from loader.errors import SpecError
-from loader.lake.lake import locks
+from loader.lake import locks
 
 
 @pytest.fixture
