@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from loader.errors import SpecError
-from loader.spec import load_spec, plugins
+from loader.spec import plugins
+from loader.spec.spec import load_spec
 from loader.state.opening import open_state
 from tests.services import Database, Redis
 from tests.sync.project import Project
