@@ -1,0 +1,103 @@
+"""docs/incremental.md is executed: after each step, raw, snapshot and history are what it says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from tests.dbt.dbtproject import DbtProject
+from tests.services import Database
+from tests.sync.project import Project
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "incremental.md").read_text("utf-8")
+FOUND = {
+    "Raw": "select {} from raw.kings order by _cq_batch, _cq_seq",
+    "Snapshot": "select {} from mart.kings_latest order by name",
+    "History": "select {} from mart.kings_history order by name, valid_from, _cq_batch",
+}
+
+
+class Page:
+    """What the page does and says, in its order."""
+
+    def __init__(self, project: Project, database: Database, folder: Path) -> None:
+        self.project, self.database = project, database
+        self.mart = f"mart_{project.schema.removeprefix('raw_')}"
+        self.dbt = DbtProject(
+            project.spark, folder, schema=self.mart, raw_schema=project.schema, name="kings"
+        )
+        self.dbt.write(
+            "models/sources.yml",
+            {
+                "sources": [
+                    {"name": "shop", "schema": project.schema, "tables": [{"name": "kings"}]}
+                ]
+            },
+        )
+        self.ran: list[dict[str, Any]] = []
+
+    def follow(self) -> int:
+        """Runs the page from top to bottom; returns how many tables it compared."""
+        compared = 0
+        blocks = r"```(\w+)\n(.*?)```|^(Raw|Snapshot|History):\n\n((?:\|[^\n]*\n)+)"
+        for kind, text, name, table in re.findall(blocks, PAGE, flags=re.DOTALL | re.MULTILINE):
+            if name:
+                self.compare(name, table)
+                compared += 1
+            elif kind == "bash":
+                self.commands(text)
+            elif "{{" in text:
+                self.models(text)
+            else:
+                self.database.execute(*(one for one in text.split(";") if one.strip()))
+        return compared
+
+    def models(self, text: str) -> None:
+        """Writes the models; the tables are in the source by now, so the spec as well."""
+        for path, body in re.findall(
+            r"-- (models/\w+\.sql)\n(.*?)(?=\n-- models|\Z)", text, re.DOTALL
+        ):
+            self.dbt.write(path, body)
+        options = {"kings": {"cursor_field": "updated_at"}}
+        self.project.jdbc(self.database, ["kings"], table_options=options)
+
+    def commands(self, text: str) -> None:
+        """Runs the commands as a user would."""
+        for line in text.strip().splitlines():
+            program, *arguments = line.split()
+            if program == "loader":
+                ran = self.project.loader(*arguments)
+                assert ran.code == 0, ran.text
+                if arguments == ["run"]:
+                    self.ran.append(ran.table("shop.kings"))
+            else:
+                told = self.dbt.run(*arguments, "--select", "package:kings")
+                assert {one.status for one in told.values()} == {"success"}, told
+
+    def compare(self, name: str, table: str) -> None:
+        """Holds a table of the page against the real one, in the page's columns."""
+        head, _, *lines = (
+            [cell.strip() for cell in line.strip("|").split("|")]
+            for line in table.strip().splitlines()
+        )
+        texts = ", ".join(f"cast({column} as string)" for column in head)
+        sql = FOUND[name].format(texts).replace("mart.", f"{self.mart}.")
+        rows = [[_shown(text) for text in row] for row in self.project.rows(sql)]
+        for told, found in zip(lines, rows, strict=False):
+            for i, cell in enumerate(told):
+                if cell.startswith("time of") and found[i]:
+                    told[i] = found[i]
+        assert rows == lines, f"{name} after {len(self.ran)} syncs"
+
+
+def _shown(text: str | None) -> str:
+    """A value as the page writes it: a midnight as its day."""
+    return (text or "").removesuffix(" 00:00:00")
+
+
+def test_the_page_is_true(project: Project, postgres_database: Database, tmp_path: Path) -> None:
+    page = Page(project, postgres_database, tmp_path / "kings")
+    assert page.follow() == 9
+    counted = [(one["read"], one["appended"], one["redelivered"]) for one in page.ran]
+    assert counted == [(2, 2, 0), (2, 1, 1), (3, 2, 1), (1, 0, 1)]
