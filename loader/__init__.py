@@ -1,5 +1,22 @@
-"""Strandline's loader: incremental append from databases and files into Iceberg tables."""
+"""Strandline's loader: incremental append from databases and files into Iceberg tables.
+
+The command line is the interface. Programs that embed the loader may import
+
+- :func:`loader.spec.spec.load_spec`, :class:`loader.sync.pipeline.Pipeline` and
+  :class:`loader.sync.watch.Watch`: a run, and what it tells; the logger ``loader`` tells the same,
+- :mod:`loader.sources` (``Source``, ``Snapshot``): a connector of your own,
+- :mod:`loader.state` (``StateBackend``) and :mod:`loader.testing`: a state backend of your own, and
+  the tests that it has to pass,
+- :mod:`loader.errors`: what all of them raise.
+
+Everything else may change without notice.
+"""
 
 from __future__ import annotations
 
+import logging
+
 __version__ = "0.1.0"
+
+# A library says nothing by itself; whoever embeds it adds a handler.
+logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
 
 
 Work = Callable[[Plan, Lease, Snapshot, Stores, Watch, str], SyncRecord | None]
+
+
+_log = logging.getLogger("loader")
 
 
 @dataclass(frozen=True)
@@ -161,6 +165,7 @@ class Pipeline:
             SpecError: where a selection matches nothing.
         """
         run_id = uuid.uuid4().hex[:12]
+        watch.redact = self.spec.redactor.redact
         warm_up(self.spark)
         parts = self.planned(select, full_refresh)
         leases: list[Lease] = []
@@ -264,6 +269,9 @@ class Pipeline:
                 held.acquire()
             stores = replace(self.stores(source, own_session=True), confirm=held.confirm)
             record = work(planned, held, snapshot, stores, watch, run_id)
+            if record is not None:
+                rows = record.rows_appended or 0
+                _log.info("%s: %s, %s rows appended", planned.name, record.status, rows)
             return Outcome(planned.name, record)
         except Exception as error:
             return self._failed(source, planned.lake_table, error, run_id, planned, started)
@@ -281,6 +289,7 @@ class Pipeline:
     ) -> Outcome:
         name = f"{source.name}.{table}"
         found = self.cleared(error, f"table {name}")
+        _log.error("%s: %s", name, found)
         record = SyncRecord(
             run_id=run_id,
             source_name=source.name,

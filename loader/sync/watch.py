@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 from loader.errors import TableError
+
+_log = logging.getLogger("loader")
 
 
 class Listener(Protocol):
@@ -32,11 +36,18 @@ class Steps(Protocol):
 
 
 class Watch:
-    """Passes progress on, and holds the flag that stops a run before its next publish."""
+    """Passes progress on, and holds the flag that stops a run before its next publish.
+
+    The logger ``loader`` is told, too: phases at the level DEBUG, warnings at WARNING.
+
+    Attributes:
+        redact: removes secrets from what is logged; a run sets it to its spec's.
+    """
 
     def __init__(self, listener: Listener | None = None, steps: Steps | None = None) -> None:
         self.listener = listener or _Silence()
         self.steps = steps
+        self.redact: Callable[[str], str] = str
         self.stopped = threading.Event()
 
     def reached(self, step: str, table: str) -> None:
@@ -47,10 +58,12 @@ class Watch:
     def phase(self, table: str, phase: str, rows: int | None = None) -> None:
         """A table entered a phase."""
         self.proceed(table)
+        _log.debug("%s: %s", table, phase)
         self.listener.phase(table, phase, rows)
 
     def warn(self, table: str, text: str) -> None:
         """Something a user should know."""
+        _log.warning("%s: %s", table, self.redact(text))
         self.listener.warn(table, text)
 
     def proceed(self, table: str) -> None:

@@ -14,6 +14,13 @@ from tests.services import Database
 from tests.sync.project import Project
 
 ROOT = Path(__file__).resolve().parents[2]
+LISTENING = """\
+import logging
+from loader.cli import main
+logging.basicConfig(format="heard %(levelname)s %(message)s")
+logging.getLogger("loader").setLevel("DEBUG")
+main()
+"""
 SECRETS = {
     "password": "s3cr3t-p4ss/w:ord@1",
     "user": "s3cr3t_user",
@@ -57,8 +64,9 @@ def test_nothing_that_is_printed_or_kept_holds_a_secret(
     project.add("shop", "jdbc", ["fine", "leaks"], own)
     password = SECRETS["password"] + ("-wrong" if wrong else "")
     options = ["--log-format", form, *(["--debug"] if debug else [])]
+    program = ["-c", LISTENING] if debug else ["-m", "loader"]
     done = subprocess.run(
-        [sys.executable, "-m", "loader", *options, "run"],
+        [sys.executable, *program, *options, "run"],
         cwd=project.folder,
         env={
             **os.environ,
@@ -74,6 +82,7 @@ def test_nothing_that_is_printed_or_kept_holds_a_secret(
     told = done.stdout + done.stderr
     assert ("password authentication failed" if wrong else "the password is") in told
     assert ("Traceback" in told) == debug
+    assert ("heard ERROR shop.leaks: " in told) == debug
     kept = [
         str(row)
         for table in ("_cq_syncs", "_cq_state")
