@@ -99,7 +99,7 @@ class Cursor:
         """
         text = text if type_ is CursorType.STRING else text.strip()
         if type_ is CursorType.INTEGER:
-            if not re.fullmatch(r"[+-]?\d+", text):
+            if not re.fullmatch(r"[+-]?[0-9]+", text):
                 raise ValueError(f"{text!r} is not an integer")
             return cls(str(int(text)), type_)
         if type_ is CursorType.DECIMAL:
@@ -166,9 +166,12 @@ class Cursor:
         if self.type.is_time and lookback.seconds is not None:
             span = dt.timedelta(seconds=lookback.seconds)
             if self.type is CursorType.DATE:
-                days = -(-span // dt.timedelta(days=1))
-                return Cursor((self.order - dt.timedelta(days=days)).isoformat(), self.type)
-            return Cursor(_datetime_text(self.order - span), self.type)
+                span = dt.timedelta(days=-(-span // dt.timedelta(days=1)))
+            # not below the first day of the calendar: the year 1 is many a default
+            first = dt.date.min if self.type is CursorType.DATE else dt.datetime.min
+            lower = self.order - min(span, self.order - first)
+            text = lower.isoformat() if self.type is CursorType.DATE else _datetime_text(lower)
+            return Cursor(text, self.type)
         if self.type.is_number and lookback.steps is not None:
             return Cursor.parse(str(self.order - lookback.steps), self.type)
         raise TableError(

@@ -1,0 +1,116 @@
+"""Cursor values: text in, the same value out; never above what the source has."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loader.duration import Lookback
+from loader.errors import TableError
+from loader.rows.cursor import Cursor, CursorType, later
+
+moments = st.datetimes(dt.datetime(1, 1, 2), dt.datetime(9999, 12, 30))
+zones = st.integers(-14 * 60, 14 * 60)
+VALUES = {
+    CursorType.INTEGER: st.integers().map(str),
+    CursorType.DECIMAL: st.decimals(allow_nan=False, allow_infinity=False).map(str),
+    CursorType.DOUBLE: st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    CursorType.DATE: st.dates().map(str),
+    CursorType.TIMESTAMP: moments.map(str),
+    CursorType.TIMESTAMPTZ: moments.map(str),
+    CursorType.STRING: st.text(),
+}
+texts = st.sampled_from(list(VALUES)).flatmap(lambda t: st.tuples(VALUES[t], st.just(t)))
+
+
+@given(texts)
+def test_what_was_stored_is_read_again(given: tuple[str, CursorType]) -> None:
+    once = Cursor.parse(*given)
+    assert Cursor.parse(once.text, once.type) == once
+
+
+@given(st.sampled_from(list(VALUES)).flatmap(lambda t: st.tuples(st.just(t), VALUES[t], VALUES[t])))
+def test_the_later_of_two_is_the_one_that_orders_higher(
+    given: tuple[CursorType, str, str],
+) -> None:
+    type_, left, right = given
+    a, b = Cursor.parse(left, type_), Cursor.parse(right, type_)
+    found = later(a, b)
+    assert found == b if type_ is CursorType.STRING else found in (a, b)
+    if type_ is not CursorType.STRING:
+        assert found is not None
+        assert found.order == max(a.order, b.order)
+    assert later(a, None) == later(None, a) == a
+
+
+@given(moments, st.integers(0, 999), zones)
+def test_a_moment_is_floored_and_brought_to_utc(
+    moment: dt.datetime, nanos: int, minutes: int
+) -> None:
+    """A cursor above its row would have the next window begin above rows that are not read."""
+    sign = "-" if minutes < 0 else "+"
+    zone = f"{sign}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
+    text = moment.isoformat(sep=" ", timespec="microseconds")
+    cursor = Cursor.parse(f"{text}{nanos:03}{zone}", CursorType.TIMESTAMPTZ)
+    assert cursor.order == moment - dt.timedelta(minutes=minutes)
+    assert Cursor.is_finer(f"{text}{nanos:03}", CursorType.TIMESTAMPTZ) == (nanos > 0)
+    wall = Cursor.parse(f"{text}{nanos:03}", CursorType.TIMESTAMP)
+    assert wall.order == moment
+    assert wall.next_microsecond is not None
+    assert wall.next_microsecond.order > moment
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=30))
+def test_a_decimal_is_never_rounded(value: Decimal) -> None:
+    assert Cursor.parse(str(value), CursorType.DECIMAL).order == value
+
+
+@given(moments | st.datetimes(max_value=dt.datetime(9, 1, 1)), st.integers(0, 10_000 * 86_400))
+def test_a_lookback_goes_back_as_far_as_the_calendar(moment: dt.datetime, seconds: int) -> None:
+    back = Lookback.parse(f"{seconds} seconds")
+    for type_, value in (
+        (CursorType.TIMESTAMP, moment),
+        (CursorType.TIMESTAMPTZ, moment),
+        (CursorType.DATE, moment.date()),
+    ):
+        cursor = Cursor.parse(str(value), type_)
+        lower = cursor.minus(back)
+        assert lower.order <= cursor.order
+        first = dt.date.min if type_ is CursorType.DATE else dt.datetime.min
+        whole = -(-seconds // 86_400) * 86_400 if type_ is CursorType.DATE else seconds
+        room = (cursor.order - first) // dt.timedelta(seconds=1)
+        assert lower.order == (first if whole > room else value - dt.timedelta(seconds=whole))
+
+
+@pytest.mark.parametrize(
+    ("type_", "text"),
+    [
+        (CursorType.INTEGER, "1.0"),
+        (CursorType.INTEGER, "١"),
+        (CursorType.DECIMAL, "NaN"),
+        (CursorType.DECIMAL, "one"),
+        (CursorType.DOUBLE, "inf"),
+        (CursorType.DATE, "2025-13-01"),
+        (CursorType.TIMESTAMP, "now"),
+    ],
+)
+def test_what_is_no_value_is_refused(type_: CursorType, text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        Cursor.parse(text, type_)
+
+
+@pytest.mark.parametrize(
+    ("type_", "text", "back"),
+    [
+        (CursorType.STRING, "a", "1"),
+        (CursorType.INTEGER, "1", "1 day"),
+        (CursorType.DATE, "2025-01-01", "1"),
+    ],
+)
+def test_a_lookback_of_another_kind_is_refused(type_: CursorType, text: str, back: str) -> None:
+    with pytest.raises(TableError, match="does not fit a cursor of type"):
+        Cursor.parse(text, type_).minus(Lookback.parse(back))
