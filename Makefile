@@ -1,5 +1,6 @@
 # Every target works on a fresh clone with nothing but Python 3.10 to 3.12 on the machine.
 #   make demo     an embedded shop database, synced and built three times
+#   make picture  the same, drawn into docs/demo.svg for the README
 #   make test-fast    what to run before each commit: lint, the tests that need neither Spark
 #                 nor a server, and one real sync and build
 #   make test     all tests, against real PostgreSQL, MariaDB and Redis servers that the
@@ -35,7 +36,7 @@ INSTALLED := $(VENV)/.installed
 DRIVERS := $(VENV)/.drivers
 PEERS := $(VENV)-peers
 
-.PHONY: help install archive demo test test-fast lint bench bench-cold bench-correctness audit sbom nemesis clean
+.PHONY: help install archive demo picture test test-fast lint bench bench-cold bench-correctness audit sbom nemesis clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -66,6 +67,10 @@ archive: $(INSTALLED)
 
 demo: $(INSTALLED) archive
 	"$(BIN)/python" demo/run.py
+
+# The README's picture: what the demo tells. A test holds it against a fresh one.
+picture: $(INSTALLED) archive
+	"$(BIN)/python" demo/run.py --picture docs/demo.svg
 
 test: $(DRIVERS) archive
 	eval '$(PYTEST) --durations 10 --durations-min 1' "$(TESTS)"

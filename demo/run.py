@@ -1,5 +1,8 @@
 """`make demo`: a shop's database, synced into a lakehouse three times, built and checked.
 
+    python demo/run.py                            tells it
+    python demo/run.py --picture docs/demo.svg    also draws what it told (`make picture`)
+
 Everything happens in one process, in one folder (`.strandline/demo`, or STRANDLINE_DEMO) that is
 made anew each time. What it says it checks first; it ends with 1 where something is otherwise.
 """
@@ -43,6 +46,8 @@ def main() -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    if sys.argv[1:2] == ["--picture"]:
+        screen.picture(Path(sys.argv[2]))
     _look_around(screen, folder, time.monotonic() - began)
     return 0
 

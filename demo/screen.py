@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -12,6 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 _WIDTH = 100
+_PICTURED = (4, 5)
+"""The steps that the README's picture shows: an evening's changes, and the sync that finds them."""
 
 
 class NotAsClaimed(Exception):
@@ -28,14 +32,24 @@ class Screen:
         terminal = Console(highlight=False)
         width = min(terminal.width, _WIDTH) if terminal.is_terminal else _WIDTH
         self._console = Console(highlight=False, width=width)
+        self._drawn = Console(
+            highlight=False, width=_WIDTH, record=True, file=io.StringIO(), force_terminal=True
+        )
         self._step = 0
 
     def _print(self, shown: RenderableType) -> None:
+        if self._step in _PICTURED:
+            self._drawn.print(shown)
         # rich fills lines with spaces up to the width of what they belong to.
         with self._console.capture() as captured:
             self._console.print(shown)
         for line in captured.get().splitlines():
             print(line.rstrip(), flush=True)
+
+    def picture(self, path: Path) -> None:
+        """Writes the steps that tell most as an SVG."""
+        # a fixed id: else each picture of the same words would be another file
+        self._drawn.save_svg(str(path), title="make demo", unique_id="demo", clear=False)
 
     def title(self, text: str) -> None:
         """The first line."""
@@ -43,8 +57,8 @@ class Screen:
 
     def step(self, text: str) -> None:
         """A numbered heading."""
-        self._step += 1
         self._print("")
+        self._step += 1
         self._print(Text(f"{self._step}. {text}", style="bold cyan"))
 
     def say(self, text: str) -> None:

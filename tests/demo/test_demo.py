@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -28,11 +30,12 @@ STORY = (
 def test_the_demo_tells_its_story_and_touches_no_tracked_file(tmp_path: Path) -> None:
     clone = _clone(tmp_path / "a clone")
     left = clone / ".strandline" / "demo"
+    picture = clone / ".strandline" / "picture.svg"
     _left_by_a_killed_run(left)
     before = _contents(clone)
 
     ran = subprocess.run(
-        [sys.executable, str(clone / "demo" / "run.py")],
+        [sys.executable, str(clone / "demo" / "run.py"), "--picture", str(picture)],
         cwd=tmp_path,  # started from another folder
         env=_environment(),
         capture_output=True,
@@ -49,6 +52,7 @@ def test_the_demo_tells_its_story_and_touches_no_tracked_file(tmp_path: Path) ->
     assert _contents(clone) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a clone"]
     assert not (left / "warehouse" / "debris").exists()
+    assert _words(picture) == _words(ROOT / "docs" / "demo.svg"), "draw it anew: make picture"
 
 
 def test_a_folder_that_is_not_the_demos_is_left_alone(tmp_path: Path) -> None:
@@ -64,6 +68,12 @@ def test_a_folder_that_is_not_the_demos_is_left_alone(tmp_path: Path) -> None:
     assert ran.returncode == 1
     assert "is not the demo's" in " ".join(ran.stdout.split())
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+def _words(picture: Path) -> list[str]:
+    """What a picture says, line by line."""
+    svg = picture.read_text(encoding="utf-8")
+    return [html.unescape(text) for text in re.findall(r"<text[^>]*>([^<]*)</text>", svg)]
 
 
 def _clone(folder: Path) -> Path:
