@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loader.maintenance import turns
+from loader.maintenance import footprint, turns
 from tests.maintenance.shop import CHANGED, ORDERS, Shop
 from tests.services import Database
 from tests.sync.project import Project
@@ -96,6 +96,20 @@ def test_a_dry_run_tells_and_changes_nothing(shop: Shop, warehouse: Path) -> Non
     assert (preview["rows"], preview["rows_to_remove"]) == (ROWS, ROWS - ORDERS - CHANGED)
     assert preview["snapshots_to_expire"] == 4
     assert {path for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_metadata_tell_of_a_table_what_queries_count(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, lake = f"{shop.project.schema}.orders", shop.project.lake()
+    shop.project.spark.sql(
+        f"alter table {table} set tblproperties ('write.delete.mode' = 'merge-on-read')"
+    )
+    shop.project.spark.sql(f"delete from {table} where id = 1 and _cq_batch = 1")
+    told = footprint.footprint(lake, "orders")
+    assert (told.rows, told.files) == (ROWS - 1, 6)  # a file for each batch, and one of deletes
+    monkeypatch.setattr(footprint, "_TOTALS", (*footprint._TOTALS, "what no commit says"))
+    assert footprint.footprint(lake, "orders") == told
 
 
 def test_versions_of_the_last_days_stay(shop: Shop) -> None:

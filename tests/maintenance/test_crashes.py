@@ -93,7 +93,8 @@ def test_a_crash_at_each_step(
     assert (shop.latest(), shop.head()) == (latest, head)
     shop.proven(by=ACCOUNTED)
     assert shop.project.run().table("shop.orders")["status"] == "nothing new"
-    shop.compact(*COMPACT[1:], *ORDERS_ONLY)
+    freed = shop.freed(shop.compact(*COMPACT[1:], *ORDERS_ONLY))
+    assert (freed["rows_before"], freed["rows_after"]) == (LEFT if gone else rows, LEFT)
     assert len(shop.versions()) == LEFT
     assert (shop.latest(), shop.head()) == (latest, head)
     assert shop.project.snapshots("orders") == 1
