@@ -6,10 +6,11 @@
         an entry under `dispatch` (see the README) for dbt to find this macro.
     -#}
     {%- set schema = relation.schema -%}
-    {%- if "." in schema or not strandline.is_iceberg_catalog() -%}
+    {%- set catalog = "spark.sql.catalog." ~ run_query("select current_catalog()").columns[0].values()[0] -%}
+    {%- if "." in schema or not strandline.is_iceberg_catalog(catalog) -%}
         {{ return(dbt.spark__list_relations_without_caching(relation)) }}
     {%- endif -%}
-    {%- do strandline.check_warehouse() -%}
+    {%- do strandline.check_warehouse(catalog) -%}
     {%- set found = run_query("show schemas like " ~ strandline.text_literal(schema)) -%}
     {%- if schema | lower not in found.columns[0].values() | map("lower") | list -%}
         {{ return([]) }}
@@ -25,19 +26,18 @@
 {%- endmacro %}
 
 
-{% macro is_iceberg_catalog() -%}
-    {%- set catalog = run_query("select current_catalog()").columns[0].values()[0] -%}
-    {%- set implementation = run_query("set spark.sql.catalog." ~ catalog).columns[1].values()[0] -%}
+{% macro is_iceberg_catalog(setting) -%}
+    {#- By the name of the catalog's setting, `spark.sql.catalog.<name>`. -#}
+    {%- set implementation = run_query("set " ~ setting).columns[1].values()[0] -%}
     {{ return(implementation == "org.apache.iceberg.spark.SparkCatalog") }}
 {%- endmacro %}
 
 
-{% macro check_warehouse() -%}
+{% macro check_warehouse(setting) -%}
     {#-
         Iceberg writes a catalog's warehouse into the paths of each table's metadata. A relative one
         would be another folder for each process that is started elsewhere.
     -#}
-    {%- set setting = "spark.sql.catalog." ~ run_query("select current_catalog()").columns[0].values()[0] -%}
     {%- set warehouse = run_query("set " ~ setting ~ ".warehouse").columns[1].values()[0] -%}
     {%- if modules.re.match("/|[A-Za-z][A-Za-z0-9+.-]*:|<undefined>", warehouse) is none
         and run_query("set " ~ setting ~ ".type").columns[1].values()[0] in ("hadoop", "jdbc") -%}

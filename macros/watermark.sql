@@ -76,8 +76,8 @@
 
 
 {% macro has_columns(relation, names) -%}
-    {%- set present = strandline.column_names(relation) if names else [] -%}
-    {{ return(names | reject("in", present) | list == []) }}
+    {%- set present = strandline.query_types("select * from " ~ relation) if names else {} -%}
+    {{ return(names | map("lower") | reject("in", present) | list == []) }}
 {%- endmacro %}
 
 

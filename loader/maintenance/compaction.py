@@ -37,7 +37,8 @@ READ_BY_LOADERS = dt.timedelta(hours=1)
 
 
 _FEW = 5
-"""Of fewer data files, Iceberg rewrites none but those with deleted rows, and large ones."""
+"""Of fewer data files, Iceberg rewrites none but those with deleted rows, and large ones; fewer
+manifests cost a reader nothing that is worth a commit."""
 
 _ROW_GROUP = "write.parquet.row-group-size-bytes"
 _ROW_GROUP_BYTES = 4 * 1024 * 1024  # smaller ones: many splits, and a long footer for each look
@@ -230,7 +231,7 @@ def rewrite(lake: Lake, table: str, order: str = "", where: str = "") -> None:
         _call(lake, "rewrite_position_delete_files", table, options={"rewrite-all": "true"})
     handle = lake.handle(table)
     current = handle.currentSnapshot()
-    if current is not None and len(current.allManifests(handle.io())) > 1:
+    if current is not None and len(current.allManifests(handle.io())) >= _FEW:
         _call(lake, "rewrite_manifests", table)
 
 

@@ -9,6 +9,8 @@ from py4j.protocol import Py4JJavaError
 
 from loader.lake.lake import Lake
 
+_TOTALS = ("total-records", "total-data-files", "total-delete-files", "total-files-size")
+
 
 @dataclass(frozen=True)
 class Footprint:
@@ -34,26 +36,52 @@ class Footprint:
 
 
 def footprint(lake: Lake, table: str) -> Footprint:
-    """Measures a table, by its metadata where Iceberg can."""
+    """Measures a table, by its metadata where they tell."""
+    handle = lake.handle(table)
+    rows, files, size = _current(lake, table, handle)
+    snapshots = len(handle.snapshots())
+    referred, stored = files, size
+    if snapshots > 1 or (snapshots and not files):
+        [row] = lake.spark.sql(
+            "select count(*) as files, coalesce(sum(file_size_in_bytes), 0) as bytes from "
+            f"(select distinct file_path, file_size_in_bytes from {lake.name(table)}.all_files)"
+        ).collect()
+        referred, stored = int(row["files"]), int(row["bytes"])
+    strays = 0
+    there = _listed(lake, table)
+    if there is not None:
+        stored, strays = there[0], max(there[1] - referred, 0)
+    return Footprint(rows, files, size, stored, snapshots, strays)
+
+
+def _current(lake: Lake, table: str, handle: Any) -> tuple[int, int, int]:
+    """Rows, files and bytes of what a table says now.
+
+    Each commit's summary tells them, but for rows that delete files take away; and but for a
+    commit of an engine that writes no totals.
+    """
+    current = handle.currentSnapshot()
+    if current is None:
+        return 0, 0, 0
     name = lake.name(table)
+    summary = current.summary()
+    said = [summary.get(total) for total in _TOTALS]
+    if None not in said:
+        rows, data, deletes, size = map(int, said)
+        if deletes:
+            [row] = lake.spark.sql(f"select count(*) as rows from {name}").collect()
+            rows = int(row["rows"])
+        return rows, data + deletes, size
     [row] = lake.spark.sql(
         f"""
         select
             (select count(*) from {name}) as rows,
-            (select count(*) from {name}.files) as files,
-            (select coalesce(sum(file_size_in_bytes), 0) from {name}.files) as bytes,
-            (
-                select struct(count(*) as files, coalesce(sum(file_size_in_bytes), 0) as bytes)
-                from (select distinct file_path, file_size_in_bytes from {name}.all_files)
-            ) as referred,
-            (select count(*) from {name}.snapshots) as snapshots
+            count(*) as files,
+            coalesce(sum(file_size_in_bytes), 0) as bytes
+        from {name}.files
         """
     ).collect()
-    stored, strays = int(row["referred"]["bytes"]), 0
-    there = _listed(lake, table)
-    if there is not None:
-        stored, strays = there[0], max(there[1] - int(row["referred"]["files"]), 0)
-    return Footprint(row["rows"], row["files"], row["bytes"], stored, row["snapshots"], strays)
+    return int(row["rows"]), int(row["files"]), int(row["bytes"])
 
 
 def _listed(lake: Lake, table: str) -> tuple[int, int] | None:

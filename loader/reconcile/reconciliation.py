@@ -116,7 +116,9 @@ class Reconciliation:
             lake.spark, plan.table, plan.key, wanted, unique=plan.authoritative
         )
         reconciled = Reconciled(lake)
-        last = reconciled.last(plan.source, plan.lake_table, self.buckets)
+        last = {}
+        if self.per_run is not None:  # else all are due
+            last = reconciled.last(plan.source, plan.lake_table, self.buckets)
         chosen = due(last, self.buckets, self.per_run)
         buckets, share = [Bucket(number, 0, 0, ()) for number in chosen], None
         comparison = Comparison(plan, lake, contents, wanted, attempt.snapshot.tells_deletes)

@@ -60,7 +60,7 @@
     {#- SQL without its comments and line breaks, which say nothing: but for those of union_raw(), which name tables. -#}
     {{ return(modules.re.sub(
         "(`[^`]*`|'(?:\\\\.|[^'\\\\])*'|\"(?:\\\\.|[^\"\\\\])*\"|/\\* (?:end of )?union_raw.*?\\*/)"
-        ~ "|(?:--[^\\n]*|/\\*.*?\\*/|\\s)+",
+        ~ "|(?:--[^\\n]*|/\\*(?! (?:end of )?union_raw).*?\\*/|\\s)+",
         "\\1 ",
         sql,
         flags=modules.re.DOTALL

@@ -19,9 +19,10 @@ ledger-recorded    the ledger row; the lock's record is still there
 unlocked           the lock's record is gone
 =================  ==============================================================================
 
-`recovered`, `windowed` and `extracted` add nothing to `locked`, so they cost a table, not a
-crash. A table alone differs only where it is the lake's first: then state table and ledger are
-new, too. That is asked at the steps on both sides of each of their first commits.
+A kill leaves all that the steps before it have made durable. So `extracted` stands for `windowed`,
+and in a first sync for `locked` as well. A table alone differs only where it is the lake's first:
+then state table and ledger are new, too. That is asked at the steps on both sides of each of their
+first commits.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ SECOND = (shop.FIRST, shop.ADDED + shop.UPDATED)
 RECOVERING = ("recovered-state", "recovered")
 """Reached with something to do only after another crash."""
 
+LATER = [step for step in STEPS if step != "windowed"]
+FIRSTS = [step for step in LATER if step != "locked"]
+
 
 def _killed(worker: Worker, project: Project, places: dict[str, str]) -> None:
     """Dies when each of these tables stands at its step."""
@@ -54,10 +58,10 @@ def _killed(worker: Worker, project: Project, places: dict[str, str]) -> None:
 def test_killed_at_every_step_of_a_first_and_of_an_incremental_sync(
     project: Project, postgres_database: Database, workers: Workers
 ) -> None:
-    """No gap, no torn batch, no double: of 22 tables, each at a step of its own."""
+    """No gap, no torn batch, no double: of 19 tables, each at a step of its own."""
     victims = [workers.take(), workers.take()]
-    first = {f"first_{step.replace('-', '_')}": step for step in STEPS}
-    later = {f"later_{step.replace('-', '_')}": step for step in STEPS}
+    first = {f"first_{step.replace('-', '_')}": step for step in FIRSTS}
+    later = {f"later_{step.replace('-', '_')}": step for step in LATER}
     shop.create(postgres_database, [*first, *later])
     shop.configure(project, postgres_database, list(later))
     project.run("--concurrency", "4")

@@ -7,10 +7,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from decimal import Decimal
 from typing import Any
 
 from pyspark.sql import SparkSession
+
+from tests.dbt.icebergrows import IcebergRows
 
 STATE_COLUMNS = "key string, value string, version bigint, updated_at timestamp"
 LEDGER_COLUMNS = (
@@ -89,7 +90,7 @@ class RawSchema:
         Args:
             state: what the commit says of the state that became true with it.
         """
-        target = self.spark.table(f"{self.schema}.{table}")
+        target = IcebergRows(self.spark, f"{self.schema}.{table}")
         metas = (
             {
                 **row,
@@ -103,16 +104,13 @@ class RawSchema:
             }
             for seq, row in enumerate(rows)
         )
-        values = [_coerced(meta, target.columns) for meta in metas]
-        frame = self.spark.createDataFrame(values, target.schema).coalesce(1)
-        writer = frame.writeTo(f"{self.schema}.{table}").option(
-            "snapshot-property.strandline.batch", str(batch)
-        )
+        values = [[meta.get(name) for name in target.columns] for meta in metas]
+        summary = {"strandline.batch": str(batch)}
         if state is not None:
-            writer.option("snapshot-property.strandline.state", json.dumps(state))
+            summary["strandline.state"] = json.dumps(state)
             sync = {"source_name": "shop", "table_name": table}
-            writer.option("snapshot-property.strandline.sync", json.dumps(sync))
-        writer.append()
+            summary["strandline.sync"] = json.dumps(sync)
+        target.append(values, summary)
 
     def states(self, table: str, values: Iterable[tuple[int | None, Any]]) -> None:
         """Appends state rows (version, value); a string is stored as it is, JSON or not."""
@@ -141,7 +139,7 @@ class RawSchema:
 
     def sync_rows(self, table: str, entries: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
         """What :meth:`syncs` appends."""
-        names = self.spark.table(f"{self.schema}.{self.syncs_table}").columns
+        names = [column.split()[0] for column in LEDGER_COLUMNS.split(", ")]
         rows = []
         for run, entry in enumerate(entries, start=1):
             row = {
@@ -165,13 +163,4 @@ class RawSchema:
         """Appends rows as they are, in one commit."""
         if not rows:
             return
-        name = f"{self.schema}.{table}"
-        frame = self.spark.createDataFrame(rows, self.spark.table(name).schema)
-        frame.coalesce(1).writeTo(name).append()
-
-
-def _coerced(row: Row, columns: Sequence[str]) -> tuple[Any, ...]:
-    return tuple(
-        Decimal(row[name]) if name == "amount" and isinstance(row.get(name), str) else row.get(name)
-        for name in columns
-    )
+        IcebergRows(self.spark, f"{self.schema}.{table}").append(rows)

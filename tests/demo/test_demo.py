@@ -106,8 +106,10 @@ def _contents(clone: Path) -> dict[str, str]:
 
 
 def _environment() -> dict[str, str]:
-    # A zone far away, as the whole suite has it; and what a user may have exported.
+    # A zone far away and a JVM for short work, as the whole suite has them; and what a user may
+    # have exported.
     return {
+        "SPARK_SUBMIT_OPTS": os.environ["SPARK_SUBMIT_OPTS"],
         "PATH": os.environ["PATH"],
         "HOME": os.environ.get("HOME", "/"),
         "TZ": "Asia/Tokyo",

@@ -32,7 +32,18 @@
     {%- set incidents = strandline.acknowledged_of(raw, "batches_accounted") %}
     {%- set acknowledged_rows = incidents | selectattr("last") | selectattr("last", "le", at.removed.to)
         | map(attribute="rows") | sum %}
-    with ledger as (
+    {#- Spark plans a CTE anew wherever it is named, and reads its tables again: so each is named once. #}
+    with data as (
+        select
+            _cq_batch as batch,
+            count(*) as rows_in_raw,
+            max(_cq_generation) as generation_in_raw,
+            count_if(_cq_generation is null) as rows_without_generation
+        from {{ data }} as versions
+        group by _cq_batch
+    ),
+
+    ledger as (
         select
             batch,
             count(*) as ledger_entries,
@@ -46,123 +57,119 @@
         group by batch
     ),
 
-    -- the newest complete full refresh, of each source that shares the table: what it read again is not lost
-    refreshes as (
-        select
-            {{ "source_name" if shared else "cast(null as string)" }} as source_name,
-            max(batch) as batch
-        from ledger
-        where read_everything
-        group by 1
-    ),
-
-    data as (
-        select
-            _cq_batch as batch,
-            count(*) as rows_in_raw,
-            max(_cq_generation) as generation,
-            count_if(_cq_generation is null) as rows_without_generation
-        from {{ data }} as versions
-        group by _cq_batch
-    ),
-
-    published as (
-        {{ strandline.commits_of(raw, at.snapshot) }}
-    ),
-
+    -- commits of others and of maintenance have no batch: one row each
     commits as (
         select
             batch,
+            if(batch is null, snapshot_id, null) as snapshot_id,
             count(*) as commits,
-            sum(rows_added) as rows_in_commits
-        from published
-        where batch is not null
-        group by batch
-    ),
-
-    refreshed as (
-        select max(published.committed_at) as committed_at
-        from published
-        inner join refreshes on published.batch = refreshes.batch
-    ),
-
-    foreign_commits as (
-        select published.*
-        from published
-        cross join refreshed
-        where published.batch is null
-            and published.operation <> 'replace'
-            -- compaction only ever deletes, and counts what it does
-            and {{ "published.rows_added > 0" if at.removed.to > 0 else "published.rows_added + published.rows_removed > 0" }}
-            {%- if not shared %}
-            -- what others deleted, and a full refresh has read again, is no longer missing
-            and not (
-                published.rows_added < published.rows_removed
-                and coalesce(published.committed_at < refreshed.committed_at, false)
-            )
-            {%- endif %}
-    ),
-
-    bounds as (
-        select coalesce(min(batch), {{ strandline.kept_batch(raw) }}) as first_commit
-        from commits
-    ),
-
-    numbers as (
-        select
-            batch,
-            lag(batch, 1, {{ first - 1 }}L) over (order by batch) as batch_before
+            sum(rows_added) as rows_in_commits,
+            sum(rows_removed) as rows_removed,
+            max(committed_at) as committed_at,
+            max(operation) as operation
         from (
-            select batch from data where batch >= {{ first }}
-            union
-            select batch from ledger
-            union
-            select batch from commits where batch >= {{ first }}
-        ) as known
+            {{ strandline.commits_of(raw, at.snapshot) }}
+        ) as published
+        group by 1, 2
     ),
 
-    batches as (
-        select batch
-        from numbers
-        union all
-        -- a number that is far too high leaves out many: the first of them are named
-        select explode(sequence(batch_before + 1, least(batch - 1, batch_before + 1000)))
-        from numbers
-        where batch > batch_before + 1
+    known as (
+        select *
+        from data
+        full join ledger using (batch)
+        full join commits using (batch)
+    ),
+
+    surrounded as (
+        select
+            *,
+            greatest(lag(batch) over (order by batch), {{ first - 1 }}L) as batch_before,
+            coalesce(min(if(commits is null, null, batch)) over (), {{ strandline.kept_batch(raw) }}) as first_commit,
+            -- the newest complete full refresh, of each source that shares the table: what it read again is not lost
+            max(if(read_everything, struct(batch, committed_at), null))
+                over ({{ "partition by source_name" if shared }}) as refresh
+        from known
+    ),
+
+    numbered as (
+        select
+            *,
+            -- a number that is far too high leaves out many: the first of them are named
+            explode(if(
+                batch > batch_before + 1,
+                concat(sequence(batch_before + 1, least(batch - 1, batch_before + 1000)), array(batch)),
+                array(batch)
+            )) as number
+        from surrounded
+    ),
+
+    facts as (
+        select
+            number,
+            first_commit,
+            {{ "if(number = batch, refresh, null)" if shared else "refresh" }} as refresh,
+            if(
+                number <=> batch,
+                struct(
+                    rows_in_raw,
+                    generation_in_raw,
+                    rows_without_generation,
+                    ledger_entries,
+                    rows_in_ledger,
+                    generation,
+                    commits,
+                    rows_in_commits,
+                    rows_removed,
+                    committed_at,
+                    operation,
+                    snapshot_id
+                ),
+                null
+            ) as found
+        from numbered
     ),
 
     joined as (
         select
-            batches.batch,
-            data.batch is not null as in_raw,
-            data.rows_in_raw,
-            ledger.rows_in_ledger,
-            commits.rows_in_commits,
-            ledger.ledger_entries,
-            commits.commits,
-            data.generation > ledger.generation or data.rows_without_generation > 0 as wrong_generation,
+            number as batch,
+            first_commit,
+            refresh,
+            found.*,
+            found.rows_in_raw is not null as in_raw,
+            found.generation_in_raw > found.generation or found.rows_without_generation > 0 as wrong_generation,
             -- what a later full refresh has read again was lost, and is there
             coalesce(
-                batches.batch < refreshes.batch
-                and coalesce(data.rows_in_raw, 0) < coalesce(ledger.rows_in_ledger, commits.rows_in_commits, 1),
+                number < refresh.batch
+                and coalesce(found.rows_in_raw, 0) < coalesce(found.rows_in_ledger, found.rows_in_commits, 1),
                 false
             ) as read_again,
             {#- What compaction removed is accounted for in sum, below. #}
-            batches.batch <= {{ at.removed.to }} as compacted,
-            bounds.first_commit
-        from batches
-        cross join bounds
-        left join data on batches.batch = data.batch
-        left join ledger on batches.batch = ledger.batch
-        left join commits on batches.batch = commits.batch
-        left join refreshes
-            on {{ "ledger.source_name = refreshes.source_name" if shared else "true" }}
+            number <= {{ at.removed.to }} as compacted
+        from facts
     ),
 
     accounts as (
         select
             *,
             case
+                when snapshot_id is not null then if(
+                    operation <> 'replace'
+                    -- compaction only ever deletes, and counts what it does
+                    and {{ "rows_in_commits > 0" if at.removed.to > 0 else "rows_in_commits + rows_removed > 0" }}
+                    {%- if not shared %}
+                    -- what others deleted, and a full refresh has read again, is no longer missing
+                    and not (
+                        rows_in_commits < rows_removed
+                        and coalesce(committed_at < refresh.committed_at, false)
+                    )
+                    {%- endif %},
+                    concat('a commit of others (', operation, ')'),
+                    null
+                )
+                when batch is null then 'rows without a batch'
+                when batch < {{ first }} and not in_raw then cast(null as string)
+                when batch < 1 then 'rows of a batch that no sync makes'
+                when batch < {{ first }} then 'rows of a batch from before the table was made'
                 when read_again and ledger_entries = 1 then cast(null as string)
                 when not in_raw and ledger_entries is null and commits is null
                     then if(read_again, cast(null as string), 'missing everywhere')
@@ -189,18 +196,6 @@
         from joined
     ),
 
-    -- a ledger made anew does not know how many rows a compacted batch had
-    compacted as (
-        select
-            sum(coalesce(rows_in_raw, 0)) as rows_in_raw,
-            sum(rows_in_ledger) as rows_in_ledger,
-            count_if(rows_in_ledger is null) as unknown,
-            {{ "false" if shared else "bool_and(batch < newest_refresh)" }} as read_again
-        from accounts
-        cross join (select max(batch) as newest_refresh from refreshes) as refreshes
-        where batch <= {{ at.removed.to }}
-    ),
-
     problems as (
         select
             batch,
@@ -210,40 +205,11 @@
             cast(null as bigint) as rows_compacted,
             ledger_entries,
             commits,
-            cast(null as bigint) as snapshot_id,
+            snapshot_id,
             problem
         from accounts
         where problem is not null
-        union all
-        select
-            batch,
-            rows_in_raw,
-            null,
-            null,
-            null,
-            null,
-            null,
-            null,
-            case
-                when batch is null then 'rows without a batch'
-                when batch < 1 then 'rows of a batch that no sync makes'
-                else 'rows of a batch from before the table was made'
-            end
-        from data
-        where batch is null
-            or batch < {{ first }}
-        union all
-        select
-            null,
-            null,
-            null,
-            rows_added,
-            null,
-            null,
-            1,
-            snapshot_id,
-            concat('a commit of others (', operation, ')')
-        from foreign_commits
+        {%- if at.removed.to > 0 %}
         union all
         select
             {{ at.removed.to }},
@@ -255,7 +221,17 @@
             null,
             null,
             'of the batches up to this one, raw table and removed rows differ from the ledger'
-        from compacted
+        from (
+            select
+                sum(coalesce(rows_in_raw, 0)) as rows_in_raw,
+                sum(rows_in_ledger) as rows_in_ledger,
+                count_if(rows_in_ledger is null) as unknown,
+                {{ "false" if shared else "bool_and(batch < refresh.batch)" }} as read_again
+            from accounts
+            where compacted
+                and batch >= {{ first }}
+        ) as compacted
+        -- a ledger made anew does not know how many rows a compacted batch had
         where unknown = 0
             and rows_in_ledger - rows_in_raw - {{ acknowledged_rows }} not in (
                 {{- at.removed.rows }}, {{ at.removed.rows + at.removed.removing -}}
@@ -264,6 +240,7 @@
                 coalesce(read_again, false)
                 and rows_in_ledger - rows_in_raw > {{ at.removed.rows }}
             )
+        {%- endif %}
     )
 
     select

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.dbt.rawtables import META_COLUMNS, Row, row_hash, sync_time
 
-HISTORIES = 40
+HISTORIES = 60
 BATCHES = 6
 KEY = ("history", "k")
 COLUMNS = f"history int, k int, cursor int, payload string, {META_COLUMNS}"

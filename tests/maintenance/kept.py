@@ -40,7 +40,8 @@ class Kept:
         )
         project = Project(folder, shop.project.spark, schema, list(shop.project.sources))
         project.write()
-        return Shop(project, shop.database, folder / "dbt", shop.version)
+        shop.dbt.put_back()
+        return Shop(project, shop.database, shop.folder, shop.version, shop.dbt)
 
     def _execute(self, *statements: str) -> None:
         connection = self._shop.database.server.connect("postgres")

@@ -97,7 +97,8 @@ def test_a_loader_runs_beside_compaction(
         results = dbt.run(*command, manifest=manifest)
         assert {r.status for r in results.values()} <= {"success", "pass"}, results
 
-    good("run", "--select", "path:models", "--exclude", "package:strandline")
+    own = ("--exclude", "package:strandline")
+    good("run", *own)
     built = {model: rows(model) for model in MODELS}
     enough = threading.Event()
     endings: Counter[str] = Counter()
@@ -120,15 +121,14 @@ def test_a_loader_runs_beside_compaction(
     loader.start()
     try:
         reports = []
-        for _ in range(2):
+        for number in range(2):
             ran = project.loader("compact", "--keep-versions", "1", "--expire-days", "0")
             reports += [event for event in ran.events if event["event"] == "compacted"]
             # it waits for the moment between two syncs
             assert ran.code == 0, ran.text
             assert {model: rows(model) for model in MODELS} == built
-            good(
-                "test", "--select", "path:models", "source:shop", "--exclude", "package:strandline"
-            )
+            if number:
+                good("test", *own)
     finally:
         enough.set()
         loader.join()
@@ -139,9 +139,9 @@ def test_a_loader_runs_beside_compaction(
         sizes[table].append(_size(folder))
 
     project.run()
-    good("build", "--exclude", "package:strandline")
+    good("build", *own)
     merged = {model: rows(model) for model in MODELS}
-    good("build", "--full-refresh", "--exclude", "package:strandline")
+    good("run", "--full-refresh", *own)
     assert {model: rows(model) for model in MODELS} == merged
     for table in TABLES:
         newest = sorted((row["id"], row["note"]) for row in dbt.rows(f"{table}_latest"))

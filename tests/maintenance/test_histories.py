@@ -19,7 +19,7 @@ from tests.maintenance import histories as h
 
 AT = CursorField("cursor", CursorType.INTEGER)
 SETTINGS = settings(
-    max_examples=12,
+    max_examples=5,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=list(HealthCheck),

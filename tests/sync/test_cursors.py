@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.services import Database
 from tests.sync.project import Project
 
+Kind = tuple[str, list[str], str]
 # type, values in ascending order, the text that the state must hold after all of them
-POSTGRES = [
+POSTGRES: list[Kind] = [
     ("bigint", ["1", "9007199254740993"], "9007199254740993"),
     (
         "numeric(38, 10)",
@@ -29,7 +32,7 @@ POSTGRES = [
     ),
     ("double precision", ["0.1", "0.30000000000000004"], "0.30000000000000004"),
 ]
-MARIADB = [
+MARIADB: list[Kind] = [
     ("bigint", ["1", "9007199254740993"], "9007199254740993"),
     (
         "decimal(30, 10)",
@@ -52,42 +55,53 @@ MARIADB = [
 ]
 
 
-def _synced_thrice(project: Project, database: Database, kind: str, values: list[str]) -> None:
-    last = "null" if kind.startswith("timestamp(") else "default"
-    default = " null" if last == "null" else ""
-    database.execute(
-        f"create table t (id int primary key, c {kind}{default}, note varchar(20))",
-        *(f"insert into t values ({i}, {v}, 'first')" for i, v in enumerate(values)),
-    )
-    project.jdbc(database, ["t"], table_options={"t": {"cursor_field": "c"}})
-    assert project.run().table("shop.t")["appended"] == len(values)
+def _keep_their_text(project: Project, database: Database, kinds: list[Kind]) -> None:
+    """A table for each kind of cursor, all in the same three syncs."""
+    tables = {f"t{number}": kind for number, kind in enumerate(kinds)}
+
+    def each(status: str) -> dict[str, Any]:
+        ran = project.run()
+        found = {kind: ran.table(f"shop.{table}") for table, (kind, *_) in tables.items()}
+        assert {one["status"] for one in found.values()} == {status}, found
+        return found
+
+    for table, (kind, values, _) in tables.items():
+        last = "null" if kind.startswith("timestamp(") else "default"
+        default = " null" if last == "null" else ""
+        database.execute(
+            f"create table {table} (id int primary key, c {kind}{default}, note varchar(20))",
+            *(f"insert into {table} values ({i}, {v}, 'first')" for i, v in enumerate(values)),
+        )
+    options = {table: {"cursor_field": "c"} for table in tables}
+    project.jdbc(database, [*tables], table_options=options)
+    first = {kind: one["appended"] for kind, one in each("synced").items()}
+    assert first == {kind: len(values) for kind, values, _ in kinds}
     # the boundary row changes, its cursor does not; another comes with the same cursor
-    top = "(select c from (select max(c) as c from t) as m)"
-    database.execute(
-        f"update t set note = 'second', c = c where id = {len(values) - 1}",
-        f"insert into t (id, c, note) values (100, {top}, 'tie')",
-    )
-    assert project.run().table("shop.t")["appended"] == 2
-    before = project.snapshots("t")
-    again = project.run().table("shop.t")
-    assert (again["status"], again["appended"], again["redelivered"]) == ("nothing new", 0, 2)
-    assert project.snapshots("t") == before
+    for table, (_, values, _) in tables.items():
+        top = f"(select c from (select max(c) as c from {table}) as m)"
+        database.execute(
+            f"update {table} set note = 'second', c = c where id = {len(values) - 1}",
+            f"insert into {table} (id, c, note) values (100, {top}, 'tie')",
+        )
+    assert {kind: one["appended"] for kind, one in each("synced").items()} == {
+        kind: 2 for kind, *_ in kinds
+    }
+    before = {table: project.snapshots(table) for table in tables}
+    again = {
+        kind: (one["appended"], one["redelivered"]) for kind, one in each("nothing new").items()
+    }
+    assert again == {kind: (0, 2) for kind, *_ in kinds}
+    assert {table: project.snapshots(table) for table in tables} == before
+    found = {kind: project.state(f"shop.{table}")["cursor"] for table, (kind, *_) in tables.items()}
+    assert found == {kind: text for kind, _, text in kinds}
 
 
-@pytest.mark.parametrize(("kind", "values", "text"), POSTGRES, ids=[p[0] for p in POSTGRES])
-def test_postgresql(
-    project: Project, postgres_database: Database, kind: str, values: list[str], text: str
-) -> None:
-    _synced_thrice(project, postgres_database, kind, values)
-    assert project.state("shop.t")["cursor"] == text
+def test_postgresql(project: Project, postgres_database: Database) -> None:
+    _keep_their_text(project, postgres_database, POSTGRES)
 
 
-@pytest.mark.parametrize(("kind", "values", "text"), MARIADB, ids=[p[0] for p in MARIADB])
-def test_mariadb(
-    project: Project, mariadb_database: Database, kind: str, values: list[str], text: str
-) -> None:
-    _synced_thrice(project, mariadb_database, kind, values)
-    assert project.state("shop.t")["cursor"] == text
+def test_mariadb(project: Project, mariadb_database: Database) -> None:
+    _keep_their_text(project, mariadb_database, MARIADB)
 
 
 def test_values_arrive_as_they_are_in_the_database(
@@ -151,24 +165,31 @@ def test_day_granular_cursor_loses_no_row_of_a_day(
         assert project.run().table("shop.t")["appended"] == 1
 
 
-@pytest.mark.parametrize("policy", ["include", "exclude", "fail"])
-def test_null_cursors(project: Project, postgres_database: Database, policy: str) -> None:
-    postgres_database.execute(
-        "create table t (id int primary key, c int)", "insert into t values (1, 1), (2, null)"
-    )
-    options = {"t": {"cursor_field": "c", "null_cursor": policy}}
-    project.jdbc(postgres_database, ["t"], table_options=options)
-    first = project.loader("run")
-    if policy == "fail":
-        assert first.code == 1
-        assert any("1 rows have no cursor" in error for error in first.errors)
-        assert not project.lake().exists("t")
-        return
-    assert first.table("shop.t")["appended"] == (2 if policy == "include" else 1)
-    again = project.run().table("shop.t")
-    assert (again["status"], again["appended"]) == ("nothing new", 0)
-    postgres_database.execute("insert into t values (3, null)")
-    assert project.run().table("shop.t")["appended"] == (1 if policy == "include" else 0)
+def test_null_cursors(project: Project, postgres_database: Database) -> None:
+    policies = ("include", "exclude", "fail")
+    for policy in policies:
+        postgres_database.execute(
+            f'create table "{policy}" (id int primary key, c int)',
+            f'insert into "{policy}" values (1, 1), (2, null)',
+        )
+    options = {policy: {"cursor_field": "c", "null_cursor": policy} for policy in policies}
+    project.jdbc(postgres_database, [*policies], table_options=options)
+
+    def ran() -> dict[str, tuple[str, int]]:
+        ran = project.loader("run")
+        assert ran.code == 1
+        [error] = ran.errors
+        assert error.startswith("table shop.fail, ")
+        assert "1 rows have no cursor" in error
+        assert not project.lake().exists("fail")
+        told = {policy: ran.table(f"shop.{policy}") for policy in ("include", "exclude")}
+        return {policy: (one["status"], one["appended"]) for policy, one in told.items()}
+
+    assert ran() == {"include": ("synced", 2), "exclude": ("synced", 1)}
+    assert ran() == {"include": ("nothing new", 0), "exclude": ("nothing new", 0)}
+    for policy in ("include", "exclude"):
+        postgres_database.execute(f'insert into "{policy}" values (3, null)')
+    assert ran() == {"include": ("synced", 1), "exclude": ("nothing new", 0)}
 
 
 def test_a_batch_of_null_cursors_only_leaves_the_cursor_where_it_was(
@@ -192,31 +213,36 @@ def test_a_batch_of_null_cursors_only_leaves_the_cursor_where_it_was(
     }
 
 
-@pytest.mark.parametrize(
-    ("kind", "value"),
-    [
-        ("double precision", "'NaN'"),
-        ("double precision", "'infinity'"),
-        ("numeric", "'NaN'"),
-        ("timestamptz", "'infinity'"),
-        ("date", "'infinity'"),
-    ],
-)
 def test_a_value_that_has_no_place_in_an_order_is_refused_and_blinds_nothing(
-    project: Project, postgres_database: Database, kind: str, value: str
+    project: Project, postgres_database: Database
 ) -> None:
-    low = {"timestamptz": "'2025-01-01Z'", "date": "'2025-01-01'"}.get(kind, "1")
-    postgres_database.execute(
-        f"create table t (id int primary key, c {kind})", f"insert into t values (1, {low})"
-    )
-    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}})
+    cases = [
+        ("double precision", "'NaN'", "1"),
+        ("double precision", "'infinity'", "1"),
+        ("numeric", "'NaN'", "1"),
+        ("timestamptz", "'infinity'", "'2025-01-01Z'"),
+        ("date", "'infinity'", "'2025-01-01'"),
+    ]
+    tables = {f"t{number}": case for number, case in enumerate(cases)}
+    for table, (kind, _, low) in tables.items():
+        postgres_database.execute(
+            f"create table {table} (id int primary key, c {kind})",
+            f"insert into {table} values (1, {low})",
+        )
+    options = {table: {"cursor_field": "c"} for table in tables}
+    project.jdbc(postgres_database, [*tables], table_options=options)
     project.run()
-    before = project.state("shop.t")["cursor"]
-    postgres_database.execute(f"insert into t values (2, {value}), (3, {low})")
+    before = {table: project.state(f"shop.{table}")["cursor"] for table in tables}
+    for table, (_, value, low) in tables.items():
+        postgres_database.execute(f"insert into {table} values (2, {value}), (3, {low})")
     ran = project.loader("run")
     assert ran.code == 1
-    assert "a value of the cursor column cannot be used" in ran.errors[0]
-    assert "Mend the value in the source, or choose another cursor_field" in ran.errors[0]
-    assert project.state("shop.t")["cursor"] == before
-    postgres_database.execute(f"update t set c = {low} where id = 2")
-    assert project.run().table("shop.t")["appended"] == 2
+    for table in tables:
+        [error] = [text for text in ran.errors if f"{table}, column c: " in text]
+        assert "a value of the cursor column cannot be used" in error
+        assert "Mend the value in the source, or choose another cursor_field" in error
+    assert {table: project.state(f"shop.{table}")["cursor"] for table in tables} == before
+    for table, (_, _, low) in tables.items():
+        postgres_database.execute(f"update {table} set c = {low} where id = 2")
+    ran = project.run()
+    assert [ran.table(f"shop.{table}")["appended"] for table in tables] == [2] * len(tables)

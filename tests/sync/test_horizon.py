@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -25,40 +25,59 @@ def _transaction(database: Database) -> Iterator[Any]:
 @pytest.fixture
 def events(project: Project, postgres_database: Database) -> Database:
     """A table whose cursor is set by now(), with a row, synced once."""
-    postgres_database.execute(
-        "create table events (id int primary key, at timestamptz default now())",
-        "insert into events values (1)",
-    )
+    postgres_database.execute(*_made("events"))
     project.jdbc(postgres_database, ["events"], table_options={"events": {"cursor_field": "at"}})
     return postgres_database
 
 
-def _ids(project: Project) -> list[int]:
-    return [row[0] for row in project.rows("select id from raw.events order by id")]
+def _made(table: str) -> list[str]:
+    """SQL that makes a table whose cursor is set by now(), with a row."""
+    return [
+        f"create table {table} (id int primary key, at timestamptz default now())",
+        f"insert into {table} values (1)",
+    ]
 
 
-@pytest.mark.parametrize("writes", ["before the sync", "after the sync", "in a savepoint"])
+def _appended(project: Project, tables: Iterable[str]) -> dict[str, int]:
+    """How many rows a run appends to each table."""
+    ran = project.run()
+    return {table: ran.table(f"shop.{table}")["appended"] for table in tables}
+
+
 def test_a_transaction_open_during_a_sync_is_found_by_the_next(
-    project: Project, events: Database, writes: str
+    project: Project, postgres_database: Database
 ) -> None:
+    tables = {
+        "before_it": "before the sync",
+        "after_it": "after the sync",
+        "saved": "in a savepoint",
+    }
+    postgres_database.execute(*(each for table in tables for each in _made(table)))
+    options = {table: {"cursor_field": "at"} for table in tables}
+    project.jdbc(postgres_database, [*tables], table_options=options)
     project.run()
-    with _transaction(events) as late:
-        late.execute("select now()")
-        if writes == "before the sync":
-            late.execute("insert into events values (2)")
-        elif writes == "in a savepoint":
-            late.execute("savepoint s")
-            late.execute("insert into events values (2)")
-            late.execute("release savepoint s")
-        events.execute("insert into events values (3)")
-        assert project.run().table("shop.events")["appended"] == 1
-        if writes == "after the sync":
-            late.execute("insert into events values (2)")
-        late.commit()
-    assert project.run().table("shop.events")["appended"] == 1
-    assert _ids(project) == [1, 2, 3]
-    quiet = project.run().table("shop.events")
-    assert (quiet["status"], quiet["read"]) == ("nothing new", 1)
+    with ExitStack() as open_ones:
+        late = {table: open_ones.enter_context(_transaction(postgres_database)) for table in tables}
+        for table, writes in tables.items():
+            late[table].execute("select now()")
+            if writes == "before the sync":
+                late[table].execute(f"insert into {table} values (2)")
+            elif writes == "in a savepoint":
+                late[table].execute("savepoint s")
+                late[table].execute(f"insert into {table} values (2)")
+                late[table].execute("release savepoint s")
+            postgres_database.execute(f"insert into {table} values (3)")
+        assert _appended(project, tables) == dict.fromkeys(tables, 1)
+        late["after_it"].execute("insert into after_it values (2)")
+        for one in late.values():
+            one.commit()
+    assert _appended(project, tables) == dict.fromkeys(tables, 1)
+    for table in tables:
+        assert project.rows(f"select id from raw.{table} order by id") == [(1,), (2,), (3,)]
+    quiet = project.run()
+    for table in tables:
+        told = quiet.table(f"shop.{table}")
+        assert (told["status"], told["read"]) == ("nothing new", 1)
 
 
 def test_a_transaction_that_rolls_back_leaves_the_next_windows_small(
@@ -122,30 +141,34 @@ def test_a_view_is_synced_without_a_horizon(project: Project, events: Database) 
     assert project.run().table("shop.v")["status"] == "nothing new"
 
 
-@pytest.mark.parametrize("kind", ["int", "text"])
 def test_a_cursor_that_is_no_time_misses_no_late_row_either(
-    project: Project, postgres_database: Database, kind: str
+    project: Project, postgres_database: Database
 ) -> None:
-    value = {"int": "({0})", "text": "('k{0}')"}[kind]
-    insert = f"insert into keys values {value}"
-    postgres_database.execute(
-        f"create table keys (id {kind} primary key)", insert.format(100), insert.format(200)
-    )
-    project.jdbc(postgres_database, ["keys"], table_options={"keys": {"cursor_field": "id"}})
+    kinds = {"int": "insert into ints values ({0})", "text": "insert into texts values ('k{0}')"}
+    tables = [f"{kind}s" for kind in kinds]
+    for kind, insert in kinds.items():
+        postgres_database.execute(
+            f"create table {kind}s (id {kind} primary key)", insert.format(100), insert.format(200)
+        )
+    options = {table: {"cursor_field": "id"} for table in tables}
+    project.jdbc(postgres_database, tables, table_options=options)
     with _transaction(postgres_database) as late:
-        late.execute("savepoint s")
-        late.execute(insert.format(150))  # a number that it took before others took 300
-        late.execute("release savepoint s")
+        for insert in kinds.values():
+            late.execute("savepoint s")
+            late.execute(insert.format(150))  # a number that it took before others took 300
+            late.execute("release savepoint s")
         project.run()
-        postgres_database.execute(insert.format(300))
-        assert project.run().table("shop.keys")["appended"] == 1
-        late.execute(insert.format(120))
+        postgres_database.execute(*(insert.format(300) for insert in kinds.values()))
+        assert _appended(project, tables) == dict.fromkeys(tables, 1)
+        for insert in kinds.values():
+            late.execute(insert.format(120))
         late.commit()
-    ran = project.run().table("shop.keys")
-    assert ran["appended"] == 2
-    quiet = project.run().table("shop.keys")
-    assert (quiet["appended"], quiet["read"]) == (0, 1)
-    assert project.rows("select count(*), count(distinct id) from raw.keys") == [(5, 5)]
+    assert _appended(project, tables) == dict.fromkeys(tables, 2)
+    quiet = project.run()
+    for table in tables:
+        told = quiet.table(f"shop.{table}")
+        assert (told["appended"], told["read"]) == (0, 1)
+        assert project.rows(f"select count(*), count(distinct id) from raw.{table}") == [(5, 5)]
 
 
 def test_a_lookback_bounds_how_far_late_numbers_are_sought(
@@ -164,92 +187,112 @@ def test_a_lookback_bounds_how_far_late_numbers_are_sought(
     assert project.rows("select id from raw.keys order by id") == [(960,), (1000,)]
 
 
-@pytest.mark.parametrize("kind", ["timestamptz", "int"])
 def test_a_late_duplicate_of_a_table_without_a_key(
-    project: Project, postgres_database: Database, kind: str
+    project: Project, postgres_database: Database
 ) -> None:
-    old, new = ("'2025-01-01Z'", "now()") if kind == "timestamptz" else ("1", "2")
-    postgres_database.execute(
-        f"create table clicks (page text, at {kind})",
-        f"insert into clicks select 'home', {old} from generate_series(1, 3)",
-    )
-    project.jdbc(postgres_database, ["clicks"], table_options={"clicks": {"cursor_field": "at"}})
+    old = {"times": "'2025-01-01Z'", "numbers": "1"}
+    new = {"times": "now()", "numbers": "2"}
+    for table, kind in (("times", "timestamptz"), ("numbers", "int")):
+        postgres_database.execute(
+            f"create table {table} (page text, at {kind})",
+            f"insert into {table} select 'home', {old[table]} from generate_series(1, 3)",
+        )
+    options = {table: {"cursor_field": "at"} for table in old}
+    project.jdbc(postgres_database, [*old], table_options=options)
     project.run()
     with _transaction(postgres_database) as late:
-        if kind == "timestamptz":
-            late.execute("select now()")
-            copied = "insert into clicks select 'home', now() from generate_series(1, 3)"
-            postgres_database.execute(copied)
-            [(at,)] = postgres_database.query("select max(at)::text from clicks")
-            old = f"'{at}'"
-        late.execute(f"insert into clicks values ('home', {old})")
-        postgres_database.execute(f"insert into clicks values ('home', {new})")
+        late.execute("select now()")
+        copied = "insert into times select 'home', now() from generate_series(1, 3)"
+        postgres_database.execute(copied)
+        [(at,)] = postgres_database.query("select max(at)::text from times")
+        old["times"] = f"'{at}'"
+        for table in old:
+            late.execute(f"insert into {table} values ('home', {old[table]})")
+            postgres_database.execute(f"insert into {table} values ('home', {new[table]})")
         project.run()
         late.commit()
-    ran = project.run().table("shop.clicks")
-    assert ran["appended"] == 1
-    ran = project.run().table("shop.clicks")
-    assert ran["appended"] == 0
-    assert project.rows("select count(*) from raw.clicks") == postgres_database.query(
-        "select count(*) from clicks"
-    )
+    assert _appended(project, old) == dict.fromkeys(old, 1)
+    assert _appended(project, old) == dict.fromkeys(old, 0)
+    for table in old:
+        assert project.rows(f"select count(*) from raw.{table}") == postgres_database.query(
+            f"select count(*) from {table}"
+        )
 
 
-@pytest.mark.parametrize("drawn", ["by the sequence's cache", "by the application", "before"])
 def test_numbers_that_commit_out_of_order_are_found_with_nothing_open(
-    project: Project, postgres_database: Database, drawn: str
+    project: Project, postgres_database: Database
 ) -> None:
-    postgres_database.execute(
-        "create sequence numbers cache 20",
-        "create table keys (id int primary key default nextval('numbers'))",
-    )
-    project.jdbc(postgres_database, ["keys"], table_options={"keys": {"cursor_field": "id"}})
+    tables = {
+        "cached": "by the sequence's cache",
+        "chosen": "by the application",
+        "drawn": "before",
+    }
+    for table in tables:
+        postgres_database.execute(
+            f"create sequence {table}_numbers cache 20",
+            f"create table {table} (id int primary key default nextval('{table}_numbers'))",
+        )
+    options = {table: {"cursor_field": "id"} for table in tables}
+    project.jdbc(postgres_database, [*tables], table_options=options)
     with postgres_database.connect() as first, postgres_database.connect() as second:
         first.autocommit = second.autocommit = True
-        first.execute("insert into keys default values")
-        if drawn == "before":  # a number taken by a statement of its own, used later
-            first.execute("select nextval('numbers')")
-        second.execute("insert into keys default values")
+        for table, drawn in tables.items():
+            first.execute(f"insert into {table} default values")
+            if drawn == "before":  # a number taken by a statement of its own, used later
+                first.execute(f"select nextval('{table}_numbers')")
+            second.execute(f"insert into {table} default values")
         project.run()
-        assert project.state("shop.keys")["cursor"] == "21"
-        first.execute(
-            "insert into keys values (2)"
-            if drawn == "by the application"
-            else "insert into keys default values"
-        )
-        second.execute("insert into keys default values")
-    assert project.run().table("shop.keys")["appended"] == 2
-    quiet = project.run().table("shop.keys")
-    assert (quiet["read"], quiet["appended"]) == (1, 0)
+        for table, drawn in tables.items():
+            assert project.state(f"shop.{table}")["cursor"] == "21"
+            first.execute(
+                f"insert into {table} values (2)"
+                if drawn == "by the application"
+                else f"insert into {table} default values"
+            )
+            second.execute(f"insert into {table} default values")
+    assert _appended(project, tables) == dict.fromkeys(tables, 2)
+    quiet = project.run()
+    for table in tables:
+        told = quiet.table(f"shop.{table}")
+        assert (told["read"], told["appended"]) == (1, 0)
 
 
-@pytest.mark.parametrize("cursor", ["at", "xmin"])
 def test_what_is_in_flight_when_a_cursor_is_set_by_hand_and_after_is_found(
-    project: Project, events: Database, cursor: str
+    project: Project, postgres_database: Database
 ) -> None:
-    project.jdbc(events, ["events"], table_options={"events": {"cursor_field": cursor}})
+    tables = {"by_time": "at", "by_xmin": "xmin"}
+    postgres_database.execute(*(each for table in tables for each in _made(table)))
+    options = {table: {"cursor_field": cursor} for table, cursor in tables.items()}
+    project.jdbc(postgres_database, [*tables], table_options=options)
     versions = "select count(*) from raw._cq_state"
 
     def set_again() -> None:
-        before = project.state("shop.events")["cursor"]
-        assert project.loader("state", "set", "shop.events", before).code == 0
+        for table in tables:
+            before = project.state(f"shop.{table}")["cursor"]
+            assert project.loader("state", "set", f"shop.{table}", before).code == 0
+
+    def ids(table: str) -> list[int]:
+        return [row[0] for row in project.rows(f"select id from raw.{table} order by id")]
 
     for number, quiet in ((2, False), (4, True)):
-        with _transaction(events) as late:
-            late.execute(f"insert into events values ({number})")
-            events.execute(f"insert into events values ({number + 1})")
+        with _transaction(postgres_database) as late:
+            for table in tables:
+                late.execute(f"insert into {table} values ({number})")
+                postgres_database.execute(f"insert into {table} values ({number + 1})")
             project.run()
             set_again()
             if quiet:
-                assert project.run().table("shop.events")["status"] == "nothing new"
+                ran = project.run()
+                assert {ran.table(f"shop.{table}")["status"] for table in tables} == {"nothing new"}
             late.commit()
-        assert project.run().table("shop.events")["appended"] == 1
-    assert _ids(project) == [1, 2, 3, 4, 5]
+        assert _appended(project, tables) == dict.fromkeys(tables, 1)
+    assert [ids(table) for table in tables] == [[1, 2, 3, 4, 5]] * 2
     project.run()
     before = project.rows(versions)
     project.run()
     assert project.rows(versions) == before
-    lower = "1" if cursor == "xmin" else "2020-01-01"
-    assert project.loader("state", "set", "shop.events", lower).code == 0
-    assert project.run().table("shop.events")["read"] == 5
-    assert _ids(project) == [1, 2, 3, 4, 5]
+    for table, lower in (("by_time", "2020-01-01"), ("by_xmin", "1")):
+        assert project.loader("state", "set", f"shop.{table}", lower).code == 0
+    ran = project.run()
+    assert [ran.table(f"shop.{table}")["read"] for table in tables] == [5, 5]
+    assert [ids(table) for table in tables] == [[1, 2, 3, 4, 5]] * 2
