@@ -66,3 +66,20 @@ coalesce(published.summary['strandline.{{ what }}'], staged.summary['strandline.
     {%- set kept = fromjson(strandline.table_properties(raw).get("strandline.newest", "{}")).get("batch") -%}
     {{ return(kept ~ "L" if kept is not none else "cast(null as bigint)") }}
 {%- endmacro %}
+
+
+{% macro removed_rows(relation) -%}
+    {#-
+        What compaction took out of a raw table: {to, rows, removing, since, was}; `to` is the batch up to
+        which versions may be missing, 0 where none are; `was` what it is if none of `removing` went.
+    -#}
+    {%- set properties = strandline.table_properties(relation) -%}
+    {%- set said = fromjson(properties.get("strandline.compacted", "{}")) -%}
+    {{ return({
+        "to": said.get("to", properties.get("strandline.compacted_to", 0)) | int,
+        "rows": said.get("rows", 0) | int,
+        "removing": said.get("removing", 0) | int,
+        "since": said.get("since"),
+        "was": said.get("was", said.get("to", 0)) | int,
+    }) }}
+{%- endmacro %}

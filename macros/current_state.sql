@@ -3,7 +3,7 @@
 {%- endmacro %}
 
 
-{% macro default__current_state(relation) -%}
+{% macro spark__current_state(relation) -%}
     {#-
         The newest version of a key wins; a version that an older tool left null counts as 0. Where
         two rows carry the same version, the lower batch is the safe one: at worst it reads again.

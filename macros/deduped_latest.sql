@@ -5,7 +5,7 @@
 {%- endmacro %}
 
 
-{% macro default__deduped_latest(relation, primary_key, cursor_field, as_of, delete_stale) -%}
+{% macro spark__deduped_latest(relation, primary_key, cursor_field, as_of, delete_stale) -%}
     {%- set owner = "deduped_latest(" ~ relation ~ ")" -%}
     {%- set keys = strandline.key_columns(primary_key, owner) -%}
     {%- set versions = strandline.versions_as_of(relation, as_of, owner) -%}

@@ -3,7 +3,7 @@
 {%- endmacro %}
 
 
-{% macro default__duplicates(relation, primary_key, cursor_field) -%}
+{% macro spark__duplicates(relation, primary_key, cursor_field) -%}
     {#-
         A row is compared with the version that came before it at the same key, cursor and
         generation, in the order of arrival. A value that goes back (A, B, A) is thus a new

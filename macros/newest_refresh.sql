@@ -3,7 +3,7 @@
 {%- endmacro %}
 
 
-{% macro default__newest_refresh(relation) -%}
+{% macro spark__newest_refresh(relation) -%}
     {#- Whole generations: what a complete full refresh delivered, and what came after it. -#}
     {%- set refreshes = strandline.complete_refreshes(relation, none, "newest_refresh(" ~ relation ~ ")") if execute else [] -%}
     select *

@@ -3,7 +3,7 @@
 {%- endmacro %}
 
 
-{% macro default__union_raw(relations) -%}
+{% macro spark__union_raw(relations) -%}
     {#-
         The versions of several raw tables, with `_cq_table` to tell them apart; a column that one
         of them lacks is null there. Of a key in two of them the table that is listed later counts. The

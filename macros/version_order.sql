@@ -3,7 +3,7 @@
 {%- endmacro %}
 
 
-{% macro default__version_order(cursor_field, alias, tables) -%}
+{% macro spark__version_order(cursor_field, alias, tables) -%}
     {#-
         The one place where the order of a key's versions is written. A struct compares field by
         field with null lowest, so it is total: no two versions of a key are equal, and a null

@@ -56,7 +56,8 @@ def _recovery() -> Any:
 def _merge() -> Any:
     """A snapshot's merge passes over the first batch after its watermark."""
     file = "macros/materializations/deduped_latest.sql"
-    return _package(file, "where _cq_batch > {{ low }} and", "where _cq_batch > {{ low + 1 }} and")
+    right = 'where {{ strandline.of_batches(goal.tables, above="low", up_to="head") }}'
+    return _package(file, right, right + " and _cq_batch <> {{ goal.tables[0].low + 1 }}")
 
 
 def _compaction() -> Any:

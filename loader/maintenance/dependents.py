@@ -2,8 +2,8 @@
 
 The package's materializations say it in their tables' properties: ``strandline.watermark`` (JSON:
 the batch of each relation that was merged, the key, the cursor) and
-``strandline.materialization``. `macros/maintenance/dependents.sql` reads the same. The JSON is in
-hexadecimal: Spark shows no value that holds `url`, `token` or another word of a secret.
+``strandline.materialization``. The JSON is in hexadecimal: Spark shows no value that holds `url`,
+`token` or another word of a secret.
 """
 
 from __future__ import annotations

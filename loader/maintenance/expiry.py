@@ -3,8 +3,6 @@
 The newest batch's commit is the truth that state and ledger are recovered from, but its snapshot
 also holds on to every file that was replaced since. So before a raw table's commits expire, what
 that one says is written into a property (:func:`loader.lake.commits.keep_newest`).
-
-`macros/maintenance/expire_snapshots.sql` is the twin.
 """
 
 from __future__ import annotations

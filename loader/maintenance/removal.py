@@ -6,7 +6,7 @@ What compaction has removed stands in the raw table's properties: up to which ba
 or among the removed. Both are written before the rows go, the rows as ``removing``: a run that
 dies in between leaves an account that the next compaction settles by the table's own history.
 
-`macros/maintenance/removed_rows.sql` and `remove_versions.sql` are the twins.
+The macro `removed_rows` reads it.
 """
 
 from __future__ import annotations

@@ -14,9 +14,6 @@ Below the horizon these stay as well:
   comparing with them (:mod:`loader.rows.delta`);
 - where a history model is built from the table, every row but those that only repeat the one
   before: a version that comes late makes it look at all of a key's versions again.
-
-`macros/maintenance/superseded_versions.sql` and `compaction_horizon.sql` are the twins; a test
-holds the two against each other.
 """
 
 from __future__ import annotations

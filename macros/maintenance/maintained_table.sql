@@ -1,16 +1,32 @@
-{% macro maintained_table(relation, owner) -%}
-    {#- The table that a run-operation names, `schema.table`, or a table of the raw schema. -#}
-    {%- if relation is not string -%}
-        {{ return(relation) }}
+{% macro maintained_table(relation, alone, owner) -%}
+    {#- The table that a run-operation names, `schema.table`: one that dbt builds, for it is dbt that asks. -#}
+    {%- set table = relation -%}
+    {%- if relation is string -%}
+        {%- set schema, dot, identifier = relation.rpartition(".") -%}
+        {%- set table = strandline.exactly(schema if dot else target.schema, identifier) -%}
     {%- endif -%}
-    {%- set schema, dot, table = relation.partition(".") -%}
-    {%- set named = strandline.exactly(schema if dot else strandline.raw_schema(), table if dot else relation) -%}
-    {%- if not strandline.exists(named) -%}
+    {%- if not strandline.exists(table) -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": there is no table " ~ named.schema ~ "." ~ named.identifier ~ ". Name it as schema.table."
+            owner ~ ": there is no table " ~ strandline.name_of(table) ~ ". Name it as schema.table."
         ) }}
     {%- endif -%}
-    {{ return(named) }}
+    {%- do strandline.check_not_the_loaders(table, owner) -%}
+    {%- do strandline.check_alone(alone, owner) -%}
+    {{ return(table) }}
+{%- endmacro %}
+
+
+{% macro check_not_the_loaders(relation, owner) -%}
+    {#-
+        A raw table's commits say what the loader recovers from, its snapshots what it may publish, and which of its
+        versions somebody needs only `loader compact` decides. It keeps state and ledger small, too.
+    -#}
+    {%- if strandline.is_raw(strandline.full_name(relation)) or relation.identifier.startswith("_cq_") -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": " ~ strandline.name_of(relation) ~ " is the loader's, and dbt does not know what the next sync needs "
+            ~ "of it. Use `loader compact --select SOURCE.TABLE`."
+        ) }}
+    {%- endif -%}
 {%- endmacro %}
 
 
@@ -27,8 +43,8 @@
 
 {% macro check_alone(alone, owner) -%}
     {#-
-        Two writers in one catalog of the type hadoop can lose a commit, and dbt does not hold the
-        loader's locks. Other catalogs tell two writers apart: the later one fails or tries again.
+        Two writers in one catalog of the type hadoop can lose a commit. Other catalogs tell two writers
+        apart: the later one fails or tries again.
     -#}
     {%- set catalog = run_query("select current_catalog()").columns[0].values()[0] -%}
     {%- set setting = "spark.sql.catalog." ~ catalog -%}
@@ -37,8 +53,7 @@
     {%- if not alone and (type == "hadoop" or implementation.endswith("HadoopCatalog")) -%}
         {{ exceptions.raise_compiler_error(
             owner ~ ": the catalog " ~ catalog ~ " is a folder (type hadoop), in which two writers can overwrite each "
-            ~ "other's commits, and dbt does not hold the loader's locks. Use `loader compact`, which does; or see to it "
-            ~ "that no loader and no other dbt runs meanwhile, and say so: alone: true."
+            ~ "other's commits. See to it that no other dbt runs meanwhile, and say so: alone: true."
         ) }}
     {%- endif -%}
 {%- endmacro %}

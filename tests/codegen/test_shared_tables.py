@@ -96,8 +96,7 @@ def test_models_and_proofs_of_a_shared_table(
     assert sorted(history) == [("eu", "eu1", False), ("eu", "new", True), ("us", "us1", False)]
 
     # Compaction keeps a version of each source's key, and what each source's newest commit said.
-    wanted = {"relation": "orders", "keep_versions": 1, "expire_days": 0, "alone": True}
-    assert dbt._invoke("run-operation", "compact_raw", "--args", json.dumps(wanted)).success
+    assert project.loader("compact", "--keep-versions", "1", "--expire-days", "0").code == 0
     assert _not_green(dbt, manifest, "test") == {}
     spark.sql(f"drop table {project.schema}._cq_state")
     ran = project.run()

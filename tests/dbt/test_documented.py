@@ -30,7 +30,7 @@ def signature(macro_sql: str) -> list[str]:
 
 def test_macros_and_their_arguments(manifest: Any) -> None:
     """Implementations behind a dispatch are described by their public macro."""
-    public = [one for one in ours(manifest, "macros") if not one.name.startswith("default__")]
+    public = [one for one in ours(manifest, "macros") if not one.name.startswith("spark__")]
     assert public
     assert [one.name for one in public if not one.description] == []
     assert [

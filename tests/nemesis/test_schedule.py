@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.nemesis.faults import FAULTS, planted
 from benchmarks.nemesis.mariadb import VOCABULARY as MARIADB
 from benchmarks.nemesis.postgresql import VOCABULARY as POSTGRESQL
 from benchmarks.nemesis.schedule import Op, Schedule, Vocabulary, drawn
@@ -22,6 +23,13 @@ def test_a_schedule_is_replayed_from_its_file() -> None:
     for seed in range(30):
         schedule = drawn(seed, POSTGRESQL, 40)
         assert Schedule.from_json(schedule.to_json()) == schedule
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_can_be_planted(name: str) -> None:
+    """The code that it changes is still there: else the nemesis would look for nothing."""
+    with planted(name):
+        pass
 
 
 def test_a_schedule_ends_in_a_quiet_point_with_proofs() -> None:
