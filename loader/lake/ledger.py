@@ -92,6 +92,10 @@ class SyncRecord:
         return cls(**known)
 
 
+COLUMNS = {one.name: _TYPES.get(one.name, "string") for one in fields(SyncRecord)}
+"""The ledger's columns, in order, with their types."""
+
+
 class Ledger:
     """Appends records to, and reads them from, the ledger of one lake."""
 
@@ -100,9 +104,8 @@ class Ledger:
 
     def prepare(self) -> None:
         """Makes the table, where it is not there yet."""
-        columns = {one.name: _TYPES.get(one.name, "string") for one in fields(SyncRecord)}
-        self.lake.ensure(TABLE, ", ".join(f"{name} {kind}" for name, kind in columns.items()))
-        self.lake.complete(TABLE, columns)
+        self.lake.ensure(TABLE, ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items()))
+        self.lake.complete(TABLE, COLUMNS)
 
     def append(self, record: SyncRecord) -> None:
         """Adds one row, durably."""

@@ -1,0 +1,32 @@
+"""State and ledger have one set of columns: the loader's, the package's, and the tests'."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from loader.lake import ledger
+from loader.state import lake_table
+from tests.dbt import rawtables
+
+SOURCES = Path(__file__).resolve().parents[2] / "models" / "_strandline__sources.yml"
+
+
+def _typed(columns: str) -> dict[str, str]:
+    return dict(column.split() for column in columns.split(", "))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("table", "written", "tested"),
+    [
+        ("_cq_syncs", ledger.COLUMNS, rawtables.LEDGER_COLUMNS),
+        ("_cq_state", _typed(lake_table.SCHEMA), rawtables.STATE_COLUMNS),
+    ],
+)
+def test_all_know_the_same_columns(table: str, written: dict[str, str], tested: str) -> None:
+    [source] = yaml.safe_load(SOURCES.read_text(encoding="utf-8"))["sources"]
+    [described] = [one for one in source["tables"] if one["name"] == table]
+    assert {column["name"] for column in described["columns"]} == set(written)
+    assert _typed(tested) == written
