@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from loader.cli.settings import Settings
     from loader.state import TableState
     from loader.sync.pipeline import Pipeline
-    from loader.sync.recovery import Stores
+    from loader.sync.stores import Stores
 
 
 @click.group()

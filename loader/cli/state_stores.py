@@ -16,7 +16,7 @@ from loader.names import refused
 if TYPE_CHECKING:
     from loader.spec.plugins import SourceSpec
     from loader.sync.pipeline import Pipeline
-    from loader.sync.recovery import Stores
+    from loader.sync.stores import Stores
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from loader.lake.ledger import RECOVERED, SyncRecord
 from loader.state import StateBackend, StateRow, TableState
 from loader.state.value import moment_text
 from loader.sync.plan import FULL_REFRESH, INCREMENTAL
-from loader.sync.recovery import Stores
 from loader.sync.sharing import is_of
+from loader.sync.stores import Stores
 
 
 @dataclass(frozen=True)

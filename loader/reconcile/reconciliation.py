@@ -11,19 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from loader.lake.lease import Lease
 from loader.lake.ledger import SyncRecord, now
 from loader.reconcile.comparison import Bucket, Comparison
 from loader.reconcile.differences import Differences, certain, counted, kept, named, sample, still
 from loader.reconcile.reconciled import Reconciled, Verified, due
 from loader.reconcile.repair import repair
 from loader.rows.window import Window
-from loader.sources import Snapshot
 from loader.sources.contents import Share
+from loader.sync.attempt import Attempt
 from loader.sync.plan import FULL_REFRESH, Plan
-from loader.sync.protocol import synced, unlocked_after
-from loader.sync.recovery import Stores
-from loader.sync.watch import Watch
+from loader.sync.protocol import synced
 
 
 @dataclass(frozen=True)
@@ -80,37 +77,27 @@ class Reconciliation:
     per_run: int | None = None
     findings: list[Finding] = field(default_factory=list)
 
-    def __call__(
-        self,
-        plan: Plan,
-        held: Lease,
-        snapshot: Snapshot,
-        stores: Stores,
-        watch: Watch,
-        run_id: str,
-    ) -> SyncRecord | None:
+    def __call__(self, attempt: Attempt) -> SyncRecord | None:
         """Syncs a table, compares it, repairs it where that was asked for, and records it.
 
         Raises:
             TableError: the table could not be synced, read or repaired; what was published stays.
         """
-        why = unfit(plan)
+        why = unfit(attempt.plan)
         if why:
-            self.findings.append(Finding(plan.name, self.buckets, skipped=why))
-            held.release()
+            self.findings.append(Finding(attempt.plan.name, self.buckets, skipped=why))
+            attempt.held.release()
             return None
-        attempt = Attempt(plan, held, snapshot, stores, watch, run_id)
-        with unlocked_after(held):
-            record = attempt.synced()
+        with attempt.unlocking():
+            record = synced(attempt)
             finding = self._compared(attempt)
             appended = finding.synced + (record.rows_appended or 0)
             self.findings.append(replace(finding, synced=appended))
-        watch.reached("unlocked", plan.name)
         return record
 
     def _compared(self, attempt: Attempt) -> Finding:
-        plan, lake, watch = attempt.plan, attempt.stores.lake, attempt.watch
-        watch.phase(plan.name, "comparing")
+        plan, lake = attempt.plan, attempt.lake
+        attempt.phase("comparing")
         wanted = Window(plan.cursor, plan.initial, nulls=plan.options.null_cursor != "exclude")
         contents = attempt.snapshot.contents(
             lake.spark, plan.table, plan.key, wanted, unique=plan.authoritative
@@ -141,7 +128,7 @@ class Reconciliation:
         ]
         found = Finding(plan.name, self.buckets, left_out=contents.left_out)
         if share is not None:
-            differences, appended = attempt.differences(comparison, share)
+            differences, appended = differing(attempt, comparison, share)
             found = replace(found, synced=appended)
             if differences is not None:
                 verified = counted(verified, differences, self.buckets)
@@ -152,7 +139,7 @@ class Reconciliation:
                     distrusted=not self.allows_deletes and too_many_deletes(verified),
                 )
                 if self.repairs and not found.distrusted:
-                    verified = attempt.repaired(verified, differences)
+                    verified = repaired(attempt, verified, differences)
                 unsure = {Share(self.buckets).number_of(key) for key in differences.changed}
                 verified = [one for one in verified if one.bucket not in unsure]
         attempt.held.confirm()
@@ -160,58 +147,39 @@ class Reconciliation:
         return replace(found, verified=tuple(verified))
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """One table, locked, with its source open."""
+def differing(
+    attempt: Attempt, comparison: Comparison, share: Share
+) -> tuple[Differences | None, int]:
+    """What differs for certain, and how many rows a second sync has appended.
 
-    plan: Plan
-    held: Lease
-    snapshot: Snapshot
-    stores: Stores
-    watch: Watch
-    run_id: str
+    Args:
+        share: what is to be looked at.
+    """
+    appended = 0
+    attempt.phase("comparing keys")
+    candidates = kept(comparison.differences(share))
+    few = named(candidates, share)
+    if few is not None and not attempt.snapshot.steady(attempt.plan.table):
+        appended = synced(attempt).rows_appended or 0
+        candidates = kept(still(candidates, comparison.differences(few)))
+        few = named(candidates, few)
+    if few is None:
+        return None, appended
+    return certain(comparison, attempt.snapshot, candidates, few), appended
 
-    def synced(self) -> SyncRecord:
-        """Syncs it; it stays locked."""
-        return synced(self.plan, self.held, self.snapshot, self.stores, self.watch, self.run_id)
 
-    def differences(self, comparison: Comparison, share: Share) -> tuple[Differences | None, int]:
-        """What differs for certain, and how many rows a second sync has appended.
-
-        Args:
-            share: what is to be looked at.
-        """
-        appended = 0
-        self.watch.phase(self.plan.name, "comparing keys")
-        candidates = kept(comparison.differences(share))
-        few = named(candidates, share)
-        if few is not None and not self.snapshot.steady(self.plan.table):
-            appended = self.synced().rows_appended or 0
-            candidates = kept(still(candidates, comparison.differences(few)))
-            few = named(candidates, few)
-        if few is None:
-            return None, appended
-        return certain(comparison, self.snapshot, candidates, few), appended
-
-    def repaired(self, verified: list[Verified], differences: Differences) -> list[Verified]:
-        """Appends what differs; the buckets as they are then."""
-        missed = sum(bucket.missed for bucket in verified)
-        if not missed:
-            return verified
-        self.watch.phase(self.plan.name, "repairing", missed)
-        done = repair(
-            self.plan,
-            self.held,
-            self.stores,
-            self.watch,
-            self.run_id,
-            differences.rows,
-            differences.gone,
-            missed,
-        )
-        return [
-            replace(one, repaired=True, batch=done.batch) if one.missed else one for one in verified
-        ]
+def repaired(
+    attempt: Attempt, verified: list[Verified], differences: Differences
+) -> list[Verified]:
+    """Appends what differs; the buckets as they are then."""
+    missed = sum(bucket.missed for bucket in verified)
+    if not missed:
+        return verified
+    attempt.phase("repairing", missed)
+    done = repair(attempt, differences.rows, differences.gone, missed)
+    return [
+        replace(one, repaired=True, batch=done.batch) if one.missed else one for one in verified
+    ]
 
 
 def too_many_deletes(verified: Sequence[Verified]) -> bool:

@@ -12,17 +12,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from loader.errors import TableError
-from loader.lake.lease import Lease
 from loader.lake.ledger import SyncRecord, now
 from loader.reconcile.comparison import GONE, key_names
 from loader.rows.delta import DELETED, HASH, Stamp, row_hash, stamped
 from loader.rows.order import quoted
-from loader.rows.window import Bounds
-from loader.sync.batch import Batch
+from loader.sync.attempt import Attempt
+from loader.sync.batch import Batch, Intent
 from loader.sync.plan import Plan
 from loader.sync.protocol import append, finish
-from loader.sync.recovery import Known, Stores, recover
-from loader.sync.watch import Watch
+from loader.sync.recovery import Known, recover
 
 RECONCILE = "reconcile"
 """The mode of its ledger row."""
@@ -30,20 +28,12 @@ RECONCILE = "reconcile"
 _ONE_FILE = 100_000
 
 
-def repair(
-    plan: Plan,
-    held: Lease,
-    stores: Stores,
-    watch: Watch,
-    run_id: str,
-    rows: DataFrame,
-    gone: DataFrame,
-    count: int,
-) -> SyncRecord:
+def repair(attempt: Attempt, rows: DataFrame, gone: DataFrame, count: int) -> SyncRecord:
     """Appends what a comparison found, by the steps of a sync: recover, append, record.
 
+    The table's lock stays held.
+
     Args:
-        held: the table's lock; it stays held.
         rows: the rows of missed updates and missed rows, in the table's columns.
         gone: the keys of missed deletes.
         count: how many both are.
@@ -53,36 +43,23 @@ def repair(
     Raises:
         TableError: nothing was published.
     """
-    known = recover(plan, stores, watch, run_id)
-    batch = intended(plan, known, run_id, rows, gone, count).overruling()
-    commit = append(plan, stores.lake, batch, held, watch)
+    known = recover(attempt)
+    intent, commit = append(attempt, mended(attempt, known, rows, gone, count))
     if commit is None:
         raise TableError(
             "the differences were gone before they could be appended",
-            where=f"table {plan.name}",
+            where=f"table {attempt.plan.name}",
             remedy="Reconcile again",
         )
-    return finish(plan, stores, known, batch.record, batch.after, Bounds(count), commit, watch)
+    return finish(attempt, known, intent, commit)
 
 
-def intended(
-    plan: Plan, known: Known, run_id: str, rows: DataFrame, gone: DataFrame, count: int
-) -> Batch:
-    """The batch with its ledger row and state: cursor and mark as they were stored."""
+def mended(attempt: Attempt, known: Known, rows: DataFrame, gone: DataFrame, count: int) -> Batch:
+    """The batch; its state has cursor and mark as they were stored."""
+    plan = attempt.plan
     after = replace(known.state, batch=known.next_batch)
-    record = SyncRecord(
-        run_id=run_id,
-        source_name=plan.source,
-        table_name=plan.lake_table,
-        batch=after.batch,
-        generation=after.generation,
-        mode=RECONCILE,
-        cursor_field=after.cursor_field,
-        cursor_type=after.cursor.type.value if after.cursor else None,
-        cursor_high=after.cursor.text if after.cursor else None,
-        rows_redelivered=0,
-        started_at=now(),
-    )
+    intent = Intent(attempt.record(after, RECONCILE), after).overruling()
+    record, after = intent.record, intent.after
     began = record.started_at or now()
     stamp = Stamp(plan.source, began, after.batch, after.generation, plan.deleted)
     table = plan.table.schema
@@ -96,7 +73,7 @@ def intended(
         .withColumn(DELETED, f.col(DELETED) | f.col(GONE))
         .drop(GONE)
     )
-    return Batch(stamped_rows, record, after)
+    return Batch(stamped_rows, intent)
 
 
 def _tombstones(plan: Plan, gone: DataFrame) -> DataFrame:

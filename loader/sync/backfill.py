@@ -15,18 +15,16 @@ from typing import Any
 
 from loader.duration import Lookback
 from loader.errors import TableError
-from loader.lake.commits import Commit
-from loader.lake.lease import Lease
-from loader.lake.ledger import NOTHING_NEW, SYNCED, SyncRecord, now
+from loader.lake.ledger import SyncRecord
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import Window
-from loader.sources import Bounds, Snapshot
+from loader.sources import Snapshot
 from loader.state import TableState
-from loader.sync.batch import Batch, extracted
+from loader.sync.attempt import Attempt
+from loader.sync.batch import Intent
 from loader.sync.plan import Plan, parsed
-from loader.sync.protocol import append, unlocked_after
-from loader.sync.recovery import Known, Stores, recover
-from loader.sync.watch import Watch
+from loader.sync.protocol import finish, written
+from loader.sync.recovery import Known, recover
 
 BACKFILL = "backfill"
 ROWS_A_CHUNK = 1_000_000
@@ -49,38 +47,28 @@ class Backfill:
     high: str | None = None
     chunk: str | None = None
 
-    def __call__(
-        self,
-        plan: Plan,
-        held: Lease,
-        snapshot: Snapshot,
-        stores: Stores,
-        watch: Watch,
-        run_id: str,
-    ) -> SyncRecord:
+    def __call__(self, attempt: Attempt) -> SyncRecord:
         """Backfills one table, whose lock is held; returns the sum of its chunks.
 
         Raises:
             TableError: where the table has no cursor, or was never synced; where the range is no
                 range of its cursor.
         """
-        with unlocked_after(held):
-            watch.reached("locked", plan.name)
-            known = recover(plan, stores, watch, run_id)
+        plan = attempt.plan
+        with attempt.unlocking():
+            attempt.reached("locked")
+            known = recover(attempt)
             low, high = self._range(plan, known.state)
             whole = {"from": low.text, "to": high.text}
             progress = known.state.backfill or {}
             begun = {name: progress.get(name) for name in whole} == whole
             if begun:
                 low = _after(Cursor.parse(str(progress["done_to"]), low.type))
-                watch.warn(plan.name, f"a backfill was broken off: it goes on at {low.text}")
+                attempt.warn(f"a backfill was broken off: it goes on at {low.text}")
             total = None
-            pieces = list(self._pieces(plan, snapshot, low, high))
+            pieces = list(self._pieces(plan, attempt.snapshot, low, high))
             for number, (bottom, top) in enumerate(pieces, start=1):
-                watch.phase(
-                    plan.name,
-                    f"chunk {number} of {len(pieces)}, {bottom.text} to {top.text}",
-                )
+                attempt.phase(f"chunk {number} of {len(pieces)}, {bottom.text} to {top.text}")
                 last = number == len(pieces)
                 state = replace(
                     known.state,
@@ -95,11 +83,8 @@ class Backfill:
                     nulls=False,
                     whole_microsecond=top.type in (CursorType.TIMESTAMP, CursorType.TIMESTAMPTZ),
                 )
-                done, known = _chunk(
-                    plan, held, snapshot, stores, watch, known, state, window, run_id
-                )
+                done, known = _chunk(attempt, known, state, window)
                 total = done if total is None else _sum(total, done)
-        watch.reached("unlocked", plan.name)
         assert total is not None  # a range has at least one chunk
         return total
 
@@ -157,72 +142,18 @@ class Backfill:
 
 
 def _chunk(
-    plan: Plan,
-    held: Lease,
-    snapshot: Snapshot,
-    stores: Stores,
-    watch: Watch,
-    known: Known,
-    after: TableState,
-    window: Window,
-    run_id: str,
+    attempt: Attempt, known: Known, after: TableState, window: Window
 ) -> tuple[SyncRecord, Known]:
-    """One chunk, from extract to record, as `run.synced` does it; and what is known after it."""
-    bounds = snapshot.bounds(plan.table, window)
-    watch.reached("windowed", plan.name)
-    record = _record(plan, known, window, bounds, run_id)
-    commit: tuple[Commit, SyncRecord] | None = None
-    if bounds.rows != 0:
-        intended = Batch(None, record, after)
-        with extracted(plan, snapshot, stores.lake, window, bounds, intended, watch) as batch:
-            record, after = batch.record, batch.after
-            commit = append(plan, stores.lake, batch, held, watch)
+    """One chunk, by the steps of a sync; and what is known after it."""
+    bounds = attempt.snapshot.bounds(attempt.plan.table, window)
+    attempt.reached("windowed")
+    record = replace(attempt.record(after, BACKFILL, window), rows_null_cursor=bounds.nulls)
+    intent, commit = written(attempt, window, bounds, Intent(record, after))
     if commit is None:
-        after = replace(known.state, backfill=after.backfill)
-        done = record.finished(
-            status=NOTHING_NEW,
-            batch=None,
-            generation=known.state.generation,
-            rows_read=record.rows_redelivered or 0,
-            rows_appended=0,
-        )
-    else:
-        published, record = commit
-        done = record.finished(
-            status=SYNCED,
-            rows_appended=published.rows,
-            rows_read=(published.rows or 0) + (record.rows_redelivered or 0),
-            snapshot_id=published.snapshot_id,
-        )
-    if after != known.state:
-        stores.store(plan.name, after)
-    watch.reached("state-recorded", plan.name)
-    stores.record(done)
-    watch.reached("ledger-recorded", plan.name)
+        intent = replace(intent, after=replace(known.state, backfill=after.backfill))
+    done = finish(attempt, known, intent, commit)
     next_batch = known.next_batch + (1 if commit else 0)
-    return done, replace(known, state=after, next_batch=next_batch)
-
-
-def _record(plan: Plan, known: Known, window: Window, bounds: Bounds, run_id: str) -> SyncRecord:
-    state = known.state
-    return SyncRecord(
-        run_id=run_id,
-        source_name=plan.source,
-        table_name=plan.lake_table,
-        batch=known.next_batch,
-        generation=state.generation,
-        mode=BACKFILL,
-        cursor_field=state.cursor_field,
-        cursor_type=state.cursor.type.value if state.cursor else None,
-        cursor_low=window.low.text if window.low else None,
-        # the cursor that is stored, which a backfill leaves where it is
-        cursor_high=state.cursor.text if state.cursor else None,
-        read_from=window.low.text if window.low else None,
-        read_to=window.high.text if window.high else None,
-        rows_redelivered=0,
-        rows_null_cursor=bounds.nulls,
-        started_at=now(),
-    )
+    return done, replace(known, state=intent.after, next_batch=next_batch)
 
 
 def _sum(left: SyncRecord, right: SyncRecord) -> SyncRecord:

@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from loader.errors import TableError
-from loader.lake.lake import Lake
 from loader.lake.ledger import SyncRecord, now
 from loader.rows.delta import (
     OVERRULES,
@@ -28,38 +27,56 @@ from loader.rows.delta import (
 )
 from loader.rows.order import GENERATION, quoted
 from loader.rows.window import Bounds, Window
-from loader.sources import Snapshot
 from loader.state import TableState
+from loader.sync.attempt import Attempt
 from loader.sync.plan import FULL_REFRESH, Plan
 from loader.sync.sharing import own_rows
-from loader.sync.watch import Watch
+
+
+@dataclass(frozen=True)
+class Intent:
+    """What a batch makes true, and its commit carries.
+
+    Attributes:
+        record: the ledger's row.
+        after: the state.
+    """
+
+    record: SyncRecord
+    after: TableState
+
+    def overruling(self) -> Intent:
+        """The same in a generation of its own: the next one."""
+        generation = self.after.generation + 1
+        base = self.after.base or self.after.generation
+        return Intent(
+            replace(self.record, generation=generation),
+            replace(self.after, generation=generation, base=base),
+        )
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The rows to append; `rows` is None where all of them were delivered before.
+    """The rows to append.
 
     Attributes:
-        record, after: the ledger row and the state that become true with them.
+        rows: stamped, in the source's columns and ours.
+        intent: what they make true.
+        empty: there are none: all were delivered before.
         counted: how many rows the source says there are, where they are not counted yet and it
             must know.
     """
 
-    rows: DataFrame | None
-    record: SyncRecord
-    after: TableState
+    rows: DataFrame
+    intent: Intent
+    empty: bool = False
     counted: int | None = None
 
     def overruling(self) -> Batch:
         """The same batch, in a generation of its own: the next one."""
-        generation = self.after.generation + 1
-        base = self.after.base or self.after.generation
-        rows = self.rows
-        return Batch(
-            rows.withColumn(GENERATION, f.lit(generation).cast("bigint")) if rows else None,
-            replace(self.record, generation=generation),
-            replace(self.after, generation=generation, base=base),
-        )
+        intent = self.intent.overruling()
+        generation = f.lit(intent.after.generation).cast("bigint")
+        return replace(self, rows=self.rows.withColumn(GENERATION, generation), intent=intent)
 
 
 def whole(plan: Plan, counted: int | None, read: int) -> None:
@@ -82,32 +99,25 @@ def whole(plan: Plan, counted: int | None, read: int) -> None:
 
 
 @contextmanager
-def extracted(
-    plan: Plan,
-    snapshot: Snapshot,
-    lake: Lake,
-    window: Window,
-    bounds: Bounds,
-    intended: Batch,
-    watch: Watch,
-) -> Iterator[Batch]:
+def extracted(attempt: Attempt, window: Window, bounds: Bounds, intent: Intent) -> Iterator[Batch]:
     """The window's rows, stamped; where raw may hold some already, without redeliveries."""
-    watch.phase(plan.name, "reading", bounds.rows)
-    record, after = intended.record, intended.after
+    plan, snapshot, lake = attempt.plan, attempt.snapshot, attempt.lake
+    attempt.phase("reading", bounds.rows)
+    record, after = intent.record, intent.after
     began = record.started_at or now()
     stamp = Stamp(plan.source, began, after.batch, after.generation, plan.deleted)
     rows = stamped(snapshot.read(lake.spark, plan.table, window, bounds), stamp)
     keeps = plan.options.redelivered_rows == "append"
     counted = bounds.rows if snapshot.steady(plan.table) else None
     if record.mode == FULL_REFRESH or not lake.exists(plan.lake_table):
-        yield replace(intended, rows=rows, counted=counted)
+        yield Batch(rows, intent, counted=counted)
         return
     raw = own_rows(plan, lake.frame(plan.lake_table))
     generations = Generations(after.base or after.generation, after.generation)
     if generations.base < generations.current and plan.key and not plan.authoritative:
         rows = placed(rows, raw, plan.key, generations)
     if keeps and not plan.authoritative:
-        yield replace(intended, rows=rows, counted=counted)
+        yield Batch(rows, intent, counted=counted)
         return
     nulls = bounds.nulls > 0
     judged = marked(rows, raw, plan.key, window, nulls, generations, plan.authoritative)
@@ -131,7 +141,8 @@ def extracted(
             rows_null_cursor=counts["nulls"] if plan.cursor else None,
         )
         fresh = judged.where(~again).drop(REDELIVERED, OVERRULES)
-        batch = Batch(fresh if counts["read"] > counts["redelivered"] else None, record, after)
+        empty = counts["read"] == counts["redelivered"]
+        batch = Batch(fresh, Intent(record, after), empty)
         overrules = counts["overruling"] > 0
         if not overrules and counts["new_nulls"] and plan.authoritative and plan.cursor:
             new = judged.where(~f.col(REDELIVERED))

@@ -28,6 +28,7 @@ from loader.spec.spec import Spec
 from loader.state import StateBackend
 from loader.state.lake_table import LakeState
 from loader.state.opening import open_state
+from loader.sync.attempt import Attempt
 from loader.sync.plan import (
     INCREMENTAL,
     Plan,
@@ -37,8 +38,8 @@ from loader.sync.plan import (
     plan,
 )
 from loader.sync.protocol import lock_all, preview_table, sync_table
-from loader.sync.recovery import Stores
 from loader.sync.sharing import Claim, granted, same_shape
+from loader.sync.stores import Stores
 from loader.sync.turn import Turn, Turns
 from loader.sync.watch import Watch
 
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-Work = Callable[[Plan, Lease, Snapshot, Stores, Watch, str], SyncRecord | None]
+Work = Callable[[Attempt], SyncRecord | None]
 
 
 _log = logging.getLogger("loader")
@@ -268,7 +269,7 @@ class Pipeline:
             if isinstance(held, Turn):
                 held.acquire()
             stores = replace(self.stores(source, own_session=True), confirm=held.confirm)
-            record = work(planned, held, snapshot, stores, watch, run_id)
+            record = work(Attempt(planned, held, snapshot, stores, watch, run_id))
             if record is not None:
                 rows = record.rows_appended or 0
                 _log.info("%s: %s, %s rows appended", planned.name, record.status, rows)

@@ -6,8 +6,7 @@ became true with it; state and ledger are indexes, rolled forward from it after 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
@@ -17,66 +16,46 @@ from loader.errors import TableError
 from loader.lake.commits import Commit
 from loader.lake.lake import Lake
 from loader.lake.lease import Lease, acquire_all
-from loader.lake.ledger import NOTHING_NEW, SYNCED, SyncRecord, now
+from loader.lake.ledger import NOTHING_NEW, SYNCED, SyncRecord
 from loader.lake.schema.fitting import fitted
 from loader.rows.order import GENERATION, quoted
 from loader.rows.window import Bounds, Window, lower_bound, next_cursor
 from loader.sources import Snapshot
 from loader.state import TableState
-from loader.sync.batch import Batch, extracted, whole
+from loader.sync.attempt import Attempt
+from loader.sync.batch import Batch, Intent, extracted, whole
 from loader.sync.plan import FULL_REFRESH, Plan
-from loader.sync.recovery import Known, Stores, assess, recover
+from loader.sync.recovery import Known, assess, recover
 from loader.sync.sharing import own_rows, register
+from loader.sync.stores import Stores
 from loader.sync.watch import Watch
 
 
-def sync_table(
-    plan: Plan, held: Lease, snapshot: Snapshot, stores: Stores, watch: Watch, run_id: str
-) -> SyncRecord:
+def sync_table(attempt: Attempt) -> SyncRecord:
     """Appends what changed since the stored cursor, as one batch, and records the cursor.
-
-    Args:
-        held: the table's lock (:func:`lock_all`), taken before the snapshot was: rows of a snapshot
-            older than another run's last batch could bring back what that batch replaced.
 
     Returns the ledger row that it wrote.
 
     Raises:
         TableError, StateError: this table cannot be synced; nothing of it was published.
     """
-    with unlocked_after(held):  # 1 lock
-        done = synced(plan, held, snapshot, stores, watch, run_id)
-    watch.reached("unlocked", plan.name)
-    return done
+    with attempt.unlocking():  # 1 lock
+        return synced(attempt)
 
 
-def synced(
-    plan: Plan, held: Lease, snapshot: Snapshot, stores: Stores, watch: Watch, run_id: str
-) -> SyncRecord:
+def synced(attempt: Attempt) -> SyncRecord:
     """The sync of a table whose lock is held, and is held afterwards; see :func:`sync_table`."""
-    watch.reached("locked", plan.name)
-    known = recover(plan, stores, watch, run_id)  # 2 recover
+    attempt.reached("locked")
+    known = recover(attempt)  # 2 recover
     # What raw cannot follow is refused before anything is read.
-    stores.lake.drift(plan.lake_table, plan.table.schema, plan.terms)
-    window, bounds = look(plan, snapshot, known, stores.lake, watch)  # 3 window
-    watch.reached("windowed", plan.name)
-    record, after = intend(plan, known, window, bounds, run_id)
-    commit = None
-    if bounds.rows != 0:
-        intended = Batch(None, record, after)
-        with extracted(plan, snapshot, stores.lake, window, bounds, intended, watch) as batch:
-            record, after = batch.record, batch.after  # 4 extract
-            commit = append(plan, stores.lake, batch, held, watch)  # 5 append
-    return finish(plan, stores, known, record, after, bounds, commit, watch)  # 6 record
-
-
-@contextmanager
-def unlocked_after(held: Lease) -> Iterator[None]:
-    """Gives the table free, however its sync ends."""
-    try:
-        yield
-    finally:
-        held.release()
+    attempt.lake.drift(attempt.plan.lake_table, attempt.plan.table.schema, attempt.plan.terms)
+    window, bounds = look(attempt.plan, attempt.snapshot, known, attempt.lake, attempt.watch)
+    attempt.reached("windowed")  # 3 window
+    intent = intended(attempt, known, window, bounds)
+    intent, commit = written(attempt, window, bounds, intent)  # 4 extract, 5 append
+    if commit is None:
+        intent = replace(intent, after=caught_up(known, intent.after, bounds))
+    return finish(attempt, known, intent, commit)  # 6 record
 
 
 def lock_all(
@@ -169,13 +148,12 @@ def look(
     return fixed, bounds
 
 
-def intend(
-    plan: Plan, known: Known, window: Window, bounds: Bounds, run_id: str
-) -> tuple[SyncRecord, TableState]:
-    """The ledger row and the state that this batch will make true; both travel in its commit."""
+def intended(attempt: Attempt, known: Known, window: Window, bounds: Bounds) -> Intent:
+    """The ledger row and the state that a sync's batch will make true."""
+    plan = attempt.plan
     full = plan.mode == FULL_REFRESH or known.starts_over
     fresh_generation = full and known.began
-    state = TableState(
+    after = TableState(
         batch=known.next_batch,
         generation=known.state.generation + (1 if fresh_generation else 0),
         cursor=next_cursor(None if full else known.state.cursor, bounds),
@@ -184,53 +162,51 @@ def intend(
         base=None if full else known.state.base,
         backfill=None if full else known.state.backfill,
     )
-    record = SyncRecord(
-        run_id=run_id,
-        source_name=plan.source,
-        table_name=plan.lake_table,
-        batch=known.next_batch,
-        generation=state.generation,
-        mode=FULL_REFRESH if fresh_generation else plan.mode,
-        cursor_field=state.cursor_field,
-        cursor_type=plan.cursor.type.value if plan.cursor else None,
-        cursor_low=window.floor.text if window.floor else None,
-        cursor_high=state.cursor.text if state.cursor else None,
-        read_from=window.low.text if window.low else None,
-        read_to=window.high.text if window.high else None,
-        rows_redelivered=0,
+    record = replace(
+        attempt.record(after, FULL_REFRESH if fresh_generation else plan.mode, window),
         rows_null_cursor=bounds.nulls if plan.cursor else None,
         lookback=plan.options.lookback.text if plan.options.lookback else None,
-        started_at=now(),
     )
-    return record, state
+    return Intent(record, after)
 
 
-def append(
-    plan: Plan, lake: Lake, batch: Batch, held: Lease, watch: Watch
-) -> tuple[Commit, SyncRecord] | None:
-    """Writes the batch out of sight, then publishes it whole; None where there is nothing to.
+def written(
+    attempt: Attempt, window: Window, bounds: Bounds, intent: Intent
+) -> tuple[Intent, Commit | None]:
+    """Reads a window and appends what is new in it; the commit is None where nothing is."""
+    if bounds.rows == 0:
+        return intent, None
+    with extracted(attempt, window, bounds, intent) as batch:
+        return append(attempt, batch)
+
+
+def append(attempt: Attempt, batch: Batch) -> tuple[Intent, Commit | None]:
+    """Writes a batch out of sight, then publishes it whole.
+
+    Returns what became true with it; the commit is None where there was nothing to append.
 
     Raises:
         TableError: where the table cannot take the source's columns, or the run was stopped.
     """
-    watch.reached("extracted", plan.name)
-    if batch.rows is None:
-        return None
+    plan, lake, held = attempt.plan, attempt.lake, attempt.held
+    attempt.reached("extracted")
+    if batch.empty:
+        return batch.intent, None
     held.confirm()
-    watch.phase(plan.name, "appending")
+    attempt.phase("appending")
     table, schema, cursor = plan.lake_table, plan.table.schema, plan.cursor
-    record, after = batch.record, batch.after
+    record, after = batch.intent.record, batch.intent.after
     drift = lake.drift(table, schema, plan.terms)
     rows = fitted(batch.rows, drift.routes, f"table {plan.name}")
     if lake.exists(table):
         lake.evolve(table, drift, plan.terms.source)
         if drift.notes:
             record = replace(record, schema_changes="; ".join(drift.notes))
-            watch.warn(plan.name, f"schema: {record.schema_changes}")
+            attempt.warn(f"schema: {record.schema_changes}")
     else:
         lake.create_raw(table, schema, cursor.name if cursor else None, after.batch)
         register(plan, lake)
-    watch.reached("prepared", plan.name)
+    attempt.reached("prepared")
     facts = {"state": after.to_json(), "sync": record.to_dict()}
     staged = lake.stage(table, rows, after.batch, facts)
     rows_staged = lake.staged_rows(table, staged)
@@ -239,54 +215,56 @@ def append(
     whole(plan, batch.counted, rows_staged)
     if not rows_staged:
         lake.discard(table, staged)
-        return None
-    watch.reached("staged", plan.name)
-    watch.proceed(plan.name)
+        return batch.intent, None
+    attempt.reached("staged")
+    attempt.watch.proceed(plan.name)
     held.confirm()
     published = lake.publish(table, staged, drift.after, plan.terms.source)
-    watch.reached("published", plan.name)
-    return published, record
+    attempt.reached("published")
+    return Intent(record, after), published
 
 
-def finish(
-    plan: Plan,
-    stores: Stores,
-    known: Known,
-    record: SyncRecord,
-    after: TableState,
-    bounds: Bounds,
-    commit: tuple[Commit, SyncRecord] | None,
-    watch: Watch,
-) -> SyncRecord:
-    """Records state, then ledger: a crash in between leaves only what `recover` mends."""
+def caught_up(known: Known, after: TableState, bounds: Bounds) -> TableState:
+    """The state where nothing was new: all rows up to the bound are in raw already.
+
+    So the cursor may follow them: after a reset to an older value, else every sync would read
+    them again. Before the first batch nothing is stored.
+    """
+    cursor = known.state.cursor if bounds.future > 0 else after.cursor
+    if not known.state.batch or (cursor == known.state.cursor and not bounds.settled):
+        return known.state
+    return replace(known.state.moved(cursor, after.cursor_field), mark=bounds.mark)
+
+
+def finish(attempt: Attempt, known: Known, intent: Intent, commit: Commit | None) -> SyncRecord:
+    """Records state, then ledger: a crash in between leaves only what `recover` mends.
+
+    Args:
+        intent: what is true now; where nothing was appended, its state is what is to be stored.
+    """
+    record, after = intent.record, intent.after
+    redelivered = record.rows_redelivered or 0
     if commit is not None:
-        published, record = commit
-        stores.store(plan.name, after)
         done = record.finished(
             status=SYNCED,
-            rows_appended=published.rows,
-            rows_read=(published.rows or 0) + (record.rows_redelivered or 0),
-            snapshot_id=published.snapshot_id,
+            rows_appended=commit.rows,
+            rows_read=(commit.rows or 0) + redelivered,
+            snapshot_id=commit.snapshot_id,
         )
     else:
-        # All rows up to the bound are in raw already, so the cursor may follow them: after a
-        # reset to an older value, else every sync would read them again.
-        clamped = bounds.future > 0
-        cursor = known.state.cursor if clamped else after.cursor
-        if known.state.batch and (cursor != known.state.cursor or bounds.settled):
-            moved = known.state.moved(cursor, after.cursor_field)
-            stores.store(plan.name, replace(moved, mark=bounds.mark))
         done = record.finished(
             status=NOTHING_NEW,
             batch=None,
             generation=known.state.generation,
-            cursor_high=cursor.text if cursor else None,
-            rows_read=record.rows_redelivered or 0,
+            cursor_high=after.cursor.text if after.cursor else None,
+            rows_read=redelivered,
             rows_appended=0,
         )
-    watch.reached("state-recorded", plan.name)
-    stores.record(done)
-    watch.reached("ledger-recorded", plan.name)
+    if after != known.state:
+        attempt.stores.store(attempt.plan.name, after)
+    attempt.reached("state-recorded")
+    attempt.stores.record(done)
+    attempt.reached("ledger-recorded")
     return done
 
 

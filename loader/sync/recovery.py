@@ -2,47 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from loader.errors import StateError
 from loader.lake.commits import Commit, newest_commit
-from loader.lake.lake import Lake
-from loader.lake.ledger import RECOVERED, Ledger, SyncRecord
-from loader.state import StateBackend, TableState
+from loader.lake.ledger import RECOVERED, SyncRecord
+from loader.state import TableState
+from loader.sync.attempt import Attempt
 from loader.sync.plan import Plan
 from loader.sync.sharing import admitted, register
+from loader.sync.stores import Stores
 from loader.sync.watch import Watch
-
-
-def _held() -> None:
-    """Of stores that are only read, or whose table is held by whoever uses them."""
-
-
-@dataclass(frozen=True)
-class Stores:
-    """Where one table's sync writes: data, cursors, ledger.
-
-    Attributes:
-        confirm: makes sure that the table is still ours; raises a TableError if another run took
-            it over. Asked before each write: what a run wrote after it was taken over would stand
-            above what its heir has written.
-    """
-
-    lake: Lake
-    state: StateBackend
-    ledger: Ledger
-    confirm: Callable[[], None] = _held
-
-    def store(self, name: str, state: TableState) -> None:
-        """Writes a table's state (`source.table`), if the table is still ours."""
-        self.confirm()
-        self.state.write(name, state)
-
-    def record(self, sync: SyncRecord) -> None:
-        """Adds a row to the ledger, if the table is still ours."""
-        self.confirm()
-        self.ledger.append(sync)
 
 
 @dataclass(frozen=True)
@@ -65,15 +35,16 @@ class Known:
         return self.state.batch == 0 and self.began
 
 
-def recover(plan: Plan, stores: Stores, watch: Watch, run_id: str) -> Known:
+def recover(attempt: Attempt) -> Known:
     """Brings state and ledger up to the newest data commit, and clears away staged leftovers.
 
     Raises:
         StateError: where data is newer than the state and its commit has expired.
     """
+    plan, stores = attempt.plan, attempt.stores
     stores.confirm()
     register(plan, stores.lake)
-    head, own, state = assess(plan, stores, watch)
+    head, own, state = assess(plan, stores, attempt.watch)
     if stores.lake.exists(plan.lake_table):
         stores.lake.discard(plan.lake_table)
     stored = state.batch if state else 0
@@ -81,27 +52,26 @@ def recover(plan: Plan, stores: Stores, watch: Watch, run_id: str) -> Known:
     if state is None or stored < own.batch:
         state = _state_of(own, plan)
         if own.batch:
-            watch.warn(plan.name, f"state was behind: rolled forward to batch {own.batch}")
+            attempt.warn(f"state was behind: rolled forward to batch {own.batch}")
             stores.store(plan.name, state)
     elif stored > own.batch:
         state = _rolled_back(own, state, plan)
-        watch.warn(
-            plan.name,
+        attempt.warn(
             f"state was ahead of the data (batch {stored}, raw has {own.batch}): "
-            + ("rolled back" if own.batch else "raw is gone, reading everything anew"),
+            + ("rolled back" if own.batch else "raw is gone, reading everything anew")
         )
         stores.store(plan.name, state)
-    watch.reached("recovered-state", plan.name)
+    attempt.reached("recovered-state")
     if own.batch > last and own.sync is not None:
         recovered = replace(
             SyncRecord.from_dict(own.sync),
             status=RECOVERED,
-            run_id=run_id,
+            run_id=attempt.run_id,
             rows_appended=own.rows,
             snapshot_id=own.snapshot_id,
         )
         stores.record(recovered.finished())
-    watch.reached("recovered", plan.name)
+    attempt.reached("recovered")
     highest = max(head.batch, stored, last)
     if plan.shared:
         highest = max(highest, stores.ledger.last_batch(plan.lake_table, since=head.batch))
