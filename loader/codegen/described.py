@@ -10,8 +10,9 @@ from loader.lake.lake import Lake
 from loader.rows.delta import COLUMNS
 from loader.rows.order import SOURCE_NAME
 from loader.spec.plugins import LakeDestination, SourceSpec
-from loader.sync.pipeline import Pipeline, Planned
+from loader.sync.pipeline import Pipeline
 from loader.sync.plan import INCREMENTAL, Plan
+from loader.sync.selection import Planned
 
 
 def described(pipeline: Pipeline, select: Sequence[str]) -> Iterator[Table | LoaderError]:

@@ -14,8 +14,9 @@ from loader.rows.delta import HASH
 from loader.rows.order import GENERATION, quoted
 from loader.sources import Snapshot, SourceTable, Window
 from loader.sources.candidates import candidates, marks_of_deletion
-from loader.sync.pipeline import Pipeline, Planned
+from loader.sync.pipeline import Pipeline
 from loader.sync.plan import INCREMENTAL, Plan
+from loader.sync.selection import Planned
 from loader.sync.sharing import admitted, own_rows
 
 # So many rows at the highest cursor are read again at every sync before it is worth a word.

@@ -1,0 +1,283 @@
+"""Which tables a run is of: the spec's patterns and a selection, planned, with what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from loader.errors import LoaderError, SpecError, TableError
+from loader.lake.lake import Lake
+from loader.lake.ledger import Ledger
+from loader.problems import did_you_mean
+from loader.runtime.failures import clear
+from loader.sources import Source, TableRef, connector
+from loader.spec.options import TableOptions
+from loader.spec.plugins import DestinationSpec, SourceSpec
+from loader.spec.spec import Spec
+from loader.state import StateBackend
+from loader.state.lake_table import LakeState
+from loader.state.opening import open_state
+from loader.sync.plan import (
+    Plan,
+    chosen,
+    is_wildcard,
+    options_for_nothing,
+    plan,
+)
+from loader.sync.sharing import Claim, granted, same_shape
+from loader.sync.stores import Stores
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One source's part of a run.
+
+    Attributes:
+        errors: what is wrong with the source as such.
+        refused: tables that cannot be synced, by their names in the lake.
+    """
+
+    source: Source
+    spec: SourceSpec
+    plans: list[Plan] = field(default_factory=list)
+    errors: list[LoaderError] = field(default_factory=list)
+    refused: dict[str, LoaderError] = field(default_factory=dict)
+
+    @property
+    def problems(self) -> list[LoaderError]:
+        """All errors, each once: tables of one source that is down share theirs."""
+        return list({id(e): e for e in (*self.errors, *self.refused.values())}.values())
+
+
+class Selection:
+    """A spec bound to a Spark session: its sources, where they are written, its tables.
+
+    Attributes:
+        accepts_key_change: types of keys and cursors may change as far as raw's columns follow.
+
+    Raises:
+        SpecError: where a connector is unknown or its options are wrong.
+    """
+
+    def __init__(self, spec: Spec, spark: SparkSession) -> None:
+        self.spec = spec
+        self.spark = spark
+        self.accepts_key_change = False
+        self.sources: list[tuple[SourceSpec, Source]] = []
+        for source in spec.sources:
+            kind = connector(source.path, f"{source.where}.path")
+            options = source.options(kind.options_model)
+            self.sources.append((source, kind(source.name, options, spark, spec.folder)))
+            self.stores(source)  # a missing package or a wrong option is told before all else
+
+    def stores(self, source: SourceSpec, own_session: bool = False) -> Stores:
+        """Where a source's tables are written; a thread of its own needs a session of its own.
+
+        Raises:
+            SpecError: where the state backend's package is missing, or its options are wrong.
+        """
+        lake = Lake(self.spark, self.spec.destination(source.destinations[0]).lake.schema_)
+        lake = lake.for_thread() if own_session else lake
+        return Stores(lake, self._state(source, lake), Ledger(lake))
+
+    def _state(self, source: SourceSpec, lake: Lake) -> StateBackend:
+        tables = self.spec.destination(source.destinations[0]).lake
+
+        def kept_in(destination: DestinationSpec) -> Lake:
+            state = destination.lake
+            if (state.profile, state.target) != (tables.profile, tables.target):
+                raise SpecError(
+                    f"{destination.name} is of another profile or target than the tables",
+                    where=f"{source.where}.backend_options.connection",
+                    remedy="One process has one Spark: name a destination of the same target",
+                )
+            return lake if state.schema_ == lake.schema else Lake(lake.spark, state.schema_)
+
+        return open_state(self.spec, source, kept_in)
+
+    def prepare(self, source: SourceSpec) -> None:
+        """Makes a source's namespace, ledger and state where they are not there yet.
+
+        Raises:
+            StateError: where the state backend is down, or not to be written.
+        """
+        stores = self.stores(source)
+        stores.lake.prepare()
+        stores.ledger.prepare()
+        stores.state.prepare()
+
+    def planned(self, select: Sequence[str] = (), full_refresh: bool = False) -> list[Planned]:
+        """Every source's tables as its patterns and `select` choose them, and what is wrong.
+
+        Raises:
+            SpecError: where a selection matches nothing.
+        """
+        parts: list[Planned] = []
+        seen: list[str] = []
+        matched: set[str] = set()
+        listed = [self._listed(source, bound) for source, bound in self.sources]
+        claims = self._claims(listed)
+        for (source, bound), refs in zip(self.sources, listed, strict=True):
+            if isinstance(refs, LoaderError):
+                down = refs
+                named = [n for n in source.tables if not is_wildcard(n)]
+                named = [n for n in named if not select or _patterns(f"{source.name}.{n}", select)]
+                refused: dict[str, LoaderError] = {TableRef(n).lake_name: down for n in named}
+                errors = [] if refused else [down]
+                parts.append(Planned(bound, source, errors=errors, refused=refused))
+                matched.update(select)  # nobody can say whether it would have matched
+                continue
+            wanted, missing = chosen(source, refs)
+            if select:
+                names = {n: f"{source.name}.{n}" for n in (*(r.name for r in wanted), *missing)}
+                seen += names.values()
+                picked = {n: _patterns(full, select) for n, full in names.items()}
+                matched.update(*picked.values())
+                wanted = [ref for ref in wanted if picked[ref.name]]
+                missing = {n: error for n, error in missing.items() if picked[n]}
+            else:
+                missing |= options_for_nothing(source, bound.table_options, refs)
+            parts.append(self._planned(source, bound, wanted, missing, full_refresh, claims))
+        for pattern in select:
+            if pattern not in matched:
+                raise SpecError(
+                    f"no table of the spec is called {pattern!r}",
+                    where="--select",
+                    remedy=f"{did_you_mean(pattern, seen)} Choose from: "
+                    f"{', '.join(sorted(seen)[:20])}".strip(),
+                )
+        return parts
+
+    def _listed(self, source: SourceSpec, bound: Source) -> list[TableRef] | LoaderError:
+        try:
+            return bound.tables()
+        except Exception as error:
+            return self.cleared(error, f"source {source.name}")
+
+    def _claims(
+        self, listed: Sequence[list[TableRef] | LoaderError]
+    ) -> dict[str, list[tuple[Claim, Source, TableRef]]]:
+        """All tables of the spec by the raw table that they are loaded into, in lower case.
+
+        Of a source that is down, the tables that it names.
+        """
+        found: dict[str, list[tuple[Claim, Source, TableRef]]] = {}
+        for (source, bound), refs in zip(self.sources, listed, strict=True):
+            if isinstance(refs, LoaderError):
+                wanted = [TableRef(name) for name in source.tables if not is_wildcard(name)]
+            else:
+                wanted, _ = chosen(source, refs)
+            for ref in wanted:
+                claim = self._claim(source, bound, ref)
+                found.setdefault(claim.raw.lower(), []).append((claim, bound, ref))
+        return found
+
+    def _claim(self, source: SourceSpec, bound: Source, ref: TableRef) -> Claim:
+        shared = options_of(bound, ref).shared
+        return Claim(source.name, ref.name, f"{self._schema(source)}.{ref.lake_name}", shared)
+
+    def _planned(
+        self,
+        source: SourceSpec,
+        bound: Source,
+        wanted: Sequence[TableRef],
+        missing: Mapping[str, TableError],
+        full_refresh: bool,
+        claims: Mapping[str, Sequence[tuple[Claim, Source, TableRef]]],
+    ) -> Planned:
+        plans: list[Plan] = []
+        errors: list[LoaderError] = []
+        refused: dict[str, LoaderError] = {}
+        for name, error in missing.items():
+            if name in source.tables and not is_wildcard(name):
+                refused[TableRef(name).lake_name] = error
+            else:
+                errors.append(error)
+        for ref in wanted:
+            where = f"table {source.name}.{ref.name}"
+            try:
+                planned = plan(
+                    source.name, bound.describe(ref), options_of(bound, ref), full_refresh
+                )
+                self._beside_state(planned, self._schema(source))
+                mine = self._claim(source, bound, ref)
+                same = claims[mine.raw.lower()]
+                planned = replace(
+                    planned,
+                    accepts_key_change=self.accepts_key_change,
+                    formerly=source.formerly,
+                    sharers=granted(mine, [claim for claim, _, _ in same]),
+                )
+                first, other, its_ref = same[0]
+                if first.source != source.name:
+                    same_shape(planned, _shape_of(first, other, its_ref) or planned)
+                plans.append(planned)
+            except Exception as problem:
+                refused[ref.lake_name] = self.cleared(problem, where)
+        return Planned(bound, source, plans, errors, refused)
+
+    @cached_property
+    def _state_tables(self) -> dict[tuple[str, str], str]:
+        """The tables of the lake that cursors live in, in lower case, each with a source."""
+        found: dict[tuple[str, str], str] = {}
+        for source, _ in self.sources:
+            state = self.stores(source).state
+            if isinstance(state, LakeState):
+                found.setdefault((state.lake.schema.lower(), state.table.lower()), source.name)
+        return found
+
+    def _beside_state(self, planned: Plan, schema: str) -> None:
+        """Refuses a raw table that some source's cursors live in.
+
+        Raises:
+            TableError: names the source.
+        """
+        keeper = self._state_tables.get((schema.lower(), planned.lake_table.lower()))
+        if keeper is not None:
+            raise TableError(
+                f"the raw table would be called {planned.lake_table}, as the state table of "
+                f"source {keeper}",
+                where=f"table {planned.name}",
+                remedy=f"Give backend_options.table_name of {keeper} another name",
+            )
+
+    def cleared(self, error: BaseException, where: str) -> LoaderError:
+        """An error as a user should read it, without secrets."""
+        found = clear(error, where)
+        hide = self.spec.redactor.redact
+        clean = type(found)(hide(found.what), where=hide(found.where), remedy=hide(found.remedy))
+        clean.__cause__ = error if found is not error else error.__cause__
+        return clean.with_traceback(error.__traceback__)
+
+    def _raw(self, source: SourceSpec, planned: Plan) -> str:
+        """The raw table that a plan loads, in lower case."""
+        return f"{self._schema(source)}.{planned.lake_table}".lower()
+
+    def _schema(self, source: SourceSpec) -> str:
+        return self.spec.destination(source.destinations[0]).lake.schema_
+
+
+def options_of(source: Source, ref: TableRef) -> TableOptions:
+    """The options of one table; names compare without case, as tables' do."""
+    for name, options in source.table_options.items():
+        if name.lower() == ref.name.lower():
+            return options
+    return TableOptions()
+
+
+def _shape_of(claim: Claim, source: Source, ref: TableRef) -> Plan | None:
+    """Another source's table as it would be planned; None where that fails: it says so itself."""
+    try:
+        return plan(claim.source, source.describe(ref), options_of(source, ref))
+    except Exception:
+        return None
+
+
+def _patterns(name: str, select: Sequence[str]) -> set[str]:
+    return {p for p in select if fnmatchcase(name.lower(), p.lower())}
