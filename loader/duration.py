@@ -70,12 +70,12 @@ def _seconds(text: str) -> Fraction:
     while position < len(text):
         part = _PART.match(text, position)
         if part is None:
-            raise ValueError(f"{text!r} is no lookback: {_FORMS}")
+            raise ValueError(f"{text!r} is not a lookback: {_FORMS}")
         unit = part[2].lower()
         if unit not in _UNITS and unit.endswith("s"):
             unit = unit[:-1]
         if unit not in _UNITS:
-            raise ValueError(f"{part[2]!r} is no unit of a lookback: {_FORMS}")
+            raise ValueError(f"{part[2]!r} is not a unit of time: {_FORMS}")
         total += Fraction(part[1]) * _UNITS[unit]
         position = part.end()
     if position == 0:

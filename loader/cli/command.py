@@ -201,7 +201,7 @@ def run(
     if low is None and (high or chunk):
         raise click.UsageError("--to and --chunk belong to a backfill: say where with --from.")
     if low is not None and (full_refresh or dry_run):
-        raise click.UsageError("--from reads a range again: leave --full-refresh and --dry-run.")
+        raise click.UsageError("--from reads a range again: remove --full-refresh and --dry-run.")
     from loader.cli import report
     from loader.runtime.spark import rows_written
     from loader.sync.backfill import Backfill

@@ -113,7 +113,7 @@ def _read(file: IO[str]) -> dict[str, list[StateRow]]:
                 raise TypeError
         except (ValueError, KeyError, TypeError, AttributeError):
             raise SpecError(
-                "this is no line of `loader state export`",
+                "this line was not written by `loader state export`",
                 where=where,
                 remedy='A line is {"key": …, "value": "…", "version": …, "updated_at": …}',
             ) from None

@@ -81,7 +81,7 @@ class TableOptions(Strict):
         if isinstance(value, float):
             raise OptionError("a cursor cannot be a float, it would be rounded", "Put it in quotes")
         if value == "":
-            raise OptionError("the initial cursor is empty", "Leave the key away, or give a value")
+            raise OptionError("the initial cursor is empty", "Give the key a value or remove it")
         return value
 
     @field_validator("lookback", mode="before")
@@ -94,4 +94,4 @@ class TableOptions(Strict):
         try:
             return Lookback.parse(str(value))
         except ValueError as error:
-            raise OptionError(str(error), "Correct the lookback, or leave it away") from None
+            raise OptionError(str(error), "Correct the lookback or remove it") from None

@@ -119,7 +119,7 @@ def _place(text: str) -> Place:
     step, _, table = place.partition(":")
     if times and not times.isdecimal():
         raise SpecError(
-            f"{times!r} is no number of times", where=VARIABLE, remedy="Write `published#2`"
+            f"{times!r} is not a number of times", where=VARIABLE, remedy="Write `published#2`"
         )
     if step not in STEPS:
         raise SpecError(

@@ -220,7 +220,7 @@ def _fits(options: TableOptions, type_: CursorType, where: str) -> None:
     elif type_.is_number:
         remedy = "Write a whole number: how far below the cursor to begin"
     else:
-        remedy = "Leave it away: a string cannot be moved back"
+        remedy = "Remove it: string cursors do not support a lookback"
     raise TableError(
         f"{lookback.text!r} does not fit a cursor of type {type_.value}",
         where=f"{where}, lookback",
@@ -315,7 +315,7 @@ def parsed(text: str, type_: CursorType, where: str) -> Cursor:
         return Cursor.parse(text, type_)
     except ValueError:
         raise TableError(
-            f"{text!r} is no value of the cursor's type, {type_.value}",
+            f"{text!r} is not a cursor of the column's type, {type_.value}",
             where=where,
             remedy=f"Write it as {_EXAMPLES[type_]}",
         ) from None

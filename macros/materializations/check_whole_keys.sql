@@ -2,14 +2,14 @@
     {#- dbt's --empty and --sample make a SELECT read less than it says: a watermark would pass by the rest. -#}
     {%- if flags.EMPTY and existing is not none -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": --empty would empty " ~ target ~ ". Leave --empty away, or build into a schema of its own "
+            owner ~ ": --empty would empty " ~ target ~ ". Remove --empty, or build into a schema of its own "
             ~ "(--target)."
         ) }}
     {%- endif -%}
     {%- if invocation_args_dict.get("sample") -%}
         {{ exceptions.raise_compiler_error(
             owner ~ ": --sample reads a part of the versions, of which the newest of each key cannot be told, and "
-            ~ target ~ " would never show the rest. Leave --sample away, or exclude the model (--exclude) and sample "
+            ~ target ~ " would never show the rest. Remove --sample, or exclude the model (--exclude) and sample "
             ~ "what reads it."
         ) }}
     {%- endif -%}

@@ -190,16 +190,16 @@ def test_each_bad_table_says_why_and_the_others_go_on(
         "Set table_options.none.cursor_field, or sync_mode: full_refresh",
         "table shop.keyless, primary_key: there is no column 'idd'. Did you mean `id`? "
         "Its columns: id, c, name",
-        "table shop.begins, initial_cursor: 'yesterday' is no value of the cursor's type, integer. "
-        "Write it as 42",
+        "table shop.begins, initial_cursor: 'yesterday' is not a cursor of the column's type, "
+        "integer. Write it as 42",
         "table shop.back, lookback: '10 minutes' does not fit a cursor of type integer. "
         "Write a whole number: how far below the cursor to begin",
         "table shop.back_text, lookback: '5' does not fit a cursor of type string. "
-        "Leave it away: a string cannot be moved back",
+        "Remove it: string cursors do not support a lookback",
         "table shop.ranges, partition_column: there is no column 'iid'. Did you mean `id`? "
         "Its columns: id, c, name",
         "table shop.range_text, partition_column: the column 'name' of type string cannot be cut "
-        "into ranges. Choose a number, date or timestamp, or leave it away",
+        "into ranges. Choose a number, date or timestamp column, or remove partition_column",
         "table shop.unsorted: function min(jsonb) does not exist. "
         "Choose a cursor_field of a type that the database can order",
     }

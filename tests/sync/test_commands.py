@@ -167,7 +167,7 @@ def test_state_by_hand(project: Project, postgres_database: Database) -> None:
         (("show", "foo"), 2, "'foo' is not `source.table` with a source of the spec"),
         (("reset", "shop.ordrs"), 2, "there is no state of 'shop.ordrs'"),
         (("set", "shop.ordrs", "1"), 2, "shop.ordrs has no cursor yet"),
-        (("set", name, "yesterday"), 2, "'yesterday' is no value of the cursor's type"),
+        (("set", name, "yesterday"), 2, "'yesterday' is not a cursor of the column's type"),
     ):
         ran_ = project.loader("state", *arguments)
         assert (ran_.code, len(ran_.errors)) == (code, 1)

@@ -97,7 +97,7 @@ def test_numbers_that_would_be_rounded_are_refused_until_somebody_chooses(
     ]
     table["column_types"] = {"id": "string"}
     project.jdbc(postgres_database, ["t"], table_options={"t": table})
-    assert "column_types: the column 'id' is no decimal" in project.loader("run").errors[0]
+    assert "column_types: the column 'id' is not a decimal" in project.loader("run").errors[0]
     table["column_types"] = {"rate": "float"}
     project.jdbc(postgres_database, ["t"], table_options={"t": table})
     assert "rate cannot be loaded as 'float'" in project.loader("run").text

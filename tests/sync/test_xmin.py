@@ -97,7 +97,7 @@ def test_what_cannot_be_is_refused(project: Project, parts: Database) -> None:
     assert ran.code == 1
     assert sorted(ran.errors) == [
         "table shop.parts, cursor_field: the cursor xmin knows which transactions were in flight, "
-        "and takes no lookback. Leave the lookback away",
+        "and takes no lookback. Remove the lookback",
         "table shop.v, cursor_field: only tables of PostgreSQL know the transactions that wrote "
         "their rows. Choose a column, or read the tables behind it",
     ]

@@ -51,7 +51,7 @@ def options_refused(value: dict[str, Any], redactor: Redactor | None = None) -> 
         ),
         (
             {"url": "x", "table_options": {"public.orders": {"lookback": "10 minuts"}}},
-            "table_options[\"public.orders\"].lookback: 'minuts' is no unit of a lookback",
+            "table_options[\"public.orders\"].lookback: 'minuts' is not a unit of time",
         ),
         ({"url": "x", "table_options": {"o": {"lookback": -5}}}, "cannot be negative: '-5'"),
         ({"url": "x", "table_options": {"o": {"lookback": True}}}, "must be a time such as"),
@@ -69,7 +69,7 @@ def options_refused(value: dict[str, Any], redactor: Redactor | None = None) -> 
         ),
         (
             {"url": "x", "table_options": {"o": {"initial_cursor": ""}}},
-            "the initial cursor is empty. Leave",
+            "the initial cursor is empty. Give the key a value",
         ),
         ({"url": "x", "table_options": {"o": {"initial_cursor": 1.5}}}, "cannot be a float"),
         (

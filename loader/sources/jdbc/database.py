@@ -164,7 +164,8 @@ class Database(Source):
                         f"the column {wanted!r} of type {column.dataType.simpleString()} "
                         "cannot be cut into ranges",
                         where=where,
-                        remedy="Choose a number, date or timestamp, or leave it away",
+                        remedy="Choose a number, date or timestamp column, "
+                        "or remove partition_column",
                     )
                 return column.name
         raise TableError(

@@ -86,7 +86,7 @@ class JdbcOptions(BaseModel):
         except ValueError:
             seconds = None
         if not seconds:
-            raise OptionError(f"{text!r} is no time to wait", "Write it as '30 seconds'")
+            raise OptionError(f"{text!r} is not a duration", "Write it as '30 seconds'")
         return text
 
     @field_validator("time_zone")

@@ -138,7 +138,7 @@ class JdbcSource(Database):
                 )
             if not isinstance(found[0].dataType, DecimalType):
                 raise TableError(
-                    f"the column {name!r} is no decimal, but {found[0].dataType.simpleString()}",
+                    f"the column {name!r} is not a decimal but {found[0].dataType.simpleString()}",
                     where=where,
                     remedy="Remove it: only decimals can be loaded as another type",
                 )
@@ -182,7 +182,7 @@ class JdbcSource(Database):
             raise TableError(
                 "the cursor xmin knows which transactions were in flight, and takes no lookback",
                 where=where,
-                remedy="Leave the lookback away",
+                remedy="Remove the lookback",
             )
         return True
 
