@@ -26,7 +26,8 @@ SHELL := /bin/bash
 PYTHON ?=
 VENV ?= .venv
 TESTS ?= tests
-WORKERS ?= 2
+# One more than two cores: a process waits for disks, locks and servers a quarter of its time.
+WORKERS ?= 3
 CORRECTNESS ?=
 NEMESIS ?=
 COLD ?=
