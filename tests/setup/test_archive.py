@@ -14,7 +14,7 @@ import pytest
 
 from loader.runtime import archive, setup, sparkhome
 
-ROOT = Path(archive.__file__).parents[1]
+ROOT = Path(archive.__file__).parents[2]
 _SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 # Spark as dbt's method `session` starts it: in its own process, with no code of ours.
 _START = """
@@ -245,7 +245,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     script = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from loader import archive\n"
+        "from loader.runtime import archive\n"
         "os.getuid() or os.setuid(65534)\n"
         "archive.prepare(Path(sys.argv[1]), print)\n"
     )

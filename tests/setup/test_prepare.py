@@ -186,14 +186,14 @@ def test_without_pyspark_it_says_what_to_install(tmp_path: Path) -> None:
     """In a Python that has no site-packages of this one but the loader and its light needs."""
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from loader import setup\n"
+        "from loader.runtime import setup\n"
         "from loader.errors import SpecError\n"
         "print(setup.problem())\n"
         "from pathlib import Path\n"
         "try: setup.prepare([], Path('.'), print)\n"
         "except SpecError as error: print(error)\n"
     )
-    root = str(Path(setup.__file__).parents[1])
+    root = str(Path(setup.__file__).parents[2])
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", script, root],
         env={"PATH": os.environ["PATH"]},
@@ -213,13 +213,13 @@ def test_a_folder_that_cannot_be_written(home: Path, tmp_path: Path) -> None:
     script = (
         "import sys, os\n"
         "from pathlib import Path\n"
-        "from loader import setup\n"
+        "from loader.runtime import setup\n"
         "from loader.errors import SpecError\n"
         "os.getuid() or os.setuid(65534)\n"
         "try: setup.prepare([], Path('.'), lambda line: None)\n"
         "except SpecError as error: print(error)\n"
     )
-    root = str(Path(setup.__file__).parents[1])
+    root = str(Path(setup.__file__).parents[2])
     jars = home / "jars"
     jars.chmod(0o555)
     for folder in (tmp_path, *tmp_path.parents):

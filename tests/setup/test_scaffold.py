@@ -171,7 +171,7 @@ def test_the_wheel_brings_the_package_without_the_demo(wheel: Path, tmp_path: Pa
     project = tmp_path / "shop"
     project.mkdir()
     script = (
-        "import sys; from pathlib import Path; from loader import scaffold\n"
+        "import sys; from pathlib import Path; from loader.runtime import scaffold\n"
         "scaffold.create(Path('.'), lambda line: None); print(scaffold.package_folder())"
     )
     env = {**os.environ, "PYTHONPATH": str(installed)}
