@@ -83,6 +83,15 @@ class SqlState(StateBackend):
 
     def append(self, rows: Sequence[StateRow]) -> None:
         try:
+            self._append(rows)
+        except StateError as error:
+            # InnoDB ends one of two that write the same version: tried again, it finds the other's.
+            if not _is_deadlock(error.__cause__):
+                raise
+            self._append(rows)
+
+    def _append(self, rows: Sequence[StateRow]) -> None:
+        try:
             with self._connected() as connection:
                 columns = self._columns(connection) or set()
                 for row in rows:
@@ -175,6 +184,13 @@ class SqlState(StateBackend):
             remedy="Check `connection_string`, that the database runs, and that its user may "
             "create, read and write the table; then run again",
         )
+
+
+def _is_deadlock(problem: BaseException | None) -> bool:
+    """Whether a database has undone a transaction so that another could go on."""
+    origin = getattr(problem, "orig", None)
+    code = next(iter(getattr(origin, "args", ())), None)
+    return code == 1213 or getattr(origin, "sqlstate", None) == "40P01"
 
 
 def _at(value: object) -> str | None:
