@@ -161,7 +161,7 @@ def test_empty(company: Company) -> None:
 
 def test_sample(company: Company) -> None:
     results = company.run("run", "--sample", "1 day", "--target", "small")
-    assert "Leave --sample away" in results["orders_latest"].message
+    assert "Remove --sample, or exclude the model" in results["orders_latest"].message
     assert said(results)["orders_history"] == "error"
 
 
