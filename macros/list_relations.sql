@@ -26,6 +26,16 @@
 {%- endmacro %}
 
 
+{% macro spark__list_schemas(database) -%}
+    {#- dbt's first statement. In a warehouse that is not where it is looked for, it fails without saying so. -#}
+    {%- set catalog = "spark.sql.catalog." ~ run_query("select current_catalog()").columns[0].values()[0] -%}
+    {%- if strandline.is_iceberg_catalog(catalog) -%}
+        {%- do strandline.check_warehouse(catalog) -%}
+    {%- endif -%}
+    {{ return(dbt.spark__list_schemas(database)) }}
+{%- endmacro %}
+
+
 {% macro is_iceberg_catalog(setting) -%}
     {#- By the name of the catalog's setting, `spark.sql.catalog.<name>`. -#}
     {%- set implementation = run_query("set " ~ setting).columns[1].values()[0] -%}

@@ -86,7 +86,7 @@ def _package(file: str, right: str, wrong: str) -> Iterator[None]:
     """The dbt package with another text in one of its files."""
     copy = Path(tempfile.mkdtemp(prefix="strandline-fault-"))
     try:
-        for part in ("macros", "models", "tests/generic"):
+        for part in ("macros", "models"):
             shutil.copytree(dbtproject.PACKAGE / part, copy / part)
         shutil.copy(dbtproject.PACKAGE / "dbt_project.yml", copy)
         text = (copy / file).read_text()

@@ -57,6 +57,7 @@ def test_says_what_the_project_lacks(spark: SparkSession, tmp_path: Path) -> Non
 
 def test_refuses_a_relative_warehouse(spark: SparkSession, tmp_path: Path) -> None:
     """Tables would keep it: whoever is started in another folder looks for them there."""
+    spark.sql("show schemas")  # the session's catalog keeps the warehouse that it begins with
     setting = "spark.sql.catalog.lake.warehouse"
     before = spark.conf.get(setting)
     output = {**SESSION, "server_side_parameters": {setting: "./warehouse"}}
@@ -66,6 +67,22 @@ def test_refuses_a_relative_warehouse(spark: SparkSession, tmp_path: Path) -> No
             project.run("run", "--select", "cq_sync_log")
     finally:
         spark.conf.set(setting, before)
+
+
+def test_a_project_has_its_own_way_of_a_test(spark: SparkSession, tmp_path: Path) -> None:
+    """A macro of the root project comes before the package's, as in dbt-utils."""
+    project = DbtProject(spark, tmp_path, name="own", schema="own", raw_schema="raw")
+    project.write("models/one.sql", "select 1 as id")
+    test = {"strandline.unique_key": {"name": "one_key", "arguments": {"primary_key": "id"}}}
+    project.write("models/one.yml", {"models": [{"name": "one", "data_tests": [test]}]})
+    project.write(
+        "macros/unique_key.sql",
+        "{% macro spark__test_unique_key(model, primary_key, row_condition) %}"
+        "select '{{ primary_key }}' as judged_by_us"
+        "{% endmacro %}",
+    )
+    judged = project.run("test", "--select", "one_key")["one_key"]
+    assert project.failing_rows(judged) == [{"judged_by_us": "id"}]
 
 
 def test_builds_on_a_fresh_catalog(foreign: DbtProject) -> None:

@@ -164,7 +164,7 @@ def test_the_wheel_brings_the_package_without_the_demo(wheel: Path, tmp_path: Pa
 
     assert "loader/dbt_package/dbt_project.yml" in names
     assert "loader/dbt_package/macros/deduped_latest.sql" in names
-    assert "loader/dbt_package/tests/generic/unique_key.sql" in names
+    assert "loader/dbt_package/macros/generic_tests/unique_key.sql" in names
     assert "loader/runtime/templates/loader.yml" in names
     assert not [name for name in names if "/demo/" in name or name.startswith("tests/")]
 

@@ -1,5 +1,10 @@
 {% test state_not_behind(model, grace_minutes=10) %}
     {{ config(severity="warn") }}
+    {{ adapter.dispatch("test_state_not_behind", "strandline")(model, grace_minutes) }}
+{% endtest %}
+
+
+{% macro spark__test_state_not_behind(model, grace_minutes) -%}
     {%- set raw = strandline.tested_table(model, "state_not_behind") if strandline.testing() else none %}
     {%- set state = strandline.state_of(raw) if raw else none %}
     {%- if state is none %}
@@ -71,4 +76,4 @@
     from judged
     where problem is not null
     {%- endif %}
-{% endtest %}
+{%- endmacro %}

@@ -1,5 +1,10 @@
 {% test state_monotonic(model) %}
     {{ config(severity="error") }}
+    {{ adapter.dispatch("test_state_monotonic", "strandline")(model) }}
+{% endtest %}
+
+
+{% macro spark__test_state_monotonic(model) -%}
     {%- if not strandline.testing() or strandline.no_state_expected(model) %}
         select cast(null as string) as key where false
     {%- elif model is not string and not strandline.exists(model) %}
@@ -32,4 +37,4 @@
         -- pruned state begins at any version: only what lies between counts
         or version > previous_version + 1
     {%- endif %}
-{% endtest %}
+{%- endmacro %}

@@ -1,5 +1,10 @@
 {% test row_hash_matches(model, row_condition=none) %}
     {{ config(severity="error") }}
+    {{ adapter.dispatch("test_row_hash_matches", "strandline")(model, row_condition) }}
+{% endtest %}
+
+
+{% macro spark__test_row_hash_matches(model, row_condition) -%}
     {%- if not strandline.testing() %}
         select cast(null as bigint) as _cq_batch where false
     {%- else %}
@@ -19,4 +24,4 @@
     where not (_cq_row_hash <=> computed_row_hash)
         and {{ strandline.not_acknowledged(incidents, "_cq_batch") }}
     {%- endif %}
-{% endtest %}
+{%- endmacro %}

@@ -1,5 +1,10 @@
 {% test exact_redelivery(model, primary_key=none, cursor_field=none, max_share=0, row_condition=none) %}
     {{ config(severity="warn") }}
+    {{ adapter.dispatch("test_exact_redelivery", "strandline")(model, primary_key, cursor_field, max_share, row_condition) }}
+{% endtest %}
+
+
+{% macro spark__test_exact_redelivery(model, primary_key, cursor_field, max_share, row_condition) -%}
     {%- if not strandline.testing() %}
         select cast(null as bigint) as _cq_batch where false
     {%- else %}
@@ -31,4 +36,4 @@
     cross join share
     where share.redelivered_rows > {{ max_share }} * total.all_rows
     {%- endif %}
-{% endtest %}
+{%- endmacro %}

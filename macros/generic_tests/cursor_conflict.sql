@@ -1,5 +1,10 @@
 {% test cursor_conflict(model, primary_key=none, cursor_field=none, row_condition=none) %}
     {{ config(severity="error") }}
+    {{ adapter.dispatch("test_cursor_conflict", "strandline")(model, primary_key, cursor_field, row_condition) }}
+{% endtest %}
+
+
+{% macro spark__test_cursor_conflict(model, primary_key, cursor_field, row_condition) -%}
     {%- if not strandline.testing() %}
         select cast(null as bigint) as _cq_batch where false
     {%- else %}
@@ -27,4 +32,4 @@
         and conflicts.{{ strandline.quoted(cursor) }} is not null
         and {{ strandline.not_acknowledged(incidents, "conflicts._cq_batch") }}
     {%- endif %}
-{% endtest %}
+{%- endmacro %}

@@ -1,5 +1,10 @@
 {% test inclusive_cursor(model, cursor_field=none) %}
     {{ config(severity="error") }}
+    {{ adapter.dispatch("test_inclusive_cursor", "strandline")(model, cursor_field) }}
+{% endtest %}
+
+
+{% macro spark__test_inclusive_cursor(model, cursor_field) -%}
     {%- if not strandline.testing() %}
         select cast(null as string) as table_name where false
     {%- else %}
@@ -99,4 +104,4 @@
         and {{ strandline.not_acknowledged(incidents, "coalesce(batch, batch_by_then)") }}
     {%- endif %}
     {%- endif %}
-{% endtest %}
+{%- endmacro %}

@@ -1,5 +1,10 @@
 {% test duplicate_in_batch(model, primary_key=none, cursor_field=none, row_condition=none) %}
     {{ config(severity="warn") }}
+    {{ adapter.dispatch("test_duplicate_in_batch", "strandline")(model, primary_key, cursor_field, row_condition) }}
+{% endtest %}
+
+
+{% macro spark__test_duplicate_in_batch(model, primary_key, cursor_field, row_condition) -%}
     {%- if not strandline.testing() %}
         select cast(null as bigint) as _cq_batch where false
     {%- else %}
@@ -16,4 +21,4 @@
     where duplicate_kind = 'in_batch'
         and {{ strandline.not_acknowledged(incidents, "_cq_batch") }}
     {%- endif %}
-{% endtest %}
+{%- endmacro %}

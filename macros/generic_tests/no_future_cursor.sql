@@ -1,5 +1,10 @@
 {% test no_future_cursor(model, cursor_field=none, tolerance=none, row_condition=none, primary_key=none) %}
     {{ config(severity="error") }}
+    {{ adapter.dispatch("test_no_future_cursor", "strandline")(model, cursor_field, tolerance, row_condition, primary_key) }}
+{% endtest %}
+
+
+{% macro spark__test_no_future_cursor(model, cursor_field, tolerance, row_condition, primary_key) -%}
     {%- if not strandline.testing() %}
         select cast(null as bigint) as _cq_batch where false
     {%- else %}
@@ -36,4 +41,4 @@
         and {{ strandline.version_order(cursor, "newer") }} > {{ strandline.version_order(cursor, "ahead") }}
     {%- endif %}
     {%- endif %}
-{% endtest %}
+{%- endmacro %}

@@ -1,5 +1,10 @@
 {% test cursor_not_null(model, cursor_field=none, max_share=0, row_condition=none) %}
     {{ config(severity="warn") }}
+    {{ adapter.dispatch("test_cursor_not_null", "strandline")(model, cursor_field, max_share, row_condition) }}
+{% endtest %}
+
+
+{% macro spark__test_cursor_not_null(model, cursor_field, max_share, row_condition) -%}
     {%- if not strandline.testing() %}
         select cast(null as bigint) as _cq_batch where false
     {%- else %}
@@ -25,4 +30,4 @@
     where versions.{{ strandline.quoted(cursor) }} is null
         and share.rows_without_cursor > {{ max_share }} * share.all_rows
     {%- endif %}
-{% endtest %}
+{%- endmacro %}

@@ -1,5 +1,10 @@
 {% test batches_accounted(model) %}
     {{ config(severity="error") }}
+    {{ adapter.dispatch("test_batches_accounted", "strandline")(model) }}
+{% endtest %}
+
+
+{% macro spark__test_batches_accounted(model) -%}
     {%- set raw = strandline.tested_table(model, "batches_accounted") if strandline.testing() else none %}
     {%- set syncs = strandline.syncs_relation(raw.schema) if raw else none %}
     {%- if raw is none %}
@@ -249,4 +254,4 @@
     from problems
     where {{ strandline.not_acknowledged(incidents, "batch", "snapshot_id") }}
     {%- endif %}
-{% endtest %}
+{%- endmacro %}

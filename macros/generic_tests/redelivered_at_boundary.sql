@@ -1,5 +1,10 @@
 {% test redelivered_at_boundary(model, primary_key=none, cursor_field=none, row_condition=none) %}
     {{ config(severity="warn") }}
+    {{ adapter.dispatch("test_redelivered_at_boundary", "strandline")(model, primary_key, cursor_field, row_condition) }}
+{% endtest %}
+
+
+{% macro spark__test_redelivered_at_boundary(model, primary_key, cursor_field, row_condition) -%}
     {%- if not strandline.testing() %}
         select cast(null as bigint) as _cq_batch where false
     {%- else %}
@@ -41,4 +46,4 @@
         and {{ strandline.not_acknowledged(incidents, "redeliveries._cq_batch") }}
     {%- endif %}
     {%- endif %}
-{% endtest %}
+{%- endmacro %}

@@ -1,5 +1,10 @@
 {% test state_not_ahead(model, cursor_field=none) %}
     {{ config(severity="error") }}
+    {{ adapter.dispatch("test_state_not_ahead", "strandline")(model, cursor_field) }}
+{% endtest %}
+
+
+{% macro spark__test_state_not_ahead(model, cursor_field) -%}
     {%- set raw = strandline.tested_table(model, "state_not_ahead") if strandline.testing() else none %}
     {%- set state = strandline.state_of(raw) if raw else none %}
     {%- if state is none %}
@@ -129,4 +134,4 @@
     from judged
     where problem is not null
     {%- endif %}
-{% endtest %}
+{%- endmacro %}

@@ -1,5 +1,10 @@
 {% test no_cursor_regression(model, primary_key=none, cursor_field=none, row_condition=none) %}
     {{ config(severity="warn") }}
+    {{ adapter.dispatch("test_no_cursor_regression", "strandline")(model, primary_key, cursor_field, row_condition) }}
+{% endtest %}
+
+
+{% macro spark__test_no_cursor_regression(model, primary_key, cursor_field, row_condition) -%}
     {%- if not strandline.testing() %}
         select cast(null as bigint) as _cq_batch where false
     {%- else %}
@@ -54,4 +59,4 @@
     where {{ strandline.quoted(cursor) }} < _cq_newest.at
         and {{ strandline.not_acknowledged(incidents, "_cq_batch") }}
     {%- endif %}
-{% endtest %}
+{%- endmacro %}

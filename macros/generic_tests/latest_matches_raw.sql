@@ -1,5 +1,10 @@
 {% test latest_matches_raw(model, raw=none, primary_key=none, cursor_field=none) %}
     {{ config(severity="error") }}
+    {{ adapter.dispatch("test_latest_matches_raw", "strandline")(model, raw, primary_key, cursor_field) }}
+{% endtest %}
+
+
+{% macro spark__test_latest_matches_raw(model, raw, primary_key, cursor_field) -%}
     {%- set snapshot = strandline.tested_table(model, "latest_matches_raw") %}
     {%- if not strandline.testing() %}
         select 'problem' as problem where false
@@ -28,4 +33,4 @@
     {%- endif %}
     {{ strandline.differences(snapshot, expected, [keys] if keys is string else keys, up_to, whole) }}
     {%- endif %}
-{% endtest %}
+{%- endmacro %}

@@ -1,5 +1,10 @@
 {% test history_matches_raw(model) %}
     {{ config(severity="error") }}
+    {{ adapter.dispatch("test_history_matches_raw", "strandline")(model) }}
+{% endtest %}
+
+
+{% macro spark__test_history_matches_raw(model) -%}
     {%- set history = strandline.tested_table(model, "history_matches_raw") %}
     {%- if not strandline.testing() %}
         select 'problem' as problem where false
@@ -21,4 +26,4 @@
         strandline.heads_told(goal)
     ) }}
     {%- endif %}
-{% endtest %}
+{%- endmacro %}

@@ -1,5 +1,10 @@
 {% test unique_key(model, primary_key=none, row_condition=none) %}
     {{ config(severity="error") }}
+    {{ adapter.dispatch("test_unique_key", "strandline")(model, primary_key, row_condition) }}
+{% endtest %}
+
+
+{% macro spark__test_unique_key(model, primary_key, row_condition) -%}
     {%- if not strandline.testing() %}
         select cast(null as bigint) as rows_of_key where false
     {%- else %}
@@ -16,4 +21,4 @@
         {%- endfor %}
     having count(*) > 1
     {%- endif %}
-{% endtest %}
+{%- endmacro %}
