@@ -122,8 +122,10 @@
     {#- What a table covers, by its watermark, as goal() says what a build is to cover. -#}
     {%- set names = covered.get("raw") or [""] -%}
     {%- set many = names | length > 1 -%}
+    {%- set kind = strandline.kind_of(covered.materialization) -%}
     {%- set goal = {
-        "materialization": covered.materialization,
+        "kind": kind,
+        "columns": strandline.query_types(covered.select).values() | map(attribute="name") | list if kind.keeps_versions else [],
         "primary_key": covered.primary_key,
         "cursor_field": covered.cursor_field,
         "row_filter": covered.get("row_filter"),
@@ -139,7 +141,7 @@
             "floor": floor.get(name) if many and floor is mapping else floor,
             "refreshes": [],
         } -%}
-        {%- if table.floor is not none and covered.materialization == "deduped_history" -%}
+        {%- if table.floor is not none and kind.keeps_versions -%}
             {%- set schema, dot, identifier = name.rpartition(".") -%}
             {%- set relation = strandline.exactly(schema, identifier) -%}
             {%- for refresh in strandline.complete_refreshes(relation, table.head, "") -%}
@@ -154,4 +156,11 @@
     {%- endfor -%}
     {%- do strandline.add_refreshes(goal) -%}
     {{ return(goal) }}
+{%- endmacro %}
+
+
+{% macro row_identity(goal) -%}
+    {#- The columns by which a row of a table is told from its others: its key, of a history the version, too. -#}
+    {%- set place = ["_cq_batch", "_cq_seq"] + (["_cq_table"] if goal.tables | length > 1 else []) -%}
+    {{ return(goal.primary_key + (place if goal.kind.keeps_versions else [])) }}
 {%- endmacro %}

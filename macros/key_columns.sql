@@ -20,3 +20,11 @@
         ) }}
     {%- endfor -%}
 {%- endmacro %}
+
+
+{% macro key_list(primary_key, alias=none) -%}
+    {#- The columns of a key, as a SELECT or a GROUP BY names them. -#}
+    {%- for key in primary_key -%}
+        {{ alias ~ "." if alias }}{{ strandline.quoted(key) }}{{ ", " if not loop.last }}
+    {%- endfor -%}
+{%- endmacro %}

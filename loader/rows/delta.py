@@ -25,7 +25,7 @@ from pyspark.sql.window import Window as Over
 from loader.rows.literal import literal
 from loader.rows.order import BATCH, GENERATION, SEQUENCE, SOURCE_NAME, quoted, version_column
 from loader.rows.row_hash import row_hash as row_hash
-from loader.rows.window import Window
+from loader.rows.window import Bounds, Window
 
 HASH = "_cq_row_hash"
 DELETED = "_cq_deleted"
@@ -110,7 +110,7 @@ def marked(
     raw: DataFrame,
     key: Sequence[str],
     window: Window,
-    nulls: bool,
+    bounds: Bounds,
     generations: Generations,
     authoritative: bool,
 ) -> DataFrame:
@@ -126,10 +126,10 @@ def marked(
     Args:
         raw: the raw table.
         key: the primary key; empty compares whole rows, as many times as raw holds them.
-        nulls: whether any of the rows has no cursor.
+        window, bounds: what was asked of the source, and what it answered.
         authoritative: the source has each key once, as it is now. Else the rows are :func:`placed`.
     """
-    region = _region(raw, window, nulls)
+    region = _region(raw, window, bounds)
     known = _comparable(raw, region, generations)
     if not key:
         return _marked_by_multiplicity(rows, known)
@@ -262,8 +262,8 @@ def _marked_by_multiplicity(rows: DataFrame, known: DataFrame) -> DataFrame:
     )
 
 
-def _region(raw: DataFrame, window: Window, nulls: bool) -> Column:
-    floor = window.floor
+def _region(raw: DataFrame, window: Window, bounds: Bounds) -> Column:
+    floor = window.floor(bounds)
     if window.cursor is None or floor is None or window.cursor.collated:
         return f.lit(True)  # of collated texts only the source knows which are lower
     name = window.cursor.name
@@ -271,4 +271,4 @@ def _region(raw: DataFrame, window: Window, nulls: bool) -> Column:
     [data_type] = [c.dataType for c in raw.schema.fields if c.name.lower() == name.lower()]
     column = f.col(quoted(name))
     above = column >= literal(floor, data_type)
-    return above | column.isNull() if nulls else above
+    return above | column.isNull() if bounds.nulls else above

@@ -35,16 +35,17 @@ class CursorField:
 
 @dataclass(frozen=True)
 class Window:
-    """The rows of one sync: ``low <= cursor <= high``, and the rows without a cursor.
+    """What is asked of a source: the rows from `low` on, and those without a cursor.
+
+    :class:`Bounds` is the answer, and :meth:`end` and :meth:`floor` what both make of it.
 
     Attributes:
         cursor: the cursor column; None reads the whole table.
         low: inclusive lower bound, lookback applied; None reads from the beginning.
-        high: inclusive upper bound, fixed before reading; None where no row has a cursor, and
-            where everything is read (:func:`loader.sync.protocol.look`).
+        high: inclusive upper bound; None is the highest cursor there is when it is asked.
+        open_ended: nor does that bound it: rows that come while others are read are read, too.
         nulls: whether rows without a cursor are read.
         mark: what the connector remembered at the last sync that stored a cursor.
-        reach: how far below `low` the connector reads late rows, by its mark.
         whole_microsecond: rows within the microsecond that begins at `high` belong to it, too.
         bounded: the user has said, by a lookback, how far below the cursor late rows may lie.
         whole: all rows from the floor on are read, not only the late ones among those below
@@ -58,9 +59,9 @@ class Window:
     cursor: CursorField | None = None
     low: Cursor | None = None
     high: Cursor | None = None
+    open_ended: bool = False
     nulls: bool = True
     mark: Mapping[str, Any] | None = None
-    reach: Cursor | None = None
     bounded: bool = False
     whole: bool = False
     initial: Cursor | None = None
@@ -69,17 +70,22 @@ class Window:
         default=None, compare=False, repr=False
     )
 
-    @property
-    def floor(self) -> Cursor | None:
-        """The lowest cursor that the window can deliver; None where it has no lower bound."""
-        if self.low is None or self.reach is None:
+    def end(self, bounds: Bounds) -> Cursor | None:
+        """The highest cursor that a read delivers; None where it reads whatever is there."""
+        if self.high is not None or self.open_ended:
+            return self.high
+        return bounds.high
+
+    def floor(self, bounds: Bounds) -> Cursor | None:
+        """The lowest cursor that a read delivers; None where it has no lower bound."""
+        if self.low is None or bounds.reach is None:
             return self.low
-        return self.low if self.low.order <= self.reach.order else self.reach
+        return self.low if self.low.order <= bounds.reach.order else bounds.reach
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a source sees between a lower bound and now, in one snapshot.
+    """What a source sees in a window, at one moment: its answer, before the rows are read.
 
     Attributes:
         rows: rows at or above the lower bound, and rows without a cursor; None where there are
@@ -89,7 +95,7 @@ class Bounds:
         finer: the highest cursor has digits beyond the microsecond, which `high` lacks.
         clock: the source's own clock, in the cursor's type; None where it has none.
         future: rows whose cursor lies beyond that clock.
-        reach: the lowest cursor of late rows that the connector reads besides.
+        reach: how far below the window the connector reads late rows, by its mark.
         mark: what the connector wants to be given back at the next sync, stored with the cursor.
         rewound: the source may give out cursors again: its highest counts, even where it is
             below the stored one.

@@ -11,7 +11,6 @@ import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -43,7 +42,10 @@ class Snapshot(ABC):
     def read(
         self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
     ) -> DataFrame:
-        """The window's rows, lazily; partitions and their rows in the order of emission."""
+        """The rows between ``window.floor(bounds)`` and ``window.end(bounds)``, lazily.
+
+        Partitions and their rows come in the order of emission.
+        """
 
     tells_deletes: ClassVar[bool] = True
     """Whether a row that is no longer there was deleted. Files may be archived once read."""
@@ -87,9 +89,7 @@ class Snapshot(ABC):
         from loader.sources.contents import ReadContents
 
         def read(wanted: Window) -> DataFrame:
-            bounds = self.bounds(table, wanted)
-            wanted = replace(wanted, high=bounds.high, reach=bounds.reach)
-            return self.read(spark, table, wanted, bounds)
+            return self.read(spark, table, wanted, self.bounds(table, wanted))
 
         return ReadContents(read, table, key, window, unique)
 

@@ -16,7 +16,6 @@ from loader.spec.document import Document, read_documents
 from loader.spec.expansion import Expansion, Plugin
 from loader.spec.options import TableOptions
 from loader.spec.plugins import (
-    SCHEME,
     BackendOptions,
     DestinationSpec,
     LakeDestination,
@@ -28,6 +27,7 @@ from loader.spec.plugins import (
     state_backends,
 )
 from loader.spec.redaction import Redactor, is_secret_key, url_secrets
+from loader.spec.references import dangling, former_names, instead, same_names
 from loader.spec.validation import OptionError, validate_options, validation_errors
 
 __all__ = [
@@ -84,14 +84,9 @@ def _named(plugins: Iterable[P], name: str, kind: str) -> P:
     if name not in by_name:
         raise SpecError(
             f"there is no {kind} {name!r}",
-            remedy=_instead(name, by_name),
+            remedy=instead(name, by_name),
         )
     return by_name[name]
-
-
-def _instead(name: str, known: Iterable[str]) -> str:
-    known = list(known)
-    return did_you_mean(name, known) or f"There are: {', '.join(known) or 'none'}"
 
 
 def load_spec(path: Path, env: Mapping[str, str] | None = None) -> Spec:
@@ -153,10 +148,10 @@ def _validated(documents: Iterable[Document], path: Path, folder: Path, redactor
             plugins.append(result)
     sources = [plugin for plugin in plugins if isinstance(plugin, SourceSpec)]
     destinations = [plugin for plugin in plugins if isinstance(plugin, DestinationSpec)]
-    errors += _same_names(sources) + _same_names(destinations) + _former_names(sources)
+    errors += same_names(sources) + same_names(destinations) + former_names(sources)
     # Documents that are wrong are missing from here: what refers to them may be right.
     if not errors:
-        errors = _dangling(sources, destinations, str(path))
+        errors = dangling(sources, destinations, str(path))
     if errors:
         raise one_error(errors, str(path))
     return Spec(
@@ -246,73 +241,6 @@ def _outer_errors(document: Document, where: str) -> list[SpecError]:
         what = "this key is missing" if spec is None else "must have keys and values"
         remedy = "Add `spec:` with `name:` and `path:` indented below it"
         errors.append(SpecError(what, where=f"{where}, spec", remedy=remedy))
-    return errors
-
-
-def _same_names(plugins: Iterable[SourceSpec | DestinationSpec]) -> list[SpecError]:
-    seen: dict[str, str] = {}
-    errors = []
-    for plugin in plugins:
-        if plugin.name in seen:
-            errors.append(
-                SpecError(
-                    f"the name {plugin.name!r} is taken by {seen[plugin.name]}",
-                    where=f"{plugin.where}.name",
-                    remedy="Give one of them another name",
-                )
-            )
-        seen.setdefault(plugin.name, plugin.where.removesuffix(", spec").partition(", ")[2])
-    return errors
-
-
-def _former_names(sources: Iterable[SourceSpec]) -> list[SpecError]:
-    """Former names that a source of the file still bears."""
-    sources = list(sources)
-    names = {source.name for source in sources}
-    return [
-        SpecError(
-            f"{former!r} is the name of a source in this file, so nothing else was called so",
-            where=f"{source.where}.formerly[{i}]",
-            remedy="Remove it here, or remove that source",
-        )
-        for source in sources
-        for i, former in enumerate(source.formerly)
-        if former in names
-    ]
-
-
-def _dangling(
-    sources: Iterable[SourceSpec], destinations: Iterable[DestinationSpec], path: str
-) -> list[SpecError]:
-    """References to destinations that are not there or cannot hold what they should."""
-    by_name = {destination.name: destination for destination in destinations}
-    sources = list(sources)
-    errors = []
-    if not sources:
-        remedy = "Add a document with `kind: source`"
-        errors.append(SpecError("there is no source", where=path, remedy=remedy))
-    for source in sources:
-        for i, name in enumerate(source.destinations):
-            where = f"{source.where}.destinations[{i}]"
-            if name not in by_name:
-                remedy = f"{_instead(name, by_name)}; or add a document of kind destination"
-                what = f"there is no destination {name!r}"
-                errors.append(SpecError(what, where=where, remedy=remedy))
-            elif not isinstance(by_name[name].spec, LakeOptions):
-                what = f"{name} ({by_name[name].path}) holds state only, no tables"
-                remedy = "Name a destination with `path: spark`; refer to this in backend_options"
-                errors.append(SpecError(what, where=where, remedy=remedy))
-        connection = source.backend_options.connection
-        if connection is not None and (
-            not connection.startswith(SCHEME) or connection.removeprefix(SCHEME) not in by_name
-        ):
-            errors.append(
-                SpecError(
-                    "this is not the connection of a destination in this file",
-                    where=f"{source.where}.backend_options.connection",
-                    remedy='Write "@@plugins.<name of a destination>.connection"',
-                )
-            )
     return errors
 
 

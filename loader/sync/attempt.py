@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from loader.lake.lake import Lake
 from loader.lake.lease import Lease
 from loader.lake.ledger import SyncRecord, now
-from loader.rows.window import Window
+from loader.rows.window import Bounds, Window
 from loader.sources import Snapshot
 from loader.state import TableState
 from loader.sync.plan import Plan
@@ -64,16 +64,23 @@ class Attempt:
         """Something a user should know of it."""
         self.watch.warn(self.plan.name, text)
 
-    def record(self, after: TableState, mode: str, window: Window | None = None) -> SyncRecord:
+    def record(
+        self,
+        after: TableState,
+        mode: str,
+        window: Window | None = None,
+        bounds: Bounds | None = None,
+    ) -> SyncRecord:
         """The ledger's row of a batch, as far as it is known before the batch is read.
 
         Args:
             after: the state that becomes true with the batch.
             mode: of the read.
-            window: what is read; None where rows are named one by one.
+            window, bounds: what is read; None where rows are named one by one.
         """
-        low, high = (window.low, window.high) if window else (None, None)
-        floor = window.floor if window else None
+        low = high = floor = None
+        if window is not None and bounds is not None:
+            low, high, floor = window.low, window.end(bounds), window.floor(bounds)
         type_ = self.plan.cursor.type if self.plan.cursor else None
         return SyncRecord(
             run_id=self.run_id,

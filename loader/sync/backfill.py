@@ -147,7 +147,7 @@ def _chunk(
     """One chunk, by the steps of a sync; and what is known after it."""
     bounds = attempt.snapshot.bounds(attempt.plan.table, window)
     attempt.reached("windowed")
-    record = replace(attempt.record(after, BACKFILL, window), rows_null_cursor=bounds.nulls)
+    record = replace(attempt.record(after, BACKFILL, window, bounds), rows_null_cursor=bounds.nulls)
     intent, commit = written(attempt, window, bounds, Intent(record, after))
     if commit is None:
         intent = replace(intent, after=replace(known.state, backfill=after.backfill))

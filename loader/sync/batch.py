@@ -119,8 +119,7 @@ def extracted(attempt: Attempt, window: Window, bounds: Bounds, intent: Intent) 
     if keeps and not plan.authoritative:
         yield Batch(rows, intent, counted=counted)
         return
-    nulls = bounds.nulls > 0
-    judged = marked(rows, raw, plan.key, window, nulls, generations, plan.authoritative)
+    judged = marked(rows, raw, plan.key, window, bounds, generations, plan.authoritative)
     # Read once, judged once: the counts that the commit carries are those of its rows.
     judged = judged.persist(StorageLevel.MEMORY_AND_DISK)
     try:

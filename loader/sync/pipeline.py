@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from loader.errors import LoaderError, LockedError
 from loader.lake.lease import Heartbeat, Lease
@@ -19,18 +18,11 @@ from loader.runtime.spark import warm_up
 from loader.sources import Bounds, Snapshot, Window
 from loader.spec.plugins import SourceSpec
 from loader.sync.attempt import Attempt
-from loader.sync.plan import (
-    INCREMENTAL,
-    Plan,
-)
+from loader.sync.plan import INCREMENTAL, Plan
 from loader.sync.protocol import lock_all, preview_table, sync_table
 from loader.sync.selection import Planned, Selection
 from loader.sync.turn import Turn, Turns
 from loader.sync.watch import Watch
-
-if TYPE_CHECKING:
-    pass
-
 
 Work = Callable[[Attempt], SyncRecord | None]
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from loader.errors import TableError
 from loader.lake.schema.terms import Terms
@@ -13,10 +11,9 @@ from loader.problems import did_you_mean
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.delta import COLUMNS
 from loader.rows.window import CursorField
-from loader.sources import SourceTable, TableRef
+from loader.sources import SourceTable
 from loader.sources.candidates import MARKS, candidates, marks_of_deletion
 from loader.spec.options import TableOptions
-from loader.spec.plugins import SourceSpec
 
 INCREMENTAL = "incremental"
 FULL_REFRESH = "full_refresh"
@@ -228,52 +225,6 @@ def _fits(options: TableOptions, type_: CursorType, where: str) -> None:
     )
 
 
-def chosen(
-    spec: SourceSpec, refs: Sequence[TableRef]
-) -> tuple[list[TableRef], dict[str, TableError]]:
-    """The tables that a source's patterns choose, and by pattern an error where it finds none.
-
-    An exact name matches without case where only one table fits; wildcards pass over views.
-    """
-    found: dict[str, TableRef] = {}
-    errors: dict[str, TableError] = {}
-    for pattern in spec.tables:
-        matches = _matching(pattern, refs)
-        if not matches:
-            names = [ref.name for ref in refs]
-            shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
-            errors[pattern] = TableError(
-                f"the source has no table {pattern!r}",
-                where=f"source {spec.name}, tables",
-                remedy=f"{did_you_mean(pattern, names)} "
-                f"It has: {shown or 'no tables that this user can see'}".strip(),
-            )
-        for ref in matches:
-            found[ref.name] = ref
-    for pattern in spec.skip_tables:
-        for ref in _matching(pattern, refs):
-            found.pop(ref.name, None)
-    return list(found.values()), errors
-
-
-def is_wildcard(pattern: str) -> bool:
-    """Whether a pattern stands for more than the one table that it names."""
-    return any(mark in pattern for mark in "*?[")
-
-
-def _matching(pattern: str, refs: Sequence[TableRef]) -> list[TableRef]:
-    exact = [ref for ref in refs if ref.name == pattern]
-    if exact:
-        return exact
-    if is_wildcard(pattern):
-        lowered = pattern.lower()
-        return [
-            ref for ref in refs if ref.kind == "table" and fnmatchcase(ref.name.lower(), lowered)
-        ]
-    loose = [ref for ref in refs if ref.name.lower() == pattern.lower()]
-    return loose if len(loose) == 1 else []
-
-
 def _column(table: SourceTable, name: str, where: str, option: str, more: str = "") -> str:
     names = list(table.schema.names)
     if name in names:
@@ -286,23 +237,6 @@ def _column(table: SourceTable, name: str, where: str, option: str, more: str = 
         where=f"{where}, {option}",
         remedy=f"{did_you_mean(name, names)} Its columns: {', '.join(names)}{more}".strip(),
     )
-
-
-def options_for_nothing(
-    spec: SourceSpec, options: Mapping[str, TableOptions], refs: Sequence[TableRef]
-) -> dict[str, TableError]:
-    """Errors for `table_options` of tables that the source does not have, by their names."""
-    names = {ref.name.lower(): ref.name for ref in refs}
-    asked = {name.lower() for name in spec.tables}  # a missing one of these is an error already
-    return {
-        name: TableError(
-            f"there are options for a table {name!r}, which the source does not have",
-            where=f"source {spec.name}, table_options",
-            remedy=did_you_mean(name, names.values()) or "`loader discover` lists its tables",
-        )
-        for name in options
-        if name.lower() not in names and name.lower() not in asked
-    }
 
 
 def parsed(text: str, type_: CursorType, where: str) -> Cursor:

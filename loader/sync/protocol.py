@@ -101,6 +101,7 @@ def look(
         TableError: where rows have no cursor and the spec says to fail on them.
     """
     full = plan.mode == FULL_REFRESH or known.starts_over
+    everything = full or known.state.cursor is None
     if plan.cursor is None:
         window = Window()
     else:
@@ -109,8 +110,9 @@ def look(
         window = Window(
             plan.cursor,
             low,
+            open_ended=everything and not snapshot.steady(plan.table),
             nulls=plan.options.null_cursor != "exclude",
-            mark=None if full or known.state.cursor is None else known.state.mark,
+            mark=None if everything else known.state.mark,
             bounded=plan.options.lookback is not None,
             whole=not plan.key,
             initial=plan.initial,
@@ -137,15 +139,7 @@ def look(
         )
     for note in bounds.notes:
         watch.warn(plan.name, note)
-    everything = full or known.state.cursor is None
-    open_ended = everything and not snapshot.steady(plan.table)
-    fixed = replace(
-        window,
-        high=None if open_ended else bounds.high,
-        reach=bounds.reach,
-        whole_microsecond=bounds.finer,
-    )
-    return fixed, bounds
+    return window, bounds
 
 
 def intended(attempt: Attempt, known: Known, window: Window, bounds: Bounds) -> Intent:
@@ -163,7 +157,7 @@ def intended(attempt: Attempt, known: Known, window: Window, bounds: Bounds) -> 
         backfill=None if full else known.state.backfill,
     )
     record = replace(
-        attempt.record(after, FULL_REFRESH if fresh_generation else plan.mode, window),
+        attempt.record(after, FULL_REFRESH if fresh_generation else plan.mode, window, bounds),
         rows_null_cursor=bounds.nulls if plan.cursor else None,
         lookback=plan.options.lookback.text if plan.options.lookback else None,
     )

@@ -20,13 +20,8 @@ from loader.spec.spec import Spec
 from loader.state import StateBackend
 from loader.state.lake_table import LakeState
 from loader.state.opening import open_state
-from loader.sync.plan import (
-    Plan,
-    chosen,
-    is_wildcard,
-    options_for_nothing,
-    plan,
-)
+from loader.sync.patterns import chosen, is_wildcard, options_for_nothing
+from loader.sync.plan import Plan, plan
 from loader.sync.sharing import Claim, granted, same_shape
 from loader.sync.stores import Stores
 

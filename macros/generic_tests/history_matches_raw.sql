@@ -17,12 +17,10 @@
         ) }}
     {%- endif %}
     {%- set goal = strandline.covered_goal(covered) %}
-    {%- set columns = strandline.query_types(covered.select).values() | map(attribute="name") | list %}
-    {%- set place = ["_cq_batch", "_cq_seq"] + (["_cq_table"] if goal.tables | length > 1 else []) %}
     {{ strandline.differences(
         history,
-        strandline.history_select(covered.select, goal, columns),
-        covered.primary_key + place,
+        strandline.history_select(covered.select, goal),
+        strandline.row_identity(goal),
         strandline.heads_told(goal)
     ) }}
     {%- endif %}

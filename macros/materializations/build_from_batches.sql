@@ -1,9 +1,9 @@
-{% macro build_from_batches(materialization, added_columns) -%}
+{% macro build_from_batches(kind) -%}
     {#-
         What the deduped_ materializations share: the first run builds from all batches, later ones
-        merge what came after the watermark. They differ in these two statements only.
+        merge what came after the watermark. What differs, they hand in: latest_kind(), history_kind().
     -#}
-    {%- set owner = "Model '" ~ model.name ~ "' (" ~ materialization ~ ")" -%}
+    {%- set owner = "Model '" ~ model.name ~ "' (" ~ kind.name ~ ")" -%}
     {%- set target = this.incorporate(type="table") -%}
     {%- set existing = strandline.existing(this) -%}
 
@@ -12,16 +12,16 @@
     {%- do strandline.check_all_rows_asked(existing, target, owner) -%}
 
     {%- do strandline.check_select_text(sql, owner) -%}
-    {%- do strandline.check_row_filter(materialization, owner) -%}
+    {%- do strandline.check_row_filter(kind, owner) -%}
     {%- set selected = strandline.query_types(sql) -%}
     {%- do strandline.check_column_types(selected, owner) -%}
     {%- set columns = selected.values() | map(attribute="name") | list -%}
-    {%- set goal = strandline.goal(sql, columns, materialization, added_columns, owner) -%}
+    {%- set goal = strandline.goal(sql, columns, kind, owner) -%}
     {%- set covered = strandline.watermark(existing) if existing is not none and existing.is_iceberg else none -%}
     {%- set plan = strandline.build_plan(existing, covered, goal, owner) -%}
     {%- if plan.step != "build" -%}
         {%- if plan.step == "merge" and config.get("contract").enforced -%}
-            {%- do get_assert_columns_equivalent(strandline.versions_select(sql, goal, columns)) -%}
+            {%- do get_assert_columns_equivalent(kind.select(sql, goal)) -%}
         {%- endif -%}
         {%- set differing = strandline.follow_schema(target, selected, owner) -%}
         {%- if differing -%}
@@ -38,18 +38,18 @@
         {%- if plan.reason -%}
             {{ log(owner ~ ": built anew: " ~ plan.reason, info=true) }}
         {%- endif -%}
-        {%- if existing is not none and (not existing.is_iceberg or strandline.lost_partition(existing, materialization)) -%}
+        {%- if existing is not none and (not existing.is_iceberg or strandline.lost_partition(existing, kind)) -%}
             {%- do adapter.drop_relation(existing) -%}
         {%- endif -%}
         {%- call statement("main") -%}
-            {{ strandline.build_sql(target, strandline.versions_select(sql, goal, columns), sql, goal) }}
+            {{ strandline.build_sql(target, kind.select(sql, goal), sql, goal) }}
         {%- endcall -%}
         {%- do strandline.set_watermark(target, goal, sql) -%}
         {{- store_raw_result(name="main", message="BUILD to " ~ strandline.heads_told(goal), code="BUILD", rows_affected="-1") -}}
     {%- elif plan.step == "merge" -%}
         {%- set inferred = strandline.infer_constraints(columns, none) -%}
         {%- call statement("main") -%}
-            {{ strandline.versions_merge(target, sql, goal, columns, covered.exact) }}
+            {{ kind.merge(target, sql, goal) }}
         {%- endcall -%}
         {%- do strandline.infer_constraints(columns, inferred) -%}
         {%- do strandline.keep_compact(target) -%}
@@ -72,12 +72,12 @@
 {%- endmacro %}
 
 
-{% macro lost_partition(existing, materialization) -%}
+{% macro lost_partition(existing, kind) -%}
     {#-
         Whether a table has no longer a column by which it is to be partitioned, as after a foreign `create or
         replace`: Iceberg remembers the old column's partitions and refuses a new one of that name.
     -#}
-    {%- set by = config.get("partition_by") or (["is_current"] if materialization == "deduped_history" else []) -%}
+    {%- set by = config.get("partition_by") or kind.partition_by -%}
     {%- set present = strandline.column_names(existing) | map("lower") | list -%}
     {%- for name in ([by] if by is string else by) if modules.re.match("^\\w+$", name) and name | lower not in present -%}
         {{ return(true) }}
@@ -86,19 +86,21 @@
 {%- endmacro %}
 
 
-{% macro goal(sql, columns, materialization, added_columns, owner) -%}
+{% macro goal(sql, columns, kind, owner) -%}
     {#-
-        What the table is to cover: {materialization, primary_key, cursor_field, row_filter, tables, others,
+        What the table is to cover: {kind, columns, primary_key, cursor_field, row_filter, tables, others,
         floor, generation, refreshes, definition}. Fixed before the first statement: a loader may run meanwhile.
-        `tables`: see read_tables(); build_plan() adds to each what is covered, `low`. `others`: read_others().
+        `tables`: see read_tables(). `others`: read_others(). build_plan() adds to each table what is covered,
+        `low`, and whether the table is `exact`: as the build of its watermark left it.
     -#}
     {%- set primary_key = strandline.key_columns(config.get("primary_key"), owner) -%}
     {%- set cursor_field = config.get("cursor_field") -%}
-    {%- do strandline.check_version_columns(columns, primary_key, cursor_field, added_columns, owner) -%}
+    {%- do strandline.check_version_columns(columns, primary_key, cursor_field, kind.added_columns, owner) -%}
     {%- set views = strandline.read_views(model.depends_on.nodes) -%}
     {%- set tables = strandline.read_tables(sql, columns, views, owner) -%}
     {%- set goal = {
-        "materialization": materialization,
+        "kind": kind,
+        "columns": columns,
         "primary_key": primary_key,
         "cursor_field": cursor_field,
         "row_filter": config.get("row_filter"),
@@ -111,7 +113,7 @@
             tojson([strandline.as_written(sql), config.get("row_filter"), views], sort_keys=true)
         )),
     } -%}
-    {%- if materialization == "deduped_history" -%}
+    {%- if kind.keeps_versions -%}
         {%- do goal.update({"generation": strandline.newest_generation(sql, tables)}) -%}
     {%- endif -%}
     {%- for table in tables if table.relation is not none -%}
@@ -184,21 +186,9 @@
 {%- endmacro %}
 
 
-{% macro versions_select(sql, goal, columns) -%}
-    {%- if goal.materialization == "deduped_history" -%}
-        {{ strandline.history_select(sql, goal, columns) }}
-    {%- else -%}
-        {{ strandline.latest_select(sql, goal) }}
-    {%- endif -%}
-{%- endmacro %}
-
-
-{% macro versions_merge(target, sql, goal, columns, exact) -%}
-    {%- if goal.materialization == "deduped_history" -%}
-        {{ strandline.history_merge(target, sql, goal, columns, exact) }}
-    {%- else -%}
-        {{ strandline.latest_merge(target, sql, goal, columns) }}
-    {%- endif -%}
+{% macro kind_of(materialization) -%}
+    {#- Of a table that is there, by the name that its build wrote down. -#}
+    {{ return(strandline.history_kind() if materialization == "deduped_history" else strandline.latest_kind()) }}
 {%- endmacro %}
 
 
@@ -244,7 +234,7 @@
     {%- do properties.update(config.get("tblproperties") or {}) -%}
     {#- Without a snapshot id yet: enough to know the table for ours after a crash before set_watermark(). -#}
     {%- do properties.update({
-        "strandline.materialization": goal.materialization,
+        "strandline.materialization": goal.kind.name,
         "strandline.select": strandline.veiled(sql),
         "strandline.watermark": strandline.watermark_text(goal),
     }) -%}
@@ -254,9 +244,8 @@
     {%- set select_sql = get_select_subquery(select_sql) %}
     {%- endif %}
     using iceberg
-    {%- if goal.materialization == "deduped_history" and not config.get("partition_by") %}
-    {#- Closed rows only ever grow in number: merges, and whoever asks for the current ones, pass them by. #}
-    partitioned by (is_current)
+    {%- if goal.kind.partition_by and not config.get("partition_by") %}
+    partitioned by ({{ goal.kind.partition_by | join(", ") }})
     {%- else %}
     {{ partition_cols(label="partitioned by") }}
     {%- endif %}

@@ -3,13 +3,14 @@
         Whether to build, to merge or to do nothing: {step, reason}. A build is always right, a merge is
         cheap. Each of the goal's tables gets its `low`, the batch up to which it is covered.
     -#}
+    {%- do goal.update({"exact": covered is not none and covered.exact}) -%}
     {%- for table in goal.tables -%}
         {%- do table.update({"low": covered.batches.get(table.name, 0) if covered is not none else 0}) -%}
     {%- endfor -%}
     {%- if existing is none or should_full_refresh() -%}
         {{ return({"step": "build", "reason": none}) }}
     {%- elif covered is none -%}
-        {%- do strandline.check_may_build("it was not built by " ~ goal.materialization, owner) -%}
+        {%- do strandline.check_may_build("it was not built by " ~ goal.kind.name, owner) -%}
         {{ return({"step": "build", "reason": none}) }}
     {%- endif -%}
     {%- set reason = strandline.reason_to_build(covered, goal) -%}
@@ -45,7 +46,7 @@
     {%- set changed = strandline.changed_definition(covered, goal) -%}
     {%- if changed -%}
         {{ return(changed) }}
-    {%- elif covered.materialization != goal.materialization -%}
+    {%- elif covered.materialization != goal.kind.name -%}
         {{ return("it was materialized as " ~ covered.materialization) }}
     {%- elif covered.primary_key != goal.primary_key or covered.cursor_field != goal.cursor_field -%}
         {{ return("primary_key or cursor_field changed") }}
@@ -84,14 +85,8 @@
 {% macro says(existing, covered) -%}
     {#- Whether a table holds what its SELECT says of the batches that it covers, and nothing else. -#}
     {%- set goal = strandline.covered_goal(covered) -%}
-    {%- set columns = strandline.query_types(covered.select).values() | map(attribute="name") | list -%}
-    {%- set place = ["_cq_batch", "_cq_seq"] + (["_cq_table"] if goal.tables | length > 1 else []) -%}
-    {%- set history = goal.materialization == "deduped_history" -%}
     {%- set found = run_query("select count(*) from (" ~ strandline.differences(
-        existing,
-        strandline.versions_select(covered.select, goal, columns),
-        covered.primary_key + (place if history else []),
-        ""
+        existing, goal.kind.select(covered.select, goal), strandline.row_identity(goal), ""
     ) ~ ") as differing") -%}
     {{ return(found.columns[0].values()[0] | int == 0) }}
 {%- endmacro %}

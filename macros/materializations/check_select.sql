@@ -19,7 +19,7 @@
 {%- endmacro %}
 
 
-{% macro check_row_filter(materialization, owner) -%}
+{% macro check_row_filter(kind, owner) -%}
     {#-
         A row_filter is asked once of each version, when it comes: of nothing that the history computes later, and
         of nothing whose answer changes without a new version.
@@ -31,8 +31,9 @@
         ) }}
     {%- endif -%}
     {%- set code = strandline.code_of(given or "") | lower -%}
-    {%- set computed = modules.re.search("\\b(valid_from|valid_to|is_current)\\b", code.replace("`", " ")) -%}
-    {%- if materialization == "deduped_history" and computed is not none -%}
+    {%- set added = "\\b(" ~ kind.added_columns | join("|") ~ ")\\b" if kind.added_columns else "(?!)" -%}
+    {%- set computed = modules.re.search(added, code.replace("`", " ")) -%}
+    {%- if computed is not none -%}
         {{ exceptions.raise_compiler_error(
             owner ~ ": its row_filter names " ~ computed.group(1) ~ ", which the history computes of the versions that "
             ~ "row_filter has let through. Put the condition into a model that reads " ~ this ~ "."

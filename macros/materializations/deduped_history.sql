@@ -1,19 +1,37 @@
 {% materialization deduped_history, adapter="spark", supported_languages=["sql"] %}
-    {{ return(strandline.build_from_batches("deduped_history", ["valid_from", "valid_to", "is_current"])) }}
+    {{ return(strandline.build_from_batches(strandline.history_kind())) }}
 {% endmaterialization %}
 
 
-{% macro history_versions(sql, goal, columns) -%}
+{% macro history_kind() -%}
+    {#-
+        What a deduped_ materialization hands to build_from_batches(): its name; whether it keeps a row a version
+        rather than a row a key; the columns that it adds; how its table is partitioned where the config does not
+        say (closed rows only ever grow in number: merges, and whoever asks for the current ones, pass them by); the
+        SELECT that is all of the table, of (sql, goal), and the merge of what is new, of (target, sql, goal).
+    -#}
+    {{ return({
+        "name": "deduped_history",
+        "keeps_versions": true,
+        "added_columns": ["valid_from", "valid_to", "is_current"],
+        "partition_by": ["is_current"],
+        "select": strandline.history_select,
+        "merge": strandline.history_merge,
+    }) }}
+{%- endmacro %}
+
+
+{% macro history_versions(sql, goal) -%}
     {#- The model's versions up to the head, and the tombstones of what full refreshes no longer found. -#}
     {{ return(strandline.with_vanished(
-        "(\n" ~ strandline.up_to_head(sql, goal.tables) ~ "\n)", goal.refreshes, columns, goal.primary_key
+        "(\n" ~ strandline.up_to_head(sql, goal.tables) ~ "\n)", goal.refreshes, goal.columns, goal.primary_key
     )) }}
 {%- endmacro %}
 
 
-{% macro history_select(sql, goal, columns) -%}
+{% macro history_select(sql, goal) -%}
     {{ strandline.history_sql(
-        strandline.history_versions(sql, goal, columns),
+        strandline.history_versions(sql, goal),
         goal.primary_key,
         strandline.order_of(goal),
         strandline.changed_at(goal.cursor_field),
@@ -22,22 +40,18 @@
 {%- endmacro %}
 
 
-{% macro history_touched(target, sql, goal, columns, exact) -%}
+{% macro history_ctes(target, sql, goal) -%}
     {#-
-        The CTEs that all statements of a merge begin with: the new versions, and what the table and
-        raw hold of each of their keys. A key is `in_order` where everything that is new follows its
-        last version: then the versions before need not be looked at. Versions of an older generation,
-        of a lower cursor or time are not, and their keys are computed from all of raw.
-
-        Of a table that is `exact`, a key without a current row is new or deleted, and raw's
-        tombstones tell which: the rows that are closed, which grow for ever, are not read.
+        What a merge begins with: the new versions, and what the table and raw hold of each of their keys. A key is
+        in order where everything that is new follows its last version: then the versions before need not be looked
+        at. Versions of an older generation, of a lower cursor or time are not, and their keys are computed from all
+        of raw.
     -#}
-    {%- set cursor = strandline.quoted(goal.cursor_field) if goal.cursor_field else "cast(null as int)" -%}
         versions as (
             select
                 *,
                 {{ strandline.changed_at(goal.cursor_field) }} as _cq_changed_at
-            from {{ strandline.history_versions(sql, goal, columns) }} as versions
+            from {{ strandline.history_versions(sql, goal) }} as versions
         ),
 
         -- literals, not a subquery: Iceberg prunes raw files by their batch statistics
@@ -48,33 +62,11 @@
         ),
 
         touched as (
-            select
-                {%- for key in goal.primary_key %}
-                {{ strandline.quoted(key) }},
-                {%- endfor %}
-                min(_cq_generation) as _cq_lowest_generation,
-                min(struct({{ cursor }} as at)) as _cq_lowest_cursor,
-                min(_cq_changed_at) as _cq_earliest
-            from delta
-            group by
-                {%- for key in goal.primary_key %}
-                {{ strandline.quoted(key) }}{{ "," if not loop.last }}
-                {%- endfor %}
+            {{ strandline.history_touched(goal) }}
         ),
 
         stored as (
-            select newest.*
-            from (
-                select max_by(struct(history.*), {{ strandline.order_of(goal, "history") }}) as newest
-                from {{ target }} as history
-                left semi join touched
-                    on {{ strandline.same_key(goal.primary_key, "history", "touched") }}
-                where {{ strandline.of_batches(goal.tables, up_to="low", alias="history") }}{{ " and history.is_current" if exact }}
-                group by
-                    {%- for key in goal.primary_key %}
-                    history.{{ strandline.quoted(key) }}{{ "," if not loop.last }}
-                    {%- endfor %}
-            ) as keys
+            {{ strandline.history_stored(target, goal) }}
         ),
 
         -- versions after which the table shows nothing: deletes, and what row_filter leaves out
@@ -87,39 +79,73 @@
         ),
 
         last as (
+            {{ strandline.history_last(goal) }}
+        ),
+
+        keys as (
+            {{ strandline.history_keys(goal) }}
+        )
+{%- endmacro %}
+
+
+{% macro history_touched(goal) -%}
+    {#- The keys of the new versions, and from where on each is touched. -#}
             select
-                {%- for key in goal.primary_key %}
-                {{ strandline.quoted(key) }},
-                {%- endfor %}
+                {{ strandline.key_list(goal.primary_key) }},
+                min(_cq_generation) as _cq_lowest_generation,
+                min(struct({{ strandline.cursor_of(goal) }} as at)) as _cq_lowest_cursor,
+                min(_cq_changed_at) as _cq_earliest
+            from delta
+            group by {{ strandline.key_list(goal.primary_key) }}
+{%- endmacro %}
+
+
+{% macro history_stored(target, goal) -%}
+    {#-
+        The newest version that the table holds of each touched key. Of a table that is `exact`, a key without a
+        current row is new or deleted, and raw's tombstones tell which: the closed rows, which grow for ever, are
+        not read.
+    -#}
+            select newest.*
+            from (
+                select max_by(struct(history.*), {{ strandline.order_of(goal, "history") }}) as newest
+                from {{ target }} as history
+                left semi join touched
+                    on {{ strandline.same_key(goal.primary_key, "history", "touched") }}
+                where {{ strandline.of_batches(goal.tables, up_to="low", alias="history") }}
+                    {{- " and history.is_current" if goal.exact }}
+                group by {{ strandline.key_list(goal.primary_key, "history") }}
+            ) as keys
+{%- endmacro %}
+
+
+{% macro history_last(goal) -%}
+    {#- The last version of each touched key, shown or not: since when, and its place in the order. -#}
+            select
+                {{ strandline.key_list(goal.primary_key) }},
                 max_by(_cq_since, _cq_place) as _cq_since,
-                max_by(struct(_cq_at as at), _cq_place) as _cq_cursor,
-                max(_cq_place)._cq_generation as _cq_last_generation
+                max_by(struct(_cq_at as at), _cq_place) as _cq_cursor
             from (
                 select
-                    {%- for key in goal.primary_key %}
-                    {{ strandline.quoted(key) }},
-                    {%- endfor %}
+                    {{ strandline.key_list(goal.primary_key) }},
                     {{ strandline.order_of(goal) }} as _cq_place,
-                    {{ cursor }} as _cq_at,
+                    {{ strandline.cursor_of(goal) }} as _cq_at,
                     valid_from as _cq_since
                 from stored
                 union all
                 select
-                    {%- for key in goal.primary_key %}
-                    {{ strandline.quoted(key) }},
-                    {%- endfor %}
+                    {{ strandline.key_list(goal.primary_key) }},
                     {{ strandline.order_of(goal) }},
-                    {{ cursor }},
+                    {{ strandline.cursor_of(goal) }},
                     _cq_changed_at
                 from left_keys
             ) as known
-            group by
-                {%- for key in goal.primary_key %}
-                {{ strandline.quoted(key) }}{{ "," if not loop.last }}
-                {%- endfor %}
-        ),
+            group by {{ strandline.key_list(goal.primary_key) }}
+{%- endmacro %}
 
-        keys as (
+
+{% macro history_keys(goal) -%}
+    {#- The touched keys, and whether what is new of each follows its last version. -#}
             select
                 touched.*,
                 last._cq_cursor is null
@@ -132,30 +158,25 @@
             from touched
             left join last
                 on {{ strandline.same_key(goal.primary_key, "touched", "last") }}
-        )
 {%- endmacro %}
 
 
-{% macro disordered_keys(target, sql, goal, columns, exact) -%}
-    {%- set count_sql -%}
-        with
-        {{ strandline.history_touched(target, sql, goal, columns, exact) }}
-
-        select count(*) from keys where not _cq_in_order
-    {%- endset -%}
-    {{ return(run_query(count_sql).columns[0].values()[0] | int) }}
+{% macro cursor_of(goal) -%}
+    {{ return(strandline.quoted(goal.cursor_field) if goal.cursor_field else "cast(null as int)") }}
 {%- endmacro %}
 
 
-{% macro history_merge(target, sql, goal, columns, exact) -%}
+{% macro history_merge(target, sql, goal) -%}
+    {%- set columns = goal.columns -%}
     {%- set known = columns | map("lower") | list -%}
-    {%- set validity = ["valid_from", "valid_to", "is_current"] -%}
+    {%- set validity = goal.kind.added_columns -%}
     {%- set existing = strandline.column_names(target) -%}
-    {%- set disordered = strandline.disordered_keys(target, sql, goal, columns, exact) > 0 -%}
+    {%- set ctes = strandline.history_ctes(target, sql, goal) -%}
+    {%- set disordered = run_query("with " ~ ctes ~ " select 1 from keys where not _cq_in_order limit 1").rows | length > 0 -%}
     merge into {{ target }} as history
     using (
         with
-        {{ strandline.history_touched(target, sql, goal, columns, exact) }},
+        {{ ctes }},
 
         -- what follows the newest stored version: itself, what hid its key since, what is new
         followed as (
@@ -212,7 +233,7 @@
     ) as delta
     on {{ strandline.same_key(goal.primary_key, "history", "delta") }}
     and {{ strandline.same_version(goal, "history", "delta") }}
-    {%- if exact and not disordered %}
+    {%- if goal.exact and not disordered %}
     -- nothing else can change, and Iceberg leaves out the files of closed rows
     and history.is_current
     {%- endif %}

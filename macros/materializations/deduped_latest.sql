@@ -1,6 +1,19 @@
 {% materialization deduped_latest, adapter="spark", supported_languages=["sql"] %}
-    {{ return(strandline.build_from_batches("deduped_latest", [])) }}
+    {{ return(strandline.build_from_batches(strandline.latest_kind())) }}
 {% endmaterialization %}
+
+
+{% macro latest_kind() -%}
+    {#- A row a key: its newest version. See history_kind(). -#}
+    {{ return({
+        "name": "deduped_latest",
+        "keeps_versions": false,
+        "added_columns": [],
+        "partition_by": [],
+        "select": strandline.latest_select,
+        "merge": strandline.latest_merge,
+    }) }}
+{%- endmacro %}
 
 
 {% macro latest_select(sql, goal) -%}
@@ -22,7 +35,7 @@
     -#}
     {%- set conditions = [] -%}
     {%- set shown = strandline.shown_of(goal.tables) if goal.tables | length > 1 else none -%}
-    {%- for condition in [goal.row_filter, shown if goal.materialization == "deduped_latest" else none] if condition -%}
+    {%- for condition in [goal.row_filter, none if goal.kind.keeps_versions else shown] if condition -%}
         {%- do conditions.append("(" ~ condition ~ "\n)") -%}
     {%- endfor -%}
     {{ return(conditions | join(" and ") or none) }}
@@ -62,8 +75,8 @@
 {%- endmacro %}
 
 
-{% macro latest_merge(target, sql, goal, columns) -%}
-    {%- set known = columns | map("lower") | list -%}
+{% macro latest_merge(target, sql, goal) -%}
+    {%- set known = goal.columns | map("lower") | list -%}
     {%- set existing = strandline.column_names(target) -%}
     {%- set delta_order = strandline.order_of(goal, "delta") -%}
     {%- set snapshot_order = strandline.order_of(goal, "snapshot") -%}

@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 from loader.maintenance.retention import floor_sql, superseded_sql
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.delta import OVERRULES, REDELIVERED, Generations, marked
-from loader.rows.window import CursorField, Window
+from loader.rows.window import Bounds, CursorField, Window
 from tests.dbt.rawtables import Row
 from tests.maintenance import histories as h
 
@@ -114,7 +114,7 @@ def test_a_redelivery_is_told_as_before(
                 frame(spark, raw),
                 h.KEY,
                 window,
-                True,
+                Bounds(None, nulls=1),
                 Generations(min(base, current), current),
                 authoritative,
             )

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.delta import REDELIVERED, Generations, marked, placed
 from loader.rows.order import version_order
-from loader.rows.window import CursorField, Window
+from loader.rows.window import Bounds, CursorField, Window
 from tests.reconcile.shop import missed, nothing, reconcile
 from tests.sync.project import Project
 
@@ -80,7 +80,7 @@ class Raw:
         generations = Generations(self.base, self.generation)
         if self.base < self.generation:
             frame = placed(frame, raw, ["id"], generations)
-        judged = marked(frame, raw, ["id"], window, False, generations, authoritative=False)
+        judged = marked(frame, raw, ["id"], window, Bounds(None), generations, authoritative=False)
         where = judged.where(f"not {REDELIVERED}").select("_cq_seq", "_cq_generation")
         kept = {row[0]: row[1] for row in where.collect()}
         self.rows += [

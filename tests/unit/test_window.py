@@ -67,11 +67,22 @@ def test_a_cursor_goes_back_only_with_its_source(
 
 @given(low=st.none() | numbers, reach=st.none() | numbers)
 def test_the_floor_is_the_lower_of_both(low: int | None, reach: int | None) -> None:
-    window = Window(
-        low=None if low is None else _at(low), reach=None if reach is None else _at(reach)
-    )
+    window = Window(low=None if low is None else _at(low))
+    bounds = Bounds(None, reach=None if reach is None else _at(reach))
     known = [low] if reach is None else [low, reach]
-    assert window.floor == (None if low is None else _at(min(n for n in known if n is not None)))
+    assert window.floor(bounds) == (
+        None if low is None else _at(min(n for n in known if n is not None))
+    )
+
+
+@given(asked=st.none() | numbers, seen=st.none() | numbers, open_ended=st.booleans())
+def test_a_read_ends_where_it_was_asked_to_or_at_what_was_there(
+    asked: int | None, seen: int | None, open_ended: bool
+) -> None:
+    high, found = (None if n is None else _at(n) for n in (asked, seen))
+    window = Window(high=high, open_ended=open_ended)
+    expected = high if asked is not None else None if open_ended else found
+    assert window.end(Bounds(None, high=found)) == expected
 
 
 @given(

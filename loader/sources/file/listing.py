@@ -47,13 +47,13 @@ def path() -> Column:
     return f.col("_metadata.file_path")
 
 
-def within(window: Window) -> Column:
-    """Whether a file's time lies in the window."""
+def within(window: Window, end: Cursor | None) -> Column:
+    """Whether a file's time lies in the window, which ends at `end`."""
     time, inside = f.col(MODIFIED), f.lit(True)
     if window.low is not None:
         inside = inside & (time >= _literal(window.low))
-    if window.high is not None:
-        inside = inside & (time <= _literal(window.high))
+    if end is not None:
+        inside = inside & (time <= _literal(end))
     return inside
 
 

@@ -40,7 +40,7 @@ class FileSnapshot(Snapshot):
         cursor = window.cursor
         if cursor is None or cursor.name == MODIFIED:
             return self._bounds_of_files(table, window)
-        rows = _rows(self.spark, table, None).where(_within(table, window))
+        rows = _rows(self.spark, table, None).where(_within(table, window, window.high))
         column = f.col(quoted(cursor.name))
         [found] = rows.agg(
             f.count(f.lit(1)).alias("rows"),
@@ -63,7 +63,7 @@ class FileSnapshot(Snapshot):
     def _bounds_of_files(self, table: SourceTable, window: Window) -> Bounds:
         """By names and times only: the rows of new files are counted when they are read."""
         files = list_of.files(self.spark, table.ref.native).localCheckpoint(eager=True)
-        inside = files.where(list_of.within(window))
+        inside = files.where(list_of.within(window, window.high))
         if window.cursor is None:
             return Bounds(None if inside.take(1) else 0)
         clock = _clock(CursorType.TIMESTAMPTZ)
@@ -104,13 +104,14 @@ class FileSnapshot(Snapshot):
     ) -> DataFrame:
         names = [quoted(name) for name in table.schema.names]
         by_time = window.cursor is None or window.cursor.name == MODIFIED
-        chosen = list_of.within(window) if by_time else None
+        end = window.end(bounds)
+        chosen = list_of.within(window, end) if by_time else None
         if by_time and bounds.reach is not None:
             moved = moved_in(list_of.files(spark, table.ref.native), window)
             paths = [row[PATH] for row in moved.select(PATH).collect()] if moved is not None else []
-            chosen = list_of.within(window) | f.col(PATH).isin(paths)
+            chosen = list_of.within(window, end) | f.col(PATH).isin(paths)
         rows = _rows(spark, table, chosen)
-        rows = rows if by_time else rows.where(_within(table, window))
+        rows = rows if by_time else rows.where(_within(table, window, end))
         # Spark packs files into partitions by size; this is the order in which they were written.
         return rows.orderBy(MODIFIED, PATH, "_cq_block", "_cq_line").select(*names)
 
@@ -234,7 +235,7 @@ def _paths(files: DataFrame) -> list[str]:
     return [row[PATH] for row in files.orderBy(MODIFIED, PATH).select(PATH).collect()]
 
 
-def _within(table: SourceTable, window: Window) -> Column:
+def _within(table: SourceTable, window: Window, end: Cursor | None) -> Column:
     if window.cursor is None:
         return f.lit(True)
     column = f.col(quoted(window.cursor.name))
@@ -242,8 +243,8 @@ def _within(table: SourceTable, window: Window) -> Column:
     inside = column.isNotNull()
     if window.low is not None:
         inside = inside & (column >= literal(window.low, data_type))
-    if window.high is not None:
-        inside = inside & (column <= literal(window.high, data_type))
+    if end is not None:
+        inside = inside & (column <= literal(end, data_type))
     return inside | column.isNull() if window.nulls else inside
 
 

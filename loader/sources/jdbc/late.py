@@ -44,8 +44,14 @@ class Late(Protocol):
     def reach(self, table: SourceTable, window: Window) -> Cursor | None:
         """A cursor that no late row can lie below; None where none is known."""
 
-    def condition(self, table: SourceTable, window: Window) -> str | None:
-        """SQL that is true of late rows; None where there are none to look for."""
+    def condition(
+        self, table: SourceTable, window: Window, lowest: Cursor | None = None
+    ) -> str | None:
+        """SQL that is true of late rows; None where there are none to look for.
+
+        Args:
+            lowest: the lowest cursor among them, once it is found.
+        """
 
     def mark(
         self, connection: Connection, table: SourceTable, window: Window

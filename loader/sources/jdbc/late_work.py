@@ -38,9 +38,11 @@ class LateWork:
             return None
         return before.reach(window.low, self.snapshot.wall_offset)
 
-    def condition(self, table: SourceTable, window: Window) -> str | None:
+    def condition(
+        self, table: SourceTable, window: Window, lowest: Cursor | None = None
+    ) -> str | None:
         """SQL of the stretch below the window that late rows can lie in."""
-        reach = window.reach or self.reach(table, window)
+        reach = lowest or self.reach(table, window)
         if reach is None or window.cursor is None or window.low is None:
             return None
         column = self.snapshot.column(table, window.cursor.name)

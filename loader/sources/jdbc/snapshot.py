@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import replace
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
@@ -28,12 +26,9 @@ from loader.sources.jdbc.doubtful import Doubt, finite
 from loader.sources.jdbc.late import Late
 from loader.sources.jdbc.late_work import LateWork
 from loader.sources.jdbc.native import Native
-from loader.sources.jdbc.partitions import balanced, largest_share, partition_count, slices
 from loader.sources.jdbc.postgresql.exported import Exported
 from loader.sources.jdbc.postgresql.late_rows import LateRows
-
-# Above it, ranges of a column would leave one reader with nearly all rows.
-_SKEWED = 0.8
+from loader.sources.jdbc.ranges import Ranges
 
 
 class JdbcSnapshot(Snapshot):
@@ -67,7 +62,7 @@ class JdbcSnapshot(Snapshot):
             )
 
     @contextmanager
-    def _connect(self, table: SourceTable) -> Iterator[Connection]:
+    def connect(self, table: SourceTable) -> Iterator[Connection]:
         if table.ref.name in self.refused:
             error = self.refused[table.ref.name]
             where = f"table {self.source.name}.{table.ref.name}"
@@ -81,7 +76,7 @@ class JdbcSnapshot(Snapshot):
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
         relation = self.source.relation(table.ref.native)
-        with self._connect(table) as connection:
+        with self.connect(table) as connection:
             if window.cursor is None:
                 doubted = self._doubted(table)
                 [(rows, *doubtful)] = connection.rows(
@@ -92,22 +87,20 @@ class JdbcSnapshot(Snapshot):
             column = self.column(table, cursor.name)
             self.late.look(connection, table, window)
             reach = self.late.reach(table, window)
-            window = replace(window, reach=None)
             # The clock is read before the rows: what commits in between lies beyond it.
             clock = self._clock(connection, type_)
             ends = self.ends(table, cursor)
             wanted = ["count(*)", f"count({column})", *ends, *self._doubted(table, cursor)]
             [(rows, dated, low, high, *doubtful)] = connection.rows(
-                f"select {', '.join(wanted)} from {relation}{self._where(table, window)}"
+                f"select {', '.join(wanted)} from {relation}{self.where(table, window)}"
             )
             bottom, top = (edge(text, type_, table, window) for text in (low, high))
             if bottom is not None and self.late.condition(table, window) is not None:
                 reach = bottom  # nothing lies below
                 if window.whole:
-                    window = replace(window, reach=reach)
                     [(rows, dated)] = connection.rows(
                         f"select count(*), count({column}) from {relation}"
-                        f"{self._where(table, window)}"
+                        f"{self.where(table, window, Bounds(None, reach=reach))}"
                     )
             future = 0
             if clock is not None and top is not None and top.order > clock.order:
@@ -137,8 +130,8 @@ class JdbcSnapshot(Snapshot):
     def read(
         self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
     ) -> DataFrame:
-        predicates = self._predicates(spark, table, window, bounds)
-        where = self._where(table, window)
+        predicates = Ranges(self, table, window, bounds).predicates(spark)
+        where = self.where(table, window, bounds)
         return self._selected(spark, table, where, predicates, window.cursor)
 
     def _doubtful(self, table: SourceTable, cursor: CursorField | None) -> list[Doubt]:
@@ -200,14 +193,14 @@ class JdbcSnapshot(Snapshot):
     ) -> Contents:
         expressions = checksum(self.dialect)
         if expressions is not None and unique:
-            with self._connect(table) as connection:
+            with self.connect(table) as connection:
                 parts, left_out = compared(expressions, connection, table)
             known = {part.name: part for part in parts}
             if set(key) <= set(known):
                 return JdbcContents(
                     expressions,
                     self.source.relation(table.ref.native),
-                    self._where(table, window).removeprefix(" where "),
+                    self.where(table, window).removeprefix(" where "),
                     dict(zip(table.schema.names, self._shown(table), strict=True)),
                     [known[name] for name in key],
                     parts,
@@ -230,7 +223,7 @@ class JdbcSnapshot(Snapshot):
     ) -> DataFrame:
         source, native = self.source, table.ref.native
         columns = ", ".join(
-            f"{shown} as {self._alias(native, i)}"
+            f"{shown} as {self.alias(native, i)}"
             for i, shown in enumerate(self._shown(table, cursor))
         )
         columns += f", {key} as {self.dialect.quote(KEY)}" if key else ""
@@ -252,7 +245,7 @@ class JdbcSnapshot(Snapshot):
             *hashed,
         )
 
-    def _alias(self, native: Native, index: int) -> str:
+    def alias(self, native: Native, index: int) -> str:
         """A column's name in the subquery that Spark reads.
 
         Spark quotes a column's name without doubling the quotes in it.
@@ -292,24 +285,27 @@ class JdbcSnapshot(Snapshot):
             return self.horizon.written_by()
         return self.dialect.quote(native.columns[index])
 
-    def _where(self, table: SourceTable, window: Window) -> str:
+    def where(self, table: SourceTable, window: Window, bounds: Bounds | None = None) -> str:
+        """The rows of a window; of its answer, too, once there is one."""
         if window.cursor is None:
             return ""
         column = self.column(table, window.cursor.name)
         limits = []
         if window.low is not None:
             limits.append(f"{column} >= {self.dialect.literal(window.low)}")
-        if window.high is not None:
-            beyond = window.high.next_microsecond if window.whole_microsecond else None
+        end = window.high if bounds is None else window.end(bounds)
+        finer = window.whole_microsecond or (bounds is not None and bounds.finer)
+        if end is not None:
+            beyond = end.next_microsecond if finer else None
             limits.append(
-                f"{column} <= {self.dialect.literal(window.high)}"
+                f"{column} <= {self.dialect.literal(end)}"
                 if beyond is None
                 else f"{column} < {self.dialect.literal(beyond)}"
             )
         if not limits:
             return "" if window.nulls else f" where {column} is not null"
         text = " and ".join(limits)
-        late = self.late.condition(table, window)
+        late = self.late.condition(table, window, bounds.reach if bounds else None)
         if late is not None and table.ref.native.writers:
             text = late  # the transactions before were all over, and their rows are in raw
         elif late is not None:
@@ -330,64 +326,3 @@ class JdbcSnapshot(Snapshot):
         """The database's clock, in UTC."""
         [(text,)] = connection.rows(self.dialect.utc_clock)
         return dt.datetime.fromisoformat(Cursor.parse(text or "", CursorType.TIMESTAMPTZ).text)
-
-    def _predicates(
-        self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
-    ) -> list[str] | None:
-        options = self.source.read_options(table.ref)
-        rows = bounds.rows or 0
-        count = partition_count(rows, spark.sparkContext.defaultParallelism, options.num_partitions)
-        if count < 2:
-            return None
-        for name in self._partition_columns(table, window):
-            cuts = self._cuts(table, window, bounds, name, count)
-            if cuts:
-                column = self._alias(table.ref.native, table.schema.names.index(name))
-                marks = [self.dialect.literal(cut) for cut in cuts]
-                return [
-                    f"{column} < {marks[0]} or {column} is null",
-                    *(f"{column} >= {a} and {column} < {b}" for a, b in itertools.pairwise(marks)),
-                    f"{column} >= {marks[-1]}",
-                ]
-        return None
-
-    def _partition_columns(self, table: SourceTable, window: Window) -> list[str]:
-        configured = self.source.partition_column(table)
-        if configured is not None:
-            return [configured]
-        if window.cursor is None:
-            return list(table.primary_key)
-        if window.high is None and not self.steady(table):
-            # A read of everything, without an end: a row whose cursor moves from one range to
-            # another while they are read could be in none of them. Keys stay.
-            return list(table.primary_key)
-        return [window.cursor.name, *table.primary_key]
-
-    def _cuts(
-        self, table: SourceTable, window: Window, bounds: Bounds, name: str, count: int
-    ) -> list[Cursor]:
-        type_ = CursorType.of(table.schema[name].dataType)
-        if type_ is None or type_ is CursorType.STRING:
-            return []
-        relation = self.source.relation(table.ref.native)
-        column, where = self.column(table, name), self._where(table, window)
-        with self._connect(table) as connection:
-            if window.cursor is None or name != window.cursor.name:
-                [(low, high)] = connection.rows(
-                    f"select min({column}), max({column}) from {relation}{where}"
-                )
-                bounds = Bounds(
-                    bounds.rows,
-                    low=edge(low, type_, table, window),
-                    high=edge(high, type_, table, window),
-                )
-            edges = slices(bounds)
-            if not edges:
-                return []
-            sums = ", ".join(
-                f"sum(case when {column} < {self.dialect.literal(edge)} then 1 else 0 end)"
-                for edge in edges
-            )
-            [counts] = connection.rows(f"select {sums} from {relation}{where}")
-        below = [*(int(n or 0) for n in counts), bounds.rows or 0]
-        return balanced(edges, below, count) if largest_share(below) <= _SKEWED else []

@@ -55,12 +55,14 @@ class LateRows:
             return None
         return {**self.horizon.to_mark(), **self.lineages[table.ref.name].to_mark()}
 
-    def condition(self, table: SourceTable, window: Window) -> str | None:
+    def condition(
+        self, table: SourceTable, window: Window, lowest: Cursor | None = None
+    ) -> str | None:
         """SQL that is true of such rows; None where there are none to look for.
 
         Times are sought from the oldest transaction's on. Where nothing tells how low cursors can
         be, all rows are asked who wrote them, unless a lookback bounds it. Once the lowest has
-        been found (``window.reach``), the cursor's index finds them again.
+        been found, `lowest`, the cursor's index finds them again.
         """
         before, now = self._before(table, window), self.horizon
         if before is None or now is None or window.cursor is None:
@@ -78,8 +80,8 @@ class LateRows:
         elif not same or not (quiet or window.bounded):
             parts.append(written)
         found = " or ".join(f"({part})" for part in parts if part)
-        if found and window.reach is not None:
-            above = f"{column} >= {literal(window.reach)}"
+        if found and lowest is not None:
+            above = f"{column} >= {literal(lowest)}"
             return above if window.whole else f"{above} and ({found})"
         return found or None
 

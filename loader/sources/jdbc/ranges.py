@@ -1,0 +1,119 @@
+"""A window as ranges of a column, one for each reader: conditions in the database's SQL."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from loader.rows.cursor import Cursor, CursorType
+from loader.sources import Bounds, SourceTable, Window, edge
+from loader.sources.jdbc.connection import Connection
+from loader.sources.jdbc.database import Database
+from loader.sources.jdbc.dialect import Dialect
+from loader.sources.jdbc.native import Native
+from loader.sources.jdbc.partitions import balanced, largest_share, partition_count, slices
+
+# Above it, ranges of a column would leave one reader with nearly all rows.
+_SKEWED = 0.8
+
+
+class Divided(Protocol):
+    """What the ranges ask of a database's snapshot."""
+
+    source: Database
+    dialect: Dialect
+
+    def connect(self, table: SourceTable) -> AbstractContextManager[Connection]:
+        """A connection that sees the snapshot."""
+
+    def steady(self, table: SourceTable) -> bool:
+        """Whether all that is asked of a table is answered of one moment."""
+
+    def column(self, table: SourceTable, name: str) -> str:
+        """SQL of a column, as the database has it."""
+
+    def alias(self, native: Native, index: int) -> str:
+        """A column's name in the subquery that Spark reads."""
+
+    def where(self, table: SourceTable, window: Window, bounds: Bounds | None = None) -> str:
+        """The rows of a window, as a WHERE clause."""
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """How the rows of a window are shared among readers.
+
+    Attributes:
+        snapshot: where they are read from.
+        window, bounds: what is read.
+    """
+
+    snapshot: Divided
+    table: SourceTable
+    window: Window
+    bounds: Bounds
+
+    def predicates(self, spark: SparkSession) -> list[str] | None:
+        """A condition for each reader; None where one reads them all."""
+        source, literal = self.snapshot.source, self.snapshot.dialect.literal
+        options = source.read_options(self.table.ref)
+        cores = spark.sparkContext.defaultParallelism
+        count = partition_count(self.bounds.rows or 0, cores, options.num_partitions)
+        if count < 2:
+            return None
+        for name in self._columns():
+            cuts = self._cuts(name, count)
+            if cuts:
+                index = self.table.schema.names.index(name)
+                column = self.snapshot.alias(self.table.ref.native, index)
+                marks = [literal(cut) for cut in cuts]
+                return [
+                    f"{column} < {marks[0]} or {column} is null",
+                    *(f"{column} >= {low} and {column} < {high}" for low, high in pairwise(marks)),
+                    f"{column} >= {marks[-1]}",
+                ]
+        return None
+
+    def _columns(self) -> list[str]:
+        """Those by which to cut, best first."""
+        table, cursor = self.table, self.window.cursor
+        configured = self.snapshot.source.partition_column(table)
+        if configured is not None:
+            return [configured]
+        if cursor is None:
+            return list(table.primary_key)
+        if self.window.end(self.bounds) is None and not self.snapshot.steady(table):
+            # A read of everything, without an end: a row whose cursor moves from one range to
+            # another while they are read could be in none of them. Keys stay.
+            return list(table.primary_key)
+        return [cursor.name, *table.primary_key]
+
+    def _cuts(self, name: str, count: int) -> list[Cursor]:
+        """Values of a column between the ranges; empty where it does not part the rows well."""
+        snapshot, table, window, bounds = self.snapshot, self.table, self.window, self.bounds
+        type_ = CursorType.of(table.schema[name].dataType)
+        if type_ is None or type_ is CursorType.STRING:
+            return []
+        column = snapshot.column(table, name)
+        rows = (
+            f"{snapshot.source.relation(table.ref.native)}{snapshot.where(table, window, bounds)}"
+        )
+        with snapshot.connect(table) as connection:
+            if window.cursor is None or name != window.cursor.name:
+                [ends] = connection.rows(f"select min({column}), max({column}) from {rows}")
+                low, high = (edge(end, type_, table, window) for end in ends)
+                bounds = Bounds(bounds.rows, low=low, high=high)
+            edges = slices(bounds)
+            if not edges:
+                return []
+            sums = ", ".join(
+                f"sum(case when {column} < {snapshot.dialect.literal(edge)} then 1 else 0 end)"
+                for edge in edges
+            )
+            [counts] = connection.rows(f"select {sums} from {rows}")
+        below = [*(int(n or 0) for n in counts), bounds.rows or 0]
+        return balanced(edges, below, count) if largest_share(below) <= _SKEWED else []
