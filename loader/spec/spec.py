@@ -70,6 +70,10 @@ class Spec(BaseModel):
     folder: Path
     redactor: Redactor
 
+    def same_as(self, other: Spec) -> bool:
+        """Whether two readings of a file say the same."""
+        return self.model_dump(exclude={"redactor"}) == other.model_dump(exclude={"redactor"})
+
     def source(self, name: str) -> SourceSpec:
         """The source of that name; raises SpecError where there is none."""
         return _named(self.sources, name, "source")
