@@ -1,4 +1,4 @@
-"""Prepares a window's rows for the append: stamps them and drops redelivered rows.
+"""Prepares a window's rows for the append: stamps them and finds redelivered rows.
 
 A row is redelivered if it is identical to its key's newest version in raw. A value that goes
 back to an earlier one at the same cursor (A, B, A) is a new version, so only the newest counts.
@@ -217,7 +217,7 @@ def placed(
 
 
 def hides_a_cursor(fresh: DataFrame, raw: DataFrame, key: Sequence[str], cursor: str) -> bool:
-    """Returns whether a row has no cursor, though any version of its key in raw has one.
+    """Returns whether a row has no cursor, though some version of its key in raw has one.
 
     Reads raw's keys, so call it only for rows without a cursor that raw does not have yet.
     """

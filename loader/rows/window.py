@@ -43,7 +43,8 @@ class Window:
         cursor: the cursor column; None reads the whole table.
         low: inclusive lower bound, lookback applied; None reads from the beginning.
         high: inclusive upper bound; None means the highest cursor at the time of the request.
-        open_ended: no upper bound at all: rows that arrive during the read are read, too.
+        open_ended: if `high` is None, there is no upper bound: rows that arrive during the read
+            are read, too.
         nulls: whether rows without a cursor are read.
         mark: what the connector remembered at the last sync that stored a cursor.
         whole_microsecond: includes all rows within the microsecond that begins at `high`.

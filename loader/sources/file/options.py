@@ -30,7 +30,7 @@ class FileOptions(BaseModel):
     Attributes:
         path: a folder, relative to the spec; each folder and file in it is a table.
         format: csv, json, parquet, orc, text, avro, or any other that Spark has a reader for.
-        options: options of that reader, such as `sep`; a CSV has a header unless they say not.
+        options: options of that reader, such as `sep`; a CSV has a header by default.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

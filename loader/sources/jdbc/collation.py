@@ -1,4 +1,4 @@
-"""Finds out whether a database orders a text column by bytes, as Spark and raw's versions do.
+"""Finds out whether a database orders a text column by bytes, as Spark does for raw's versions.
 
 If it does not, the database still says which value is highest, but only it can compare two values.
 """

@@ -42,7 +42,7 @@ class Doubt:
             return f"{column} in ('infinity', '-infinity')"
         value = "value" if self.array else column
         whole = self.holds.precision - self.holds.scale
-        # NaN is above every number, so the second comparison finds it.
+        # NaN equals itself, but is above every number: the second comparison finds it.
         wrong = f"({value} <> round({value}, {self.holds.scale}) or abs({value}) >= 1{'0' * whole})"
         return (
             f"exists (select from unnest({column}) as value where {wrong})" if self.array else wrong

@@ -12,7 +12,8 @@ transactions, twice, then the rows.
 
 `information_schema.innodb_trx` is a copy that InnoDB renews only if nobody has read it for a tenth
 of a second. To tell whether a copy is new, the loader begins a transaction of its own, the first on
-its connection, after the reads before: the copy must show it. Once it has ended, the next must not.
+its connection, after all earlier reads: a new copy shows it. Once it has ended, the next new copy
+no longer does.
 """
 
 from __future__ import annotations

@@ -117,10 +117,10 @@ class OpenWork:
     def reach(self, low: Cursor, wall_offset: int) -> Cursor:
         """Returns a cursor that no late row can lie below, in the cursor's type.
 
-        The writers of a wall clock may use another zone than the database. So a late row lies no
-        further below the stored cursor than it can be older than the newest row that was seen. If
-        the clock was set back an hour since, the database's own wall clock is lower. The lower of
-        the two counts.
+        The writers of a wall clock may use another zone than the database, so there are two
+        bounds, and the lower one counts. The first is the newest row that was seen, minus how much
+        older a late row can be. The second is the database's own wall clock, which is lower if the
+        clock was set back an hour since.
 
         Args:
             low: where the window begins.

@@ -52,7 +52,8 @@ class JdbcOptions(BaseModel):
         driver: the driver's class, if the URL does not imply it.
         properties: properties of the driver.
         time_zone: the zone of columns without a time zone; the database's own by default. It
-            decides only whether a row is dated in the future.
+            decides whether a row is dated in the future, and on MariaDB and MySQL it is one of two
+            bounds for late rows.
         fetch_size: rows per round trip.
         lock_timeout: how long to wait for a table that another session locks (PostgreSQL).
     """

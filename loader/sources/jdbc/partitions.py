@@ -19,7 +19,7 @@ SLICES = 32
 
 
 def partition_count(rows: int, parallelism: int, configured: int | None) -> int:
-    """Returns how many partitions to read: as configured, or one per 50,000 rows up to the cores."""
+    """Returns the number of partitions: as configured, or one per 50,000 rows up to the cores."""
     if configured is not None:
         return configured
     return max(1, min(parallelism, rows // ROWS_PER_PARTITION))

@@ -248,7 +248,7 @@ class JdbcSnapshot(Snapshot):
     def alias(self, native: Native, index: int) -> str:
         """Returns a column's name in the subquery that Spark reads.
 
-        A name with quotes in it gets another one: Spark does not double them when it quotes it.
+        Replaces a name that contains quotes: Spark does not double them when it quotes a name.
         """
         return self.dialect.quote(self._alias_name(native, index))
 

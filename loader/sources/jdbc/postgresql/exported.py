@@ -22,7 +22,7 @@ class Exported:
         horizon: which transactions it sees; None if the database does not say.
         blind: why the age of open transactions is unknown; empty if it is known.
         settings: statements for sessions that read the snapshot.
-        refused: tables that could not be locked, by name, with the error of each.
+        refused: tables that another session has locked, by name, with the error of each.
     """
 
     name: str

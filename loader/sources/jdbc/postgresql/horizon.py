@@ -87,8 +87,8 @@ class Horizon:
         """Returns a cursor that no late row can lie below, in the cursor's type; None if unknown.
 
         Unknown for cursors that are not times. Subtracts a second, as a column with fewer digits
-        rounds; for a wall clock, also the largest offset of any zone. This does not read more old
-        rows: of the rows above it, only those written since are read.
+        rounds; for a wall clock, also the largest offset of any zone. The margin costs little:
+        below the window, only rows written since are read.
         """
         if not type_.is_time or self.since is None:
             return None

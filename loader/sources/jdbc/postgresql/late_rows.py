@@ -86,7 +86,7 @@ class LateRows:
         return found or None
 
     def reach(self, table: SourceTable, window: Window) -> Cursor | None:
-        """Returns a cursor that no row then in flight can lie below; None if unknown."""
+        """Returns a cursor that no row of a transaction in flight can lie below, if known."""
         before = self._before(table, window)
         if before is None or window.cursor is None:
             return None
