@@ -202,7 +202,7 @@ def test_an_incident_stays_known(
     nobody = {name: value for name, value in batch.items() if name != "who"}
     for wrong, said in (
         (nobody, "lacks `who`"),
-        ({**batch, "batches": [1, 7]}, "batch 7 is acknowledged, and is not there yet"),
+        ({**batch, "batches": [1, 7]}, "batch 7 is acknowledged but does not exist yet"),
         (incident, "names neither `batches` nor a `snapshot`, or both"),
     ):
         status, message = accounted(wrong)
