@@ -34,7 +34,7 @@
 
 {% macro not_an_acknowledgement(owner, problem) -%}
     {{ exceptions.raise_compiler_error(
-        owner ~ ": an entry of config.meta.strandline.acknowledged " ~ problem ~ ". Write it like this: {test: batches_accounted, "
+        owner ~ ": an entry of config.meta.strandline.acknowledged " ~ problem ~ ". Example: {test: batches_accounted, "
         ~ "batches: [3, 5], who: ada, when: '2026-03-01', why: 'rows of a customer erased by request'}; for a commit of "
         ~ "others, write `snapshot: 8122034` instead of batches."
     ) }}

@@ -93,8 +93,8 @@
     {%- if batch < compacted_to -%}
         {{ exceptions.raise_compiler_error(
             owner ~ ": as_of " ~ as_of ~ " is batch " ~ batch ~ ", but older versions were compacted away up to batch "
-            ~ compacted_to ~ ". Ask for batch " ~ compacted_to ~ " or later, or read an Iceberg snapshot that still exists, in a "
-            ~ "model whose SELECT is strandline.deduped_latest(..., as_of={'snapshot': ...})."
+            ~ compacted_to ~ ". Ask for batch " ~ compacted_to ~ " or later, or read an Iceberg snapshot that still exists in "
+            ~ "a model whose SELECT is strandline.deduped_latest(..., as_of={'snapshot': ...})."
         ) }}
     {%- endif -%}
 {%- endmacro %}

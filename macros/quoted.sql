@@ -20,7 +20,7 @@
 
 
 {% macro name_of(relation) -%}
-    {#- A table's name in watermarks and messages: `schema.table`, with the catalog in front if it is not the current one. -#}
+    {#- A table's name for watermarks and messages: `schema.table`; in another catalog, `catalog.schema.table`. -#}
     {%- set schema = relation.schema -%}
     {%- if "." in schema -%}
         {%- set catalog = run_query("select current_catalog()").columns[0].values()[0] ~ "." -%}

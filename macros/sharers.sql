@@ -7,7 +7,7 @@
 
 
 {% macro check_shared_key(relation, primary_key, owner) -%}
-    {#- In a shared table, each source has its own cursors and generations: rows of two sources are never versions of one row. -#}
+    {#- Each source of a shared table has its own cursors and generations: rows of two are never versions of one row. -#}
     {%- set sources = strandline.sharers(relation) -%}
     {%- if sources and "_cq_source_name" not in primary_key | map("lower") | list -%}
         {{ exceptions.raise_compiler_error(

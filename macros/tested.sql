@@ -82,7 +82,7 @@
     {%- endif -%}
     {%- if relation is not string and not strandline.compiles_only() and not strandline.exists(tested) -%}
         {{ exceptions.raise_compiler_error(
-            strandline.test_on(tested) ~ ": there is no such table. `loader run` makes a raw table, `dbt run` makes a snapshot; "
+            strandline.test_on(tested) ~ ": there is no such table. `loader run` makes a raw table, `dbt run` a snapshot; "
             ~ "if it is in another schema or has another name, correct "
             ~ node.get("original_file_path", "the project") ~ "."
         ) }}

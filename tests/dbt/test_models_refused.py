@@ -28,7 +28,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "as_of_text": ("latest", READ, {"as_of": "1"}, "A batch is a number: as_of=1, or"),
     "no_type": (
         *("latest", READ.replace("*", "*, null as note"), {}),
-        "its column note is null and nothing else, so it has no type",
+        "its column note is a bare null, so it has no type",
     ),
     "semicolon": ("history", READ + " ; -- done", {}, "its SELECT ends in a semicolon"),
     "by_validity": (
@@ -45,7 +45,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
     ),
     "by_list": (
         *("latest", READ, {"row_filter": ["status = 'open'"]}),
-        "not an SQL condition. Write one as text",
+        "not an SQL condition. Write it as a string",
     ),
     "by_select": (
         *("latest", READ, {"row_filter": "id in (select 1)"}),
