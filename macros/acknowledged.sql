@@ -15,7 +15,7 @@
         {%- set batches = [batches, batches] if batches is number else (batches or []) | list -%}
         {%- if (batches | length == 2) == (said.get("snapshot") is not none) or batches | reject("number") | list
             or batches != batches | sort -%}
-            {{ strandline.not_an_acknowledgement(owner, "names neither `batches` nor a `snapshot`, or both") }}
+            {{ strandline.not_an_acknowledgement(owner, "needs either `batches`, as a number or [first, last], or a `snapshot`") }}
         {%- endif -%}
         {%- do incidents.append({
             "tests": [said.test] if said.test is string else said.test,

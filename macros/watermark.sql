@@ -21,7 +21,7 @@
         `batches` ({raw table: newest batch}) is trusted as long as the table's content is the one that it was
         written for (`exact`). It is not after a crash between the merge and the property, a rollback or a
         foreign write, or if a column has been dropped since (which makes no Iceberg snapshot). Then `batches`
-        holds the newest batches in the table's own rows, an upper bound for what was applied, and
+        holds the newest batches in the table's own rows, the most that those show as applied, and
         build_plan() no longer trusts the content. `said` still has the property's batches, for proofs: a table
         that lost rows does not show it. Returns none for a table that no deduped_ materialization built.
     -#}

@@ -90,8 +90,9 @@
     {#-
         What the table has to cover: {kind, columns, primary_key, cursor_field, row_filter, tables, others,
         floor, generation, refreshes, definition}. Fixed before the first statement, as a loader may be running.
-        `tables`: see read_tables(); `others`: see read_others(). build_plan() adds `low` to each table, the
-        batch that is covered, and `exact`: whether the built table is as the build of its watermark left it.
+        `tables`: see read_tables(); `others`: see read_others(). build_plan() adds `low` to each table, the batch
+        up to which it is covered, and `exact` to the goal: the model's table is as the build of its watermark
+        left it.
     -#}
     {%- set primary_key = strandline.key_columns(config.get("primary_key"), owner) -%}
     {%- set cursor_field = config.get("cursor_field") -%}
@@ -164,8 +165,8 @@
 
 {% macro infer_constraints(columns, as_it_was) -%}
     {#-
-        Spark infers which columns cannot be null, and relates each of them to every other in every step of a
-        plan: with hundreds of columns, a merge of one row takes a minute to plan. Returns the previous setting.
+        In every step of a plan, Spark relates each column that cannot be null to every other one: with hundreds
+        of columns, a merge of one row takes a minute to plan. Returns the previous setting.
     -#}
     {%- if columns | length <= 100 -%}
         {{ return(none) }}

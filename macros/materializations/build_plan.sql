@@ -62,8 +62,8 @@
 
 {% macro still_as_said(existing, covered, goal) -%}
     {#-
-        Whether a table still holds what its own SELECT returns for its batches, or already for all existing ones:
-        a merge of nothing but deletes leaves no row that shows it. Costs more than a build, so this runs only if
+        Whether a table still holds what its own SELECT returns for its batches, or already for all existing ones,
+        because a merge of only deletes leaves no row that shows it. Costs more than a build, so this runs only if
         a build is forbidden, for instance after one that was interrupted.
     -#}
     {%- set now = {} -%}
@@ -105,7 +105,7 @@
     {%- set was = covered.get("raw") or covered.said | list -%}
     {%- set now = goal.tables | map(attribute="name") | list -%}
     {%- if reloaded -%}
-        {{ return(reloaded | join(", ") ~ " was dropped and loaded anew") }}
+        {{ return(reloaded | join(", ") ~ " was dropped and reloaded") }}
     {%- elif was != now -%}
         {{ return("it read " ~ (was | join(", ") or "other tables") ~ ", now " ~ now | join(", ")) }}
     {%- elif covered.get("definition") and covered.definition != goal.definition -%}
@@ -116,7 +116,7 @@
         {%- for name in (goal.others | list + before | list) | unique if goal.others.get(name) != before.get(name) -%}
             {%- do moved.append(name) -%}
         {%- endfor -%}
-        {{ return(moved | join(", ") ~ ", which it reads beside raw, changed") }}
+        {{ return(moved | join(", ") ~ ", which it reads besides raw, changed") }}
     {%- endif -%}
     {{ return(none) }}
 {%- endmacro %}

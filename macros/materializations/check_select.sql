@@ -49,7 +49,7 @@
     {%- if changing is not none -%}
         {%- set asked = changing.groups() | select | first -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": its row_filter asks for " ~ ("another SELECT" if asked == "select" else asked) ~ ", whose answer changes without a "
+            owner ~ ": its row_filter uses " ~ ("another SELECT" if asked == "select" else asked) ~ ", whose result changes without a "
             ~ "new version, but the filter runs only when a version arrives. Put the condition into a model that reads "
             ~ this ~ "."
         ) }}

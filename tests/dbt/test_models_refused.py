@@ -37,11 +37,11 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
     ),
     "by_day": (
         *("latest", READ, {"row_filter": "cursor > day(current_date)"}),
-        "its row_filter asks for current_date, whose answer changes without a new version",
+        "its row_filter uses current_date, whose result changes without a new version",
     ),
     "by_time": (
         *("history", READ, {"row_filter": "unix_timestamp() > cursor"}),
-        "its row_filter asks for unix_timestamp, whose answer changes without a new version",
+        "its row_filter uses unix_timestamp, whose result changes without a new version",
     ),
     "by_list": (
         *("latest", READ, {"row_filter": ["status = 'open'"]}),
@@ -49,7 +49,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
     ),
     "by_select": (
         *("latest", READ, {"row_filter": "id in (select 1)"}),
-        "its row_filter asks for another SELECT, whose answer changes",
+        "its row_filter uses another SELECT, whose result changes",
     ),
     "renamed_and_filtered": (
         *("latest", RENAMED + " where status = 'open'", {"primary_key": "order_id"}),
