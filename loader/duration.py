@@ -54,7 +54,7 @@ class Lookback:
             raise ValueError(f"a lookback already reaches back, so it cannot be negative: {text!r}")
         if re.fullmatch(r"\d+", text, re.ASCII):
             return cls(None, int(text), text)
-        seconds = _seconds(text)
+        seconds = seconds_of(text, "a lookback", _FORMS)
         if seconds.denominator != 1:
             raise ValueError(f"a lookback is a whole number of seconds, {text!r} is not")
         if seconds > _CENTURY:
@@ -65,19 +65,28 @@ class Lookback:
         return self.text
 
 
-def _seconds(text: str) -> Fraction:
+def seconds_of(text: str, what: str, forms: str) -> Fraction:
+    """Reads '10 minutes' or '1h 30m'.
+
+    Args:
+        what: what the text should be, for the error.
+        forms: how to write it.
+
+    Raises:
+        ValueError: says what is wrong with it, and how to write it.
+    """
     total, position = Fraction(0), 0
     while position < len(text):
         part = _PART.match(text, position)
         if part is None:
-            raise ValueError(f"{text!r} is not a lookback: {_FORMS}")
+            raise ValueError(f"{text!r} is not {what}: {forms}")
         unit = part[2].lower()
         if unit not in _UNITS and unit.endswith("s"):
             unit = unit[:-1]
         if unit not in _UNITS:
-            raise ValueError(f"{part[2]!r} is not a unit of time: {_FORMS}")
+            raise ValueError(f"{part[2]!r} is not a unit of time: {forms}")
         total += Fraction(part[1]) * _UNITS[unit]
         position = part.end()
     if position == 0:
-        raise ValueError(f"a lookback cannot be empty: {_FORMS}")
+        raise ValueError(f"{what} cannot be empty: {forms}")
     return total

@@ -13,9 +13,10 @@ import click
 from loader import __version__
 from loader.cli.codegen import codegen
 from loader.cli.compact import compact
-from loader.cli.output import Output, Progress
+from loader.cli.output import Output
 from loader.cli.reconcile import reconcile
-from loader.cli.settings import Settings, opened, stopping
+from loader.cli.run import run
+from loader.cli.settings import Settings, opened
 from loader.cli.state import state
 from loader.errors import LoaderError
 
@@ -177,55 +178,6 @@ def discover(settings: Settings, sources: tuple[str, ...], columns: bool) -> Non
 
 
 @main.command()
-@click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
-@click.option("--full-refresh", is_flag=True, help="Read everything again, in a new generation.")
-@click.option("--concurrency", type=click.IntRange(1), help="How many tables to sync at once.")
-@click.option("--dry-run", is_flag=True, help="Show what would be read, write nothing.")
-@click.option("--accept-key-change", is_flag=True, help="Widen keys and cursors as the source did.")
-@click.option("--from", "low", help="Read again from this value on; the stored cursor stays.")
-@click.option("--to", "high", help="End of that range, inclusive; default: the stored cursor.")
-@click.option("--chunk", help="How much of that a batch covers: '1 day', or 10000 for numbers.")
-@click.pass_obj
-def run(
-    settings: Settings,
-    select: tuple[str, ...],
-    full_refresh: bool,
-    concurrency: int | None,
-    dry_run: bool,
-    accept_key_change: bool,
-    low: str | None,
-    high: str | None,
-    chunk: str | None,
-) -> None:
-    """Appends what changed since the last cursor, one batch per table, and records the cursor."""
-    if low is None and (high or chunk):
-        raise click.UsageError("--to and --chunk belong to a backfill: set its start with --from.")
-    if low is not None and (full_refresh or dry_run):
-        raise click.UsageError("--from reads a range again: remove --full-refresh and --dry-run.")
-    from loader.cli import report
-    from loader.runtime.spark import rows_written
-    from loader.sync.backfill import Backfill
-    from loader.sync.drill import drill
-    from loader.sync.protocol import sync_table
-    from loader.sync.watch import Watch
-
-    output = settings.output
-    with opened(settings) as pipeline:
-        pipeline.accepts_key_change = accept_key_change
-        if dry_run:
-            sys.exit(report.previewed(output, pipeline.preview(select, full_refresh)))
-        progress = Progress(output, lambda table: rows_written(pipeline.spark, table))
-        watch = Watch(progress, drill(os.environ, pipeline.spark))
-        with progress, stopping(watch.stopped.set, pipeline.spark):
-            outcomes = []
-            work = Backfill(low, high, chunk) if low is not None else sync_table
-            for outcome in pipeline.run(watch, select, full_refresh, concurrency, work):
-                progress.done(outcome.table, report.ended(outcome))
-                outcomes.append(outcome)
-        sys.exit(report.finished(output, outcomes))
-
-
-@main.command()
 @click.pass_obj
 def status(settings: Settings) -> None:
     """Shows each table's cursor, last batch, rows, age and last error."""
@@ -235,7 +187,7 @@ def status(settings: Settings) -> None:
         report.status(settings.output, pipeline)
 
 
-for command in (codegen, state, compact, reconcile):
+for command in (run, codegen, state, compact, reconcile):
     main.add_command(command)
 
 if __name__ == "__main__":

@@ -51,11 +51,13 @@ def opened(settings: Settings, spec: Spec | None = None) -> Iterator[Pipeline]:
     yield Pipeline(spec, spark)
 
 
-def _session(settings: Settings, spec: Spec) -> SparkSession:
+def profile_of(settings: Settings, spec: Spec) -> Profile:
+    """Loads the target whose Spark a spec is for.
+
+    Raises:
+        SpecError: if it does not exist, or the spec's destinations name several.
+    """
     from loader.runtime.profile import load_profile
-    from loader.runtime.setup import problem
-    from loader.runtime.spark import session
-    from loader.sources import connector
 
     lakes = [spec.destination(source.destinations[0]).lake for source in spec.sources]
     first = lakes[0]
@@ -66,9 +68,17 @@ def _session(settings: Settings, spec: Spec) -> SparkSession:
                 where=str(settings.config),
                 remedy="Put them into two specs: one process has one Spark",
             )
-    profile = load_profile(
+    return load_profile(
         first.profile, first.target, spec.folder, first.profiles_dir, redactor=spec.redactor
     )
+
+
+def _session(settings: Settings, spec: Spec) -> SparkSession:
+    from loader.runtime.setup import problem
+    from loader.runtime.spark import session
+    from loader.sources import connector
+
+    profile = profile_of(settings, spec)
     if problem() is None:
         # Reports mistakes in a connector's options before Spark starts, which takes seconds.
         for source in spec.sources:
@@ -81,10 +91,15 @@ def _session(settings: Settings, spec: Spec) -> SparkSession:
 
 
 @contextmanager
-def stopping(stop: Callable[[], None], spark: SparkSession) -> Iterator[None]:
+def stopping(
+    stop: Callable[[], None], spark: SparkSession, interrupt: bool = False
+) -> Iterator[None]:
     """On SIGINT or SIGTERM, cancels running reads and publishes nothing more.
 
     A second signal ends the process at once, as it would without this handler.
+
+    Args:
+        interrupt: also raises KeyboardInterrupt, for work that does not ask whether to stop.
     """
 
     def handle(number: int, frame: object) -> None:
@@ -93,6 +108,8 @@ def stopping(stop: Callable[[], None], spark: SparkSession) -> Iterator[None]:
         # Not in this thread: it may be in the middle of a call to the JVM, and a second call
         # would use the same connection.
         threading.Thread(target=spark.sparkContext.cancelAllJobs, daemon=True).start()
+        if interrupt:
+            raise KeyboardInterrupt
 
     numbers: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.getsignal(number) for number in numbers}

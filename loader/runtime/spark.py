@@ -27,6 +27,15 @@ _REQUIRED = {
     "spark.sql.ansi.enabled": "false",
 }
 
+# What Spark remembers of jobs that are over, for a UI that nobody looks at: in a process that
+# runs for weeks, hundreds of megabytes.
+_FORGOTTEN = {
+    "spark.ui.retainedJobs": "100",
+    "spark.ui.retainedStages": "100",
+    "spark.ui.retainedTasks": "1000",
+    "spark.sql.ui.retainedExecutions": "20",
+}
+
 _MASKED = "spark.redaction.regex"
 _BETWEEN = "\x1f"  # ASCII's unit separator, which no setting contains
 
@@ -73,7 +82,7 @@ def settings(conf: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, 
     catalog = conf.get("spark.sql.defaultCatalog", "spark_catalog")
     uncached = {f"spark.sql.catalog.{catalog}.cache-enabled": "false"}
     masked = {_MASKED: java_regex(conf.get(_MASKED), secrets)}
-    return {**uncached, **conf, **_REQUIRED, **_executor_zone(conf), **masked}
+    return {**uncached, **_FORGOTTEN, **conf, **_REQUIRED, **_executor_zone(conf), **masked}
 
 
 def sibling(spark: SparkSession) -> SparkSession:

@@ -70,6 +70,10 @@ class Spec(BaseModel):
     folder: Path
     redactor: Redactor
 
+    def same_as(self, other: Spec) -> bool:
+        """Whether two readings of a file say the same."""
+        return self.model_dump(exclude={"redactor"}) == other.model_dump(exclude={"redactor"})
+
     def source(self, name: str) -> SourceSpec:
         """Returns the source of that name; raises SpecError if there is none."""
         return _named(self.sources, name, "source")

@@ -55,6 +55,7 @@ class Selection:
 
     Attributes:
         accepts_key_change: types of keys and cursors may change as far as raw's columns follow.
+        resting: names of sources that are left alone for now.
 
     Raises:
         SpecError: where a connector is unknown or its options are wrong.
@@ -64,6 +65,7 @@ class Selection:
         self.spec = spec
         self.spark = spark
         self.accepts_key_change = False
+        self.resting: frozenset[str] = frozenset()
         self.sources: list[tuple[SourceSpec, Source]] = []
         for source in spec.sources:
             kind = connector(source.path, f"{source.where}.path")
@@ -119,6 +121,9 @@ class Selection:
         listed = [self._listed(source, bound) for source, bound in self.sources]
         claims = self._claims(listed)
         for (source, bound), refs in zip(self.sources, listed, strict=True):
+            if source.name in self.resting:
+                matched.update(select)
+                continue
             if isinstance(refs, LoaderError):
                 down = refs
                 named = [n for n in source.tables if not is_wildcard(n)]
@@ -150,6 +155,8 @@ class Selection:
         return parts
 
     def _listed(self, source: SourceSpec, bound: Source) -> list[TableRef] | LoaderError:
+        if source.name in self.resting:
+            return TableError("it is left alone for now", where=f"source {source.name}")
         try:
             return bound.tables()
         except Exception as error:

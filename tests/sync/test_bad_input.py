@@ -104,7 +104,7 @@ def test_each_source_that_cannot_be_read_says_why_and_the_others_go_on(
             f"Database '{tmp_path}/nowhere' not found",
             "Check the database's name in the source's url",
         ),
-        "no_folder": ({}, f"there is no folder {tmp_path}/nowhere", "Create it, or mend"),
+        "no_folder": ({}, f"there is no folder {tmp_path}/nowhere", "Create it, or correct"),
     }
     for name, (changed, _, _) in sources.items():
         if name == "no_folder":

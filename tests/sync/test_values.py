@@ -71,8 +71,8 @@ def test_numbers_that_would_be_rounded_are_refused_until_somebody_chooses(
         ran = project.loader("run")
         assert ran.errors == [
             "table shop.t, column rate: 1 values of rate do not fit decimal(38,18): they would be "
-            "rounded. Choose what to load them as, table_options.t.column_types: {rate: string}, "
-            'or "decimal(38, 30)"; or declare precision and scale in the source'
+            "rounded. Choose the type to load them as, table_options.t.column_types: "
+            '{rate: string}, or "decimal(38, 30)"; or declare precision and scale in the source'
         ]
         assert project.state("shop.t")["cursor"] == "1"
         postgres_database.execute("delete from t where id = 2")
