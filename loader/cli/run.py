@@ -23,7 +23,7 @@ def _interval(_ctx: click.Context, _param: click.Parameter, value: str | None) -
     except ValueError as problem:
         raise click.BadParameter(str(problem)) from None
     if seconds <= 0:
-        raise click.BadParameter(f"{value!r} is no time at all: {_FORMS}")
+        raise click.BadParameter(f"{value!r} is not a positive time: {_FORMS}")
     return seconds
 
 
@@ -68,7 +68,7 @@ def run(
     if low is not None and (full_refresh or dry_run):
         raise click.UsageError("--from reads a range again: remove --full-refresh and --dry-run.")
     if dry_run and build:
-        raise click.UsageError("--dry-run writes nothing that could be built: remove --build.")
+        raise click.UsageError("--dry-run writes nothing to build: remove --build.")
     if every is not None and (low is not None or full_refresh or dry_run):
         raise click.UsageError(
             "--every repeats an incremental sync: remove --full-refresh, --dry-run and --from."
@@ -76,8 +76,8 @@ def run(
     if dbt_arguments and not build:
         first = dbt_arguments[0]
         raise click.UsageError(
-            f"{first!r} is not an option. Tables are chosen by --select {first}; arguments for dbt "
-            "follow `--build --`."
+            f"{first!r} is not an option. Choose tables with --select {first}; put arguments for "
+            "dbt after `--build --`."
         )
     spec = settings.spec()
     from loader.cli.building import Build

@@ -27,8 +27,8 @@ _REQUIRED = {
     "spark.sql.ansi.enabled": "false",
 }
 
-# What Spark remembers of jobs that are over, for a UI that nobody looks at: in a process that
-# runs for weeks, hundreds of megabytes.
+# Limits what Spark remembers of finished jobs for a UI that nobody looks at: in a process that
+# runs for weeks that is hundreds of megabytes.
 _FORGOTTEN = {
     "spark.ui.retainedJobs": "100",
     "spark.ui.retainedStages": "100",

@@ -71,7 +71,7 @@ class Spec(BaseModel):
     redactor: Redactor
 
     def same_as(self, other: Spec) -> bool:
-        """Whether two readings of a file say the same."""
+        """Whether two readings of a file are the same, apart from their redactors."""
         return self.model_dump(exclude={"redactor"}) == other.model_dump(exclude={"redactor"})
 
     def source(self, name: str) -> SourceSpec:
