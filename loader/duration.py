@@ -31,9 +31,9 @@ class Lookback:
     """How far below the stored cursor the next window begins.
 
     Attributes:
-        seconds: for cursors that are times; None where `steps` is set.
-        steps: for cursors that are numbers; None where `seconds` is set.
-        text: as it was written, for messages and the ledger.
+        seconds: for time cursors; None if `steps` is set.
+        steps: for number cursors; None if `seconds` is set.
+        text: as written in the spec, for messages and the ledger.
     """
 
     seconds: int | None
@@ -45,13 +45,13 @@ class Lookback:
         """Reads '10 minutes', '1h 30m', '2 days' or a bare whole number.
 
         Raises:
-            ValueError: where it is negative, not whole seconds, longer than a century or neither
-                form; the text says what to write. Months and years have no fixed length and are
-                refused.
+            ValueError: if it is negative, not whole seconds, longer than a century or neither
+                form; the text says what to write. Months and years are refused because they have
+                no fixed length.
         """
         text = text.strip()
         if text.startswith("-"):
-            raise ValueError(f"a lookback reaches back already and cannot be negative: {text!r}")
+            raise ValueError(f"a lookback already reaches back, so it cannot be negative: {text!r}")
         if re.fullmatch(r"\d+", text, re.ASCII):
             return cls(None, int(text), text)
         seconds = seconds_of(text, "a lookback", _FORMS)

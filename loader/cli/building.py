@@ -1,4 +1,4 @@
-"""``loader run --build``: `dbt build` in the process, and in the Spark, of the run before it."""
+"""``loader run --build``: runs `dbt build` in the process and the Spark of the run before it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _GOOD = frozenset({"success", "pass", "no-op"})
 _BAD = frozenset({"error", "fail", "runtime error", "partial success"})
-# What this process has decided: one Spark, by the spec's profile and target.
+# dbt's options that the spec has decided for this process: one Spark, one profile and target.
 _OURS = {"--profile": "profile", "--target": "target", "-t": "target"}
 
 
@@ -42,13 +42,13 @@ class Build:
 
     @classmethod
     def of(cls, folder: Path, arguments: Sequence[str]) -> Build:
-        """The build that a command line asks for; begins to load dbt, which takes seconds.
+        """Returns the build for a command line; starts to load dbt, which takes seconds.
 
         Args:
             folder: the spec's.
 
         Raises:
-            SpecError: if dbt or the project is not there.
+            SpecError: if dbt is not installed or there is no project.
         """
         project = Path(_given(arguments, "--project-dir") or folder).absolute()
         if find_spec("dbt") is None or find_spec("dbt.adapters.spark") is None:
@@ -92,10 +92,10 @@ class Build:
             )
 
     def run(self, output: Output, profile: Profile, folder: Path) -> int:
-        """Builds, and tells what came of it; returns dbt's exit code.
+        """Builds, reports; returns 0, 1 if something failed, or 2 if dbt did not finish.
 
         Args:
-            folder: the spec's; the profile's `PWD` is this folder, as it was for the loader.
+            folder: the spec's; it is the profile's `PWD`, as it was for the loader.
         """
         began = time.monotonic()
         with _at(folder):
@@ -131,7 +131,7 @@ class Build:
 
 
 def _load() -> None:
-    # What is wrong with it is told by the build itself.
+    # If loading fails, the build itself reports why.
     with suppress(Exception):
         _runner()
         importlib.import_module("dbt.adapters.spark")
@@ -145,7 +145,7 @@ def _runner() -> Any:
 
 @contextmanager
 def _at(folder: Path) -> Iterator[None]:
-    """dbt goes to its project's folder, and takes the profile's `PWD` from the environment."""
+    """Sets `PWD`, which the profile reads; restores it and the folder, which dbt changes."""
     here, before = os.getcwd(), os.environ.get("PWD")
     os.environ["PWD"] = str(folder.absolute())
     try:
@@ -159,7 +159,7 @@ def _at(folder: Path) -> Iterator[None]:
 
 
 def _given(arguments: Sequence[str], option: str) -> str | None:
-    """The value of one of dbt's options, written as two words or with `=`."""
+    """Returns the value of one of dbt's options, written as two words or with `=`."""
     found = None
     for i, argument in enumerate(arguments):
         if argument == option and i + 1 < len(arguments):
@@ -170,7 +170,7 @@ def _given(arguments: Sequence[str], option: str) -> str | None:
 
 
 def _profile_of(project: Path) -> str | None:
-    """The profile that a dbt project names; None if it cannot be told without dbt."""
+    """Returns the profile that a dbt project names; None if only dbt can tell."""
     try:
         read = yaml.safe_load((project / "dbt_project.yml").read_text("utf-8-sig"))
     except (OSError, ValueError, yaml.YAMLError):

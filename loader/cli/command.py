@@ -1,4 +1,4 @@
-"""The command line: thin, each command a few lines over what does the work."""
+"""The command line: each command is a thin layer over the module that does the work."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Commands(click.Group):
 
 
 def _readable(error: Exception) -> LoaderError:
-    """The error as people should read it; its cause is kept for `--debug`."""
+    """Returns the error as people should read it; its cause is kept for `--debug`."""
     if isinstance(error, LoaderError):
         return error
     from loader.runtime.failures import clear
@@ -73,13 +73,13 @@ def _readable(error: Exception) -> LoaderError:
     "form",
     type=click.Choice(["text", "json"]),
     default="text",
-    help="Lines for people, or one JSON object a line.",
+    help="Text for people, or one JSON object per line.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Nothing but errors.")
-@click.option("--debug", is_flag=True, help="Stack traces, and Spark's own log.")
+@click.option("-q", "--quiet", is_flag=True, help="Show errors only.")
+@click.option("--debug", is_flag=True, help="Show stack traces and Spark's own log.")
 @click.pass_context
 def main(ctx: click.Context, config: Path, form: str, quiet: bool, debug: bool) -> None:
-    """Appends what changed in databases and files to a lakehouse, and remembers where it was."""
+    """Appends changes from databases and files to a lakehouse, and remembers how far it got."""
     ctx.obj = Settings(config, form, quiet, debug, Output(form, quiet, debug=debug))
 
 
@@ -101,7 +101,7 @@ def init(settings: Settings) -> None:
 )
 @click.pass_obj
 def setup(settings: Settings, drivers: tuple[str, ...], archive: bool) -> None:
-    """Prepares the embedded Spark: Iceberg, Java where there is none, JDBC DRIVERS by name."""
+    """Prepares the embedded Spark: Iceberg, Java if there is none, JDBC DRIVERS by name."""
     from loader.runtime.setup import prepare
 
     def report(line: str) -> None:
@@ -120,7 +120,7 @@ def setup(settings: Settings, drivers: tuple[str, ...], archive: bool) -> None:
 @click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
 @click.pass_obj
 def check(settings: Settings, select: tuple[str, ...]) -> None:
-    """Tells what is wrong with the spec, the connections and the cursors, and how to mend it."""
+    """Checks the spec, the connections and the cursors, and says how to fix what is wrong."""
     from loader.sync.check import checked
 
     with opened(settings) as pipeline:
@@ -148,10 +148,10 @@ def check(settings: Settings, select: tuple[str, ...]) -> None:
 
 @main.command()
 @click.argument("sources", nargs=-1)
-@click.option("--columns", is_flag=True, help="Columns and their types too.")
+@click.option("--columns", is_flag=True, help="Also list columns and their types.")
 @click.pass_obj
 def discover(settings: Settings, sources: tuple[str, ...], columns: bool) -> None:
-    """Lists what SOURCES have (all by default): tables, keys, cursor candidates."""
+    """Lists the tables, keys and cursor candidates of SOURCES (default: all)."""
     from loader.sync.check import discovered
 
     spec = settings.spec()
@@ -180,7 +180,7 @@ def discover(settings: Settings, sources: tuple[str, ...], columns: bool) -> Non
 @main.command()
 @click.pass_obj
 def status(settings: Settings) -> None:
-    """Shows per table its cursor, last batch, rows, age and last error."""
+    """Shows each table's cursor, last batch, rows, age and last error."""
     from loader.cli import report
 
     with opened(settings) as pipeline:

@@ -1,4 +1,4 @@
-"""``loader run``: once, or again and again in one process."""
+"""``loader run``: runs once, or again and again in one process."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from loader.cli.building import Build
 
 _LONGEST_REST = 300.0
-"""Seconds: a source that has failed again and again is asked at least that often."""
+"""In seconds. A source that keeps failing is tried at least that often."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is done in each round.
+    """What to do in each round.
 
     Attributes:
-        select: tables, by name or wildcard; empty is all.
-        build: what dbt builds afterwards; None is nothing.
+        select: tables, by name or wildcard; empty means all.
+        build: what dbt builds afterwards; None means nothing.
     """
 
     select: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Wanted:
     build: Build | None = None
 
     def run(self, pipeline: Pipeline, watch: Watch, done: Callable[[Outcome], None]) -> None:
-        """Syncs the tables; `done` is told of each as it ends."""
+        """Syncs the tables; calls `done` for each as it ends."""
         pipeline.accepts_key_change = self.accept_key_change
         for outcome in pipeline.run(
             watch, self.select, self.full_refresh, self.concurrency, self.work
@@ -53,7 +53,7 @@ class Wanted:
 
 
 def once(settings: Settings, pipeline: Pipeline, wanted: Wanted) -> int:
-    """One run, and the build after it; returns the higher of both exit codes."""
+    """Runs once, and builds after it; returns the higher of both exit codes."""
     output = settings.output
     progress = Progress(output, lambda table: rows_written(pipeline.spark, table))
     watch = Watch(progress, drill(os.environ, pipeline.spark))
@@ -78,7 +78,7 @@ def _built(settings: Settings, pipeline: Pipeline, build: Build, stopped: thread
 
 
 class _Heard:
-    """Of a loop only warnings are told, and each only when it is new."""
+    """A loop's listener: reports warnings only, and each only when it is new."""
 
     def __init__(self, settings: Settings) -> None:
         self.output = settings.output
@@ -99,11 +99,11 @@ class _Heard:
 
 @dataclass
 class _Down:
-    """A source of which nothing could be synced.
+    """A source with no table that could be synced.
 
     Attributes:
-        rounds: in how many rounds, one after the other.
-        until: when it is asked again, by the monotonic clock.
+        rounds: for how many rounds in a row.
+        until: when it is tried again, by the monotonic clock.
     """
 
     since: dt.datetime
@@ -115,12 +115,12 @@ class _Down:
 class Loop:
     """Rounds in one process, until a signal ends it.
 
-    A source of which every table failed rests: for one interval, then two, four and so on up to
-    five minutes. Other sources are not kept waiting. The spec is read anew before each round; one
-    that is wrong is told of, and the loop goes on with the one before.
+    A source whose tables all failed rests: for one interval, then two, four and so on up to five
+    minutes. Other sources do not wait for it. The spec is read again before each round; if it is
+    wrong, the loop reports that and goes on with the one before.
 
     Args:
-        every: seconds from the beginning of one round to that of the next.
+        every: seconds from the start of one round to the start of the next.
     """
 
     settings: Settings
@@ -138,7 +138,7 @@ class Loop:
         self._build_code = 0
 
     def run(self) -> int:
-        """Goes round; returns 0, or 1 if tables or the build were failing in the last round."""
+        """Runs the rounds; returns 0, or 1 if tables or the build failed in the last one."""
         steps = drill(os.environ, self.pipeline.spark)
         number, failing = 0, False
         with stopping(self.stopped.set, self.pipeline.spark):
@@ -183,7 +183,7 @@ class Loop:
                 known.conf,
             ):
                 raise TableError(
-                    "another Spark is wanted now",
+                    "the spec now needs another Spark",
                     where=str(settings.config),
                     remedy="Start the loader again: this process goes on with the one it has",
                 )
@@ -196,24 +196,24 @@ class Loop:
             return
         self._wrong_spec = ""
         self.pipeline = fresh
-        # What an error quotes may be of the spec before.
+        # An error may quote the spec before.
         latest = settings.output.redact
         settings.output.redact = lambda text: redact(latest(text))
         settings.output.event("spec", f"{settings.config} was read again: it has changed")
 
     def _rest(self, now: float) -> None:
-        """Leaves out the sources that are to be left alone for a while."""
+        """Leaves out the sources that rest."""
         self.pipeline.resting = frozenset(n for n, down in self._down.items() if down.until > now)
 
     def _told(self, number: int, outcomes: list[Outcome], seconds: float) -> bool:
-        """Tells of a round what people want to know; whether some table is failing."""
+        """Reports a round to people; returns whether some table is failing."""
         output = self.settings.output
         failed = {o.table: o.error for o in outcomes if o.error is not None}
         for name, error in failed.items():
             self._tell(name, error)
         for outcome in outcomes:
             if outcome.error is None and self._errors.pop(outcome.table, None) is not None:
-                output.event("recovered", f"{outcome.table}: well again", table=outcome.table)
+                output.event("recovered", f"{outcome.table}: syncs again", table=outcome.table)
         self._sources(outcomes)
         appended = {
             o.table: o.record.rows_appended
@@ -235,14 +235,14 @@ class Loop:
         return bool(failed or self._down)
 
     def _tell(self, name: str, error: LoaderError) -> None:
-        """An error is told when it is new, not in each round."""
+        """Reports an error when it is new, not in each round."""
         if self._errors.get(name) != str(error):
             if str(error) not in self._errors.values():
                 self.settings.output.error(error)
             self._errors[name] = str(error)
 
     def _sources(self, outcomes: list[Outcome]) -> None:
-        """Which sources are down, and until when they rest."""
+        """Notes which sources are down, and until when they rest."""
         now = time.monotonic()
         by_source: dict[str, list[Outcome]] = {}
         for outcome in outcomes:
@@ -265,7 +265,7 @@ class Loop:
             down.until = now + rest - min(self.every, rest) / 2
 
     def _built(self, outcomes: list[Outcome]) -> None:
-        """Builds if there is something that was not built yet."""
+        """Builds if something has not been built yet."""
         if self.wanted.build is None:
             return
         if any(o.record is not None and o.record.rows_appended for o in outcomes):
@@ -276,10 +276,10 @@ class Loop:
         self._unbuilt = self._build_code == 2
 
     def _alive(self) -> None:
-        """Ends the loop if there is no Spark any more: no round could succeed.
+        """Ends the loop if Spark is gone: no round could succeed.
 
         Raises:
-            TableError: Spark has stopped.
+            TableError: if Spark has stopped.
         """
         from py4j.protocol import Py4JError
 

@@ -23,19 +23,19 @@ def _interval(_ctx: click.Context, _param: click.Parameter, value: str | None) -
     except ValueError as problem:
         raise click.BadParameter(str(problem)) from None
     if seconds <= 0:
-        raise click.BadParameter(f"{value!r} is no time at all: {_FORMS}")
+        raise click.BadParameter(f"{value!r} is not a positive time: {_FORMS}")
     return seconds
 
 
 @click.command()
 @click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
 @click.option("--full-refresh", is_flag=True, help="Read everything again, in a new generation.")
-@click.option("--concurrency", type=click.IntRange(1), help="Tables synced at once.")
+@click.option("--concurrency", type=click.IntRange(1), help="How many tables to sync at once.")
 @click.option("--dry-run", is_flag=True, help="Show what would be read, write nothing.")
 @click.option("--accept-key-change", is_flag=True, help="Widen keys and cursors as the source did.")
-@click.option("--from", "low", help="Read again from this cursor on, without moving the cursor.")
-@click.option("--to", "high", help="Where that ends, inclusive; default: the stored cursor.")
-@click.option("--chunk", help="How much of it one batch covers: '1 day', or 10000 for numbers.")
+@click.option("--from", "low", help="Read again from this value on; the stored cursor stays.")
+@click.option("--to", "high", help="End of that range, inclusive; default: the stored cursor.")
+@click.option("--chunk", help="How much of that a batch covers: '1 day', or 10000 for numbers.")
 @click.option("--build", is_flag=True, help="Then run `dbt build`, in the same warm Spark.")
 @click.option(
     "--every",
@@ -59,16 +59,16 @@ def run(
     every: float | None,
     dbt_arguments: tuple[str, ...],
 ) -> None:
-    """Appends what changed since the last cursor, one batch a table, and records the cursor.
+    """Appends what changed since the last cursor, one batch per table, and records the cursor.
 
     With --build, what follows `--` goes to `dbt build`.
     """
     if low is None and (high or chunk):
-        raise click.UsageError("--to and --chunk belong to a backfill: say where with --from.")
+        raise click.UsageError("--to and --chunk belong to a backfill: set its start with --from.")
     if low is not None and (full_refresh or dry_run):
         raise click.UsageError("--from reads a range again: remove --full-refresh and --dry-run.")
     if dry_run and build:
-        raise click.UsageError("--dry-run writes nothing that could be built: remove --build.")
+        raise click.UsageError("--dry-run writes nothing to build: remove --build.")
     if every is not None and (low is not None or full_refresh or dry_run):
         raise click.UsageError(
             "--every repeats an incremental sync: remove --full-refresh, --dry-run and --from."
@@ -76,8 +76,8 @@ def run(
     if dbt_arguments and not build:
         first = dbt_arguments[0]
         raise click.UsageError(
-            f"{first!r} is not an option. Tables are chosen by --select {first}; arguments for dbt "
-            "follow `--build --`."
+            f"{first!r} is not an option. Choose tables with --select {first}; put arguments for "
+            "dbt after `--build --`."
         )
     spec = settings.spec()
     from loader.cli.building import Build

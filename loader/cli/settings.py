@@ -1,4 +1,4 @@
-"""What the options before a command say, and what every command opens by them."""
+"""The global options, and the spec, profile and Spark that every command opens with them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Settings:
-    """What the options before a command say."""
+    """The global options, which stand before a command."""
 
     config: Path = Path("loader.yml")
     form: str = "text"
@@ -33,7 +33,7 @@ class Settings:
     profile: Profile | None = None
 
     def spec(self) -> Spec:
-        """Reads the spec; from here on its secrets are removed from all output."""
+        """Reads the spec; from then on its secrets are removed from all output."""
         from loader.spec.spec import load_spec
 
         spec = load_spec(self.config)
@@ -43,7 +43,7 @@ class Settings:
 
 @contextmanager
 def opened(settings: Settings, spec: Spec | None = None) -> Iterator[Pipeline]:
-    """The spec, its profile and Spark, opened in that order: cheap mistakes are told first."""
+    """Opens the spec, its profile and Spark, in that order: cheap mistakes are reported first."""
     spec = spec or settings.spec()
     spark = _session(settings, spec)
     from loader.sync.pipeline import Pipeline
@@ -52,10 +52,10 @@ def opened(settings: Settings, spec: Spec | None = None) -> Iterator[Pipeline]:
 
 
 def profile_of(settings: Settings, spec: Spec) -> Profile:
-    """The target whose Spark a spec is for.
+    """Loads the target whose Spark a spec is for.
 
     Raises:
-        SpecError: where it is not there, or its destinations name several.
+        SpecError: if it does not exist, or the spec's destinations name several.
     """
     from loader.runtime.profile import load_profile
 
@@ -66,7 +66,7 @@ def profile_of(settings: Settings, spec: Spec) -> Profile:
             raise SpecError(
                 "the sources' destinations name different profiles or targets",
                 where=str(settings.config),
-                remedy="One process has one Spark: put them into two specs",
+                remedy="Put them into two specs: one process has one Spark",
             )
     return load_profile(
         first.profile, first.target, spec.folder, first.profiles_dir, redactor=spec.redactor
@@ -80,7 +80,7 @@ def _session(settings: Settings, spec: Spec) -> SparkSession:
 
     profile = profile_of(settings, spec)
     if problem() is None:
-        # A mistake in a connector's options is told before Spark takes its seconds to start.
+        # Reports mistakes in a connector's options before Spark starts, which takes seconds.
         for source in spec.sources:
             source.options(connector(source.path, f"{source.where}.path").options_model)
     settings.profile = profile
@@ -94,9 +94,9 @@ def _session(settings: Settings, spec: Spec) -> SparkSession:
 def stopping(
     stop: Callable[[], None], spark: SparkSession, interrupt: bool = False
 ) -> Iterator[None]:
-    """SIGINT and SIGTERM: running reads are cancelled, nothing further is published.
+    """On SIGINT or SIGTERM, cancels running reads and publishes nothing more.
 
-    A second one ends the process at once, as it would without us.
+    A second signal ends the process at once, as it would without this handler.
 
     Args:
         interrupt: also raises KeyboardInterrupt, for work that does not ask whether to stop.
@@ -105,8 +105,8 @@ def stopping(
     def handle(number: int, frame: object) -> None:
         stop()
         signal.signal(number, before[number])
-        # Not here: this thread may be in the midst of a call to the JVM, over the connection
-        # that another call from it would use.
+        # Not in this thread: it may be in the middle of a call to the JVM, and a second call
+        # would use the same connection.
         threading.Thread(target=spark.sparkContext.cancelAllJobs, daemon=True).start()
         if interrupt:
             raise KeyboardInterrupt

@@ -21,15 +21,15 @@ from loader.state.value import moment, moment_text
 
 SCHEMA = "key string, value string, version bigint, updated_at timestamp"
 _COLUMNS = ("key", "value", "version", "updated_at")
-# More are worth a Spark job: a state that is never compacted gets a file a sync.
+# With more files, a Spark job is faster: state that is never compacted gets one file per sync.
 _FEW = 500
 
 
 class LakeState(StateBackend):
     """Rows of ``<schema>._cq_state``.
 
-    Two writers of one version are kept apart by a file lock where they share a folder. Iceberg
-    itself takes both: then the safe one counts, see :func:`loader.state.value.settled`.
+    A file lock keeps two writers of one version apart if they share a folder. Iceberg itself
+    accepts both: then the safe one counts, see :func:`loader.state.value.settled`.
 
     Args:
         lake: the destination.
@@ -64,7 +64,7 @@ class LakeState(StateBackend):
                 return []
             records = self.lake.records(self.table)
             if records.files() > _FEW:
-                return super().latest(key)  # Spark reads them side by side
+                return super().latest(key)  # Spark reads them in parallel
             rows = [_row(values) for values in records.select(_COLUMNS, {"key": key}, {})]
             newest = max((row.version for row in rows), default=0)
             rows = [row for row in rows if row.version == newest]
@@ -111,16 +111,16 @@ class LakeState(StateBackend):
             yield
         except Timeout:
             raise StateError(
-                "another process has been writing it for a minute",
+                "another process has been writing to it for a minute",
                 where=self.where,
-                remedy="Run again: what this run published is recorded by the next",
+                remedy="Run again: the next run records what this one published",
             ) from None
         except (Py4JError, PySparkException, OSError) as problem:
             found = clear(problem, self.where)
             raise StateError(
                 found.what,
                 where=self.where,
-                remedy=found.remedy or "`loader state rebuild` makes it anew where it is damaged",
+                remedy=found.remedy or "If it is damaged, `loader state rebuild` rebuilds it",
             ) from problem
 
 

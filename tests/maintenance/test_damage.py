@@ -37,7 +37,7 @@ def _told_once(ran: Ran, where: str) -> None:
     assert ran.code == 1, ran.text
     [error] = ran.errors
     assert error.startswith(f"{where}: {TOLD}"), error
-    assert ".metadata.json is damaged or missing. The other tables are not concerned." in error
+    assert ".metadata.json is damaged or missing. Other tables are not affected." in error
 
 
 def test_the_other_tables_go_on(

@@ -230,8 +230,8 @@ def test_a_missing_package_is_named_with_its_remedy(
 @pytest.mark.parametrize(
     ("path", "connection", "told"),
     [
-        ("sqlite", ":memory:", "an SQLite in memory forgets its cursors"),
-        ("sqlite", "sqlite://", "an SQLite in memory forgets its cursors"),
+        ("sqlite", ":memory:", "an in-memory SQLite forgets its cursors"),
+        ("sqlite", "sqlite://", "an in-memory SQLite forgets its cursors"),
         ("postgresql", "oracel://u:hunter22@h/d", "Can't load plugin"),
         ("postgresql", "p://u:hunter22@h:port/d", "the port is not a number"),
         ("redis", "http://:hunter22@h", "Redis URL must specify one of"),

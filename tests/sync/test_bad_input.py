@@ -241,7 +241,7 @@ def test_a_table_that_is_dropped_while_the_run_is_planned(
     assert (ran.code, ran.table("shop.fine")["appended"]) == (1, 2)
     assert ran.errors == [
         'table shop.gone: relation "public.gone" does not exist. '
-        "`loader discover` lists the tables that are there"
+        "`loader discover` lists the tables that exist"
     ]
     assert not project.lake().exists("gone")
 
