@@ -116,20 +116,52 @@ class StateBackend(ABC):
         return TableState.from_json(row.value, key) if row is not None else None
 
     def write(self, key: str, state: TableState) -> StateRow | None:
-        """Adds the next version, unless the newest has the same value; returns the row, if any.
+        """Adds the next version, unless the newest says the same already.
 
         Raises:
             NewerStateError: if a newer loader has written the newest.
         """
-        latest = self.latest(key)
-        for row in latest:
-            TableState.refuse_newer(row.value, key)
-        value = state.to_json()
-        if {row.value for row in latest} == {value}:
-            return None
-        row = StateRow(key, value, (latest[0].version if latest else 0) + 1)
-        self.append([row])
+        row = self.following({key: state})[key]
+        if isinstance(row, Exception):
+            raise row
+        if row is not None:
+            self.append([row])
         return row
+
+    def following(
+        self, states: Mapping[str, TableState]
+    ) -> dict[str, StateRow | StateError | None]:
+        """The next version of each key: None if the newest says the same, or why there is none."""
+        known = self.latest_of(list(states))
+        found: dict[str, StateRow | StateError | None] = {}
+        for key, state in states.items():
+            latest = known[key]
+            try:
+                if isinstance(latest, StateError):
+                    raise latest
+                for row in latest:
+                    TableState.refuse_newer(row.value, key)
+            except StateError as error:
+                found[key] = error
+                continue
+            value = state.to_json()
+            version = (latest[0].version if latest else 0) + 1
+            said = {row.value for row in latest} == {value}
+            found[key] = None if said else StateRow(key, value, version)
+        return found
+
+    def latest_of(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
+        """What :meth:`latest` says of each key, or why it says nothing.
+
+        Worth overriding where the keys of a run can be read at once.
+        """
+        found: dict[str, list[StateRow] | StateError] = {}
+        for key in keys:
+            try:
+                found[key] = self.latest(key)
+            except StateError as error:
+                found[key] = error
+        return found
 
     def floors(self, keep: int) -> dict[str, int]:
         """Returns the lowest version to keep, for :meth:`prune`, of keys with more than `keep`."""

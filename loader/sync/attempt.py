@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -29,6 +29,8 @@ class Attempt:
         stores: where it is written.
         watch: is told how far it has come, and says when to stop.
         run_id: the run's, in the ledger.
+        journal: writes state and ledger, and unlocks the table, with the run's other tables; None
+            if that is done at once.
     """
 
     plan: Plan
@@ -37,6 +39,7 @@ class Attempt:
     stores: Stores
     watch: Watch
     run_id: str
+    journal: Callable[[Attempt, TableState | None, SyncRecord], None] | None = None
 
     @property
     def lake(self) -> Lake:
@@ -51,6 +54,21 @@ class Attempt:
         finally:
             self.held.release()
         self.reached("unlocked")
+
+    def settle(self, state: TableState | None, record: SyncRecord) -> None:
+        """Writes what is true now, state first: at once, or with the run's other tables.
+
+        Args:
+            state: None if it has not changed.
+        """
+        if self.journal is not None:
+            self.journal(self, state, record)
+            return
+        if state is not None:
+            self.stores.store(self.plan.name, state)
+        self.reached("state-recorded")
+        self.stores.record(record)
+        self.reached("ledger-recorded")
 
     def reached(self, step: str) -> None:
         """It has come to a step of the protocol (:data:`loader.sync.drill.STEPS`)."""

@@ -71,6 +71,11 @@ class Drill:
         self.pids = pids
         self._arrival = threading.Lock()
 
+    @property
+    def apart(self) -> bool:
+        """Whether each table is to come to a step of its own, whatever the others do."""
+        return len(self.places) > 1
+
     def reached(self, step: str, table: str) -> None:
         """A table has come to a step.
 

@@ -6,8 +6,8 @@ import datetime as dt
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -18,6 +18,7 @@ from loader.runtime.spark import warm_up
 from loader.sources import Bounds, Snapshot, Window
 from loader.spec.plugins import SourceSpec
 from loader.sync.attempt import Attempt
+from loader.sync.journal import Journal
 from loader.sync.plan import INCREMENTAL, Plan
 from loader.sync.protocol import lock_all, preview_table, sync_table
 from loader.sync.selection import Planned, Selection
@@ -25,6 +26,9 @@ from loader.sync.turn import Turn, Turns
 from loader.sync.watch import Watch
 
 Work = Callable[[Attempt], SyncRecord | None]
+
+RECORD_SECONDS = 5.0
+"""A table that is done waits so long, still locked, for others whose state is written with its."""
 
 
 _log = logging.getLogger("loader")
@@ -74,6 +78,9 @@ class Pipeline(Selection):
         leases: list[Lease] = []
         sharing = Counter(self._raw(part.spec, p) for part in parts for p in part.plans)
         turns: dict[str, Turns] = {}
+        journal = Journal()
+        # A backfill's chunks, and tables that a drill keeps apart, are recorded one by one.
+        together = work is sync_table and not watch.apart
         with (
             ExitStack() as opened,
             Heartbeat(leases),
@@ -121,11 +128,47 @@ class Pipeline(Selection):
                         watch.warn(planned.name, "no primary key: a snapshot needs one")
                     jobs.append(
                         pool.submit(
-                            self._attempt, work, part.spec, planned, held, snapshot, watch, run_id
+                            self._attempt,
+                            work,
+                            part.spec,
+                            planned,
+                            held,
+                            snapshot,
+                            watch,
+                            run_id,
+                            journal if together else None,
                         )
                     )
-            for job in as_completed(jobs):
-                yield job.result()
+            yield from self._ended(jobs, journal, run_id)
+
+    def _ended(
+        self, jobs: Iterable[Future[Outcome | None]], journal: Journal, run_id: str
+    ) -> Iterator[Outcome]:
+        """The outcome of each table, once its state and its ledger row are written."""
+        pending = set(jobs)
+        try:
+            while pending:
+                done, pending = wait(pending, timeout=RECORD_SECONDS)
+                for job in done:
+                    outcome = job.result()
+                    if outcome is not None:
+                        yield outcome
+                yield from self._written(journal, run_id)
+        finally:
+            for _ in self._written(journal, run_id):
+                pass  # nobody asks any more; what is safe is recorded all the same
+
+    def _written(self, journal: Journal, run_id: str) -> Iterator[Outcome]:
+        for entry in journal.write():
+            planned, record = entry.attempt.plan, entry.record
+            if entry.error is None:
+                rows = record.rows_appended or 0
+                _log.info("%s: %s, %s rows appended", planned.name, record.status, rows)
+                yield Outcome(planned.name, record)
+                continue
+            source = self.spec.source(planned.source)
+            began = record.started_at
+            yield self._failed(source, planned.lake_table, entry.error, run_id, planned, began)
 
     def _locked(
         self, part: Planned, turns: Mapping[str, Turns], watch: Watch, run_id: str
@@ -158,21 +201,28 @@ class Pipeline(Selection):
         snapshot: Snapshot,
         watch: Watch,
         run_id: str,
-    ) -> Outcome:
+        journal: Journal | None,
+    ) -> Outcome | None:
+        """Does the work to one table; its outcome is None if the journal has it."""
         started = now()
+        add = journal.add if journal is not None else None
         try:
             if isinstance(held, Turn):
                 held.acquire()
             stores = replace(self.stores(source, own_session=True), confirm=held.confirm)
-            record = work(Attempt(planned, held, snapshot, stores, watch, run_id))
-            if record is not None:
-                rows = record.rows_appended or 0
-                _log.info("%s: %s, %s rows appended", planned.name, record.status, rows)
-            return Outcome(planned.name, record)
+            record = work(Attempt(planned, held, snapshot, stores, watch, run_id, add))
         except Exception as error:
-            return self._failed(source, planned.lake_table, error, run_id, planned, started)
-        finally:
             held.release()
+            return self._failed(source, planned.lake_table, error, run_id, planned, started)
+        if journal is not None:
+            if isinstance(held, Turn):
+                held.pass_on()
+            return None
+        held.release()
+        if record is not None:
+            rows = record.rows_appended or 0
+            _log.info("%s: %s, %s rows appended", planned.name, record.status, rows)
+        return Outcome(planned.name, record)
 
     def _failed(
         self,

@@ -39,6 +39,8 @@ def sync_table(attempt: Attempt) -> SyncRecord:
     Raises:
         TableError, StateError: this table cannot be synced; nothing of it was published.
     """
+    if attempt.journal is not None:  # it unlocks the table once all is written
+        return synced(attempt)
     with attempt.unlocking():  # 1 lock
         return synced(attempt)
 
@@ -254,11 +256,7 @@ def finish(attempt: Attempt, known: Known, intent: Intent, commit: Commit | None
             rows_read=redelivered,
             rows_appended=0,
         )
-    if after != known.state:
-        attempt.stores.store(attempt.plan.name, after)
-    attempt.reached("state-recorded")
-    attempt.stores.record(done)
-    attempt.reached("ledger-recorded")
+    attempt.settle(after if after != known.state else None, done)
     return done
 
 

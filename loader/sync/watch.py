@@ -50,6 +50,11 @@ class Watch:
         self.redact: Callable[[str], str] = str
         self.stopped = threading.Event()
 
+    @property
+    def apart(self) -> bool:
+        """Whether tables may not wait for each other: a drill wants each at its own step."""
+        return bool(getattr(self.steps, "apart", False))
+
     def reached(self, step: str, table: str) -> None:
         """A table has come to a step of the protocol."""
         if self.steps is not None:
