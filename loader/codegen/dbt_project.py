@@ -40,7 +40,7 @@ class DbtProject:
     """A project, and the folder in it that codegen writes.
 
     Attributes:
-        root: the project's folder; None where the output is in no project.
+        root: the project's folder; None if the output is in no project.
         output: the folder that is written, absolute.
         raw_schema: what the variable `strandline__raw_schema` says.
     """
@@ -58,7 +58,7 @@ class DbtProject:
         `strandline` in the first of the project's folders of models.
 
         Raises:
-            SpecError: where no project is there, or none that can be read.
+            SpecError: if no project is there, or none that can be read.
         """
         if output is not None:
             output = Path(os.path.abspath(output))

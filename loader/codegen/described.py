@@ -22,7 +22,7 @@ def described(pipeline: Pipeline, select: Sequence[str]) -> Iterator[Table | Loa
     source's name.
 
     Raises:
-        SpecError: where a selection matches nothing.
+        SpecError: if a selection matches nothing.
     """
     shared: set[tuple[str, str]] = set()
     for part in pipeline.planned(select):

@@ -34,11 +34,11 @@ class File:
         what: `written` (it is new), `updated`, `unchanged`, `kept` (it has edits, and nothing
             else is to be done), `left out` (it was deleted by hand), `moved` (elsewhere in the
             project).
-        before: its text as it stands there; None where it is not there.
-        text: its text as it should be; None where it should not be there.
+        before: its text as it stands there; None if it is not there.
+        text: its text as it should be; None if it should not be there.
         data: what a YAML file will say.
         notes: edits that codegen would now write otherwise.
-        merged: what codegen wants is in it, or was turned down; False where it waits.
+        merged: what codegen wants is in it, or was turned down; False if it waits.
     """
 
     name: str
@@ -90,7 +90,7 @@ def properties_file(
         spaced: the indents of dashes that get a blank line in a new file.
 
     Raises:
-        SpecError: where what stands there is no YAML, or not of that shape.
+        SpecError: if what stands there is no YAML, or not of that shape.
     """
     if before is None:
         return File(name, WRITTEN, None, document(new, _HEADER, spaced), new)

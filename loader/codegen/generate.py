@@ -27,7 +27,7 @@ class Folder:
     """The folder that is written, as it is.
 
     Attributes:
-        read: a file's text; None where there is no such file.
+        read: a file's text; None if there is no such file.
         shown: a file's name in messages.
         elsewhere: what the project declares outside of it.
         raw_schema: what the variable `strandline__raw_schema` says.
@@ -70,7 +70,7 @@ def generate(
         complete: sources all of whose tables are among `tables`.
 
     Raises:
-        SpecError: where a file is not the YAML that it should be.
+        SpecError: if a file is not the YAML that it should be.
     """
     notes: list[tuple[str, str]] = []
     named = _named(tables, memory)

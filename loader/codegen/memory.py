@@ -53,10 +53,10 @@ class Memory:
 
     @classmethod
     def from_json(cls, text: str | None, where: str) -> Memory:
-        """Reads the file's text; None where there is none yet.
+        """Reads the file's text; None if there is none yet.
 
         Raises:
-            SpecError: where somebody changed it, or a newer loader wrote it.
+            SpecError: if somebody changed it, or a newer loader wrote it.
         """
         if text is None:
             return cls()

@@ -20,7 +20,7 @@ OWN_COLUMNS = {
 
 @dataclass(frozen=True)
 class Column:
-    """A column; its description is empty where nobody gave one."""
+    """A column; its description is empty if nobody gave one."""
 
     name: str
     type: str
@@ -36,7 +36,7 @@ class Table:
         asked: the table's name in the spec, which `--select` and `--history` match.
         name: the raw table's name, exactly.
         schema: the namespace that it lies in.
-        key: the primary key; empty where there is none.
+        key: the primary key; empty if there is none.
         cursor: the cursor column; None for a full refresh without one.
         incremental: read by its cursor; else everything anew each time.
         keeps_redeliveries: rows that were delivered before are appended again, as the spec says.

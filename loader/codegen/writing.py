@@ -12,10 +12,10 @@ from loader.errors import SpecError
 
 
 def read(path: Path) -> str | None:
-    """A file's text with its line ends; None where there is no such file.
+    """A file's text with its line ends; None if there is no such file.
 
     Raises:
-        SpecError: where it cannot be read.
+        SpecError: if it cannot be read.
     """
     try:
         with path.open(encoding="utf-8", newline="") as file:
@@ -35,7 +35,7 @@ def write_all(files: Mapping[Path, str]) -> None:
     then renamed. Should a rename fail, those before it are taken back.
 
     Raises:
-        SpecError: where a file cannot be written; then all are as they were.
+        SpecError: if a file cannot be written; then all are as they were.
     """
     places = {path.resolve(): text for path, text in files.items()}
     before = {path: read(path) for path in places}

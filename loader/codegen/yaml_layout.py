@@ -73,7 +73,7 @@ class Layout:
             data: what the text says.
 
         Returns:
-            None where it does not stand there itself: it comes from an alias or a merged mapping.
+            None if it does not stand there itself: it comes from an alias or a merged mapping.
         """
         node, start = self.root, 0
         for depth, name in enumerate(path):
@@ -107,7 +107,7 @@ class Layout:
         return self.end(last[1] if isinstance(node, yaml.MappingNode) else last)
 
     def dash(self, item: yaml.Node) -> int | None:
-        """Where the dash of a block list's item is; None where it cannot be told."""
+        """Where the dash of a block list's item is; None if it cannot be told."""
         start = item.start_mark.index
         line = self.line_start(start)
         found = re.fullmatch(r"[ \t]*(?:-[ \t]+)*(-)[ \t]+", self.text[line:start])

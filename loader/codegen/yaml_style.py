@@ -54,7 +54,7 @@ def lines(value: Any) -> list[str]:
 
 
 def in_line(key: str, value: Any) -> str | None:
-    """What stands behind `key: ` in the same line; None where the value takes lines of its own."""
+    """What stands behind `key: ` in the same line; None if the value takes lines of its own."""
     [first, *more] = lines({"k": _styled(value, key)})
     return None if more or first == "k:" else first.removeprefix("k: ")
 

@@ -30,7 +30,7 @@ class YamlText:
         where: the file, for errors.
 
     Raises:
-        SpecError: where it is something else.
+        SpecError: if it is something else.
     """
 
     def __init__(self, text: str, where: str) -> None:
