@@ -102,7 +102,7 @@ def properties_file(
     try:
         after = text.brought_to(target)
     except Refused:
-        note = "not updated, as its aliases or layout leave no safe place for what is new"
+        note = "not updated: its aliases or layout leave no safe place for new entries"
         return File(name, KEPT, before, before, text.data, (note,), merged=False)
     if after != before:
         return File(name, UPDATED, before, after, target, notes)

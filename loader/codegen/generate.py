@@ -139,7 +139,7 @@ def _declares(one: Named, folder: Folder, memory: Memory, notes: list[tuple[str,
     if place is None:
         return True
     if table.full_name not in memory.names:
-        notes.append((table.full_name, f"declared in {place} already, and left to it"))
+        notes.append((table.full_name, f"already declared in {place}, and left there"))
     return False
 
 

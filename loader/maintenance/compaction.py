@@ -37,7 +37,7 @@ READ_BY_LOADERS = dt.timedelta(hours=1)
 
 
 _FEW = 5
-"""With fewer data files, only files with deleted rows and large tables are rewritten; fewer
+"""With fewer data files, Iceberg rewrites only those with deleted rows, and large ones; fewer
 manifests are not worth a commit."""
 
 _ROW_GROUP = "write.parquet.row-group-size-bytes"

@@ -59,8 +59,8 @@ def source_commits(
 ) -> list[Commit]:
     """Returns the batches of one source in a raw table, oldest first.
 
-    If compaction has removed a whole batch of a shared table, its source is unknown: it counts as
-    that of the next batch whose source is known.
+    If compaction has removed a whole batch of a shared table, its source is unknown: the batch
+    counts as from the same source as the next batch with a known one.
 
     Args:
         known: batches of the source that the ledger has; if their commits have expired, they may

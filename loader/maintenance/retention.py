@@ -38,7 +38,7 @@ class Keep:
 
     Attributes:
         versions: how many of the newest.
-        days: also keep all versions from syncs of this many last days.
+        days: also keeps all versions from syncs of the last `days` days.
     """
 
     versions: int = 1

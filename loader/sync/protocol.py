@@ -61,7 +61,7 @@ def synced(attempt: Attempt) -> SyncRecord:
 def lock_all(
     plans: Sequence[Plan], lake: Lake, watch: Watch, run_id: str
 ) -> list[Lease | Exception]:
-    """Locks tables for this run; returns for each its lock, or why another run keeps it.
+    """Locks tables for this run; returns each table's lock, or the error that kept it.
 
     Takes all locks in one commit, before the source's snapshot is taken.
     """
@@ -263,7 +263,7 @@ def finish(attempt: Attempt, known: Known, intent: Intent, commit: Commit | None
 
 
 def _held(plan: Plan, lake: Lake, known: Known) -> Callable[[Sequence[str]], DataFrame] | None:
-    """Reads columns of the rows in raw since the newest complete read; None if raw is missing."""
+    """Returns a reader of raw's rows since the newest complete read; None if there is no raw."""
     if not lake.exists(plan.lake_table):
         return None
     base = known.state.base or known.state.generation

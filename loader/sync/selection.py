@@ -88,9 +88,9 @@ class Selection:
             state = destination.lake
             if (state.profile, state.target) != (tables.profile, tables.target):
                 raise SpecError(
-                    f"{destination.name} is of another profile or target than the tables",
+                    f"{destination.name} has another profile or target than the tables",
                     where=f"{source.where}.backend_options.connection",
-                    remedy="One process has one Spark: name a destination of the same target",
+                    remedy="One process has one Spark: name a destination with the same target",
                 )
             return lake if state.schema_ == lake.schema else Lake(lake.spark, state.schema_)
 
@@ -236,7 +236,7 @@ class Selection:
         keeper = self._state_tables.get((schema.lower(), planned.lake_table.lower()))
         if keeper is not None:
             raise TableError(
-                f"the raw table would be called {planned.lake_table}, as the state table of "
+                f"the raw table would be called {planned.lake_table}, like the state table of "
                 f"source {keeper}",
                 where=f"table {planned.name}",
                 remedy=f"Give backend_options.table_name of {keeper} another name",
