@@ -125,7 +125,7 @@ def settled(lake: Lake, table: str) -> Removed:
         return found
     if _happened(handle, found):
         closed = Removed(found.to, found.rows + found.removing)
-    else:  # nothing went: `as_of` works again for the batches above the earlier limit
+    else:  # nothing went: `as_of` works again from the earlier limit on
         closed = Removed(found.to if found.was is None else found.was, found.rows)
     lake.set_properties(table, closed.properties())
     return closed

@@ -128,7 +128,8 @@ def superseded_sql(
         batch: the removal limit.
         versions: how many of a key's newest versions stay.
         floor: an expression for the lowest cursor that may be delivered again.
-        only_repeated: whether only versions go that repeat the one before.
+        only_repeated: whether, of the versions beyond these, only those go that repeat the one
+            before.
         whole: batches that stay whole.
     """
     keys = ", ".join(quoted(name) for name in key)

@@ -96,13 +96,13 @@ def same_shape(mine: Plan, other: Plan) -> None:
 
 
 def admitted(plan: Plan, lake: Lake, head: Commit) -> None:
-    """Refuses a source if the raw table's own commits name another one.
+    """Refuses a source that the raw table does not belong to, according to its own commits.
 
     Args:
         head: the newest batch of all sources.
 
     Raises:
-        TableError: if they do; names the other source, and the ways out.
+        TableError: if it is refused; names the other source, and the ways out.
     """
     there = _sources(lake, plan, head)
     raw = f"{lake.schema}.{plan.lake_table}"

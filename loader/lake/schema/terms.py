@@ -1,4 +1,4 @@
-"""Which changes of a table's columns raw follows; key and cursor may hardly change at all."""
+"""Which changes of a table's columns raw follows, and which it refuses: those of key and cursor."""
 
 from __future__ import annotations
 
