@@ -1,4 +1,4 @@
-"""One run: all sources of a spec, their tables side by side, none stopping another."""
+"""One run: syncs the tables of all sources in parallel; one that fails stops no other."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _log = logging.getLogger("loader")
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one table's attempt ended; `error` is None where it did what it should."""
+    """How one table's attempt ended; `error` is None on success."""
 
     table: str
     record: SyncRecord | None = None
@@ -45,7 +45,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Preview:
-    """What a dry run found: the window that a sync would read, and its rows."""
+    """A dry run's result: the window that a sync would read, and its bounds."""
 
     plan: Plan
     window: Window
@@ -53,7 +53,7 @@ class Preview:
 
 
 class Pipeline(Selection):
-    """A run of a spec: every table locked, synced and told of, side by side."""
+    """A run of a spec: locks, syncs and reports every table, in parallel."""
 
     def run(
         self,
@@ -66,10 +66,10 @@ class Pipeline(Selection):
         """Syncs the selected tables; yields each table's outcome as it ends.
 
         Args:
-            work: what is done to each table, once it is locked and its source is open.
+            work: what to do with each table, once it is locked and its source is open.
 
         Raises:
-            SpecError: where a selection matches nothing.
+            SpecError: if a selection matches nothing.
         """
         run_id = uuid.uuid4().hex[:12]
         watch.redact = self.spec.redactor.redact
@@ -173,7 +173,7 @@ class Pipeline(Selection):
     def _locked(
         self, part: Planned, turns: Mapping[str, Turns], watch: Watch, run_id: str
     ) -> list[tuple[Plan, Lease | Exception]]:
-        """Takes a source's tables, all at once; those that this run holds already, by turns."""
+        """Locks a source's tables, all at once; a table that this run already holds, by turns."""
         own = {id(p): turns.get(self._raw(part.spec, p)) for p in part.plans}
         free = [planned for planned in part.plans if own[id(planned)] is None]
         taken = lock_all(free, self.stores(part.spec).lake, watch, run_id)
@@ -185,7 +185,7 @@ class Pipeline(Selection):
         return found
 
     def _unready(self, source: SourceSpec) -> LoaderError | None:
-        """Why nothing of a source can be written; its tables fail, other sources go on."""
+        """Prepares a source's stores; returns the error that fails its tables, and no others."""
         try:
             self.prepare(source)
         except Exception as problem:
@@ -248,13 +248,12 @@ class Pipeline(Selection):
         try:
             self.stores(source).ledger.append(record)
         except Exception as second:
-            # The lake itself may be what failed: then the first error says it, and the ledger
-            # cannot.
+            # The lake itself may have failed. Then the ledger cannot say so; the first error does.
             found.__context__ = second
         return Outcome(name, record, found)
 
     def preview(self, select: Sequence[str], full_refresh: bool) -> Iterator[Preview | Outcome]:
-        """What :meth:`run` would read, without writing anything."""
+        """Yields what :meth:`run` would read; writes nothing."""
         for part in self.planned(select, full_refresh):
             yield from (Outcome(error.where, error=error) for error in part.problems)
             if not part.plans:

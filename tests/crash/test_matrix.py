@@ -95,7 +95,7 @@ def test_killed_at_every_step_of_a_first_and_of_an_incremental_sync(
 def test_killed_while_several_tables_are_recorded(
     project: Project, postgres_database: Database, workers: Workers, step: str
 ) -> None:
-    """In one commit for states and one for the ledger: it stops between them, or before unlocking."""
+    """One commit for states, one for the ledger: it stops between them, or before unlocking."""
     victim = workers.take()
     names = shop.names(3)
     shop.create(postgres_database, names)

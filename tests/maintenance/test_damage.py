@@ -93,6 +93,4 @@ def test_a_damaged_model_keeps_versions_but_stops_nothing(
         f"table {marts}.latest",
     ]
     done = {e["table"]: e["note"] for e in ran.events if e["event"] == "compacted"}
-    assert (
-        done["shop.items"] == f"table {marts}.latest cannot be looked at: it may need any version"
-    )
+    assert done["shop.items"] == f"table {marts}.latest cannot be read: it may need any version"

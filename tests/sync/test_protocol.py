@@ -287,7 +287,7 @@ def test_a_run_records_all_its_tables_in_one_commit_each(
     assert commits() == [2, 3], "nothing new: no state, and a ledger row for each table"
     assert project.rows("select count(*) from raw._cq_syncs") == [(15,)]
 
-    newer = json.dumps({**project.state("shop.t0"), "form": 99})
+    newer = json.dumps({**project.state("shop.t0"), "format": 99})
     project.spark.sql(
         f"insert into {project.schema}._cq_state values ('shop.t0', '{newer}', 3, now())"
     )

@@ -181,10 +181,10 @@ def test_such_a_text_orders_no_versions_where_only_it_could(
     options = {"cursor_field": "code", "primary_key": "id"}
     project.jdbc(coded, ["t"], table_options={"t": options})
     assert project.loader("run").errors == [
-        "table shop.t, cursor_field: code is a text that the source orders by a collation, and its "
-        "key is declared by the spec only: which of a key's versions is the newest cannot be told. "
-        "Choose a time or a number; or declare the primary key in the source, or the column with "
-        'a collation that orders by bytes (PostgreSQL: "C")'
+        "table shop.t, cursor_field: the source orders the text column code by a collation, and "
+        "only the spec declares the key: the loader cannot tell which of a key's versions is the "
+        "newest. Choose a time or a number; or declare the primary key in the source; or give the "
+        'column a collation that orders by bytes (PostgreSQL: "C")'
     ]
 
 
