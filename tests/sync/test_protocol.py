@@ -82,7 +82,8 @@ def test_a_crash_after_the_commit_is_rolled_forward(
 
     orders.execute("insert into orders values (101, 'late', 101)")
     with monkeypatch.context() as patch:
-        patch.setattr(*((LakeState, "write") if step == "state" else (Ledger, "append")), crash)
+        broken = (LakeState, "append") if step == "state" else (Ledger, "append_all")
+        patch.setattr(*broken, crash)
         with pytest.raises(Crash):
             project.loader("run")
     again = project.run()
