@@ -90,6 +90,20 @@ def test_a_crash_after_the_commit_is_rolled_forward(
     assert again.table("shop.orders")["status"] == "nothing new"
     assert project.rows("select count(*), count(distinct id) from raw.orders") == [(101, 101)]
     assert project.state("shop.orders")["batch"] == 2
+
+    # Once more, and this time there are new rows, too: they come in a batch of their own.
+    orders.execute("insert into orders values (102, 'late', 102)")
+    with monkeypatch.context() as patch:
+        patch.setattr(*broken, crash)
+        with pytest.raises(Crash):
+            project.loader("run")
+    orders.execute("insert into orders values (103, 'later', 103)")
+    assert project.run().table("shop.orders")["batch"] == 4
+    assert project.rows("select id, _cq_batch from raw.orders where id > 100 order by id") == [
+        (101, 2),
+        (102, 3),
+        (103, 4),
+    ]
     assert project.rows("select status, rows_appended from raw._cq_syncs where batch = 2") == [
         ("recovered", 1)
     ]
