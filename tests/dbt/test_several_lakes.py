@@ -98,7 +98,7 @@ def lakes(spark: SparkSession) -> dict[str, Lake]:
 def test_names_that_are_set_for_the_package(
     lakes: dict[str, Lake], spark: SparkSession, tmp_path: Path
 ) -> None:
-    """They are beside each table, or where its source says; the other package's names do nothing."""
+    """They are beside each table, or where its source says; another package's names do nothing."""
     variables = {
         "strandline__raw_schema": "lake_eu",
         "strandline__state_table": "cursors",
