@@ -3,10 +3,10 @@
 The command line is the interface. Programs that embed the loader may import
 
 - :func:`loader.spec.spec.load_spec`, :class:`loader.sync.pipeline.Pipeline` and
-  :class:`loader.sync.watch.Watch`: a run, and what it tells; the logger ``loader`` tells the same,
+  :class:`loader.sync.watch.Watch`: a run, and its events; the logger ``loader`` reports the same,
 - :mod:`loader.sources` (``Source``, ``Snapshot``): a connector of your own,
 - :mod:`loader.state` (``StateBackend``) and :mod:`loader.testing`: a state backend of your own, and
-  the tests that it has to pass,
+  the tests that it must pass,
 - :mod:`loader.errors`: what all of them raise.
 
 Everything else may change without notice.
@@ -18,5 +18,5 @@ import logging
 
 __version__ = "0.1.0"
 
-# A library says nothing by itself; whoever embeds it adds a handler.
+# A library logs nothing by default; the program that embeds it adds a handler.
 logging.getLogger(__name__).addHandler(logging.NullHandler())

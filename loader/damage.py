@@ -1,4 +1,4 @@
-"""A table whose Iceberg metadata cannot be read: one error that names it, and the way back."""
+"""Recognises damaged Iceberg metadata: one error that names the table and how to recover it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _SIGNS = re.compile(
     r"|Cannot parse|NotFoundException|FileNotFoundException|No such file|Input file|EOFException"
     r"|InvalidAvroMagicException|Not an Avro data file|Malformed",
 )
-BACK = "docs/operations.md, 'A damaged table', says how to bring it back"
+BACK = "docs/operations.md, 'A damaged table', says how to recover it"
 
 
 def damaged(text: str, where: str) -> TableError | None:
-    """The error of a table whose metadata is cut off, garbled or gone; None for all others.
+    """Returns the error for a table whose metadata is cut off, corrupt or missing, otherwise None.
 
     Args:
-        text: of the exception, with its causes.
+        text: the exception's text, with its causes.
         where: the table.
     """
     found = _FILE.search(text)
@@ -28,5 +28,5 @@ def damaged(text: str, where: str) -> TableError | None:
     return TableError(
         f"its metadata cannot be read: {found[0]} is damaged or missing",
         where=where,
-        remedy=f"The other tables are not concerned. {BACK}",
+        remedy=f"Other tables are not affected. {BACK}",
     )

@@ -31,9 +31,9 @@ class Lookback:
     """How far below the stored cursor the next window begins.
 
     Attributes:
-        seconds: for cursors that are times; None where `steps` is set.
-        steps: for cursors that are numbers; None where `seconds` is set.
-        text: as it was written, for messages and the ledger.
+        seconds: for time cursors; None if `steps` is set.
+        steps: for number cursors; None if `seconds` is set.
+        text: as written in the spec, for messages and the ledger.
     """
 
     seconds: int | None
@@ -45,16 +45,16 @@ class Lookback:
         """Reads '10 minutes', '1h 30m', '2 days' or a bare whole number.
 
         Raises:
-            ValueError: where it is negative, not whole seconds, longer than a century or neither
-                form; the text says what to write. Months and years have no fixed length and are
-                refused.
+            ValueError: if it is negative, not whole seconds, longer than a century or neither
+                form; the text says what to write. Months and years are refused because they have
+                no fixed length.
         """
         text = text.strip()
         if text.startswith("-"):
-            raise ValueError(f"a lookback reaches back already and cannot be negative: {text!r}")
+            raise ValueError(f"a lookback already reaches back, so it cannot be negative: {text!r}")
         if re.fullmatch(r"\d+", text, re.ASCII):
             return cls(None, int(text), text)
-        seconds = _seconds(text)
+        seconds = seconds_of(text, "a lookback", _FORMS)
         if seconds.denominator != 1:
             raise ValueError(f"a lookback is a whole number of seconds, {text!r} is not")
         if seconds > _CENTURY:
@@ -65,19 +65,28 @@ class Lookback:
         return self.text
 
 
-def _seconds(text: str) -> Fraction:
+def seconds_of(text: str, what: str, forms: str) -> Fraction:
+    """Reads '10 minutes' or '1h 30m'.
+
+    Args:
+        what: what the text should be, for the error.
+        forms: how to write it.
+
+    Raises:
+        ValueError: says what is wrong with it, and how to write it.
+    """
     total, position = Fraction(0), 0
     while position < len(text):
         part = _PART.match(text, position)
         if part is None:
-            raise ValueError(f"{text!r} is not a lookback: {_FORMS}")
+            raise ValueError(f"{text!r} is not {what}: {forms}")
         unit = part[2].lower()
         if unit not in _UNITS and unit.endswith("s"):
             unit = unit[:-1]
         if unit not in _UNITS:
-            raise ValueError(f"{part[2]!r} is not a unit of time: {_FORMS}")
+            raise ValueError(f"{part[2]!r} is not a unit of time: {forms}")
         total += Fraction(part[1]) * _UNITS[unit]
         position = part.end()
     if position == 0:
-        raise ValueError(f"a lookback cannot be empty: {_FORMS}")
+        raise ValueError(f"{what} cannot be empty: {forms}")
     return total

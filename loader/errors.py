@@ -1,4 +1,4 @@
-"""Errors, chosen by what the caller does next, each with what, where and what to do."""
+"""Errors, one class for each thing a caller does next; each says what, where and what to do."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 
 
 def sentence(error: BaseException) -> str:
-    """What Spark says, without the name of its error class, plans and the full stop."""
+    """Returns the first line of Spark's message, without its error class and the full stop."""
     first = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return re.sub(r"^\[[A-Z_.]+\] ", "", first).rstrip(". ")
 
 
 class LoaderError(Exception):
-    """Something a user can act on: never shown with a stack trace unless ``--debug``.
+    """An error that a user can act on; shown with a stack trace only with ``--debug``.
 
     Args:
         what: what is wrong, one sentence without a final full stop.
@@ -44,7 +44,7 @@ class TableError(LoaderError):
 
 
 class LockedError(TableError):
-    """Another run holds this table: it is skipped; exit code 1."""
+    """Another run holds this table's lock: the table is skipped; exit code 1."""
 
 
 class StateError(TableError):
@@ -52,4 +52,4 @@ class StateError(TableError):
 
 
 class NewerStateError(StateError):
-    """A newer loader has written the stored cursor: this one neither reads it nor replaces it."""
+    """A newer loader has written the stored cursor: this one neither reads nor replaces it."""

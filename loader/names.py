@@ -1,8 +1,9 @@
-"""Names that become folders and files: one rule for tables, namespaces and keys of state.
+"""Names that become folders and files: one rule for tables, namespaces and state keys.
 
-A raw table of a warehouse in a file system is a folder of its name, its lock a file. So a name
-must not be a path. Dots and slashes in a source's table name become `_`; every other name that
-comes from outside (the spec, the command line, a file of cursors) is refused by :func:`refused`.
+In a file-system warehouse a raw table is a folder named after it, and its lock is a file, so a
+name must not be a path. Dots and slashes in a source's table name become `_`; every other name
+that comes from outside (the spec, the command line, a file of cursors) is checked by
+:func:`refused`.
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ _LONGEST = 180  # bytes; file systems take 255, and suffixes come on top
 
 
 def in_the_lake(name: str) -> str:
-    """A source's table name as the raw table's: dots would be namespaces there, slashes folders."""
+    """Returns a source table's name as raw's: there, dots would be namespaces, slashes folders."""
     return re.sub(r"[./\x00-\x1f\x7f]", "_", name)
 
 
 def refused(name: str) -> str | None:
-    """Why a name cannot be a folder's; None if it can."""
+    """Returns why a name cannot be a folder's name, or None if it can."""
     if not name or name in (".", ".."):
-        return f"{name!r} is no name"
+        return f"{name!r} is not a valid name"
     found = _NO_PATH.search(name)
     if found is not None:
-        return f"{name!r} holds {found[0]!r}, which no name of a table or schema may hold"
+        return f"{name!r} contains {found[0]!r}, which a table or schema name must not"
     if len(name.encode("utf-8", "surrogatepass")) > _LONGEST:
         return f"{name[:40]!r}… is longer than {_LONGEST} bytes"
     return None
 
 
 def file_name(name: str) -> str:
-    """A file name that is the name's own, also if that is too long for one."""
+    """Returns a file name that no other name gets; a name that is too long ends in its hash."""
     kept = "".join(c if _AS_IT_IS.match(c) else f"%{ord(c):02X}" for c in name)
     if kept in ("", ".", ".."):
         return "%" + kept

@@ -1,4 +1,4 @@
-"""Several mistakes in one file, told at once."""
+"""Reports several mistakes in one file at once."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from loader.errors import SpecError
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The question that a misspelt name deserves; empty where nothing known is near."""
+    """Returns "Did you mean …?" for a misspelt name; empty if no known name is close."""
     names = {name.lower(): name for name in known}
     near = difflib.get_close_matches(word.lower(), names, 1, cutoff=0.6)
     return f"Did you mean `{names[near[0]]}`?" if near else ""
 
 
 def one_error(errors: Sequence[SpecError], where: str) -> SpecError:
-    """All of `errors` as one: a single one as it is, several as a list under `where`."""
+    """Merges `errors` into one: a single error as it is, several as a list under `where`."""
     if len(errors) == 1:
         return errors[0]
     lines = "".join(f"\n- {error}" for error in errors)

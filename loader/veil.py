@@ -1,8 +1,8 @@
-"""Texts in table properties, written so that Spark shows them again.
+"""Encodes texts in table properties, so that Spark does not mask them.
 
-`SHOW TBLPROPERTIES` blots out any property whose name or value holds `url`, `token`, `secret` or
-`password` (`spark.redaction.regex`, `spark.sql.redaction.options.regex`), and the name of a table,
-of a column or of a source may well hold one. So what dbt reads back is written in hexadecimal; the
+`SHOW TBLPROPERTIES` masks any property whose name or value contains `url`, `token`, `secret` or
+`password` (`spark.redaction.regex`, `spark.sql.redaction.options.regex`), and names of tables,
+columns and sources may well contain one. So what dbt reads back is written in hexadecimal; the
 package's macros `veiled` and `unveiled` do the same.
 """
 
@@ -12,15 +12,15 @@ _MARK = "hex:"
 
 
 def veiled(text: str) -> str:
-    """A property's value, in hexadecimal."""
+    """Returns a property's value in hexadecimal."""
     return _MARK + text.encode().hex()
 
 
 def unveiled(value: str) -> str:
-    """A property's value as it was before :func:`veiled`; one that never was, as it is.
+    """Reverses :func:`veiled`; a value that was not veiled is returned as it is.
 
     Raises:
-        ValueError: where it is not hexadecimal, though it says so.
+        ValueError: if it is marked as hexadecimal but is not.
     """
     if not value.startswith(_MARK):
         return value

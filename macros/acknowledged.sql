@@ -1,7 +1,7 @@
 {% macro acknowledged(settings, owner) -%}
     {#-
-        The incidents that a table's config.meta.strandline.acknowledged lists, checked: [{tests, first, last,
-        snapshot, rows, who, when, why}]. Each names what it covers, and who answers for it.
+        The incidents that a table's config.meta.strandline.acknowledged lists, after checking their form:
+        [{tests, first, last, snapshot, rows, who, when, why}].
     -#}
     {%- set incidents = [] -%}
     {%- for said in settings.get("acknowledged") or [] -%}
@@ -9,13 +9,13 @@
             {{ strandline.not_an_acknowledgement(owner, "lacks `" ~ name ~ "`") }}
         {%- endfor -%}
         {%- for name in said if name not in ["test", "batches", "snapshot", "rows", "who", "when", "why"] -%}
-            {{ strandline.not_an_acknowledgement(owner, "has a key `" ~ name ~ "`") }}
+            {{ strandline.not_an_acknowledgement(owner, "has the unknown key `" ~ name ~ "`") }}
         {%- endfor -%}
         {%- set batches = said.get("batches") -%}
         {%- set batches = [batches, batches] if batches is number else (batches or []) | list -%}
         {%- if (batches | length == 2) == (said.get("snapshot") is not none) or batches | reject("number") | list
             or batches != batches | sort -%}
-            {{ strandline.not_an_acknowledgement(owner, "names neither `batches` nor a `snapshot`, or both") }}
+            {{ strandline.not_an_acknowledgement(owner, "needs either `batches`, as a number or [first, last], or a `snapshot`") }}
         {%- endif -%}
         {%- do incidents.append({
             "tests": [said.test] if said.test is string else said.test,
@@ -34,22 +34,22 @@
 
 {% macro not_an_acknowledgement(owner, problem) -%}
     {{ exceptions.raise_compiler_error(
-        owner ~ ": an entry of config.meta.strandline.acknowledged " ~ problem ~ ". It looks like {test: batches_accounted, "
-        ~ "batches: [3, 5], who: ada, when: '2026-03-01', why: 'rows of a customer erased by request'}; instead of batches "
-        ~ "a commit of others: snapshot: 8122034."
+        owner ~ ": an entry of config.meta.strandline.acknowledged " ~ problem ~ ". Example: {test: batches_accounted, "
+        ~ "batches: [3, 5], who: ada, when: '2026-03-01', why: 'rows of a customer erased by request'}; for a commit of "
+        ~ "others, write `snapshot: 8122034` instead of batches."
     ) }}
 {%- endmacro %}
 
 
 {% macro acknowledged_of(relation, test) -%}
-    {#- The incidents of a table that are acknowledged for one test; each is logged, so that it stays known. -#}
+    {#- The incidents of a table that are acknowledged for one test. Logs each, so that nobody forgets it. -#}
     {%- set found = [] -%}
     {%- for one in strandline.acknowledged(strandline.tested_settings(relation), strandline.test_on(relation))
         if test in one.tests -%}
         {%- if one.last is not none and one.last > (strandline.head_batch(relation) or 0) -%}
             {{ exceptions.raise_compiler_error(
-                strandline.test_on(relation) ~ ": batch " ~ one.last ~ " is acknowledged, and is not there yet. What is to "
-                ~ "come cannot be known: correct config.meta.strandline.acknowledged."
+                strandline.test_on(relation) ~ ": batch " ~ one.last ~ " is acknowledged but does not exist yet. Only batches "
+                ~ "that exist can be acknowledged: correct config.meta.strandline.acknowledged."
             ) }}
         {%- endif -%}
         {{ log(
@@ -64,7 +64,7 @@
 
 
 {% macro not_acknowledged(incidents, batch, snapshot="cast(null as bigint)") -%}
-    {#- The condition on a failing row to be none of the incidents; a row without a batch counts as of batch 0. -#}
+    {#- The condition that a failing row belongs to none of the incidents; a row without a batch counts as batch 0. -#}
     {%- set conditions = ["true"] -%}
     {%- for one in incidents -%}
         {%- if one.snapshot -%}

@@ -1,7 +1,7 @@
 {% macro versions_as_of(relation, as_of, owner) -%}
     {#-
-        The versions that a raw relation held. All rows of a batch carry the time at which its sync
-        began: a time is a set of batches. Iceberg's own snapshots and tags are read as such.
+        The versions that a raw relation held then. All rows of a batch carry the time at which its
+        sync began, so a time stands for a set of batches. Iceberg reads its snapshots and tags itself.
     -#}
     {%- set moment = strandline.moment(as_of, owner) -%}
     {%- if moment is none -%}
@@ -17,7 +17,7 @@
 
 
 {% macro moment(as_of, owner) -%}
-    {#- What `as_of` names: {kind, literal}. A number is a batch, a text a time (UTC). -#}
+    {#- What `as_of` names: {kind, literal}. A number is a batch, a string is a time in UTC. -#}
     {%- if as_of is none -%}
         {{ return(none) }}
     {%- endif -%}
@@ -32,8 +32,8 @@
     {%- endif -%}
     {%- if kind == "time" and modules.re.match("^[0-9]+$", named[kind] | string | trim) -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": as_of is '" ~ named[kind] ~ "', a text, which would be a time. A batch is a number: as_of="
-            ~ named[kind] | trim ~ ", or {'batch': '" ~ named[kind] | trim ~ "'} where it comes as a text."
+            owner ~ ": as_of is '" ~ named[kind] ~ "', a string, which means a time. A batch is a number: as_of="
+            ~ named[kind] | trim ~ ", or {'batch': '" ~ named[kind] | trim ~ "'} if you have it as a string."
         ) }}
     {%- endif -%}
     {{ exceptions.raise_compiler_error(
@@ -44,7 +44,7 @@
 
 
 {% macro utc_text(time) -%}
-    {#- A time with its zone, UTC unless it names another; none where it is no time. A session may be in any zone. -#}
+    {#- A time with its zone, UTC unless it names another, as a session may be in any zone; none if it is not a time. -#}
     {%- set parts = modules.re.match(
         "^([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[ T]([0-9]{1,2}:[0-9]{2})(:[0-9]{2}(?:[.][0-9]+)?)? ?(.+)?)?$", time | string | trim
     ) -%}
@@ -58,7 +58,7 @@
 
 
 {% macro batch_at(relation, as_of, owner="as_of") -%}
-    {#- The last batch of what a raw relation held; none where `as_of` is none: no limit. -#}
+    {#- The last batch that a raw relation held then; none, meaning no limit, if `as_of` is none. -#}
     {%- set moment = strandline.moment(as_of, owner) -%}
     {%- if moment is none -%}
         {{ return(none) }}
@@ -71,7 +71,7 @@
 
 
 {% macro check_not_compacted(relation, as_of, owner) -%}
-    {#- Compaction takes old versions away: below it, no batch and no time can be shown as it was. -#}
+    {#- Compaction removes old versions, so earlier batches and times can no longer be shown. -#}
     {%- if not execute or relation is string -%}
         {{ return(none) }}
     {%- endif -%}
@@ -92,9 +92,9 @@
     {%- endif -%}
     {%- if batch < compacted_to -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": as_of " ~ as_of ~ " lies at batch " ~ batch ~ ", but older versions were compacted away up to batch "
-            ~ compacted_to ~ ". Ask for batch " ~ compacted_to ~ " or later; or read an Iceberg snapshot that was kept, in a "
-            ~ "model whose SELECT is strandline.deduped_latest(..., as_of={'snapshot': ...})."
+            owner ~ ": as_of " ~ as_of ~ " is batch " ~ batch ~ ", but older versions were compacted away up to batch "
+            ~ compacted_to ~ ". Ask for batch " ~ compacted_to ~ " or later, or read an Iceberg snapshot that still exists in "
+            ~ "a model whose SELECT is strandline.deduped_latest(..., as_of={'snapshot': ...})."
         ) }}
     {%- endif -%}
 {%- endmacro %}
@@ -111,8 +111,8 @@
 
 {% macro veiled(text) -%}
     {#-
-        A property's value, in hexadecimal: Spark shows none that holds `url`, `token` or another word of a
-        secret, and a table, a key or a SELECT may well have one.
+        A property's value in hexadecimal. Spark redacts any value that contains `url`, `token` or another word
+        that hints at a secret, and the name of a table or a key, or a SELECT, may well contain one.
     -#}
     {{ return("hex:" ~ text.encode("utf-8").hex()) }}
 {%- endmacro %}

@@ -1,7 +1,7 @@
 {% macro blinded(raw, field, type) -%}
     {#-
-        Whether a raw table holds a row that claims to be newer than any sync, by which no cursor would
-        ever be ahead. Iceberg answers from its metadata.
+        Whether a raw table holds a row with a cursor later than any sync. Compared with such a row, no state
+        would ever be ahead. Iceberg answers the query from its metadata.
     -#}
     {%- if type not in ("date", "timestamp", "timestamp_ntz") -%}
         {{ return(false) }}
@@ -17,8 +17,8 @@
 
 {% macro committed_states(raw) -%}
     {#-
-        The cursors that became true with the batches of a raw table, as their commits tell: source_name, batch,
-        cursor. Of the newest commit, should it have expired, compaction has kept what it said.
+        The cursors that took effect with the batches of a raw table, from their commits: source_name, batch,
+        cursor. If the newest commit has expired, compaction has kept a copy of what it recorded.
     -#}
         select
             get_json_object(sync, '$.source_name') as source_name,

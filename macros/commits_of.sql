@@ -1,10 +1,10 @@
 {% macro commits_of(raw, snapshot=none) -%}
     {#-
-        The commits that a raw table has gone through, as far as they have not expired: snapshot_id, operation,
-        committed_at, batch (null of others' and of maintenance), rows_added, rows_removed. Rows that a delete or
-        an update leaves in their files, written anew, are added and removed. Staged snapshots that were
-        never published are no ancestors of the table; a cherry-picked one carries its batch as the id it was
-        published by, and what else it says stayed with the staged one. With a `snapshot`, none that came after it.
+        The commits of a raw table that have not expired: snapshot_id, operation, committed_at, batch (null for
+        maintenance and for commits of others), rows_added, rows_removed. Rows that a delete or an update
+        rewrites unchanged into new files count as both added and removed. Staged snapshots that were never
+        published are not ancestors of the table. A cherry-picked commit carries only its batch, as the id it was
+        published by; the rest of its summary stays with the staged one. With a `snapshot`, leaves out later commits.
     -#}
     {%- set counts = [] -%}
     {%- for name in ["deleted-records", "added-position-deletes", "added-equality-deletes"] -%}
@@ -37,8 +37,8 @@
 
 {% macro commit_chain(raw) -%}
     {#-
-        FROM and JOIN of a raw table's commits: `published`, a row for each that the table has gone through, and
-        beside it `staged`, where that one was published over somebody else's commit.
+        FROM and JOIN clauses for a raw table's commits: `published`, one row for each, and next to it `staged`
+        if that commit was published on top of somebody else's.
     -#}
 from {{ raw }}.snapshots as published
 left semi join {{ raw }}.history as history
@@ -50,19 +50,19 @@ left join {{ raw }}.snapshots as staged
 
 
 {% macro commit_says(what) -%}
-    {#- What a commit of `commit_chain` says of its batch: `batch`, `state` or `sync`. -#}
+    {#- What a commit of `commit_chain` records about its batch: `batch`, `state` or `sync`. -#}
 coalesce(published.summary['strandline.{{ what }}'], staged.summary['strandline.{{ what }}'])
 {%- endmacro %}
 
 
 {% macro first_batch(raw) -%}
-    {#- The batch that a raw table began with: the ledger also knows the life of a dropped one of its name. -#}
+    {#- The batch that a raw table began with: the ledger also has rows for a dropped table of the same name. -#}
     {{ return(strandline.table_properties(raw).get("strandline.first-batch", 1) | int) }}
 {%- endmacro %}
 
 
 {% macro kept_batch(raw) -%}
-    {#- The newest batch whose commit compaction has kept, as an expression. -#}
+    {#- An expression for the newest batch whose commit compaction has kept. -#}
     {%- set kept = fromjson(strandline.table_properties(raw).get("strandline.newest", "{}")).get("batch") -%}
     {{ return(kept ~ "L" if kept is not none else "cast(null as bigint)") }}
 {%- endmacro %}
@@ -70,8 +70,8 @@ coalesce(published.summary['strandline.{{ what }}'], staged.summary['strandline.
 
 {% macro removed_rows(relation) -%}
     {#-
-        What compaction took out of a raw table: {to, rows, removing, since, was}; `to` is the batch up to
-        which versions may be missing, 0 where none are; `was` what it is if none of `removing` went.
+        What compaction removed from a raw table: {to, rows, removing, since, was}. `to` is the batch up to
+        which versions may be missing, 0 if none are; `was` is the value of `to` if none of `removing` went.
     -#}
     {%- set properties = strandline.table_properties(relation) -%}
     {%- set said = fromjson(properties.get("strandline.compacted", "{}")) -%}

@@ -1,7 +1,7 @@
 {% macro comparable(column) -%}
     {#-
-        A MAP cannot be compared: its JSON can. Formats are spelled out, for the default cuts
-        timestamps to milliseconds.
+        Spark cannot compare a MAP, but it can compare its JSON. The formats are explicit because the
+        default cuts timestamps to milliseconds.
     -#}
     {%- set value = strandline.quoted(column.name) -%}
     {%- if "map<" in column.type | lower -%}

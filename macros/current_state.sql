@@ -5,8 +5,8 @@
 
 {% macro spark__current_state(relation) -%}
     {#-
-        The newest version of a key wins; a version that an older tool left null counts as 0. Where
-        two rows carry the same version, the lower batch is the safe one: at worst it reads again.
+        The newest version of a key wins; a version that an older tool left null counts as 0. If two
+        rows have the same version, the lower batch is the safe one: at worst, rows are read again.
     -#}
     {%- set batch = "cast(get_json_object(value, '$.batch') as bigint)" -%}
     select
@@ -30,6 +30,6 @@
 
 
 {% macro state_table_name(key) -%}
-    {#- A source's name holds no dot: whatever follows the first one is the table, dots and all. -#}
+    {#- A source's name has no dot, so everything after the first dot is the table, dots included. -#}
     substring({{ key }}, locate('.', {{ key }}) + 1)
 {%- endmacro %}

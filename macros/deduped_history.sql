@@ -20,10 +20,10 @@
 
 {% macro history_sql(versions, primary_key, place, changed_at, row_filter=none) -%}
     {#-
-        Versions in their order, repetitions collapsed, each valid until the next begins. A version
-        that a newer one claims to precede was never valid: it begins where that one does. So valid_from never
-        decreases, and a time falls into one version of a key at most. Repetitions count for that, too: then a
-        version that comes late can only take valid_from back, and a merge knows when it does not.
+        The versions in order, without repetitions, each valid until the next begins. A version whose time is
+        later than that of a newer version was never valid: it begins when the newer one does. So valid_from
+        never decreases, and any time falls into at most one version of a key. Repetitions count for valid_from,
+        too: then a late version can only move valid_from back, and a merge can tell when it does not.
     -#}
     {%- set keys = [] -%}
     {%- for key in primary_key -%}
@@ -78,12 +78,12 @@
 
 
 {% macro changed_at(cursor_field) -%}
-    {#- A cursor that is a time says when; without one, the sync that brought the version does. -#}
+    {#- A cursor that is a time dates the version; without one, the sync that brought it does. -#}
     {%- if not cursor_field -%}
         _cq_sync_time
     {%- else -%}
         {%- set cursor = strandline.quoted(cursor_field) -%}
-        {#- Dates and wall clocks are taken for UTC, in whatever zone the session is. -#}
+        {#- Dates and wall-clock times are read as UTC, whatever the session's zone. -#}
         coalesce(
             case typeof({{ cursor }})
                 when 'timestamp' then cast({{ cursor }} as timestamp)
@@ -98,8 +98,8 @@
 
 {% macro with_vanished(versions, refreshes, columns, primary_key) -%}
     {#-
-        The versions, and a tombstone for every key that a complete full refresh no longer found: of
-        the refresh's generation, without a cursor, so that what comes after it is newer.
+        The versions, and a tombstone for every key that a complete full refresh no longer found. It has
+        the refresh's generation and no cursor, so that anything that comes later is newer.
     -#}
     {%- if not refreshes -%}
         {{ return(versions) }}

@@ -24,7 +24,7 @@
     {%- endif %}
     select newest.*
     from (
-        {#- max_by over the whole struct: MAP columns allowed, nothing shuffled but the winner -#}
+        {#- max_by over the whole struct allows MAP columns, and only the winner is shuffled -#}
         {{- "\n" }}        select max_by(struct(*), {{ strandline.version_order(cursor_field, none, tables) }}) as newest
         from {{ versions }} as versions
         group by

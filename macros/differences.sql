@@ -1,14 +1,14 @@
 {% macro differences(relation, expected_sql, identity, up_to, whole=true) -%}
     {#-
-        The rows by which a table differs from what a SELECT says it should hold: missing, superfluous or
-        other in some column, and, of a `whole` one, the columns it lost. `identity`: the columns by which
-        rows are matched.
+        The rows in which a table differs from what a SELECT says it should hold: missing, superfluous or
+        different in some column; with `whole`, also the columns that the table lost. Rows are matched by the
+        columns in `identity`.
     -#}
     {%- set columns = strandline.query_types(expected_sql).values() | list -%}
     {%- set present = strandline.column_names(relation) | map("lower") | list -%}
     {%- set compared = [] -%}
     {%- set missing = [] -%}
-    {#- A snapshot has the columns of its time: one that was added since, without rows, is null in it. -#}
+    {#- An Iceberg snapshot has the columns of its time: a column that was added later, without new rows, is null in it. -#}
     {%- set actual = strandline.pinned(relation) -%}
     {%- set of_then = strandline.query_types("select * from " ~ actual) -%}
     {%- set added = [] -%}
@@ -106,7 +106,7 @@
 
 
 {% macro compared_row(identity, columns) -%}
-    {#- The columns by which a row is matched, and all of it as one value. -#}
+    {#- The columns to match a row by, and the whole row as one value. -#}
     {%- for name in identity -%}
     {{ strandline.quoted(name) }},
     {% endfor -%}
@@ -119,7 +119,7 @@
 
 
 {% macro covered_goal(covered) -%}
-    {#- What a table covers, by its watermark, as goal() says what a build is to cover. -#}
+    {#- What a table covers according to its watermark, in the form of goal(). -#}
     {%- set names = covered.get("raw") or [""] -%}
     {%- set many = names | length > 1 -%}
     {%- set kind = strandline.kind_of(covered.materialization) -%}
@@ -145,7 +145,7 @@
             {%- set schema, dot, identifier = name.rpartition(".") -%}
             {%- set relation = strandline.exactly(schema, identifier) -%}
             {%- for refresh in strandline.complete_refreshes(relation, table.head, "") -%}
-                {#- One that the ledger called complete after the build hides nothing yet. -#}
+                {#- A refresh that the ledger called complete only after the build hides nothing yet. -#}
                 {%- set known = table.floor.get(refresh.source, 0) if table.floor is mapping else table.floor -%}
                 {%- if refresh.generation <= known -%}
                     {%- do table.refreshes.append(refresh) -%}
@@ -160,7 +160,7 @@
 
 
 {% macro row_identity(goal) -%}
-    {#- The columns by which a row of a table is told from its others: its key, of a history the version, too. -#}
+    {#- The columns that identify a row of a table: its key; in a history, also the version. -#}
     {%- set place = ["_cq_batch", "_cq_seq"] + (["_cq_table"] if goal.tables | length > 1 else []) -%}
     {{ return(goal.primary_key + (place if goal.kind.keeps_versions else [])) }}
 {%- endmacro %}

@@ -5,10 +5,9 @@
 
 {% macro spark__duplicates(relation, primary_key, cursor_field) -%}
     {#-
-        A row is compared with the version that came before it at the same key, cursor and
-        generation, in the order of arrival. A value that goes back (A, B, A) is thus a new
-        version, not a redelivery, and a full refresh, which reads everything anew by intent,
-        redelivers nothing.
+        Compares a row with the version that arrived before it with the same key, cursor and
+        generation. So a value that goes back (A, B, A) is a new version, not a redelivery, and a
+        full refresh, which reads everything again on purpose, redelivers nothing.
     -#}
     {%- set keys = [primary_key] if primary_key is string else (primary_key or []) | list -%}
     {%- set identity = [] -%}

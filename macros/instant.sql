@@ -1,7 +1,7 @@
 {% macro cursor_value(text, type) -%}
     {#-
-        A stored cursor, an expression of its text, as a value of its column's type. Instants are stored in
-        UTC without saying so, and a session may be in another zone.
+        A stored cursor as a value of its column's type; `text` is an expression. Timestamps are stored in
+        UTC without a zone, and a session may be in another zone.
     -#}
     {%- if type == "timestamp" -%}
         cast(
@@ -18,7 +18,7 @@
 
 
 {% macro instant(expression, type) -%}
-    {#- A date, a wall clock or a timestamp as an instant; dates and wall clocks are taken for UTC, in any session. -#}
+    {#- A date, a wall-clock time or a timestamp as a timestamp. The first two are read as UTC, in any session. -#}
     {%- if type == "date" -%}
         timestamp_seconds(unix_date({{ expression }}) * 86400L)
     {%- elif type == "timestamp_ntz" -%}
@@ -30,7 +30,7 @@
 
 
 {% macro cursor_text(expression, type) -%}
-    {#- A value of a cursor's column as it would be stored: instants in UTC. -#}
+    {#- A value of a cursor's column in the form in which cursors are stored: timestamps in UTC. -#}
     {%- if type == "timestamp" -%}
         cast(to_utc_timestamp({{ expression }}, current_timezone()) as string)
     {%- else -%}
@@ -41,8 +41,8 @@
 
 {% macro dated_ahead(at, type, tolerance=none) -%}
     {#-
-        The condition on a row of raw to claim to be newer than its sync. Clocks differ by minutes; a date or
-        a wall clock also by a zone that nobody wrote down.
+        The condition that a raw row's cursor is later than its sync. Clocks differ by minutes; a date or
+        a wall-clock time may also be off by its time zone, which is unknown.
     -#}
     {%- set allowed = strandline.text_literal(tolerance or ("5 minutes" if type == "timestamp" else "14 hours")) -%}
     {{ strandline.instant(at, type) }} > _cq_sync_time + interval {{ allowed }}

@@ -2,7 +2,7 @@
     {%- set names = [primary_key] if primary_key is string else (primary_key or []) | list -%}
     {%- if not names -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ " needs a primary_key: the column, or the list of columns, that identify a row. "
+            owner ~ " needs a primary_key: the column or list of columns that identifies a row. "
             ~ "Set primary_key='id' or primary_key=['order_id', 'line_no']. "
             ~ "A table without a key has no latest version: read its raw table instead."
         ) }}
@@ -23,7 +23,7 @@
 
 
 {% macro key_list(primary_key, alias=none) -%}
-    {#- The columns of a key, as a SELECT or a GROUP BY names them. -#}
+    {#- The columns of a key, for a SELECT or a GROUP BY. -#}
     {%- for key in primary_key -%}
         {{ alias ~ "." if alias }}{{ strandline.quoted(key) }}{{ ", " if not loop.last }}
     {%- endfor -%}

@@ -1,7 +1,7 @@
 {% macro keyed_sources() -%}
     {#-
-        The raw tables that the project declares with a key (config.meta.strandline.primary_key) and
-        that exist: [{source, relation, primary_key, cursor_field}].
+        The existing raw tables that the project declares with a key (config.meta.strandline.primary_key):
+        [{source, relation, primary_key, cursor_field}].
     -#}
     {%- set tables = [] -%}
     {%- set present = {} -%}
@@ -29,7 +29,7 @@
 
 
 {% macro tables_in(schema) -%}
-    {#- The names of a schema's tables in lower case; none where there is no such schema. -#}
+    {#- The names of a schema's tables in lower case; an empty list if there is no such schema. -#}
     {%- set within, dot, name = schema.rpartition(".") -%}
     {%- set found = run_query(
         "show schemas" ~ (" in " ~ strandline.quoted_path(within) if within else "") ~ " like " ~ strandline.text_literal(name)

@@ -1,5 +1,5 @@
 {% macro state_relation(schema) -%}
-    {#- State and ledger stand in each raw schema, under the names that the project gives them. -#}
+    {#- Each raw schema has a state table and a ledger, under the names that the project gives them. -#}
     {{ return(strandline.beside(schema, "_cq_state")) }}
 {%- endmacro %}
 
@@ -15,15 +15,15 @@
 
 
 {% macro beside(schema, name) -%}
-    {#- One of the loader's own tables, which stand in each raw schema, by the name that the project gives it. -#}
+    {#- One of the loader's own tables in a raw schema, under the name that the project gives it. -#}
     {{ return(strandline.exactly(schema, strandline.own_source(name).get("identifier") or name)) }}
 {%- endmacro %}
 
 
 {% macro own_source(name) -%}
     {#-
-        A source of this package as the graph has it, {} where a project has disabled it. Its names were
-        rendered with the package's variables; in a test, `var()` sees the variables of the test's own project.
+        A source of this package from the graph, or {} if a project has disabled it. Its names were rendered
+        with the package's variables; in a test, `var()` sees the variables of the test's own project.
     -#}
     {%- if execute -%}
         {%- for node in graph.sources.values()
@@ -36,13 +36,13 @@
 
 
 {% macro raw_schema() -%}
-    {#- The schema that the loader writes to, where a project has one: that of the package's own sources. -#}
+    {#- The schema that the loader writes to, which is that of the package's own sources. -#}
     {{ return(strandline.own_source("_cq_state").get("schema") or "raw") }}
 {%- endmacro %}
 
 
 {% macro exactly(schema, identifier) -%}
-    {#- A relation that is quoted, whatever its name holds; of `catalog.schema`, which dbt takes for a schema, the table. -#}
+    {#- A quoted relation. If the schema is `catalog.schema`, which dbt takes for one name, only the table is quoted. -#}
     {{ return(api.Relation.create(
         schema=schema,
         identifier=identifier,
@@ -62,8 +62,8 @@
 
 {% macro state_of(relation) -%}
     {#-
-        The state table with a raw table's cursor: beside it, or where config.meta.strandline.state_table
-        says. none where the project says that cursors are not kept in the lake.
+        The state table with a raw table's cursor: in the same schema, or the table that
+        config.meta.strandline.state_table names. none if the project says that cursors are not kept in the lake.
     -#}
     {%- set settings = strandline.tested_settings(relation) -%}
     {%- set named = settings.get("state_table") -%}
@@ -79,7 +79,7 @@
 
 
 {% macro state_in_lake() -%}
-    {#- What the variable strandline__state_in_lake says, as the package's own source has it. -#}
+    {#- The variable strandline__state_in_lake, as rendered in the package's own source. -#}
     {%- set said = strandline.own_source("_cq_state").get("config", {}).get("meta", {}).get("strandline", {}) -%}
     {{ return(said.get("state_in_lake", true) | string | lower != "false") }}
 {%- endmacro %}
@@ -87,8 +87,8 @@
 
 {% macro no_state_expected(state) -%}
     {#-
-        Whether a state table may be missing: cursors are kept elsewhere, and the project says so; or
-        nothing was synced yet, neither into its schema nor into any table that the project declares.
+        Whether a state table may be missing: the project says that cursors are kept elsewhere, or nothing
+        was synced yet, neither into its schema nor into any table that the project declares.
     -#}
     {%- if state is string or strandline.exists(state) -%}
         {{ return(false) }}
@@ -102,7 +102,7 @@
 
 
 {% macro missing_state(state) -%}
-    {#- A failing row: where there is no state table, nothing can be said of it. -#}
+    {#- A failing row: without a state table there is nothing to check. -#}
     select
         {{ strandline.text_literal(state.schema ~ "." ~ state.identifier) }} as table_name,
         {{ strandline.text_literal(
@@ -124,7 +124,7 @@
 
 
 {% macro synced_cursor(syncs, table_name) -%}
-    {#- The cursor column that the ledger last names for a table; none where there is no such row. -#}
+    {#- The cursor column in a table's newest ledger row that has one; none if there is no such row. -#}
     {%- set found = run_query(
         "select max_by(cursor_field, started_at) from " ~ syncs
         ~ " as syncs where cursor_field is not null and table_name = " ~ strandline.text_literal(table_name)
@@ -134,7 +134,7 @@
 
 
 {% macro stored_cursor(state, table_name) -%}
-    {#- The cursor column that the newest state of a table names; none where there is none. -#}
+    {#- The cursor column in a table's newest state; none if there is none. -#}
     {%- set found = run_query(
         "select max_by(get_json_object(value, '$.cursor_field'), coalesce(version, 0)) from " ~ state
         ~ " as state where " ~ strandline.state_table_name("key") ~ " = " ~ strandline.text_literal(table_name)
@@ -164,7 +164,7 @@
 
 
 {% macro no_rows(columns) -%}
-    {#- A SELECT of the given (name, type) pairs without rows: what a table holds before it exists. -#}
+    {#- A SELECT without rows for the given (name, type) pairs, in place of a table that does not exist yet. -#}
     {%- set selected = [] -%}
     {%- for name, type in columns -%}
         {%- do selected.append("cast(null as " ~ type ~ ") as " ~ name) -%}

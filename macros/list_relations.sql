@@ -1,9 +1,9 @@
 {% macro spark__list_relations_without_caching(relation) -%}
     {#-
-        dbt-spark lists an Iceberg namespace by a statement that fails, then one DESCRIBE per table,
-        and crashes where the namespace does not exist yet. In an Iceberg catalog SHOW TABLES says it
-        all. Elsewhere dbt-spark's own way is right. In a project that installs this package it takes
-        an entry under `dispatch` (see the README) for dbt to find this macro.
+        dbt-spark lists an Iceberg namespace with a statement that fails, then one DESCRIBE per table,
+        and crashes if the namespace does not exist yet. In an Iceberg catalog, SHOW TABLES is enough;
+        in any other, dbt-spark's own macro is right. In a project that installs this package, dbt
+        finds this macro only through an entry under `dispatch` (see the README).
     -#}
     {%- set schema = relation.schema -%}
     {%- set catalog = "spark.sql.catalog." ~ run_query("select current_catalog()").columns[0].values()[0] -%}
@@ -27,7 +27,7 @@
 
 
 {% macro spark__list_schemas(database) -%}
-    {#- dbt's first statement. In a warehouse that is not where it is looked for, it fails without saying so. -#}
+    {#- dbt's first statement. If the warehouse is not where Spark looks for it, it fails without saying why. -#}
     {%- set catalog = "spark.sql.catalog." ~ run_query("select current_catalog()").columns[0].values()[0] -%}
     {%- if strandline.is_iceberg_catalog(catalog) -%}
         {%- do strandline.check_warehouse(catalog) -%}
@@ -37,7 +37,7 @@
 
 
 {% macro is_iceberg_catalog(setting) -%}
-    {#- By the name of the catalog's setting, `spark.sql.catalog.<name>`. -#}
+    {#- `setting` is the catalog's, `spark.sql.catalog.<name>`. -#}
     {%- set implementation = run_query("set " ~ setting).columns[1].values()[0] -%}
     {{ return(implementation == "org.apache.iceberg.spark.SparkCatalog") }}
 {%- endmacro %}
@@ -45,16 +45,16 @@
 
 {% macro check_warehouse(setting) -%}
     {#-
-        Iceberg writes a catalog's warehouse into the paths of each table's metadata. A relative one
-        would be another folder for each process that is started elsewhere.
+        Iceberg writes a catalog's warehouse into the paths of each table's metadata. A relative path
+        would mean another folder for each process that is started elsewhere.
     -#}
     {%- set warehouse = run_query("set " ~ setting ~ ".warehouse").columns[1].values()[0] -%}
     {%- if modules.re.match("/|[A-Za-z][A-Za-z0-9+.-]*:|<undefined>", warehouse) is none
         and run_query("set " ~ setting ~ ".type").columns[1].values()[0] in ("hadoop", "jdbc") -%}
         {{ exceptions.raise_compiler_error(
-            "profiles.yml: the warehouse " ~ warehouse ~ " (" ~ setting ~ ".warehouse) is a relative path, which tables "
-            ~ "would keep: only processes started in one folder could read them. Write an absolute path or a URL. In a "
-            ~ "project of `loader init`, `loader setup` does."
+            "profiles.yml: the warehouse " ~ warehouse ~ " (" ~ setting ~ ".warehouse) is a relative path, and tables would "
+            ~ "store it: only processes started in the same folder could read them. Write an absolute path or a URL. In a "
+            ~ "project made by `loader init`, `loader setup` does this for you."
         ) }}
     {%- endif -%}
 {%- endmacro %}

@@ -4,7 +4,7 @@
 
 
 {% macro spark__newest_refresh(relation) -%}
-    {#- Whole generations: what a complete full refresh delivered, and what came after it. -#}
+    {#- Whole generations: the one of the newest complete full refresh, and those after it. -#}
     {%- set refreshes = strandline.complete_refreshes(relation, none, "newest_refresh(" ~ relation ~ ")") if execute else [] -%}
     select *
     from {{ relation }} as versions

@@ -4,13 +4,13 @@
 
 
 {% macro text_literal(text) -%}
-    {#- Spark reads backslash escapes in string literals: a lone quote or backslash would end or change it. -#}
+    {#- Spark reads backslash escapes in string literals: an unescaped quote or backslash would end or change one. -#}
     {{- "'" ~ (text | string | replace("\\", "\\\\") | replace("'", "\\'")) ~ "'" -}}
 {%- endmacro %}
 
 
 {% macro quoted_path(name) -%}
-    {#- A namespace of several parts, each quoted: dbt-spark knows no catalogs, so `catalog.schema` is a schema to it. -#}
+    {#- A namespace with each part quoted: dbt-spark knows no catalogs and takes `catalog.schema` for a schema. -#}
     {%- set parts = [] -%}
     {%- for part in name.split(".") -%}
         {%- do parts.append(strandline.quoted(part)) -%}
@@ -20,7 +20,7 @@
 
 
 {% macro name_of(relation) -%}
-    {#- How watermarks and messages name a table, `schema.table`; another catalog's with the catalog before it. -#}
+    {#- A table's name for watermarks and messages: `schema.table`; in another catalog, `catalog.schema.table`. -#}
     {%- set schema = relation.schema -%}
     {%- if "." in schema -%}
         {%- set catalog = run_query("select current_catalog()").columns[0].values()[0] ~ "." -%}

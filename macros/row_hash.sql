@@ -1,9 +1,9 @@
 {% macro row_hash(raw) -%}
     {#-
         The loader's hash of a row, from the columns of raw; Python's twin is loader/rows/row_hash.py. A column is
-        hashed with its name, a null one not at all, and widths are levelled: so columns that came later,
-        were dropped or widened leave a row's hash as it was. A variant column counts under the name of the
-        one whose values it keeps.
+        hashed with its name, a null is skipped, and types are cast so that their width does not count. So a row's
+        hash stays the same when columns are added, dropped or widened. A variant column is hashed under the name
+        of the column whose values it keeps.
     -#}
     {%- set own = ["_cq_source_name", "_cq_sync_time", "_cq_batch", "_cq_seq", "_cq_row_hash", "_cq_deleted", "_cq_generation"] -%}
     {%- set variants, scales = strandline.told_of_source(raw) -%}
@@ -12,15 +12,15 @@
         {%- set name = column.name | lower -%}
         {%- if "<" in column.dtype -%}
             {{ exceptions.raise_compiler_error(
-                strandline.test_on(raw) ~ ": the column " ~ column.name ~ " is nested (" ~ column.dtype[:60] ~ "), and the "
-                ~ "hash of such a row is not computed in SQL. Remove the test from this table: `loader reconcile` compares "
+                strandline.test_on(raw) ~ ": the column " ~ column.name ~ " is nested (" ~ column.dtype[:60] ~ "), and SQL "
+                ~ "cannot compute the hash of such a row. Remove the test from this table: `loader reconcile` compares "
                 ~ "its rows with the source."
             ) }}
         {%- endif -%}
         {%- for type in scales.get(name, []) if type != strandline.scale_of(column.dtype) -%}
             {{ exceptions.raise_compiler_error(
                 strandline.test_on(raw) ~ ": the source has another scale in " ~ column.name ~ " than raw (" ~ column.dtype
-                ~ "), so the hash of its rows is not computed in SQL. Remove the test from this table."
+                ~ "), so SQL cannot compute the hash of its rows. Remove the test from this table."
             ) }}
         {%- endfor -%}
         {%- do columns.append({
@@ -49,8 +49,8 @@
 
 {% macro told_of_source(raw) -%}
     {#-
-        What a raw table's properties tell of its sources: the variant columns, and what each plain column's
-        numbers have after the point, both by names in lower case.
+        What a raw table's properties say about its sources: the variant columns, and the scale of each plain
+        column, both with names in lower case.
     -#}
     {%- set variants = [] -%}
     {%- set scales = {} -%}
@@ -63,7 +63,7 @@
             {%- do scales.setdefault(column.name | lower, []).append(strandline.scale_of(column.type)) -%}
         {%- endfor -%}
     {%- endfor -%}
-    {#- The values of a column with variants went where their type has room: none is held in a wider scale. -#}
+    {#- Each value of a column with variants went to a column whose type has room, so none is stored with a wider scale. -#}
     {%- for name in variants -%}
         {%- do scales.pop(name.rpartition("__")[0], none) -%}
     {%- endfor -%}
@@ -72,7 +72,7 @@
 
 
 {% macro scale_of(type) -%}
-    {#- The digits after the point of a decimal type; none of any other. -#}
+    {#- The scale of a decimal type; none for any other type. -#}
     {%- set decimal = modules.re.match("^decimal\\([0-9]+, *([0-9]+)\\)$", type) -%}
     {{ return(decimal.group(1) if decimal else none) }}
 {%- endmacro %}

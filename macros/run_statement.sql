@@ -1,5 +1,5 @@
 {% macro run_statement(sql) -%}
-    {#- For what returns no rows: over Thrift there is nothing that run_query() could fetch. -#}
+    {#- For statements that return no rows: over Thrift, run_query() would have nothing to fetch. -#}
     {%- call statement("strandline_statement", fetch_result=false, auto_begin=false) -%}
         {{ sql }}
     {%- endcall -%}

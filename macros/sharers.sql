@@ -1,25 +1,25 @@
 {% macro sharers(relation) -%}
-    {#- The sources that share a raw table (`shared: true`), as the loader wrote it down; none of any other table. -#}
-    {#- --empty and --sample would render a SELECT, which has no properties. -#}
+    {#- The sources that share a raw table (`shared: true`), as the loader recorded them; [] for any other table. -#}
+    {#- By name: --empty and --sample would render a relation as a SELECT, which has no properties. -#}
     {%- set name = relation if relation is string else strandline.full_name(relation) -%}
     {{ return(fromjson(strandline.table_properties(name).get("strandline.sources", "{}")) | list | sort) }}
 {%- endmacro %}
 
 
 {% macro check_shared_key(relation, primary_key, owner) -%}
-    {#- Cursors and generations of a shared table are each source's own: rows of two are no versions of each other. -#}
+    {#- Each source of a shared table has its own cursors and generations: rows of two are never versions of one row. -#}
     {%- set sources = strandline.sharers(relation) -%}
     {%- if sources and "_cq_source_name" not in primary_key | map("lower") | list -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": " ~ relation ~ " is shared by the sources " ~ sources | join(", ") ~ ", so a row is identified by its "
-            ~ "source and its key. Set primary_key=['_cq_source_name', '" ~ primary_key | join("', '") ~ "']."
+            owner ~ ": " ~ relation ~ " is shared by the sources " ~ sources | join(", ") ~ ", so its source and its key "
+            ~ "together identify a row. Set primary_key=['_cq_source_name', '" ~ primary_key | join("', '") ~ "']."
         ) }}
     {%- endif -%}
 {%- endmacro %}
 
 
 {% macro refresh_floor(refreshes) -%}
-    {#- The generation of the newest complete full refresh; of a shared table {source: generation}. -#}
+    {#- The generation of the newest complete full refresh; {source: generation} for a shared table. -#}
     {%- set floors = {} -%}
     {%- for refresh in refreshes -%}
         {%- do floors.update({refresh.get("source") or "": refresh.generation}) -%}
@@ -29,7 +29,7 @@
 
 
 {% macro shown_from(floor) -%}
-    {#- The condition on a version to be of a generation that no complete full refresh has overruled. -#}
+    {#- The condition that no complete full refresh has overruled a version's generation. -#}
     {%- if floor is mapping -%}
         _cq_generation >= case _cq_source_name
         {%- for source, generation in floor | dictsort %} when {{ strandline.text_literal(source) }} then {{ generation }}
@@ -41,7 +41,7 @@
 
 
 {% macro shown_of(tables) -%}
-    {#- The same for what a model reads; none where nothing is overruled. -#}
+    {#- The same condition for all tables that a model reads; none if nothing is overruled. -#}
     {%- if tables | map(attribute="floor") | reject("none") | list | length == 0 -%}
         {{ return(none) }}
     {%- endif -%}

@@ -1,6 +1,6 @@
 {% macro testing() -%}
     {#-
-        Whether a test has rows to judge: not while dbt parses, nor under --empty, nor where dbt only compiles
+        Whether a test has rows to check: not while dbt parses, not under --empty, and not if dbt only compiles
         and a table is not built yet.
     -#}
     {%- if execute -%}
@@ -17,13 +17,13 @@
 
 
 {% macro compiles_only() -%}
-    {#- `dbt compile` and `dbt docs generate` ask for SQL, also of what was never built. -#}
+    {#- `dbt compile` and `dbt docs generate` need the SQL even for tables that were never built. -#}
     {{ return(flags.WHICH in ("compile", "generate")) }}
 {%- endmacro %}
 
 
 {% macro own_nodes() -%}
-    {#- The nodes that the test which is being rendered is attached to and reads; none outside of a test. -#}
+    {#- The nodes that the current test is attached to and reads; [] outside a test. -#}
     {%- set own = [] -%}
     {%- if model is defined and model.resource_type == "test" -%}
         {%- for id in [model.attached_node] + model.depends_on.nodes if id in graph.nodes or id in graph.sources -%}
@@ -36,9 +36,9 @@
 
 {% macro tested_node(relation) -%}
     {#-
-        What the graph knows of a relation, {} where nothing. By its name a tested one is not found under
-        --defer, which renders another schema, nor behind a `where`, which renders a subquery: there the
-        test's own node says what it is attached to.
+        A relation's node in the graph, or {} if there is none. A tested relation cannot be found by name under
+        --defer, which renders another schema, or with a `where`, which renders a subquery. Then the test's own
+        node says what it is attached to.
     -#}
     {%- set own = strandline.own_nodes() -%}
     {%- if relation is not string -%}
@@ -53,8 +53,8 @@
 
 {% macro tested_settings(relation) -%}
     {#-
-        What the project says of a relation: config.meta.strandline, with {primary_key, cursor_field} of a
-        model's config. Tests fall back on it for arguments that were not given.
+        What the project says about a relation: config.meta.strandline, and primary_key and cursor_field from
+        a model's config. Tests fall back on it for missing arguments.
     -#}
     {%- set settings = {} -%}
     {%- if execute -%}
@@ -70,7 +70,7 @@
 
 
 {% macro tested_relation(relation) -%}
-    {#- The table that is tested, also where a `where` made a subquery of it; an error where there is none. -#}
+    {#- The tested table, even if a `where` made a subquery of it; an error if it does not exist. -#}
     {%- if not execute -%}
         {{ return(relation) }}
     {%- endif -%}
@@ -92,11 +92,11 @@
 
 
 {% macro tested_table(relation, test) -%}
-    {#- For tests that judge a table with its state, its ledger and its commits: a part of it proves nothing. -#}
+    {#- For tests that compare a table with its state, ledger and commits: a part of its rows proves nothing. -#}
     {%- if execute and relation is string -%}
         {{ exceptions.raise_compiler_error(
-            strandline.test_on(relation) ~ " judges the whole table, by its batches, so it cannot take a `where`. Remove "
-            ~ "`where` from its config; a known incident is acknowledged in config.meta.strandline.acknowledged."
+            strandline.test_on(relation) ~ " judges the whole table, batch by batch, so it cannot take a `where`. Remove "
+            ~ "`where` from its config; acknowledge a known incident in config.meta.strandline.acknowledged."
         ) }}
     {%- endif -%}
     {{ return(strandline.tested_relation(relation)) }}
@@ -105,8 +105,8 @@
 
 {% macro tested_rows(relation, row_condition=none) -%}
     {#-
-        The rows that a test looks at, ready for an alias: those of dbt's `where`, which comes as a subquery
-        with an alias of its own, and of the condition.
+        The rows that a test reads, ready for an alias: those that pass the condition and dbt's `where`, which
+        comes as a subquery with an alias of its own.
     -#}
     {%- if not execute -%}
         {{ return(relation) }}
@@ -124,7 +124,7 @@
 
 
 {% macro test_on(relation) -%}
-    {#- How messages name a test and its table. -#}
+    {#- The name of a test and its table for messages. -#}
     {%- set test = model.test_metadata.name if model is defined and model.resource_type == "test" and model.test_metadata
         else "of strandline" -%}
     {%- set node = strandline.tested_node(relation) if relation is string else {} -%}
@@ -147,7 +147,7 @@
 
 
 {% macro tested_optional_key(relation, primary_key) -%}
-    {#- For tests that take whole rows where there is no key. -#}
+    {#- For tests that compare whole rows if there is no key. -#}
     {%- set given = primary_key or strandline.tested_settings(relation).get("primary_key") -%}
     {%- set keys = [given] if given is string else (given or []) | list -%}
     {%- do strandline.check_tested(relation, keys, "primary_key", primary_key) -%}
@@ -164,7 +164,7 @@
 
 {% macro check_tested(relation, names, role, given) -%}
     {#-
-        Refuses a test that names a column which is not there: Spark would answer with its whole plan.
+        Refuses a test that names a missing column, for which Spark would print its whole plan.
     -#}
     {%- if not execute or not names or model is not defined or model.resource_type != "test" -%}
         {{ return(none) }}
@@ -189,7 +189,7 @@
 
 
 {% macro tested_order(relation, cursor_field, test) -%}
-    {#- The cursor column, for tests that have nothing to ask without one. -#}
+    {#- The cursor column, for tests that have nothing to check without one. -#}
     {%- if not execute -%}
         {{ return("cursor_field") }}
     {%- endif -%}
@@ -213,7 +213,7 @@
             {{ exceptions.raise_compiler_error(
                 strandline.test_on(relation) ~ ": the cursor " ~ cursor ~ " is "
                 ~ ("of type " ~ type if type else "not among its columns")
-                ~ ". It asks about dates and timestamps: remove the test, or name a column that is one."
+                ~ ". The test needs a date or a timestamp: name such a column, or remove the test."
             ) }}
         {%- endif -%}
     {%- endif -%}
@@ -222,7 +222,7 @@
 
 
 {% macro tested_source(snapshot, raw, test) -%}
-    {#- The raw table of a snapshot: the one that is named, else the only source its model reads. -#}
+    {#- The raw table of a snapshot: the one that is named, otherwise the only source that its model reads. -#}
     {%- if raw is not none -%}
         {{ return(raw) }}
     {%- endif -%}
@@ -251,9 +251,9 @@
 
 {% macro pinned(relation) -%}
     {#-
-        The relation as it is now, in every statement from here on. The loader publishes data, then
-        state, then ledger: a test that fixes the later before it reads the earlier never takes a
-        sync that runs meanwhile for a gap.
+        The relation as it is now, for every later statement. The loader publishes data, then state,
+        then ledger: a test that pins the later table before it reads the earlier one never mistakes
+        a running sync for a gap.
     -#}
     {%- set snapshot = strandline.current_snapshot(relation) -%}
     {{ return(relation ~ (" version as of " ~ snapshot if snapshot else "")) }}

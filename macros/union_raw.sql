@@ -6,9 +6,9 @@
 {% macro spark__union_raw(relations) -%}
     {#-
         The versions of several raw tables, with `_cq_table` to tell them apart; a column that one
-        of them lacks is null there. Of a key in two of them the table that is listed later counts. The
-        comments tell the materializations which tables these are, in their order: the columns between them are
-        raw's, and no change of the SQL.
+        of them lacks is null there. If two of them hold a key, the table listed later wins. The SQL comments
+        tell the materializations which tables these are, in order; new columns between the comments come from
+        raw and do not count as a change of the model's SQL.
     -#}
     {%- set columns = {} -%}
     {%- set present = [] -%}
@@ -40,7 +40,7 @@
 
 
 {% macro union_names(text) -%}
-    {#- The tables that union_raw() lists in a statement, in their order. -#}
+    {#- The tables that union_raw() lists in a statement, in that order. -#}
     {%- set names = [] -%}
     {%- for listed in modules.re.findall("/\\* union_raw (hex:[0-9a-f]+) \\*/", text) -%}
         {%- for name in fromjson(strandline.unveiled(listed)) if name not in names -%}
@@ -52,7 +52,7 @@
 
 
 {% macro without_unions(text) -%}
-    {#- A statement without what union_raw() wrote of columns. -#}
+    {#- A statement without the column lists that union_raw() wrote into it. -#}
     {{ return(modules.re.sub(
         "(/\\* union_raw hex:[0-9a-f]+ \\*/).*?/\\* end of union_raw \\*/", "\\1", text, flags=modules.re.DOTALL
     )) }}

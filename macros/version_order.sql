@@ -5,11 +5,11 @@
 
 {% macro spark__version_order(cursor_field, alias, tables) -%}
     {#-
-        The one place where the order of a key's versions is written. A struct compares field by
-        field with null lowest, so it is total: no two versions of a key are equal, and a null
-        cursor neither wins nor makes max_by() return null as a scalar order would. Generations and
-        batches are numbered by each raw table for itself: of several, the later in `tables` (names, as in
-        `_cq_table`) overrules.
+        The only place in SQL that defines the order of a key's versions. A struct compares field by
+        field with null lowest, so the order is total: no two versions of a key are equal, and a null
+        cursor neither wins nor makes max_by() return null, as it would in a scalar order. Each raw table
+        numbers its own generations and batches: of several tables, the later one in `tables` (names, as in
+        `_cq_table`) overrules the earlier ones.
     -#}
     {%- set prefix = alias ~ "." if alias else "" -%}
     {%- set fields = [] -%}

@@ -1,5 +1,5 @@
 {% macro head_batch(relation) -%}
-    {#- Iceberg answers an unfiltered max() from its metadata; none where there is no row. -#}
+    {#- Iceberg answers an unfiltered max() from its metadata; none if there are no rows. -#}
     {%- set batch = run_query("select max(_cq_batch) from " ~ relation ~ " as versions").columns[0].values()[0] -%}
     {{ return(batch | int if batch is not none else none) }}
 {%- endmacro %}
@@ -18,11 +18,12 @@
         What a table of a deduped_ materialization covers: {batches, said, exact, generation_floor,
         snapshot_id, primary_key, cursor_field, row_filter, raw, raw_ids, others, definition, select, columns,
         materialization}.
-        `batches` ({raw table: newest batch}) is believed while the table's content is the one that it was
-        written for (`exact`). After a crash between merge and property, a rollback or a foreign write, or
-        where a column of then is gone (which makes no snapshot), its place is taken by the newest batches among the table's own rows, which say what was applied at most,
-        and build_plan() trusts the content no longer. `said` is the property's all the same, for proofs: a table
-        that lost rows does not say so itself. none: not a table of ours.
+        `batches` ({raw table: newest batch}) is trusted as long as the table's content is the one that it was
+        written for (`exact`). It is not after a crash between the merge and the property, a rollback or a
+        foreign write, or if a column has been dropped since (which makes no Iceberg snapshot). Then `batches`
+        holds the newest batches in the table's own rows, the most that those show as applied, and
+        build_plan() no longer trusts the content. `said` still has the property's batches, for proofs: a table
+        that lost rows does not show it. Returns none for a table that no deduped_ materialization built.
     -#}
     {%- set properties = strandline.table_properties(relation) -%}
     {%- if "strandline.watermark" not in properties -%}
@@ -31,7 +32,7 @@
     {%- set stored = fromjson(properties["strandline.watermark"]) -%}
     {%- set snapshot = strandline.current_snapshot(relation) -%}
     {%- if "batches" not in stored -%}
-        {#- Written by a version that knew one raw table only. -#}
+        {#- Written by a version of this package that knew only one raw table. -#}
         {%- do stored.update({"batches": {(stored.get("raw") or [""])[0]: stored["batch"]}}) -%}
     {%- endif -%}
     {%- do stored.update({
@@ -52,8 +53,8 @@
 
 {% macro same_content(relation, before, now) -%}
     {#-
-        Whether nothing but rewrites of files lies between two snapshots of a table: Iceberg calls them
-        `replace`. Any other commit may have changed what the table says.
+        Whether only rewrites of files, which Iceberg calls `replace`, lie between two Iceberg snapshots of a
+        table. Any other commit may have changed its rows.
     -#}
     {%- if before == now -%}
         {{ return(true) }}
@@ -82,7 +83,7 @@
 
 
 {% macro own_batches(relation, names) -%}
-    {#- The newest batch of each raw table among a table's own rows; 0 where they do not tell. -#}
+    {#- The newest batch of each raw table in a table's own rows; 0 if the rows do not say. -#}
     {%- set batches = {} -%}
     {%- for name in names -%}
         {%- do batches.update({name: 0}) -%}

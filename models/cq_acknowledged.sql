@@ -1,4 +1,4 @@
-{#- What config.meta.strandline.acknowledged says, in the project's sources and models. -#}
+{#- The entries of config.meta.strandline.acknowledged in the project's sources and models. -#}
 {%- set nodes = graph.sources.values() | list + graph.nodes.values() | list if execute else [] -%}
 {%- set rows = [] -%}
 {%- for node in nodes | sort(attribute="unique_id") -%}

@@ -1,6 +1,5 @@
-{#- The raw tables are found in the project's sources at run time: whoever declares one need not
-    name it here again. That leaves no edge in the graph; the tables are written by the loader
-    before dbt begins. -#}
+{#- Finds the raw tables in the project's sources at run time, so that nobody has to list them here
+    again. That leaves no edge in the graph, but the loader writes the tables before dbt begins. -#}
 {%- set tables = strandline.keyed_sources() if execute and not flags.EMPTY else [] -%}
 {%- if tables %}
 {%- for table in tables %}

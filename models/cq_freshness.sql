@@ -16,7 +16,7 @@ successes as (
             struct(
                 cursor_field,
                 cursor_high as cursor,
-                -- a number or a text marks a place, not a time: there is no telling how far behind it is
+                -- a number or a string is not a time: it does not say how far behind the cursor is
                 if(
                     cursor_type in ('date', 'timestamp', 'timestamptz'),
                     {{ strandline.cursor_value("cursor_high", "timestamp") }},

@@ -1,7 +1,7 @@
 {%- do strandline.check_dispatch() -%}
 {%- set state = source("strandline", "_cq_state") -%}
 {%- if execute and (flags.EMPTY or not strandline.exists(state)) -%}
-    {#- Nothing was synced yet, or --empty: an empty table, so that what reads this model can be built. -#}
+    {#- Nothing was synced yet, or --empty: an empty table, so that models that read this one can be built. -#}
     {%- set state = "(" ~ strandline.no_state() ~ ")" -%}
 {%- endif -%}
 with state as (

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import hypothesis
 import pytest
 
 from tests.crash.workers import Workers
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# A deadline for each example would judge how busy the machine is.
+hypothesis.settings.register_profile("suite", deadline=None)
+hypothesis.settings.load_profile("suite")
 
 # The machine, the session (UTC) and the databases are in four different zones, so a time that is
 # taken for another zone's shows. Set before anything starts a JVM.

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     "--history",
     multiple=True,
     metavar="PATTERN",
-    help="Tables that get a history model too; repeatable. Once asked for, it stays.",
+    help="Also write a history model for these tables; repeatable. Later runs keep it.",
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    help="The folder to write; by default `strandline` among the models of the dbt project "
-    "beside the spec.",
+    help="The folder to write to; default: the one with a `codegen.json`, else `strandline` in "
+    "the models of the dbt project next to the spec.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would change, write nothing.")
 @click.pass_obj
@@ -45,7 +45,7 @@ def codegen(
 ) -> None:
     """Writes dbt sources with tests, and a snapshot model for each table with a key.
 
-    Run again, it adds what is new and updates what nobody touched: edits stay.
+    Later runs add what is new and update what nobody has edited: your edits stay.
     """
     from loader.cli.settings import opened
     from loader.codegen.dbt_project import DbtProject
@@ -59,7 +59,7 @@ def codegen(
     memory_file = project.output / FILE
     remembered = read(memory_file)
     memory = Memory.from_json(remembered, str(memory_file))
-    for name in (SOURCES, MODELS):  # what is broken is told before Spark takes its seconds
+    for name in (SOURCES, MODELS):  # reports broken files before Spark starts, which takes seconds
         YamlText(read(project.output / name) or "", str(project.output / name))
     with opened(settings, spec) as pipeline:
         from loader.codegen.described import described
@@ -67,7 +67,7 @@ def codegen(
         found = list(described(pipeline, select))
     tables = [one for one in found if not isinstance(one, LoaderError)]
     errors = [one for one in found if isinstance(one, LoaderError)]
-    if not errors:  # else it may be of what could not be looked at
+    if not errors:  # otherwise a pattern may be meant for a table that could not be read
         _all_match(history, tables)
     folder = Folder(
         lambda name: read(project.output / name),
@@ -103,7 +103,7 @@ def codegen(
 
 
 def _all_match(history: Sequence[str], tables: Sequence[Table]) -> None:
-    """Refuses a pattern that chooses no table, as `--select` does."""
+    """Refuses a pattern that matches no table, as `--select` does."""
     from loader.codegen.generate import matches
 
     known = [table.selectable for table in tables]
@@ -119,7 +119,7 @@ def _all_match(history: Sequence[str], tables: Sequence[Table]) -> None:
 
 
 def _show_changes(output: Output, files: Sequence[File], shown: Callable[[str], str]) -> None:
-    """The files' changes, as a patch would have them."""
+    """Shows the files' changes as unified diffs."""
     for file in files:
         if file.text is None or file.text == file.before:
             continue

@@ -1,4 +1,4 @@
-"""The command line: thin, each command a few lines over what does the work."""
+"""The command line: each command is a thin layer over the module that does the work."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import click
 from loader import __version__
 from loader.cli.codegen import codegen
 from loader.cli.compact import compact
-from loader.cli.output import Output, Progress
+from loader.cli.output import Output
 from loader.cli.reconcile import reconcile
-from loader.cli.settings import Settings, opened, stopping
+from loader.cli.run import run
+from loader.cli.settings import Settings, opened
 from loader.cli.state import state
 from loader.errors import LoaderError
 
@@ -47,7 +48,7 @@ class _Commands(click.Group):
 
 
 def _readable(error: Exception) -> LoaderError:
-    """The error as people should read it; its cause is kept for `--debug`."""
+    """Returns the error as people should read it; its cause is kept for `--debug`."""
     if isinstance(error, LoaderError):
         return error
     from loader.runtime.failures import clear
@@ -72,13 +73,13 @@ def _readable(error: Exception) -> LoaderError:
     "form",
     type=click.Choice(["text", "json"]),
     default="text",
-    help="Lines for people, or one JSON object a line.",
+    help="Text for people, or one JSON object per line.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Nothing but errors.")
-@click.option("--debug", is_flag=True, help="Stack traces, and Spark's own log.")
+@click.option("-q", "--quiet", is_flag=True, help="Show errors only.")
+@click.option("--debug", is_flag=True, help="Show stack traces and Spark's own log.")
 @click.pass_context
 def main(ctx: click.Context, config: Path, form: str, quiet: bool, debug: bool) -> None:
-    """Appends what changed in databases and files to a lakehouse, and remembers where it was."""
+    """Appends changes from databases and files to a lakehouse, and remembers how far it got."""
     ctx.obj = Settings(config, form, quiet, debug, Output(form, quiet, debug=debug))
 
 
@@ -100,7 +101,7 @@ def init(settings: Settings) -> None:
 )
 @click.pass_obj
 def setup(settings: Settings, drivers: tuple[str, ...], archive: bool) -> None:
-    """Prepares the embedded Spark: Iceberg, Java where there is none, JDBC DRIVERS by name."""
+    """Prepares the embedded Spark: Iceberg, Java if there is none, JDBC DRIVERS by name."""
     from loader.runtime.setup import prepare
 
     def report(line: str) -> None:
@@ -119,7 +120,7 @@ def setup(settings: Settings, drivers: tuple[str, ...], archive: bool) -> None:
 @click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
 @click.pass_obj
 def check(settings: Settings, select: tuple[str, ...]) -> None:
-    """Tells what is wrong with the spec, the connections and the cursors, and how to mend it."""
+    """Checks the spec, the connections and the cursors, and says how to fix what is wrong."""
     from loader.sync.check import checked
 
     with opened(settings) as pipeline:
@@ -147,10 +148,10 @@ def check(settings: Settings, select: tuple[str, ...]) -> None:
 
 @main.command()
 @click.argument("sources", nargs=-1)
-@click.option("--columns", is_flag=True, help="Columns and their types too.")
+@click.option("--columns", is_flag=True, help="Also list columns and their types.")
 @click.pass_obj
 def discover(settings: Settings, sources: tuple[str, ...], columns: bool) -> None:
-    """Lists what SOURCES have (all by default): tables, keys, cursor candidates."""
+    """Lists the tables, keys and cursor candidates of SOURCES (default: all)."""
     from loader.sync.check import discovered
 
     spec = settings.spec()
@@ -177,65 +178,16 @@ def discover(settings: Settings, sources: tuple[str, ...], columns: bool) -> Non
 
 
 @main.command()
-@click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
-@click.option("--full-refresh", is_flag=True, help="Read everything again, in a new generation.")
-@click.option("--concurrency", type=click.IntRange(1), help="Tables synced at once.")
-@click.option("--dry-run", is_flag=True, help="Show what would be read, write nothing.")
-@click.option("--accept-key-change", is_flag=True, help="Widen keys and cursors as the source did.")
-@click.option("--from", "low", help="Read again from this cursor on, without moving the cursor.")
-@click.option("--to", "high", help="Where that ends, inclusive; default: the stored cursor.")
-@click.option("--chunk", help="How much of it one batch covers: '1 day', or 10000 for numbers.")
-@click.pass_obj
-def run(
-    settings: Settings,
-    select: tuple[str, ...],
-    full_refresh: bool,
-    concurrency: int | None,
-    dry_run: bool,
-    accept_key_change: bool,
-    low: str | None,
-    high: str | None,
-    chunk: str | None,
-) -> None:
-    """Appends what changed since the last cursor, one batch a table, and records the cursor."""
-    if low is None and (high or chunk):
-        raise click.UsageError("--to and --chunk belong to a backfill: say where with --from.")
-    if low is not None and (full_refresh or dry_run):
-        raise click.UsageError("--from reads a range again: remove --full-refresh and --dry-run.")
-    from loader.cli import report
-    from loader.runtime.spark import rows_written
-    from loader.sync.backfill import Backfill
-    from loader.sync.drill import drill
-    from loader.sync.protocol import sync_table
-    from loader.sync.watch import Watch
-
-    output = settings.output
-    with opened(settings) as pipeline:
-        pipeline.accepts_key_change = accept_key_change
-        if dry_run:
-            sys.exit(report.previewed(output, pipeline.preview(select, full_refresh)))
-        progress = Progress(output, lambda table: rows_written(pipeline.spark, table))
-        watch = Watch(progress, drill(os.environ, pipeline.spark))
-        with progress, stopping(watch.stopped.set, pipeline.spark):
-            outcomes = []
-            work = Backfill(low, high, chunk) if low is not None else sync_table
-            for outcome in pipeline.run(watch, select, full_refresh, concurrency, work):
-                progress.done(outcome.table, report.ended(outcome))
-                outcomes.append(outcome)
-        sys.exit(report.finished(output, outcomes))
-
-
-@main.command()
 @click.pass_obj
 def status(settings: Settings) -> None:
-    """Shows per table its cursor, last batch, rows, age and last error."""
+    """Shows each table's cursor, last batch, rows, age and last error."""
     from loader.cli import report
 
     with opened(settings) as pipeline:
         report.status(settings.output, pipeline)
 
 
-for command in (codegen, state, compact, reconcile):
+for command in (run, codegen, state, compact, reconcile):
     main.add_command(command)
 
 if __name__ == "__main__":

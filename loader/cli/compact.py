@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from loader.sync.pipeline import Pipeline
 
 VERSIONS = 10
-"""How many versions of a cursor stay, and how many comparisons of a bucket."""
+"""How many versions of each cursor, and comparisons of each bucket, to keep."""
 
 
 @click.command()
@@ -35,7 +35,7 @@ VERSIONS = 10
     "--keep-days",
     type=click.IntRange(1),
     metavar="N",
-    help="Remove superseded versions that came more than N days ago.",
+    help="Remove superseded versions that arrived more than N days ago.",
 )
 @click.option(
     "--expire-days",
@@ -43,10 +43,10 @@ VERSIONS = 10
     default=5,
     show_default=True,
     metavar="N",
-    help="Drop Iceberg snapshots older than N days, which frees the disk. With 0, queries that "
-    "run meanwhile may fail.",
+    help="Drop Iceberg snapshots older than N days, which frees disk space. With 0, running "
+    "queries may fail.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would go, change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be removed, change nothing.")
 @click.pass_obj
 def compact(
     settings: Settings,
@@ -56,12 +56,12 @@ def compact(
     expire_days: int,
     dry_run: bool,
 ) -> None:
-    """Frees what raw tables, state and ledger no longer need, beside running loaders.
+    """Frees what raw tables, state and ledger no longer need; loaders may run at the same time.
 
-    By itself it changes no row: it puts small files together and drops old snapshots, old versions
-    of cursors, and files that killed runs left. --keep-versions and --keep-days also remove
-    versions of rows; together they keep what either keeps. Snapshots, histories and redelivery
-    checks say the same after it.
+    By default it removes no rows: it merges small files and drops old Iceberg snapshots, old
+    versions of cursors, and files that killed runs left behind. --keep-versions and --keep-days
+    also remove versions of rows; with both, a version stays if either keeps it. Snapshot tables,
+    histories and redelivery checks give the same results afterwards.
     """
     from loader.cli.settings import opened
     from loader.lake.ledger import now
@@ -86,7 +86,7 @@ def compact(
             raise SpecError(
                 "there is no such raw table" if select else "there is no raw table yet",
                 where="loader compact",
-                remedy="`loader run` makes them",
+                remedy="`loader run` creates them",
             )
         _report(output, done, upkeep)
         if failed:
@@ -99,7 +99,7 @@ def _report(output: Output, done: Sequence[Compacted], upkeep: Upkeep) -> None:
         kind = "preview" if upkeep.dry_run else "compacted"
         output.table(kind, tuple(lines[0]), [tuple(line.values()) for line in lines])
     if upkeep.keep is None:
-        output.say("No version of a row was removed: --keep-versions or --keep-days does.")
+        output.say("No row versions were removed: that takes --keep-versions or --keep-days.")
 
 
 def _freed(one: Compacted) -> dict[str, object]:
@@ -138,7 +138,7 @@ def _compacted(
     yield from errors
     tables, damaged = _chosen(pipeline, select, known)
     yield from damaged.values()
-    # What is known to be raw is nobody's snapshot, so it need not be readable to say so.
+    # A table known to be raw is nobody's snapshot, even if it cannot be read.
     known_raw = {
         f"{pipeline.stores(pipeline.spec.source(source)).lake.schema}.{table}".lower()
         for source, table in known
@@ -152,7 +152,7 @@ def _compacted(
 
         def readers() -> list[Dependent]:
             nonlocal listed
-            # Tables take their time, and models are built meanwhile: only a dry run asks once.
+            # Compaction takes time and models may be built in it: only a dry run lists once.
             if listed is None or not upkeep.dry_run:
                 try:
                     listed = dependents(lake, known_raw)
@@ -197,7 +197,7 @@ def _compacted(
 def _known(
     pipeline: Pipeline, select: Sequence[str]
 ) -> tuple[dict[tuple[str, str], Raw], list[LoaderError]]:
-    """The tables of the spec by source and name in the lake, with their keys; and what is wrong."""
+    """Returns the spec's tables, with their keys, by source and lake table; and the errors."""
     from loader.maintenance.compaction import Raw
 
     found, errors = {}, []
@@ -213,7 +213,7 @@ def _known(
 def _chosen(
     pipeline: Pipeline, select: Sequence[str], known: dict[tuple[str, str], Raw]
 ) -> tuple[list[tuple[Lake, Raw]], dict[str, LoaderError]]:
-    """The raw tables of the spec's sources, each once; and what cannot be read."""
+    """Returns the raw tables of the spec's sources, each once; and errors for unreadable ones."""
     from loader.maintenance.compaction import Raw
     from loader.sync.sharing import is_of
 
@@ -240,7 +240,7 @@ def _chosen(
 
 
 def _shared_tables(pipeline: Pipeline) -> list[tuple[Lake, str, str]]:
-    """The tables that the loader keeps of its own work, each once, and how runs ask for rows."""
+    """Returns the loader's own tables, each once, with the sort order for how runs read them."""
     from loader.lake.ledger import TABLE as LEDGER
     from loader.reconcile.reconciled import TABLE as RECONCILED
     from loader.state.lake_table import LakeState

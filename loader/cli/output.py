@@ -1,4 +1,4 @@
-"""What people and machines see: rich for people, one JSON object a line for machines."""
+"""The commands' output: rich text for people, one JSON object per line for machines."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from rich.text import Text
 from loader.errors import LoaderError
 
 _WIDE = 10_000
-# What a terminal obeys instead of showing, and what turns the direction of writing. A source
-# chooses its names and error texts, so they are shown, and obeyed nowhere.
+# Control characters, which a terminal obeys instead of showing, and those that change the
+# direction of writing. A source chooses its names and error texts, so these are escaped.
 _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _OWN_LINE = re.compile(r"\n(?!- )")  # several problems in one error are a list
 
@@ -30,9 +30,9 @@ class Output:
 
     Args:
         form: ``text`` or ``json``.
-        quiet: nothing but errors.
+        quiet: shows errors only.
         redact: removes secrets from a text.
-        debug: errors come with their stack traces.
+        debug: shows errors with their stack traces.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Output:
         self._lock = threading.Lock()
 
     def event(self, kind: str, text: str, /, **facts: Any) -> None:
-        """Something that happened: a JSON line, or `text` for people (none where empty)."""
+        """Reports an event: a JSON line, or `text` for people (nothing if empty)."""
         if self.quiet:
             return
         if self.json:
@@ -62,7 +62,7 @@ class Output:
                 self.err.print(self._line_of(text))
 
     def warning(self, text: str, **facts: Any) -> None:
-        """Something a user should know, though the command goes on."""
+        """Reports something a user should know, though the command goes on."""
         if self.quiet:
             return
         if self.json:
@@ -72,7 +72,7 @@ class Output:
                 self.err.print(Text("warning: ", style="yellow") + self._line_of(text))
 
     def error(self, error: LoaderError) -> None:
-        """What is wrong, where, and what to do; also with `quiet`."""
+        """Reports what is wrong, where, and what to do; also with `quiet`."""
         trace = "".join(traceback.format_exception(error)) if self.debug else ""
         if self.json:
             facts = {"what": error.what, "where": error.where, "remedy": error.remedy}
@@ -86,7 +86,7 @@ class Output:
     def table(
         self, kind: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = ""
     ) -> None:
-        """A table for people; for machines a line for each row."""
+        """Prints a table for people, or a line per row for machines."""
         if self.quiet:
             return
         if self.json:
@@ -109,13 +109,13 @@ class Output:
             print(*(line.rstrip() for line in captured.get().splitlines()), sep="\n")
 
     def say(self, text: str) -> None:
-        """Text for people, on stdout; it may have several lines."""
+        """Prints text for people on stdout; it may have several lines."""
         if not self.quiet and not self.json:
             with self._lock:
                 self.out.print(Text(_plain(self.redact(text))))
 
     def _line_of(self, text: str) -> Text:
-        """Redacted, and without lines that a source made up."""
+        """Redacts a text, and escapes line breaks that a source put into it."""
         return Text(_OWN_LINE.sub(r"\\x0a", _plain(self.redact(text))))
 
     def _line(self, stream: Any, kind: str, /, **facts: Any) -> None:
@@ -126,10 +126,12 @@ class Output:
 
 
 class Progress:
-    """Live lines, one a table: phase, rows, rate. Implements :class:`loader.sync.watch.Listener`.
+    """Live progress, a line per table: phase, rows, rate.
+
+    Implements :class:`loader.sync.watch.Listener`.
 
     Args:
-        rows_done: rows that Spark has written for a table so far, None where it cannot say.
+        rows_done: returns the rows that Spark has written for a table so far; None if unknown.
     """
 
     def __init__(self, output: Output, rows_done: Callable[[str], int | None]) -> None:
@@ -165,7 +167,7 @@ class Progress:
         self.output.warning(f"{table}: {text}", table=table)
 
     def done(self, table: str, text: str) -> None:
-        """A table ended: its line goes, and `text` stays."""
+        """Removes the line of a finished table and prints `text`."""
         with self._lock:
             self._tables.pop(table, None)
         if not self.output.json:
@@ -185,7 +187,7 @@ class Progress:
 
 
 def _plain(text: str) -> str:
-    """A text whose control characters are shown."""
+    """Escapes a text's control characters."""
 
     def shown(found: re.Match[str]) -> str:
         code = ord(found[0])

@@ -1,4 +1,4 @@
-"""``loader reconcile``: what cursors cannot see."""
+"""``loader reconcile``: finds changes that cursors miss."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _MOST = 4096
 
 @click.command()
 @click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
-@click.option("--repair", is_flag=True, help="Append what was missed, as one batch a table.")
+@click.option("--repair", is_flag=True, help="Append what was missed, as one batch per table.")
 @click.option(
     "--allow-deletes",
     is_flag=True,
-    help="Take rows for deleted though more than a tenth of a table's are gone.",
+    help="Treat missing rows as deleted even if more than a tenth of a table's rows are gone.",
 )
 @click.option(
     "--buckets",
@@ -33,15 +33,15 @@ _MOST = 4096
     default=BUCKETS,
     show_default=True,
     metavar="N",
-    help="In how many parts a table's keys are compared.",
+    help="Divide each table's keys into N buckets to compare.",
 )
 @click.option(
     "--per-run",
     type=click.IntRange(1),
     metavar="M",
-    help="Compare the M buckets compared longest ago; all by default.",
+    help="Compare only the M buckets compared longest ago; default: all.",
 )
-@click.option("--concurrency", type=click.IntRange(1), help="Tables reconciled at once.")
+@click.option("--concurrency", type=click.IntRange(1), help="How many tables to reconcile at once.")
 @click.pass_obj
 def reconcile(
     settings: Settings,
@@ -52,9 +52,9 @@ def reconcile(
     per_run: int | None,
     concurrency: int | None,
 ) -> None:
-    """Compares sources with the lake: updates, rows and deletes that no cursor tells of.
+    """Compares sources with the lake to find updates, rows and deletes that cursors miss.
 
-    Each table is synced first, as `loader run` does. Exits with 1 where differences remain.
+    Each table is synced first, as by `loader run`. Exits with 1 if differences remain.
     """
     from loader.cli.output import Progress
     from loader.cli.settings import opened, stopping
@@ -77,7 +77,7 @@ def reconcile(
 
 
 def finished(output: Output, outcomes: Sequence[Outcome], work: Reconciliation) -> int:
-    """The tables at the end; 0 where source and lake are equal, or were made so, else 1."""
+    """Prints the results; returns 0 if source and lake are equal or were made so, otherwise 1."""
     findings = work.findings
     columns = (
         "table",
@@ -103,7 +103,7 @@ def finished(output: Output, outcomes: Sequence[Outcome], work: Reconciliation) 
         if one.changed:
             output.warning(
                 f"{one.table}: {one.changed} keys were gone when the table was compared and are "
-                "there now, with other rows: it was emptied and filled meanwhile. They count as "
+                "back now, with other rows: it was emptied and refilled in between. They count as "
                 "neither equal nor missed; reconcile again",
                 table=one.table,
             )
@@ -121,7 +121,7 @@ def finished(output: Output, outcomes: Sequence[Outcome], work: Reconciliation) 
     for error in failed.values():
         output.error(error)
     if not outcomes:
-        output.say("No table was chosen.")
+        output.say("No table was selected.")
     return 1 if failed or any(one.unrepaired or one.changed for one in findings) else 0
 
 

@@ -1,4 +1,4 @@
-"""Summaries at the end of a command, and the exit code that they stand for."""
+"""Summaries at the end of a command, and the exit code for each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from loader.sync.pipeline import Outcome, Pipeline, Preview
 
 
 def finished(output: Output, outcomes: Sequence[Outcome]) -> int:
-    """The table at the end of `loader run`; 0 where all tables synced, else 1."""
+    """Prints the table at the end of `loader run`; returns 0 if all tables synced, otherwise 1."""
     columns = ("table", "status", "batch", "read", "appended", "redelivered", "cursor", "seconds")
     rows = [
         (
@@ -30,17 +30,17 @@ def finished(output: Output, outcomes: Sequence[Outcome]) -> int:
         if outcome.record is not None
     ]
     output.table("table", columns, rows)
-    # Tables of one source that is down share its error.
+    # If a source is down, its tables share one error.
     failed = {str(o.error): o.error for o in outcomes if o.error is not None}
     for error in failed.values():
         output.error(error)
     if not outcomes:
-        output.say("No table was chosen.")
+        output.say("No table was selected.")
     return 1 if failed else 0
 
 
 def ended(outcome: Outcome) -> str:
-    """How a table ended, in a line for people; the details are in the table at the end."""
+    """Returns a line for people on how a table ended; the table at the end has the details."""
     record = outcome.record
     if record is None:
         return ""
@@ -49,7 +49,7 @@ def ended(outcome: Outcome) -> str:
 
 
 def previewed(output: Output, previews: Iterable[Preview | Outcome]) -> int:
-    """The table of `loader run --dry-run`; 0 where all tables could be looked at, else 1."""
+    """Prints the table of `loader run --dry-run`; returns 0 if all tables could be read, else 1."""
     rows = []
     errors: list[LoaderError] = []
     for found in previews:
@@ -57,7 +57,7 @@ def previewed(output: Output, previews: Iterable[Preview | Outcome]) -> int:
             if found.error is not None:
                 errors.append(found.error)
             continue
-        low, high = found.window.low, found.bounds.high  # of a window without an end, too
+        low, high = found.window.low, found.bounds.high  # known even if the window has no end
         rows.append(
             (
                 found.plan.name,
@@ -77,10 +77,10 @@ def previewed(output: Output, previews: Iterable[Preview | Outcome]) -> int:
 
 
 def status(output: Output, pipeline: Pipeline) -> None:
-    """The table of `loader status`: the ledger's newest rows, one a table."""
+    """Prints the table of `loader status`: the ledger's newest row for each table."""
     rows = []
     seen: set[str] = set()
-    ledgers: dict[str, list[dict[str, Any]]] = {}  # each is read once, whatever it costs
+    ledgers: dict[str, list[dict[str, Any]]] = {}  # each is read only once
     for source, _ in pipeline.sources:
         stores = pipeline.stores(source)
         if stores.lake.schema not in ledgers:
@@ -106,7 +106,7 @@ def status(output: Output, pipeline: Pipeline) -> None:
         output.table("status", columns, rows)
         return
     if not rows:
-        output.say("Nothing was synced yet: `loader run`.")
+        output.say("Nothing has been synced yet: run `loader run`.")
         return
     output.table("status", columns[:-1], [row[:-1] for row in rows])
     for row in rows:

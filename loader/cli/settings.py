@@ -1,4 +1,4 @@
-"""What the options before a command say, and what every command opens by them."""
+"""The global options, and the spec, profile and Spark that every command opens with them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Settings:
-    """What the options before a command say."""
+    """The global options, which stand before a command."""
 
     config: Path = Path("loader.yml")
     form: str = "text"
@@ -33,7 +33,7 @@ class Settings:
     profile: Profile | None = None
 
     def spec(self) -> Spec:
-        """Reads the spec; from here on its secrets are removed from all output."""
+        """Reads the spec; from then on its secrets are removed from all output."""
         from loader.spec.spec import load_spec
 
         spec = load_spec(self.config)
@@ -43,7 +43,7 @@ class Settings:
 
 @contextmanager
 def opened(settings: Settings, spec: Spec | None = None) -> Iterator[Pipeline]:
-    """The spec, its profile and Spark, opened in that order: cheap mistakes are told first."""
+    """Opens the spec, its profile and Spark, in that order: cheap mistakes are reported first."""
     spec = spec or settings.spec()
     spark = _session(settings, spec)
     from loader.sync.pipeline import Pipeline
@@ -51,11 +51,13 @@ def opened(settings: Settings, spec: Spec | None = None) -> Iterator[Pipeline]:
     yield Pipeline(spec, spark)
 
 
-def _session(settings: Settings, spec: Spec) -> SparkSession:
+def profile_of(settings: Settings, spec: Spec) -> Profile:
+    """Loads the target whose Spark a spec is for.
+
+    Raises:
+        SpecError: if it does not exist, or the spec's destinations name several.
+    """
     from loader.runtime.profile import load_profile
-    from loader.runtime.setup import problem
-    from loader.runtime.spark import session
-    from loader.sources import connector
 
     lakes = [spec.destination(source.destinations[0]).lake for source in spec.sources]
     first = lakes[0]
@@ -64,13 +66,21 @@ def _session(settings: Settings, spec: Spec) -> SparkSession:
             raise SpecError(
                 "the sources' destinations name different profiles or targets",
                 where=str(settings.config),
-                remedy="One process has one Spark: put them into two specs",
+                remedy="Put them into two specs: one process has one Spark",
             )
-    profile = load_profile(
+    return load_profile(
         first.profile, first.target, spec.folder, first.profiles_dir, redactor=spec.redactor
     )
+
+
+def _session(settings: Settings, spec: Spec) -> SparkSession:
+    from loader.runtime.setup import problem
+    from loader.runtime.spark import session
+    from loader.sources import connector
+
+    profile = profile_of(settings, spec)
     if problem() is None:
-        # A mistake in a connector's options is told before Spark takes its seconds to start.
+        # Reports mistakes in a connector's options before Spark starts, which takes seconds.
         for source in spec.sources:
             source.options(connector(source.path, f"{source.where}.path").options_model)
     settings.profile = profile
@@ -81,18 +91,25 @@ def _session(settings: Settings, spec: Spec) -> SparkSession:
 
 
 @contextmanager
-def stopping(stop: Callable[[], None], spark: SparkSession) -> Iterator[None]:
-    """SIGINT and SIGTERM: running reads are cancelled, nothing further is published.
+def stopping(
+    stop: Callable[[], None], spark: SparkSession, interrupt: bool = False
+) -> Iterator[None]:
+    """On SIGINT or SIGTERM, cancels running reads and publishes nothing more.
 
-    A second one ends the process at once, as it would without us.
+    A second signal ends the process at once, as it would without this handler.
+
+    Args:
+        interrupt: also raises KeyboardInterrupt, for work that does not ask whether to stop.
     """
 
     def handle(number: int, frame: object) -> None:
         stop()
         signal.signal(number, before[number])
-        # Not here: this thread may be in the midst of a call to the JVM, over the connection
-        # that another call from it would use.
+        # Not in this thread: it may be in the middle of a call to the JVM, and a second call
+        # would use the same connection.
         threading.Thread(target=spark.sparkContext.cancelAllJobs, daemon=True).start()
+        if interrupt:
+            raise KeyboardInterrupt
 
     numbers: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.getsignal(number) for number in numbers}

@@ -1,4 +1,4 @@
-"""``loader state``: cursors, by hand."""
+"""``loader state``: shows and changes cursors by hand."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def list_(settings: Settings) -> None:
         if rows or settings.output.json:
             settings.output.table("state", columns, rows)
         else:
-            settings.output.say("No cursor is stored yet: `loader run`.")
+            settings.output.say("No cursor is stored yet: run `loader run`.")
 
 
 @state.command()
@@ -65,7 +65,7 @@ def show(settings: Settings, table: str) -> None:
         rows = stores.state.rows(table)
         if not rows:
             raise SpecError(
-                f"there is no state of {table!r}",
+                f"there is no state for {table!r}",
                 where="loader state show",
                 remedy="`loader state list` shows what there is",
             )
@@ -81,9 +81,9 @@ def show(settings: Settings, table: str) -> None:
 @click.argument("cursor")
 @click.pass_obj
 def set_(settings: Settings, table: str, cursor: str) -> None:
-    """Makes CURSOR the place where TABLE's next sync begins (inclusive).
+    """Starts TABLE's next sync at CURSOR (inclusive).
 
-    An older value is safe: rows read again are recognised. A newer one skips rows.
+    An older value is safe: rows that are read again are recognised. A newer one skips rows.
     """
     from loader.cli.settings import opened
     from loader.sync.plan import parsed
@@ -108,7 +108,7 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
 @click.argument("table")
 @click.pass_obj
 def reset(settings: Settings, table: str) -> None:
-    """Forgets TABLE's cursor: the next sync reads from its beginning, and appends what is new."""
+    """Forgets TABLE's cursor: the next sync reads from the beginning and appends what is new."""
     from loader.cli.settings import opened
 
     with opened(settings) as pipeline:
@@ -116,7 +116,7 @@ def reset(settings: Settings, table: str) -> None:
         known = _known(stores, table)
         if known is None:
             raise SpecError(
-                f"there is no state of {table!r}",
+                f"there is no state for {table!r}",
                 where="loader state reset",
                 remedy="`loader state list` shows what there is",
             )
@@ -124,7 +124,7 @@ def reset(settings: Settings, table: str) -> None:
 
 
 def _known(stores: Stores, table: str) -> TableState | None:
-    """A table's state; where that cannot be read, what its newest data commit says instead."""
+    """Returns a table's state, or, if that cannot be read, the one in its newest data commit."""
     from loader.lake.commits import newest_commit, sharers
     from loader.state import TableState
 
@@ -144,7 +144,7 @@ def _store(settings: Settings, pipeline: Pipeline, table: str, wanted: TableStat
     with held(pipeline, [table]):
         row = stores_of(pipeline, table).state.write(table, wanted)
     shown = wanted.cursor.text if wanted.cursor else "none: the next sync reads from the beginning"
-    version = f" (version {row.version})" if row else " (as it was)"
+    version = f" (version {row.version})" if row else " (unchanged)"
     settings.output.say(f"{table}: cursor {shown}{version}")
 
 

@@ -1,4 +1,4 @@
-"""Which stores a command on state means, and holding tables while it changes them."""
+"""Finds the stores that a state command is about, and locks tables while it changes them."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class Shared:
     """One backend, and the sources whose cursors live in it.
 
     Attributes:
-        stores: of one of the sources.
+        stores: those of one of the sources.
     """
 
     stores: Stores
     sources: tuple[str, ...]
 
     def holds(self, key: str) -> bool:
-        """Whether a key is of one of the sources; other specs may keep theirs beside it."""
+        """Whether a key belongs to one of the sources; other specs may share the backend."""
         return key.partition(".")[0] in self.sources
 
     def prune(self, keep: int) -> list[tuple[str, int]]:
-        """Forgets all but the newest versions of each cursor; returns how many, by table."""
+        """Forgets all but each cursor's newest versions; returns how many it forgot, by table."""
         state = self.stores.state
         floors = {key: floor for key, floor in state.floors(keep).items() if self.holds(key)}
         if not floors:
@@ -47,7 +47,7 @@ class Shared:
 
 
 def backends(pipeline: Pipeline) -> list[Shared]:
-    """The backends of all sources, each once."""
+    """Returns the backends of all sources, each once."""
     found: dict[tuple[str | None, ...], list[SourceSpec]] = {}
     for source, _ in pipeline.sources:
         table = (source.state_destination, source.state_table)
@@ -59,10 +59,10 @@ def backends(pipeline: Pipeline) -> list[Shared]:
 
 
 def stores_of(pipeline: Pipeline, table: str) -> Stores:
-    """The stores that hold a table's state.
+    """Returns the stores that hold a table's state.
 
     Raises:
-        SpecError: where the name is not `source.table`, or the spec has no such source or table.
+        SpecError: if the name is not `source.table`, or the spec has no such source or table.
     """
     name, dot, rest = table.partition(".")
     wrong = refused(rest) if dot and rest else None
@@ -70,7 +70,7 @@ def stores_of(pipeline: Pipeline, table: str) -> Stores:
         raise SpecError(
             wrong,
             where=f"state {table!r}",
-            remedy="No table is called so: leave it out; `loader state list` shows the tables",
+            remedy="No table can be named so: leave it out; `loader state list` shows the tables",
         )
     for source, _ in pipeline.sources:
         if source.name == name and dot and rest:
@@ -85,10 +85,10 @@ def stores_of(pipeline: Pipeline, table: str) -> Stores:
 
 @contextmanager
 def held(pipeline: Pipeline, tables: Sequence[str]) -> Iterator[str]:
-    """Keeps runs away from tables (`source.table`) meanwhile; yields the id it does so under.
+    """Locks tables (`source.table`) against runs; yields the run id that holds the locks.
 
     Raises:
-        LockedError: where a run holds one of them; it is not waited for.
+        LockedError: if a run holds one of them; this does not wait for it.
     """
     run_id = uuid.uuid4().hex[:12]
     leases: list[Lease] = []
@@ -97,7 +97,7 @@ def held(pipeline: Pipeline, tables: Sequence[str]) -> Iterator[str]:
         for table in tables:
             lake, raw = stores_of(pipeline, table).lake, table.partition(".")[2]
             if (lake.schema, raw) in taken:
-                continue  # sources that share it
+                continue  # several sources share it
             taken.add((lake.schema, raw))
             lease = lake.lease(raw, f"table {table}", run_id)
             try:
@@ -106,7 +106,7 @@ def held(pipeline: Pipeline, tables: Sequence[str]) -> Iterator[str]:
                 raise LockedError(
                     "a run is syncing this table",
                     where=f"table {table}",
-                    remedy="Its end would overwrite the change: wait for it, then try again",
+                    remedy="Wait for it, then try again: its end would overwrite the change",
                 ) from None
             stack.callback(lease.release)
             leases.append(lease)

@@ -36,7 +36,7 @@ def prune(settings: Settings, keep: int) -> None:
 @click.argument("file", type=click.File("w", encoding="utf-8", atomic=True), default="-")
 @click.pass_obj
 def export(settings: Settings, file: IO[str]) -> None:
-    """Writes every version of every cursor to FILE (stdout by default), a JSON object a line."""
+    """Writes every version of every cursor to FILE (default: stdout), one JSON object per line."""
     from loader.cli.settings import opened
 
     with opened(settings) as pipeline:
@@ -54,13 +54,13 @@ def export(settings: Settings, file: IO[str]) -> None:
 
 @click.command("import")
 @click.argument("file", type=click.File("r", encoding="utf-8"))
-@click.option("--force", is_flag=True, help="Also where the backend has other, newer versions.")
+@click.option("--force", is_flag=True, help="Import even if the backend has other, newer versions.")
 @click.pass_obj
 def import_(settings: Settings, file: IO[str], force: bool) -> None:
     """Adds the cursors that `loader state export` wrote to FILE (- for stdin).
 
     A table without state gets all its versions; one that has state gets FILE's newest as a new
-    version. All is checked before anything is written.
+    version. Everything is checked before anything is written.
     """
     from loader.cli.settings import opened
 
@@ -87,10 +87,11 @@ def import_(settings: Settings, file: IO[str], force: bool) -> None:
 
 
 def _read(file: IO[str]) -> dict[str, list[StateRow]]:
-    """The rows of an export by key, oldest version first.
+    """Returns an export's rows by key, oldest version first.
 
     Raises:
-        SpecError: where a line is none of an export's; StateError where its value is not ours.
+        SpecError: if a line is not from an export.
+        StateError: if a line's value is not a state of this loader.
     """
     from loader.state import StateRow, TableState
     from loader.state.value import moment, moment_text
@@ -128,10 +129,10 @@ def _read(file: IO[str]) -> dict[str, list[StateRow]]:
 
 
 def _wanted(state: StateBackend, key: str, rows: list[StateRow], force: bool) -> list[StateRow]:
-    """The rows to add.
+    """Returns the rows to add.
 
     Raises:
-        StateError: where the backend has another value of the same or a newer version.
+        StateError: if the backend has another value of the same or a newer version.
     """
     from loader.state import StateRow, TableState
     from loader.state.value import settled
@@ -149,8 +150,8 @@ def _wanted(state: StateBackend, key: str, rows: list[StateRow], force: bool) ->
         raise StateError(
             f"the backend has version {there.version}, the file {newest.version}, and they differ",
             where=f"state {key}",
-            remedy="Nothing was imported. Leave the table out of the file, or put the file's "
-            "value over it with --force",
+            remedy="Nothing was imported. Leave the table out of the file, or overwrite the "
+            "backend's value with --force",
         )
     return [StateRow(key, newest.value, there.version + 1)]
 
@@ -159,9 +160,9 @@ def _wanted(state: StateBackend, key: str, rows: list[StateRow], force: bool) ->
 @click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
 @click.pass_obj
 def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
-    """Makes state and ledger anew from the raw tables' own commits.
+    """Rebuilds state and ledger from the raw tables' own commits.
 
-    What is there stays; a state that says something else than the newest commit gets a new version.
+    Existing rows stay; a state that differs from the newest commit gets a new version.
     """
     from loader.cli.settings import opened
     from loader.maintenance.rebuild import raw_tables, rebuild_table, source_commits
@@ -171,7 +172,7 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
         failed: set[str] = set()
 
         def told(where: str, problem: Exception) -> None:
-            if where not in failed:  # sources of one lake meet the same damaged table
+            if where not in failed:  # sources that share a lake report the same damaged table
                 settings.output.error(pipeline.cleared(problem, where))
             failed.add(where)
 
@@ -195,7 +196,7 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
                 tell = partial(settings.output.warning, table=name)
                 try:
                     with held(pipeline, [name]) as run_id:
-                        # Read again: a run may have published until the table was held.
+                        # Read again: a run may have published before the table was locked.
                         known = batches.get(table, set())
                         commits = source_commits(stores.lake, table, names, known)
                         done = rebuild_table(names, table, commits, stores, run_id, tell, known)
@@ -208,7 +209,7 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
             raise SpecError(
                 "there is no such raw table" if select else "there is no raw table yet",
                 where="loader state rebuild",
-                remedy="`loader run` makes them",
+                remedy="`loader run` creates them",
             )
         if failed:
             sys.exit(LoaderError.exit_code)
@@ -219,4 +220,4 @@ def _chosen(name: str, select: tuple[str, ...]) -> bool:
 
 
 def _silent(text: str) -> None:
-    """Takes what is told about versions that are imported as they are."""
+    """Ignores the notes on an export's versions: they are imported as they are."""

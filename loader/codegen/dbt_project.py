@@ -1,4 +1,4 @@
-"""The dbt project that codegen writes into: where its models are, what they declare already."""
+"""The dbt project that codegen writes into: where its models are, and what it already declares."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SOURCE = re.compile(r"source\(\s*['\"]([^'\"]+)['\"]\s*,\s*['\"]([^'\"]+)['\"]\
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """What a project has outside of the folder that is written.
+    """What a project has outside the output folder.
 
     Attributes:
         tables: files that declare a source table, by (source, table).
@@ -40,9 +40,9 @@ class DbtProject:
     """A project, and the folder in it that codegen writes.
 
     Attributes:
-        root: the project's folder; None where the output is in no project.
-        output: the folder that is written, absolute.
-        raw_schema: what the variable `strandline__raw_schema` says.
+        root: the project's folder; None if the output is in no project.
+        output: the folder to write, absolute.
+        raw_schema: the value of the variable `strandline__raw_schema`.
     """
 
     root: Path | None
@@ -52,13 +52,13 @@ class DbtProject:
 
     @classmethod
     def find(cls, spec_folder: Path, output: Path | None) -> DbtProject:
-        """The project beside the spec, or the one that `output` is in.
+        """Finds the project beside the spec, or the one that `output` is in.
 
         The default output is the folder with a `codegen.json`, wherever somebody moved it, else
-        `strandline` in the first of the project's folders of models.
+        `strandline` in the first of the project's model folders.
 
         Raises:
-            SpecError: where no project is there, or none that can be read.
+            SpecError: if there is no project, or it cannot be read.
         """
         if output is not None:
             output = Path(os.path.abspath(output))
@@ -95,7 +95,7 @@ class DbtProject:
         return cls(root, output, paths, _raw_schema(said))
 
     def elsewhere(self) -> Elsewhere:
-        """What the project declares outside of the output folder."""
+        """Reads what the project declares outside the output folder."""
         tables: dict[tuple[str, str], str] = {}
         models: dict[str, str] = {}
         snapshots: dict[tuple[str, str], str] = {}
@@ -111,7 +111,7 @@ class DbtProject:
         return Elsewhere(tables, models, snapshots)
 
     def shown(self, file: Path) -> str:
-        """A file as messages name it: relative to the project."""
+        """Returns a file's path as messages show it: relative to the project."""
         try:
             return file.relative_to(self.root or self.output.parent).as_posix()
         except ValueError:
@@ -126,7 +126,7 @@ class DbtProject:
 
 
 def _declared(file: Path) -> list[tuple[str, str]]:
-    """The source tables of a properties file; of one that dbt cannot read either, none."""
+    """Returns a properties file's source tables; none if dbt cannot read the file either."""
     text = _text(file)
     if "sources" not in text:
         return []
@@ -142,7 +142,7 @@ def _declared(file: Path) -> list[tuple[str, str]]:
 
 
 def entries(said: Any, key: str) -> list[dict[str, Any]]:
-    """The mappings in a list under a key, whatever else people write there."""
+    """Returns the mappings in a list under a key; ignores anything else there."""
     listed = said.get(key) if isinstance(said, dict) else None
     return (
         [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
@@ -150,7 +150,7 @@ def entries(said: Any, key: str) -> list[dict[str, Any]]:
 
 
 def _raw_schema(said: Mapping[str, Any]) -> str:
-    """The variable as dbt finds it: of the package or the project, else of all."""
+    """Returns the variable as dbt finds it: the package's or the project's, else the global one."""
     given = said.get("vars")
     scopes = [given] if isinstance(given, dict) else []
     for name in (said.get("name"), "strandline"):

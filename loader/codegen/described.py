@@ -1,4 +1,4 @@
-"""Looks at the tables of a spec: in their sources, and in the lake where they are there."""
+"""Describes the spec's tables from their sources, and from the lake if they are there."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from loader.sync.selection import Planned
 
 
 def described(pipeline: Pipeline, select: Sequence[str]) -> Iterator[Table | LoaderError]:
-    """The selected tables, and what is wrong with those that could not be looked at.
+    """Yields the selected tables, and an error for each that could not be read.
 
-    A table that sources share is one, declared with the first of them; its key begins with the
-    source's name.
+    A table that sources share comes once, under the first of them; its key begins with the source's
+    name.
 
     Raises:
-        SpecError: where a selection matches nothing.
+        SpecError: if a selection matches nothing.
     """
     shared: set[tuple[str, str]] = set()
     for part in pipeline.planned(select):
@@ -69,7 +69,7 @@ def _columns(lake: Lake, plan: Plan, synced: bool) -> Iterator[Column]:
 
 
 def _state_in_lake(pipeline: Pipeline, source: SourceSpec) -> bool:
-    """Whether the package's tests find the source's state: in the table beside the raw ones."""
+    """Whether the package's tests find the source's state: in the lake, beside its raw tables."""
     if source.local_state is not None:
         return False
     state = pipeline.spec.destination(source.state_destination)

@@ -1,4 +1,4 @@
-"""One generated file: what stands there, what codegen would write now, and what becomes of it."""
+"""One generated file: merges what is there with what codegen would write now."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ class File:
     """A generated file.
 
     Attributes:
-        what: `written` (it is new), `updated`, `unchanged`, `kept` (it has edits, and nothing
-            else is to be done), `left out` (it was deleted by hand), `moved` (elsewhere in the
+        what: `written` (it is new), `updated`, `unchanged`, `kept` (it has edits, and there is
+            nothing else to do), `left out` (it was deleted by hand), `moved` (elsewhere in the
             project).
-        before: its text as it stands there; None where it is not there.
-        text: its text as it should be; None where it should not be there.
-        data: what a YAML file will say.
-        notes: edits that codegen would now write otherwise.
-        merged: what codegen wants is in it, or was turned down; False where it waits.
+        before: its text now; None if it does not exist.
+        text: its text as it should be; None if it should not exist.
+        data: the data of a YAML file after the merge.
+        notes: edits that differ from what codegen would write now.
+        merged: whether the merge is settled: each entry was written, or the user's edit kept;
+            False if the file could not be updated, to try again next time.
     """
 
     name: str
@@ -51,11 +52,11 @@ class File:
 
 
 def model_file(name: str, text: str, before: str | None, memory: Memory, moved: bool) -> File:
-    """A model: written once, and from then on updated only while it is as it was written.
+    """Returns a model's file: new, or updated if nobody has edited it.
 
     Args:
-        before: what stands there.
-        moved: a model of that name stands elsewhere in the project.
+        before: its text now.
+        moved: whether a model of that name is elsewhere in the project.
     """
     if before is None:
         if name not in memory.models:
@@ -80,17 +81,17 @@ def properties_file(
     where: str,
     spaced: tuple[int, ...],
 ) -> File:
-    """A file of sources or models: merged entry by entry.
+    """Returns a file of sources or models, merged entry by entry.
 
     Args:
         base: what codegen wrote last.
         new: what it would write now.
-        before: what stands there; a file that is gone is written anew.
+        before: its text now; a file that is gone is written again.
         where: the file, for errors.
-        spaced: the indents of dashes that get a blank line in a new file.
+        spaced: the indents of dashes that get a blank line before them in a new file.
 
     Raises:
-        SpecError: where what stands there is no YAML, or not of that shape.
+        SpecError: if its text is not YAML, or not of the expected shape.
     """
     if before is None:
         return File(name, WRITTEN, None, document(new, _HEADER, spaced), new)
@@ -101,7 +102,7 @@ def properties_file(
     try:
         after = text.brought_to(target)
     except Refused:
-        note = "not updated, as its aliases or layout leave no safe place for what is new"
+        note = "not updated: its aliases or layout leave no safe place for new entries"
         return File(name, KEPT, before, before, text.data, (note,), merged=False)
     if after != before:
         return File(name, UPDATED, before, after, target, notes)
@@ -114,13 +115,13 @@ def carried(
     new: Sequence[Mapping[str, Any]],
     gone: Container[str] = (),
 ) -> list[dict[str, Any]]:
-    """What codegen would write now, and behind it what it wrote before of tables not asked for.
+    """Returns what codegen would write now, then what it wrote before for all other tables.
 
-    A table that is not selected, whose source is down or that left the spec is thus neither
-    removed nor changed.
+    So a table is neither removed nor changed if it is not selected, its source is down, or it has
+    left the spec.
 
     Args:
-        gone: names that are not to be carried on.
+        gone: names to drop.
     """
     known = {str(entry["name"]): entry for entry in base}
     entries = []
@@ -136,6 +137,6 @@ def carried(
 def _kept(kept: Kept) -> str:
     place = ".".join(part.partition("\0")[0] for part in kept.path[1:])
     if kept.wanted is ABSENT:
-        return f"kept your {place}, which codegen would now leave away"
+        return f"kept your {place}; codegen would now remove it"
     wanted = json.dumps(kept.wanted, ensure_ascii=False, default=str)
     return f"kept your {place}; codegen would now write {wanted}"

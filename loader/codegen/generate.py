@@ -1,4 +1,4 @@
-"""From tables to files: what codegen would write now, merged with what stands there."""
+"""From tables to files: merges what codegen would write now with what is there."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ SOURCES = "sources.yml"
 MODELS = "models.yml"
 
 _KINDS = (LATEST, HISTORY)
-# The dashes that a blank line goes before in a new file: sources and their tables; models.
+# Indents of the dashes that get a blank line before them in a new file: sources, tables; models.
 _SPACED = {SOURCES: (2, 6), MODELS: (2,)}
 
 
 @dataclass(frozen=True)
 class Folder:
-    """The folder that is written, as it is.
+    """The output folder as it is now.
 
     Attributes:
-        read: a file's text; None where there is no such file.
-        shown: a file's name in messages.
-        elsewhere: what the project declares outside of it.
-        raw_schema: what the variable `strandline__raw_schema` says.
+        read: returns a file's text; None if there is no such file.
+        shown: returns a file's name for messages.
+        elsewhere: what the project declares outside the folder.
+        raw_schema: the value of the variable `strandline__raw_schema`.
     """
 
     read: Callable[[str], str | None]
@@ -41,12 +41,12 @@ class Folder:
 
 @dataclass(frozen=True)
 class Generated:
-    """What is to be written.
+    """What to write.
 
     Attributes:
         files: the generated files.
-        notes: what people should know, each with the table or file that it is about.
-        memory: what to remember.
+        notes: for the user, each with its table or file.
+        memory: what to remember for the next run.
     """
 
     files: list[File]
@@ -61,16 +61,16 @@ def generate(
     history: Sequence[str] = (),
     complete: Container[str] = (),
 ) -> Generated:
-    """What each file should be.
+    """Generates all files.
 
     Args:
-        tables: the selected tables; what was written of others stays.
-        history: patterns of the tables that get a `deduped_history` model too. Those that have
+        tables: the selected tables; what was written for others stays.
+        history: patterns of tables that also get a `deduped_history` model. Tables that have
             one keep it.
-        complete: sources all of whose tables are among `tables`.
+        complete: sources whose tables are all in `tables`.
 
     Raises:
-        SpecError: where a file is not the YAML that it should be.
+        SpecError: if an existing file is not YAML of the expected shape.
     """
     notes: list[tuple[str, str]] = []
     named = _named(tables, memory)
@@ -97,7 +97,7 @@ def generate(
 
 
 def matches(table: Table, patterns: Sequence[str]) -> list[str]:
-    """The patterns that choose the table."""
+    """Returns the patterns that match the table."""
     name = table.selectable.lower()
     return [pattern for pattern in patterns if fnmatchcase(name, pattern.lower())]
 
@@ -123,25 +123,23 @@ def _named(tables: Sequence[Table], memory: Memory) -> list[Named]:
 
 
 def _schema(table: Table, folder: Folder) -> str:
-    """The variable that the package goes by, where it says the same; else the name itself."""
+    """Returns the package's schema variable if it has the same value, else the schema's name."""
     if table.schema != folder.raw_schema or not naming.plain(table.schema):
         return rendering.as_text(table.schema)
     return f"{{{{ var('strandline__raw_schema', '{table.schema}') }}}}"
 
 
 def _declares(one: Named, folder: Folder, memory: Memory, notes: list[tuple[str, str]]) -> bool:
-    """Whether the table's source entry is codegen's to write."""
+    """Whether codegen should write the table's source entry."""
     table = one.table
     if not table.synced:
-        text = (
-            "not in the lake yet: its columns are as the source has them; `loader run` before dbt"
-        )
+        text = "not in the lake yet: its columns are those of the source; `loader run` before dbt"
         notes.append((table.full_name, text))
     place = folder.elsewhere.tables.get((table.source, one.dbt_name))
     if place is None:
         return True
     if table.full_name not in memory.names:
-        notes.append((table.full_name, f"declared in {place} already, and left to it"))
+        notes.append((table.full_name, f"already declared in {place}, and left there"))
     return False
 
 
@@ -153,7 +151,7 @@ def _kinds(
     history: Sequence[str],
     notes: list[tuple[str, str]],
 ) -> list[str]:
-    """The kinds of models that the table gets."""
+    """Returns the kinds of models that the table gets."""
     table, elsewhere = one.table, folder.elsewhere
     if not table.key:
         text = "no primary key, so no snapshot model; if it has one, name it in "
@@ -183,7 +181,7 @@ def _models(
     history: Sequence[str],
     notes: list[tuple[str, str]],
 ) -> tuple[dict[tuple[Named, str], File], dict[str, str]]:
-    """The models' files, and what to remember of them."""
+    """Returns the models' files, and what to remember about them."""
     files: dict[tuple[Named, str], File] = {}
     hashes = dict(memory.models)
     for one in named:
@@ -202,7 +200,7 @@ def _properties(
     folder: Folder,
     memory: Memory,
 ) -> tuple[File | None, Mapping[str, Any]]:
-    """A YAML file, where there is anything to say; and what to remember of it."""
+    """Returns a YAML file, None if it would be empty; and what to remember about it."""
     base = memory.data.get(name, {})
     known = {key: carried(base.get(key, []), listed, gone) for key, listed in said.items()}
     new = {key: listed for key, listed in known.items() if listed}
@@ -214,7 +212,7 @@ def _properties(
 
 
 def _standing(sources: tuple[File | None, Any]) -> set[tuple[str, str]]:
-    """The tables that the file of sources declares, whoever wrote them."""
+    """Returns the tables that sources.yml declares, whoever wrote them."""
     file, _ = sources
     return {
         (str(source.get("name")), str(table.get("name")))
@@ -229,7 +227,7 @@ def _stale(
     memory: Memory,
     complete: Container[str],
 ) -> list[tuple[str, str]]:
-    """Tables that are declared still, though the spec no longer names them."""
+    """Notes tables that are still declared, though the spec no longer has them."""
     current = {one.table.full_name for one in named}
     text = "no longer a table of the spec: what was generated for it stays; delete it by hand"
     return [

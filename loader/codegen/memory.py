@@ -1,7 +1,7 @@
-"""What codegen wrote last: the common ancestor of a merge, in a file beside what it wrote.
+"""What codegen wrote last: the common ancestor of a merge, in a file beside its output.
 
-Without it nothing of anybody's is overwritten either; but what was deleted cannot be told from
-what was never written, and comes back.
+Even without it, nobody's edits are overwritten. But codegen could not tell what was deleted from
+what was never written, so deleted entries would come back.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class Memory:
-    """What was written.
+    """What codegen wrote last.
 
     Attributes:
-        data: what each YAML file said, by file.
+        data: each YAML file's data, by file.
         models: a hash of each model's text, by file.
-        names: by ``<source>.<table>`` the name of the dbt source table and the stem of models.
+        names: by ``<source>.<table>``, the dbt source table's name and the stem of its models.
     """
 
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -37,11 +37,11 @@ class Memory:
     names: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def wrote(self, file: str, text: str) -> bool:
-        """Whether a model's text is as it was written."""
+        """Whether a model's text is as codegen wrote it."""
         return self.models.get(file) == fingerprint(text)
 
     def to_json(self) -> str:
-        """The file's text; a line for each small thing, so that people can review its changes."""
+        """Returns the file's text, one line for each small item, to make its changes reviewable."""
         content = {
             "about": _ABOUT,
             "version": _VERSION,
@@ -53,10 +53,10 @@ class Memory:
 
     @classmethod
     def from_json(cls, text: str | None, where: str) -> Memory:
-        """Reads the file's text; None where there is none yet.
+        """Reads the file's text; None is a file that does not exist yet.
 
         Raises:
-            SpecError: where somebody changed it, or a newer loader wrote it.
+            SpecError: if somebody changed it, or a newer loader wrote it.
         """
         if text is None:
             return cls()
@@ -70,7 +70,7 @@ class Memory:
             raise SpecError(
                 "not as codegen wrote it",
                 where=where,
-                remedy="Take it from version control again; or delete it: nothing of yours will "
+                remedy="Restore it from version control; or delete it: nothing of yours will "
                 "be overwritten, but what you deleted comes back",
             ) from None
         raise SpecError(
@@ -81,5 +81,5 @@ class Memory:
 
 
 def fingerprint(text: str) -> str:
-    """A hash of a model's text; line ends do not count, for version control changes them."""
+    """Hashes a model's text; ignores line ends, because version control changes them."""
     return hashlib.sha256("\n".join(text.splitlines()).encode()).hexdigest()[:16]

@@ -1,8 +1,8 @@
-"""The three-way merge that keeps hand edits: what codegen wrote, what stands there, what it wants.
+"""The three-way merge that keeps hand edits: what codegen wrote, what is there, what it wants.
 
-The rule, for every value in a file: what nobody touched since codegen wrote it follows codegen;
-what somebody changed, added or deleted stays as they left it. It works on plain data (mappings,
-lists, scalars); :mod:`loader.codegen.yaml_text` brings a text to the result.
+The rule for every value in a file: if nobody has touched it since codegen wrote it, it follows
+codegen; if somebody changed, added or deleted it, it stays as they left it. The merge works on
+plain data (mappings, lists, scalars); :mod:`loader.codegen.yaml_text` edits a text accordingly.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 Path = tuple[str, ...]
 
-# Lists of things that have a name of their own, by the key they stand under: they are merged
-# thing by thing, whatever the order. Other lists, such as the columns of a key, are one value.
+# Keys whose lists hold named items: these are merged item by item, in any order. Other lists, such
+# as a key's columns, are one value.
 _NAMED = frozenset({"sources", "tables", "models", "columns"})
 _TESTS = frozenset({"data_tests", "tests"})
 
 
 class _Absent:
-    """The value of what is not there, for null is a value."""
+    """Stands for a missing value, because null is a value."""
 
     def __repr__(self) -> str:
         return "ABSENT"
@@ -32,11 +32,11 @@ ABSENT: Any = _Absent()
 
 @dataclass(frozen=True)
 class Kept:
-    """An edit that stands in the way of what codegen would write now.
+    """An edit that was kept, though codegen would now write something else.
 
     Attributes:
         path: keys and names from the top of the file.
-        wanted: what codegen would write; ABSENT where it would remove the value.
+        wanted: what codegen would write; ABSENT if it would remove the value.
     """
 
     path: Path
@@ -45,26 +45,23 @@ class Kept:
 
 @dataclass(frozen=True)
 class ThreeWay:
-    """A merge and what it could not follow.
+    """A merge, and the edits that it kept.
 
     Args:
-        commented: whether a person's comment stands within what a path names, so that the value
-            cannot be replaced, or with `removed` be removed, without losing it.
+        commented: whether there is a comment within what a path names, so that replacing the
+            value, or with `removed` removing it, would lose the comment.
     """
 
     commented: Callable[[Path, bool], bool] = lambda path, removed: False
     kept: list[Kept] = field(default_factory=list)
 
     def merge(self, base: Any, mine: Any, new: Any, path: Path = ()) -> Any:
-        """What should stand there.
+        """Returns the merged value; ABSENT if there should be none.
 
         Args:
             base: what codegen wrote last.
-            mine: what stands there now.
+            mine: what is there now.
             new: what codegen would write now.
-
-        Returns:
-            ABSENT where nothing should.
         """
         if same(mine, new):
             return mine
@@ -122,14 +119,14 @@ class ThreeWay:
 
 
 def keyed(path: Path) -> bool:
-    """Whether the list at a path is merged thing by thing."""
+    """Whether the list at a path is merged item by item."""
     return bool(path) and path[-1] in _NAMED | _TESTS and not _is_item(path)
 
 
 def identities(path: Path, items: Sequence[Any]) -> list[str]:
-    """What tells the things in a list at `path` apart: a name, or the test that an entry calls.
+    """Returns what identifies the items of the list at `path`: a name, or the test that it calls.
 
-    The second of the same name is another thing, and what has no name is known by its place.
+    A second item with the same name counts as another; one without a name goes by its position.
     """
     named = _called if path[-1] in _TESTS else _name
     found = [named(item) or f"\0{place}" for place, item in enumerate(items)]
@@ -142,7 +139,7 @@ def identities(path: Path, items: Sequence[Any]) -> list[str]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equality that tells `true` from 1, and takes no note of the order of keys."""
+    """Compares values; unlike Python's `==`, `true` is not 1. The order of keys does not matter."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
@@ -165,7 +162,7 @@ def _called(item: Any) -> str | None:
 
 
 def _is_item(path: Path) -> bool:
-    """Whether a path names a thing in a list: that is removed whole or not at all."""
+    """Whether a path names an item of a list: that is removed whole or not at all."""
     depth = 0
     while depth < len(path) and path[depth] in _NAMED | _TESTS:
         if depth + 1 == len(path):
@@ -181,7 +178,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _in_order(mine: Sequence[Any], new: Sequence[Any]) -> list[Any]:
-    """All keys: mine in their order, each other one behind its neighbour in the new order."""
+    """Returns all keys: mine in my order, each new one after its neighbour in the new order."""
     order = list(mine)
     place = 0
     for key in new:

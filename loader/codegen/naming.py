@@ -1,4 +1,4 @@
-"""Names for dbt out of names of any kind: safe, unique, and the same at every run."""
+"""Turns any names into names for dbt: safe, unique, and the same in every run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 
 def safe(name: str) -> str:
-    """A name in lower case letters, digits and underscores, for a model and its file."""
+    """Returns a name in lower case letters, digits and underscores, for a model and its file."""
     folded = unicodedata.normalize("NFKD", name.casefold())
     letters = "".join(mark for mark in folded if not unicodedata.combining(mark))
     if re.fullmatch(r"[a-z0-9_]+", letters):
@@ -17,19 +17,19 @@ def safe(name: str) -> str:
 
 
 def plain(name: str) -> bool:
-    """Whether Spark and dbt take a name without quotes."""
+    """Whether Spark and dbt accept a name without quotes."""
     return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None
 
 
 def assigned(proposals: Mapping[str, str], remembered: Mapping[str, str]) -> dict[str, str]:
-    """A name of its own for each thing.
+    """Assigns each item a unique name.
 
-    What has a name keeps it. Of several new ones with the same proposal, one whose own name it is
-    comes first, then the alphabet decides; the others are numbered.
+    An item that has a name keeps it. If several new items have the same proposal, the one whose
+    exact name it is gets it, else the first by alphabet; the others are numbered.
 
     Args:
-        proposals: by the things' exact names.
-        remembered: the names that they, or others that are not asked for now, have already.
+        proposals: by the items' exact names.
+        remembered: the names that these, or others not selected now, already have.
     """
     names = {exact: remembered[exact] for exact in proposals if exact in remembered}
     taken = {name.lower() for name in remembered.values()}

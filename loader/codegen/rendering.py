@@ -1,4 +1,4 @@
-"""The contents of the files: sources, models and their tests, as plain data and SQL."""
+"""Renders the files' contents: sources, models and their tests, as plain data and SQL."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _HISTORY_COLUMNS = (
 
 @dataclass(frozen=True)
 class Named:
-    """A table with the names that dbt knows it by.
+    """A table with its names in dbt.
 
     Attributes:
-        dbt_name: of the source table: `source('shop', 'orders')`.
-        stem: of its models, without `_latest` or `_history`.
+        dbt_name: the source table's name, as in `source('shop', 'orders')`.
+        stem: its models' name without `_latest` or `_history`.
     """
 
     table: Table
@@ -35,15 +35,15 @@ class Named:
     stem: str
 
     def model(self, kind: str) -> str:
-        """The name of its model of a kind."""
+        """Returns the name of its model of a kind."""
         return f"{self.stem}_{kind}"
 
 
 def sources(schemas: Mapping[str, str], tables: Sequence[Named]) -> dict[str, Any]:
-    """The data of sources.yml.
+    """Returns the data of sources.yml.
 
     Args:
-        schemas: by source, what stands in its `schema`.
+        schemas: each source's `schema` value.
     """
     listed = {name: [one for one in tables if one.table.source == name] for name in schemas}
     return {
@@ -65,13 +65,13 @@ def sources(schemas: Mapping[str, str], tables: Sequence[Named]) -> dict[str, An
 
 
 def models(latest: Iterable[Named], history: Iterable[Named]) -> dict[str, Any]:
-    """The data of models.yml."""
+    """Returns the data of models.yml."""
     entries = [*map(_latest, latest), *map(_history, history)]
     return {"models": sorted(entries, key=lambda entry: str(entry["name"]))}
 
 
 def sql(one: Named, kind: str) -> str:
-    """A model."""
+    """Returns a model's SQL."""
     table = one.table
     settings = {"materialized": f"deduped_{kind}", "primary_key": list(table.key)}
     about = "The newest version of each row" if kind == LATEST else "Every version of each row"
@@ -90,7 +90,7 @@ def sql(one: Named, kind: str) -> str:
 
 
 def raw_tests(table: Table) -> list[str]:
-    """The tests that a raw table can be asked; each has its severity by itself."""
+    """Returns the tests that apply to a raw table; each test sets its own severity."""
     tests = ["batches_accounted"]
     if table.state_in_lake:
         tests += ["state_not_ahead", "state_not_behind"]
@@ -185,18 +185,18 @@ def _model(
 
 
 def as_text(text: str) -> str:
-    """A text of somebody else's for YAML that dbt renders: braces in it are no Jinja."""
+    """Escapes somebody else's text for YAML that dbt renders: its braces are not Jinja."""
     return re.sub(r"\{[{%#]", lambda found: "{{ '" + found[0] + "' }}", text)
 
 
 def _sentence(comment: str) -> str:
-    """A database's comment in one line, ended."""
+    """Returns a database's comment in one line, with a full stop."""
     text = " ".join(comment.split())
     return text if not text or text[-1] in ".!?…:;" else f"{text}."
 
 
 def _jinja_value(value: Any) -> str:
-    """A literal in Jinja, whatever is in it."""
+    """Returns a value as a Jinja literal, escaped."""
     if isinstance(value, list):
         return f"[{', '.join(map(_jinja_value, value))}]"
     escaped = str(value).replace("\\", "\\\\").replace("'", "\\'")

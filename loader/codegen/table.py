@@ -1,4 +1,4 @@
-"""What codegen knows of a table: from the spec, from the source, and from the lake."""
+"""What codegen knows about a table: from the spec, the source and the lake."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from loader.rows.window import CursorField
 
-# What the loader's own columns mean; nothing else is described unless its source describes it.
+# What the loader's own columns mean. Other columns have only their source's descriptions.
 OWN_COLUMNS = {
     "_cq_source_name": "The source's name in loader.yml.",
     "_cq_sync_time": "When the sync that brought the row began, UTC; one time for a whole batch.",
@@ -20,7 +20,7 @@ OWN_COLUMNS = {
 
 @dataclass(frozen=True)
 class Column:
-    """A column; its description is empty where nobody gave one."""
+    """A column; its description is empty if there is none."""
 
     name: str
     type: str
@@ -35,14 +35,14 @@ class Table:
         source: the source's name in the spec.
         asked: the table's name in the spec, which `--select` and `--history` match.
         name: the raw table's name, exactly.
-        schema: the namespace that it lies in.
-        key: the primary key; empty where there is none.
+        schema: its namespace.
+        key: the primary key; empty if there is none.
         cursor: the cursor column; None for a full refresh without one.
-        incremental: read by its cursor; else everything anew each time.
-        keeps_redeliveries: rows that were delivered before are appended again, as the spec says.
-        state_in_lake: its cursor is kept in the state table beside it, where tests can look.
+        incremental: whether it is read by its cursor; else everything is read every time.
+        keeps_redeliveries: whether the spec says to append redelivered rows.
+        state_in_lake: whether its cursor is in the state table beside it, where tests find it.
         description: the source's own comment on the table.
-        synced: it is in the lake; else its columns are what the source announces.
+        synced: whether it is in the lake; if not, its columns are the source's.
     """
 
     source: str
@@ -60,10 +60,10 @@ class Table:
 
     @property
     def full_name(self) -> str:
-        """``<source>.<table>``, as state and messages have it."""
+        """``<source>.<table>``, as in state and messages."""
         return f"{self.source}.{self.name}"
 
     @property
     def selectable(self) -> str:
-        """What a pattern of ``--select`` or ``--history`` is compared with."""
+        """The name that patterns of ``--select`` and ``--history`` match."""
         return f"{self.source}.{self.asked}"

@@ -1,4 +1,4 @@
-"""Several files written as one: all of them, or none."""
+"""Writes several files at once: all of them, or none."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from loader.errors import SpecError
 
 
 def read(path: Path) -> str | None:
-    """A file's text with its line ends; None where there is no such file.
+    """Reads a file's text with its line ends; None if there is no such file.
 
     Raises:
-        SpecError: where it cannot be read.
+        SpecError: if it cannot be read.
     """
     try:
         with path.open(encoding="utf-8", newline="") as file:
@@ -29,13 +29,13 @@ def read(path: Path) -> str | None:
 
 
 def write_all(files: Mapping[Path, str]) -> None:
-    """Writes files that are there, or are not yet; their folders too.
+    """Writes new and existing files, and creates their folders.
 
-    All are written beside their places first, where a full disk or a missing right shows, and
-    then renamed. Should a rename fail, those before it are taken back.
+    First writes all of them under temporary names beside their places, where a full disk or a
+    missing permission shows, then renames them. If a rename fails, undoes those before it.
 
     Raises:
-        SpecError: where a file cannot be written; then all are as they were.
+        SpecError: if a file cannot be written; then all are as they were.
     """
     places = {path.resolve(): text for path, text in files.items()}
     before = {path: read(path) for path in places}

@@ -1,6 +1,6 @@
-"""The edits that bring a YAML text from what it says to what it should say.
+"""Edits a YAML text so that it says the wanted data.
 
-Entries are added, replaced and removed where they stand; all else of the text is as it was.
+Adds, replaces and removes entries in place; the rest of the text stays as it was.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from loader.codegen.merging import Path, identities, keyed, same
 from loader.codegen.yaml_layout import Layout, in_brackets
 from loader.codegen.yaml_style import flow, in_line, lines
 
-# Between things in these lists, a blank line.
+# Items of these lists get a blank line between them.
 _SPACED = frozenset({"sources", "tables", "models"})
 
 
 class Refused(Exception):
-    """The text cannot be brought to the wanted data without touching what is not codegen's."""
+    """The text cannot be edited to say the wanted data without touching what is not codegen's."""
 
 
 class Edits:
-    """The edits that bring a text from what it says to what it should say."""
+    """Collects the edits that make a text say the wanted data."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self._found: list[tuple[tuple[int, int, bool], str]] = []
 
     def bringing(self, now: Mapping[Any, Any], then: Mapping[Any, Any]) -> str:
-        """The text after all edits."""
+        """Returns the text after all edits, from its data `now` to the data `then`."""
         root, text = self.layout.root, self.layout.text
         if root is None or isinstance(root, yaml.ScalarNode):
             place = len(text)
@@ -49,7 +49,7 @@ class Edits:
     def _mapping(
         self, node: yaml.MappingNode, now: Mapping[Any, Any], then: Mapping[Any, Any], path: Path
     ) -> bool:
-        """Edits inside a mapping; False, and none, where it has to be written anew."""
+        """Edits inside a mapping; returns False, without edits, if it must be rewritten whole."""
         pairs = {key.value: (key, value) for key, value in node.value}
         kept = [key for key in then if key in now and key in pairs]
         gone = [key for key in now if key not in then]
@@ -77,7 +77,7 @@ class Edits:
     def _sequence(
         self, node: yaml.SequenceNode, now: list[Any], then: list[Any], path: Path
     ) -> bool:
-        """Edits inside a list of named things; False, and none, where it has to be written anew."""
+        """Edits inside a list of named items; returns False, without edits, to rewrite it whole."""
         names = identities(path, now)
         items = dict(zip(names, zip(node.value, now, strict=True), strict=True))
         wanted = dict(zip(identities(path, then), then, strict=True))
@@ -111,13 +111,13 @@ class Edits:
         gone: Sequence[Any],
         then: Sequence[Any] | Mapping[Any, Any],
     ) -> bool:
-        """Whether a container has to be written anew: entry by entry it cannot be edited."""
+        """Whether a container must be rewritten whole, because its entries cannot be edited."""
         if in_brackets(node):
             return bool(gone) or not kept
         return not then or not (kept or self._begins_line(first))
 
     def _inside(self, node: yaml.Node, now: Any, then: Any, path: Path) -> bool:
-        """Edits a container from within, where it stays one of the same kind."""
+        """Edits inside a container, if it stays one of the same kind; returns whether it did."""
         if not node.value:
             return False
         if isinstance(node, yaml.MappingNode) and isinstance(then, Mapping):
@@ -167,7 +167,7 @@ class Edits:
         column: int,
         spaced: bool = False,
     ) -> None:
-        """Adds lines behind an entry, or in front of the first."""
+        """Adds lines after an entry, or before the first."""
         if previous is not None:
             place = self.layout.next_line(self.layout.end(previous))
             text = self._block([*([""] if spaced else []), *written], column)
@@ -198,7 +198,7 @@ class Edits:
         if self._begins_line(start):
             line = self.layout.line_start(start)
             self._note(line, self.layout.next_line(self.layout.end(last)), "")
-        elif place + 1 < len(entries) and not listed:  # behind a dash: the next one moves up
+        elif place + 1 < len(entries) and not listed:  # after a dash: the next one moves up
             self._note(start, entries[place + 1][0].start_mark.index, "")
         else:
             raise Refused
@@ -213,14 +213,14 @@ class Edits:
         return found
 
     def _block(self, written: list[str], column: int) -> str:
-        """Lines at a column, each ended; empty ones stay empty."""
+        """Joins lines, indented to a column, each with a line end; empty ones stay empty."""
         shown = (" " * column + line if line else "" for line in written)
         return "".join(line + self.layout.newline for line in shown)
 
     def _behind(self, written: list[str], column: int) -> str:
-        """Lines of which the first is at its column already."""
+        """Joins lines whose first one is at its column already."""
         return self._block(written, column)[column:].removesuffix(self.layout.newline)
 
     def _note(self, start: int, end: int, text: str, before: bool = False) -> None:
-        # What is added behind an entry comes before what is added in front of the next.
+        # An addition after an entry sorts ahead of one before the next entry.
         self._found.append(((start, end, before), text))

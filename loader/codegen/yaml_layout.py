@@ -1,4 +1,4 @@
-"""Where in a YAML text its parts are: entries, their ends, dashes, comments."""
+"""Locates the parts of a YAML text: entries, their ends, dashes, comments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def in_brackets(node: yaml.Node) -> bool:
 
 
 class _Composer(yaml.SafeLoader):
-    """Composes nodes with their places; an alias is a scalar of its own, at its own place."""
+    """Composes nodes with their positions; an alias becomes a scalar at its own position."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -32,7 +32,7 @@ class _Composer(yaml.SafeLoader):
 
 
 class Layout:
-    """The nodes of a text that YAML can read, found by place or by path."""
+    """The nodes of a YAML text, found by position or by path."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -40,13 +40,13 @@ class Layout:
 
     @cached_property
     def root(self) -> yaml.Node | None:
-        """The document's node; None in a text of comments only."""
+        """The document's node; None if the text is empty or has only comments."""
         node: yaml.Node | None = _Composer(self.text).get_single_node()
         return node
 
     @cached_property
     def comments(self) -> list[tuple[int, int]]:
-        """Where comments begin and end, in order: at a # behind a blank, outside of scalars."""
+        """Where comments begin and end, in order: from a # after a blank, outside scalars."""
         scalars = sorted(self._scalars(self.root))
         found: list[tuple[int, int]] = []
         place = 0
@@ -62,18 +62,18 @@ class Layout:
         return found
 
     def commented(self, start: int, end: int) -> bool:
-        """Whether a comment begins between two places."""
+        """Whether a comment begins between two positions."""
         place = bisect.bisect_left(self.comments, (start, start))
         return place < len(self.comments) and self.comments[place][0] < end
 
     def entry(self, data: Any, path: Path) -> tuple[int, yaml.Node] | None:
-        """Where the entry that a path names begins, and the node of its value.
+        """Returns where the entry at a path begins, and the node of its value.
 
         Args:
             data: what the text says.
 
         Returns:
-            None where it does not stand there itself: it comes from an alias or a merged mapping.
+            None if the text itself has no such entry: it comes from an alias or a merged mapping.
         """
         node, start = self.root, 0
         for depth, name in enumerate(path):
@@ -95,7 +95,7 @@ class Layout:
         return (start, node) if node is not None else None
 
     def end(self, node: yaml.Node) -> int:
-        """Where a node's own text ends: no blank, no comment, no line behind it."""
+        """Returns where a node's own text ends, without blanks, comments or lines after it."""
         start, end = node.start_mark.index, int(node.end_mark.index)
         if isinstance(node, yaml.ScalarNode):
             if node.style in _BLOCK_SCALARS:
@@ -107,32 +107,32 @@ class Layout:
         return self.end(last[1] if isinstance(node, yaml.MappingNode) else last)
 
     def dash(self, item: yaml.Node) -> int | None:
-        """Where the dash of a block list's item is; None where it cannot be told."""
+        """Returns where the dash of a block list's item is; None if it cannot be found."""
         start = item.start_mark.index
         line = self.line_start(start)
         found = re.fullmatch(r"[ \t]*(?:-[ \t]+)*(-)[ \t]+", self.text[line:start])
-        while found is None and line > 0:  # then it stands in a line above
+        while found is None and line > 0:  # then it is in a line above
             end = line - 1
             line = self.line_start(end)
             found = re.fullmatch(r"[ \t]*(?:-[ \t]+)*(-)(?:[ \t]+#.*|\s*)", self.text[line:end])
         return line + found.start(1) if found else None
 
     def column(self, place: int) -> int:
-        """How far from its line's start a place is."""
+        """Returns how far a position is from the start of its line."""
         return place - self.line_start(place)
 
     def line_start(self, place: int) -> int:
-        """Where the line of a place begins."""
+        """Returns where a position's line begins."""
         return self.text.rfind("\n", 0, place) + 1
 
     def line_end(self, place: int) -> int:
-        """Where the line of a place ends, before its line break."""
+        """Returns where a position's line ends, before its line break."""
         end = self.text.find("\n", place)
         end = len(self.text) if end < 0 else end
         return end - 1 if end > place and self.text[end - 1] == "\r" else end
 
     def next_line(self, place: int) -> int:
-        """Where the line after that of a place begins."""
+        """Returns where the line after a position's line begins."""
         end = self.text.find("\n", place)
         return len(self.text) if end < 0 else end + 1
 
@@ -141,7 +141,7 @@ class Layout:
             return []
         if isinstance(node, yaml.ScalarNode):
             start, end = node.start_mark.index, self.end(node)
-            # Behind the | of a block scalar there may be a comment.
+            # The | of a block scalar may be followed by a comment.
             return [(self.line_end(start) if node.style in _BLOCK_SCALARS else start, end)]
         if isinstance(node, yaml.MappingNode):
             parts = [part for pair in node.value for part in pair]

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-# Values of these keys stand in one line.
+# Values of these keys are written in one line.
 _IN_LINE = frozenset({"primary_key", "warn_after", "error_after", "quoting"})
 
 
@@ -49,27 +49,27 @@ def _styled(value: Any, key: Any = None) -> Any:
 
 
 def lines(value: Any) -> list[str]:
-    """A value as lines in block style, not indented."""
+    """Returns a value as lines in block style, not indented."""
     return _dumped(_styled(value), flow=False).splitlines()
 
 
 def in_line(key: str, value: Any) -> str | None:
-    """What stands behind `key: ` in the same line; None where the value takes lines of its own."""
+    """Returns what follows `key: ` in the same line; None if the value needs its own lines."""
     [first, *more] = lines({"k": _styled(value, key)})
     return None if more or first == "k:" else first.removeprefix("k: ")
 
 
 def flow(value: Any) -> str:
-    """A value as it stands within brackets."""
+    """Returns a value as it is written within brackets."""
     return _dumped([value], flow=True).strip()[1:-1]
 
 
 def document(value: Any, header: str, spaced: tuple[int, ...]) -> str:
-    """A whole file.
+    """Returns the text of a new file.
 
     Args:
-        header: comments on top.
-        spaced: the indents of dashes that a blank line goes before, except in front of the first.
+        header: comments at the top.
+        spaced: the indents of dashes that get a blank line before them, except before the first.
     """
     written: list[str] = []
     for line in lines(value):

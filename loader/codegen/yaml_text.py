@@ -1,8 +1,8 @@
-"""A YAML file as a person wrote it, brought to say something else by as few edits as can be.
+"""Changes a hand-written YAML file to say something else, with as few edits as possible.
 
-What stays is untouched, byte for byte: comments, order, quotes, blank lines, anchors. The parser
-is the one that dbt reads with, so that both see the same. Every result is parsed again and
-compared with what it should say; where it differs, or a comment would be lost, it is refused.
+The rest stays byte for byte: comments, order, quotes, blank lines, anchors. The parser is the one
+that dbt uses, so both read the same. Every result is parsed again and compared with what it should
+say; if it differs, or a comment would be lost, the change is refused.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from loader.codegen.yaml_edits import Edits, Refused
 from loader.codegen.yaml_layout import Layout
 from loader.errors import SpecError
 
-# As dbt has it: the C parser, where PyYAML was built with it.
+# As in dbt: the C parser, if PyYAML was built with it.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_REMEDY = "Correct it, or delete the file to have it written anew; nothing was changed"
+_REMEDY = "Correct it, or delete the file to have it written again; nothing was changed"
 
 
 class YamlText:
@@ -30,7 +30,7 @@ class YamlText:
         where: the file, for errors.
 
     Raises:
-        SpecError: where it is something else.
+        SpecError: if it is something else.
     """
 
     def __init__(self, text: str, where: str) -> None:
@@ -44,19 +44,19 @@ class YamlText:
             raise _not_yaml(error, where) from None
         if data is not None and not isinstance(data, dict):
             raise SpecError(
-                "it holds no keys, as a file of dbt properties does", where=where, remedy=_REMEDY
+                "it is not a mapping, as a dbt properties file is", where=where, remedy=_REMEDY
             )
         self.data: dict[Any, Any] = data or {}
 
     def comments(self) -> Counter[str]:
-        """The comments, each as often as it stands there."""
+        """Counts the text's comments."""
         return Counter(self.text[start:end].rstrip() for start, end in self.layout.comments)
 
     def commented(self, path: Path, removed: bool) -> bool:
-        """Whether a comment stands within what `path` names.
+        """Whether there is a comment within what `path` names.
 
         Args:
-            removed: the comment at the end of its last line counts as well.
+            removed: also counts a comment at the end of its last line.
         """
         found = self.layout.entry(self.data, path)
         if found is None:
@@ -66,10 +66,10 @@ class YamlText:
         return self.layout.commented(start, self.layout.line_end(end) if removed else end)
 
     def brought_to(self, target: Mapping[Any, Any]) -> str:
-        """The text that says `target`.
+        """Returns the text, edited to say `target`.
 
         Raises:
-            Refused: where that takes more than adding, replacing and removing entries.
+            Refused: if that takes more than adding, replacing and removing entries.
         """
         if same(self.data, target):
             return self._mark + self.text

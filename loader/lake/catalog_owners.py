@@ -1,16 +1,16 @@
 """Owners' records in the catalog itself, for warehouses that other machines write as well.
 
-A record is a tag of the table ``_cq_locks``, which has no rows: the tag of a raw table names an
-empty snapshot, and that snapshot's summary holds the record. A swap moves the tags of any number
-of tables, in one commit. A table that is given free has no tag, so the metadata holds no more than
-what runs hold now. A run's sign of life is a tag of its own.
+Records are tags of the table ``_cq_locks``, which has no rows. A raw table's tag names an empty
+snapshot, and that snapshot's summary holds the record. A swap moves the tags of any number of
+tables in one commit. A released table has no tag, so the metadata holds only what runs hold now. A
+run's sign of life has its own tag.
 
-Why a tag and not a property: every catalog refuses a commit whose base is stale, except for REST.
-There, the client sends its changes and what they require, and the server applies them to whatever
+Why a tag and not a property: every catalog refuses a commit whose base is stale, except REST.
+There, the client sends its changes and their requirements, and the server applies them to whatever
 the table is by then. Iceberg derives the requirements from the changes (``UpdateRequirements``). A
-changed property requires only that the table still has its UUID, so that two takers would both
-succeed; a moved tag requires that it still names the snapshot it was moved from. A removed tag
-requires nothing, so one that must still be ours is moved first, and removed by the same commit.
+changed property requires only that the table still has its UUID, so two takers would both
+succeed. A moved tag requires that it still names the snapshot it was moved from. A removed tag
+requires nothing, so one that must still be ours is first moved, then removed, in the same commit.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ RECORD = "strandline.owner"
 _PREFIX = "owner."
 _RUN = "run."
 _TRIES = 20
-_MOVED = 1  # an age, in ms, that makes a tag another one: nobody expires this table's by age
-# The commit was refused; or nobody knows, and reading the record again tells.
+_MOVED = 1  # a max age in ms, only to make the tag differ: nothing expires this table's tags by age
+# The commit was refused, or its outcome is unknown: then reading the record again tells.
 _AGAIN = ("CommitFailedException", "CommitStateUnknownException")
 
 
@@ -63,7 +63,7 @@ class CatalogOwners:
             operations = handle.operations()
             base = operations.refresh()
             found = {table: _record(base, table) for table in changes}
-            # made by an attempt that looked as if it had failed
+            # swapped by an earlier attempt that only seemed to fail
             made = {t for t, (_, after) in changes.items() if attempt and found[t] == after}
             left = {t: a for t, (b, a) in changes.items() if t not in made and found[t] == b}
             if not left:
@@ -73,7 +73,7 @@ class CatalogOwners:
             try:
                 operations.commit(base, self.moved(base, moved))
             except Py4JJavaError as error:
-                # Somebody else changed the table first, for this record or for another: look again.
+                # Somebody else changed the table first, this record or another: look again.
                 _look_again(error, attempt)
                 continue
             _delete_lists(handle, _unnamed(base, [_PREFIX + table for table in moved]))
@@ -116,7 +116,7 @@ class CatalogOwners:
             self.give_sign(run_id, None)
 
     def sweep(self, age: float) -> int:
-        """Deletes the signs and files of runs that died so many seconds ago; says how many."""
+        """Deletes signs and files of runs that died over `age` seconds ago; returns how many."""
         base = self._current()
         if base is None:
             return 0
@@ -129,7 +129,7 @@ class CatalogOwners:
         return len(old) + self._sweep_files(age)
 
     def _sweep_files(self, age: float) -> int:
-        """Deletes what was written for commits that never came about."""
+        """Deletes files that were written for commits that never happened."""
         jvm: Any = self.lake.spark._jvm
         action = jvm.org.apache.iceberg.spark.actions.SparkActions.get(
             self.lake.spark._jsparkSession
@@ -142,12 +142,12 @@ class CatalogOwners:
             return 0
 
     def moved(self, base: Any, snapshots: Mapping[str, Any]) -> Any:
-        """The metadata after a swap: the records' tags, by table, name these snapshots.
+        """Returns the metadata after a swap that moves the tables' tags to these snapshots.
 
-        What no tag names any more leaves in the same commit, so the table does not grow.
+        The same commit removes snapshots that no tag names any more, so the table does not grow.
 
         Args:
-            snapshots: None takes the tag away.
+            snapshots: by table; None removes the tag.
         """
         builder = self._builder(base)
         given = {table: snapshot for table, snapshot in snapshots.items() if snapshot is not None}
@@ -179,10 +179,10 @@ class CatalogOwners:
         return builder.removeSnapshots(gone).build()
 
     def _current(self) -> Any:
-        """The table's metadata; None where it is not there.
+        """Returns the table's metadata; None if there is no such table.
 
         Raises:
-            TableError: they are damaged; the error names this table, and not the one to be locked.
+            TableError: it is damaged; the error names this table, not the one to lock.
         """
         try:
             if not self.lake.exists(TABLE):
@@ -208,7 +208,7 @@ class CatalogOwners:
 
 
 def _look_again(error: Py4JJavaError, attempt: int) -> None:
-    """Waits for another attempt; raises an error that another attempt does not mend."""
+    """Waits before another attempt; raises the error if another attempt cannot help."""
     if not any(kind in str(error.java_exception) for kind in _AGAIN):
         raise error
     time.sleep(0.05 * (attempt + 1))
@@ -226,17 +226,17 @@ def _said(metadata: Any, name: str) -> str | None:
 
 
 def _snapshot(handle: Any, record: str) -> Any:
-    """A new, empty snapshot that says a record, in no table yet.
+    """Makes an empty snapshot that holds a record; no table has it yet.
 
-    It has no parent, as if it were the first of a branch: a catalog demands growing sequence
-    numbers of those that have one, which swaps for two tables at once cannot both give.
+    It has no parent, as if it were the first of a branch. From snapshots with a parent, a catalog
+    demands growing sequence numbers, and of two simultaneous swaps only one could provide them.
     """
     append = handle.newFastAppend().toBranch(uuid.uuid4().hex)
     return append.set(RECORD, record).apply()
 
 
 def _unnamed(base: Any, moved: Collection[str]) -> list[Any]:
-    """The snapshots that no tag names once these tags have moved on."""
+    """Returns the snapshots that no tag names once these tags have moved."""
     named = {ref.snapshotId() for name, ref in _refs(base) if name not in moved}
     return [each for each in base.snapshots() if each.snapshotId() not in named]
 
@@ -247,7 +247,7 @@ def _refs(metadata: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _delete_lists(handle: Any, snapshots: Sequence[Any]) -> None:
-    """Deletes the files of snapshots that are gone; one that is left does no harm."""
+    """Deletes the files of removed snapshots; a leftover does no harm."""
     for each in snapshots:
         try:
             handle.io().deleteFile(each.manifestListLocation())

@@ -1,7 +1,8 @@
-"""What the commits of a raw table say: the truth that state and ledger are indexes of.
+"""The commits of a raw table: the truth; state and ledger are indexes of them.
 
-Each batch is one commit. Its snapshot's summary carries the batch number (`strandline.batch`), the
-state that became true with it (`strandline.state`) and its ledger row (`strandline.sync`).
+Each batch is one commit. Its Iceberg snapshot's summary carries the batch number
+(`strandline.batch`), the state as of that batch (`strandline.state`) and its ledger row
+(`strandline.sync`).
 """
 
 from __future__ import annotations
@@ -31,13 +32,12 @@ SOURCES = "strandline.sources"
 
 @dataclass(frozen=True)
 class Commit:
-    """A published batch, as its own commit tells it.
+    """A published batch, as its own commit describes it.
 
     Attributes:
-        batch: the batch number; 0 where nothing was published yet.
-        snapshot_id: Iceberg's id of the snapshot that made it visible.
-        state: the state value (JSON text) that became true with it; None where the commit that
-            said it has expired.
+        batch: the batch number; 0 if nothing was published yet.
+        snapshot_id: the id of the Iceberg snapshot that made it visible.
+        state: the state (JSON text) as of this batch; None if the commit has expired.
         sync: its ledger row, as far as it was known before the commit.
         rows: rows appended.
         at: when it was committed.
@@ -52,13 +52,13 @@ class Commit:
 
     @property
     def source(self) -> str | None:
-        """The source whose rows these are; None where the commit that said it has expired."""
+        """The source whose rows these are; None if the commit has expired."""
         named = (self.sync or {}).get("source_name")
         return str(named) if named else None
 
 
 def newest_commit(lake: Tables, table: str, of: Collection[str] = ()) -> Commit:
-    """The newest published batch; the truth that state and ledger are indexes of.
+    """Returns the newest published batch.
 
     Args:
         of: only batches of these sources; empty is all.
@@ -79,13 +79,13 @@ def newest_commit(lake: Tables, table: str, of: Collection[str] = ()) -> Commit:
 
 
 def source_of(lake: Tables, table: str, batch: int) -> str | None:
-    """The source of a batch, as its rows tell it; None where it has none any more."""
+    """Returns a batch's source, read from its rows; None if it has no rows any more."""
     rows = lake.frame(table).where(f.col("_cq_batch") == batch).select(SOURCE_NAME).take(1)
     return str(rows[0][0]) if rows else None
 
 
 def sharers(handle: Any) -> dict[str, Any]:
-    """The sources that share a raw table, with what each has said; empty where it is not shared.
+    """Returns the sources that share a raw table, each with its shape; empty if it is not shared.
 
     Args:
         handle: Iceberg's own object for the table.
@@ -95,18 +95,18 @@ def sharers(handle: Any) -> dict[str, Any]:
 
 
 def newest_of(source: str) -> str:
-    """The property that keeps what the newest commit of a source of a shared table says."""
+    """Returns the property that keeps a source's newest commit in a shared table."""
     return f"{NEWEST}.{source.encode().hex()}"
 
 
 def all_commits(lake: Tables, table: str, known: Collection[int] = ()) -> list[Commit]:
-    """Every published batch, oldest first; where its commit has expired, as its rows tell it.
+    """Returns every published batch, oldest first; if its commit has expired, from its rows.
 
-    Such a one has no state, and of `sync` only what stands in each row; where compaction has
-    removed rows, nobody knows how many there were.
+    Such a batch has no state, and its `sync` holds only what each row says. If compaction has
+    removed rows, their number is unknown.
 
     Args:
-        known: batches that need not be told: rows are not asked if only these have expired.
+        known: batches that the caller has: if only these have expired, no rows are read.
     """
     handle = lake.handle(table)
     current = handle.currentSnapshot()
@@ -125,9 +125,9 @@ def all_commits(lake: Tables, table: str, known: Collection[int] = ()) -> list[C
 
 
 def keep_newest(lake: Tables, table: str) -> None:
-    """Keeps what the newest batch's commit says, as that commit is about to expire.
+    """Keeps the newest batch's commit in a property, as the commit itself is about to expire.
 
-    Of a shared table, what the newest commit of each source says.
+    In a shared table, it keeps the newest commit of each source.
     """
     properties = lake.handle(table).properties()
     wanted: dict[str, Collection[str]] = {NEWEST: ()}
@@ -175,7 +175,7 @@ def _commit(handle: Any, snapshot: Any) -> Commit | None:
         return None
     facts = summary
     if summary.get(BATCH) is None:
-        # Published over a commit of somebody else: the properties stayed with the original.
+        # Published over somebody else's commit: the properties stayed with the original.
         original = handle.snapshot(int(summary.get("source-snapshot-id")))
         facts = original.summary() if original is not None else summary
     sync = facts.get(SYNC)
@@ -190,7 +190,7 @@ def _commit(handle: Any, snapshot: Any) -> Commit | None:
 
 
 def _published(handle: Any) -> Iterator[Commit]:
-    """The batches whose commits are there, newest first."""
+    """Yields the batches whose commits have not expired, newest first."""
     snapshot = handle.currentSnapshot()
     while snapshot is not None:
         found = _commit(handle, snapshot)
@@ -201,7 +201,7 @@ def _published(handle: Any) -> Iterator[Commit]:
 
 
 def _kept(handle: Any, of: Collection[str] = ()) -> Commit | None:
-    """The newest batch as compaction kept it; an older one once newer ones were published."""
+    """Returns the newest batch that compaction kept; batches published since may be newer."""
     kept = [one for one in _all_kept(handle) if not of or one.source in of]
     return max(kept, key=lambda one: one.batch, default=None)
 

@@ -1,6 +1,6 @@
-"""The lake: raw tables that follow their source, tables that runs share, and who may write them.
+"""The lake: raw tables that follow their source, tables that runs share, and their locks.
 
-All of Iceberg is in this folder, and nothing of sources.
+Everything about Iceberg is in this folder, and nothing about sources.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from loader.rows.delta import COLUMNS
 from loader.rows.order import quoted
 
 IDENTITY = "strandline.table-id"
-"""Tells a raw table from a dropped one of its name: SQL does not show Iceberg's own UUID."""
+"""Tells a raw table from a dropped one of the same name: SQL does not show Iceberg's own UUID."""
 
 FIRST_BATCH = "strandline.first-batch"
-"""The number of a raw table's first batch; the ledger may know earlier ones, of a dropped table."""
+"""A raw table's first batch number; the ledger may have earlier batches, of a dropped table."""
 
 _shared = threading.Lock()
 
@@ -40,7 +40,7 @@ class Lake(Staging):
     """One namespace of an Iceberg catalog that the loader writes to."""
 
     def ensure(self, table: str, schema: str) -> None:
-        """Makes a shared table (state, ledger), unless it is there; two runs may ask at once."""
+        """Creates a shared table (state, ledger) if it is missing; two runs may call at once."""
         if self.exists(table):
             return
         with _shared, self.lock(table):
@@ -48,7 +48,7 @@ class Lake(Staging):
                 self.create(table, schema)
 
     def complete(self, table: str, columns: Mapping[str, str]) -> None:
-        """Adds columns that a shared table of an older version lacks.
+        """Adds columns that a shared table from an older version lacks.
 
         Args:
             columns: types by name.
@@ -68,21 +68,21 @@ class Lake(Staging):
     def create_raw(
         self, table: str, schema: StructType, cursor_field: str | None, first_batch: int = 1
     ) -> None:
-        """Makes a raw table: the source's columns, then ours, with statistics that prune.
+        """Creates a raw table: the source's columns, then ours, with statistics to prune by.
 
         Args:
-            first_batch: the number that its life begins with: a dropped table of its name may
-                have had batches before.
+            first_batch: its first batch number: a dropped table of the same name may have had
+                batches before.
 
         Raises:
-            TableError: where the source has a column that only we may write.
+            TableError: if the source has a column that only the loader may write.
         """
         taken = [name for name in schema.names if name.lower() in COLUMNS]
         if taken:
             raise TableError(
                 f"the source has a column {taken[0]!r}, which the loader writes itself",
                 where=f"table {table}",
-                remedy="Rename it, or select the others through a view in the source",
+                remedy="Rename it, or read the others through a view in the source",
             )
         # Iceberg keeps statistics of a table's first 100 columns only; ours come last.
         measured = [*COLUMNS, *([cursor_field] if cursor_field else [])]
@@ -99,10 +99,10 @@ class Lake(Staging):
         self.create(table, StructType(fields), properties)
 
     def drift(self, table: str, schema: StructType, terms: Terms) -> Drift:
-        """How a raw table follows the source's columns as they are now; changes nothing.
+        """Plans how a raw table follows the source's current columns; changes nothing.
 
         Raises:
-            TableError: where it cannot, or may not.
+            TableError: if it cannot, or may not.
         """
         if not self.exists(table):
             return unchanged(schema)
@@ -110,13 +110,13 @@ class Lake(Staging):
         return drift(self.frame(table).schema, said, schema, terms)
 
     def evolve(self, table: str, followed: Drift, source: str = "") -> None:
-        """Brings a raw table's columns up to the source's, before rows of the new form arrive.
+        """Alters a raw table's columns as planned, before rows with the new columns are staged.
 
-        What is remembered of the source stays as it was until they are published; after a crash
-        in between the same is found to do, as far as it was not done.
+        The remembered source schema stays as it was until those rows are published. After a crash
+        in between, the next run plans the same change, less what is already done.
 
         Args:
-            source: of a shared table, whose columns these are.
+            source: whose columns these are, if the table is shared.
         """
         if not followed.alterations:
             return
@@ -125,7 +125,7 @@ class Lake(Staging):
             self.spark.sql(f"alter table {self.name(table)} {alteration.sql}")
 
     def raw_tables(self) -> tuple[list[str], dict[str, Exception]]:
-        """The tables that batches are published to; and those that cannot be read, and why."""
+        """Returns the raw tables, and the error of each table that cannot be read."""
         found: list[str] = []
         unreadable: dict[str, Exception] = {}
         for name in self.tables():
@@ -137,15 +137,15 @@ class Lake(Staging):
         return found, unreadable
 
     def append(self, table: str, rows: DataFrame) -> None:
-        """A plain append to a shared table: one writer at a time."""
+        """Appends rows to a shared table: one writer at a time."""
         with self._alone(table):
             rows.writeTo(self.name(table)).append()
 
     def add(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """A plain append of a few rows to a shared table, without a Spark job; see :meth:`append`.
+        """Appends a few rows to a shared table, without a Spark job; see :meth:`append`.
 
         Args:
-            rows: column by column, as :meth:`loader.lake.records.Records.append` takes them.
+            rows: values by column, as :meth:`loader.lake.records.Records.append` takes them.
         """
         with self._alone(table):
             self.records(table).append(rows)
@@ -163,15 +163,15 @@ class Lake(Staging):
             ) from None
 
     def lock(self, table: str, timeout: float = 60) -> FileLock:
-        """The lock of a table across processes; released by the system when its holder dies.
+        """Returns a table's file lock; the system releases it when its process dies.
 
-        It lies beside the table where the warehouse is a local folder, for a Hadoop catalog
-        cannot tell two writers apart there; else in a folder of this user's own.
+        If the warehouse is a local folder, the lock file is beside the table, as a Hadoop catalog
+        cannot tell two writers apart there. Otherwise it is in a folder of this user.
         """
         return self._locks.lock(table, timeout)
 
     def lease(self, table: str, where: str, run_id: str) -> Lease:
-        """The right to write a table, not yet taken; of a shared catalog also for other machines.
+        """Returns a table's lease, not yet taken; in a shared catalog, other machines see it too.
 
         Args:
             where: the table's name in messages.
@@ -179,7 +179,7 @@ class Lake(Staging):
         return Lease(table, where, self.lock(table), self._locks.owners, run_id)
 
     def sweep_owners(self, age: float) -> int:
-        """Deletes owners' records that runs left which died so many seconds ago; says how many."""
+        """Deletes what runs left behind that died over `age` seconds ago; returns how many."""
         return self._locks.sweep(age)
 
     @cached_property

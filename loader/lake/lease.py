@@ -1,13 +1,13 @@
-"""One writer per table: a lock with an owner, a sign of life, and an end.
+"""One writer per table: a lock with an owner, a sign of life, and an expiry.
 
-Two locks, each for what the other cannot do. The kernel's file lock is exact and is given free
-when its process dies, but other machines need not see it. The owner's record travels to them: it
-says which run holds the table. A record that outlived its process is taken over at once where the
-kernel shows that the process is gone (same machine, lock free). Elsewhere it is taken over once
-the run's sign of life has not changed for :data:`EXPIRY` seconds while somebody watched, by the
-watcher's own clock: the times in the records are another machine's, and only shown to people. A
-run that was taken over while it slept finds out before it publishes, and before it writes state or
-ledger. The batch number, which the catalog takes only once, stops what may slip through.
+Two locks, each for what the other cannot do. The kernel's file lock is exact, and is released when
+its process dies, but other machines may not see it. The owner's record they do see: it says which
+run holds the table. A record may outlive its process. If the kernel shows that the process is gone
+(same machine, lock free), another run takes the table over at once. Otherwise it watches, and takes
+over once the run's sign of life has not changed for :data:`EXPIRY` seconds by the watcher's own
+clock: the times in the records come from another machine, and are only shown to people. A run that
+was taken over while it was suspended finds out before it publishes, and before it writes state or
+ledger. If anything slips through, the catalog stops it: it takes each batch number only once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from loader.errors import LockedError, TableError
 from loader.lake.owners import Owner, Owners, Witness, now, place, silent_for
 
 EXPIRY = 120.0
-"""Seconds without a sign of life, watched, after which another machine's table is taken over."""
+"""Seconds to watch another machine's run without a sign of life before taking its table over."""
 
 BEAT = 20.0
 """Seconds between signs of life."""
@@ -42,12 +42,12 @@ class Lease:
     Args:
         table: the raw table.
         where: its name in messages.
-        lock: the kernel's lock of it.
+        lock: its file lock.
         owners: where the owner's record is kept.
-        run_id: the run that asks.
-        expiry: seconds of silence after which another machine's record is passed over.
-        witness: what was seen of other runs.
-        pause: waits so many seconds between two looks at another run.
+        run_id: the run that wants it.
+        expiry: seconds of silence after which another machine's record no longer counts.
+        witness: what this process has seen of other runs.
+        pause: sleeps, in seconds, between two looks at another run.
     """
 
     def __init__(
@@ -73,13 +73,12 @@ class Lease:
         self._changing = threading.Lock()
 
     def acquire(self, tell: Callable[[str], None] | None = None) -> str | None:
-        """Takes the table; returns what to tell where it was taken over from a dead run.
+        """Takes the table; returns a warning if it was taken over from a dead run.
 
-        A run that may be dead is watched until it shows a sign of life, or for the time of
-        `expiry`.
+        Watches a run that may be dead until it shows a sign of life, or for `expiry` seconds.
 
         Args:
-            tell: is told that this takes a while, and why.
+            tell: called with the reason if this takes a while.
 
         Raises:
             LockedError: another run holds it.
@@ -113,7 +112,7 @@ class Lease:
         self._record = mine
         if owner is None:
             return None
-        with suppress(Exception):  # a sign that is left over does no harm
+        with suppress(Exception):  # a leftover sign does no harm
             self.owners.forget(owner.run_id)
         why = "whose process is gone" if here else f"silent for {self.expiry:.0f} s"
         return f"taken over from another run, {why} ({owner.told(sign)})"
@@ -122,7 +121,7 @@ class Lease:
         """Returns once a run has been silent for long enough, by this machine's own clock.
 
         Raises:
-            LockedError: it lives, or its last sign is so young that it probably does.
+            LockedError: it is alive, or its last sign is so recent that it probably is.
         """
         asked = False
         while True:
@@ -146,7 +145,7 @@ class Lease:
             self._pause(min(LOOK, self.expiry - still))
 
     def confirm(self) -> None:
-        """Makes sure that the table is still ours, before something is written.
+        """Makes sure that the lock is still ours; called before each write.
 
         Raises:
             TableError: another run took it over, as this one was silent for too long.
@@ -163,7 +162,7 @@ class Lease:
                 )
 
     def release(self) -> None:
-        """Gives the table free; a second time does nothing."""
+        """Releases the lock; a second call does nothing."""
         with self._changing:
             record, self._record = self._record, None
             try:
@@ -184,9 +183,10 @@ class Lease:
 def acquire_all(
     leases: Sequence[Lease], tell: Callable[[str], None] | None = None
 ) -> list[str | Exception | None]:
-    """Takes many tables of one run in one commit; says of each what :meth:`Lease.acquire` would.
+    """Takes many tables of one run in one commit.
 
-    Tables that another run holds are not waited for, unless that run may be dead.
+    Returns for each table what :meth:`Lease.acquire` would return, or the error that it would
+    raise. Does not wait for tables that another run holds, unless that run may be dead.
     """
     ended: dict[Lease, str | Exception | None] = {}
     records: dict[Lease, str] = {}
@@ -200,7 +200,7 @@ def acquire_all(
             ended[lease] = problem
     for owners in {id(lease.owners): lease.owners for lease in records}.values():
         asked = {lease.table: lease for lease in records if lease.owners is owners}
-        with suppress(Exception):  # each is tried again below, and says by itself what is wrong
+        with suppress(Exception):  # each is tried again below, and reports its own error
             taken = owners.swap_all({name: (None, records[one]) for name, one in asked.items()})
             for name in taken:
                 asked[name]._record = records[asked[name]]
@@ -223,10 +223,10 @@ def acquire_all(
 
 
 class Heartbeat:
-    """Gives a run's sign of life until it is closed: one record, whatever the number of tables.
+    """Gives a run's sign of life until it is closed: one record for all of its tables.
 
     Args:
-        leases: of the run; more may be added while it goes on.
+        leases: the run's; the caller may add more while it beats.
         every: seconds between two signs.
     """
 
@@ -242,8 +242,8 @@ class Heartbeat:
             for lease in tuple(self._leases):
                 self._given.setdefault((id(lease.owners), lease.run_id), lease.owners)
             for (_, run_id), owners in self._given.items():
-                # A store that is away for a moment is asked again at the next beat; whether the
-                # run's tables outlived it, `confirm` finds out.
+                # If the store is down for a moment, the next beat tries again; `confirm` finds out
+                # whether the run still holds its tables.
                 with suppress(Exception):
                     owners.give_sign(run_id, now())
 
@@ -255,5 +255,5 @@ class Heartbeat:
         self._over.set()
         self._thread.join()
         for (_, run_id), owners in self._given.items():
-            with suppress(Exception):  # what is left says nothing: no table names the run
+            with suppress(Exception):  # a leftover sign means nothing: no table names the run
                 owners.give_sign(run_id, None)

@@ -35,13 +35,13 @@ class SyncRecord:
     """A row of the ledger; the column order is the table's.
 
     Attributes:
-        batch: the batch committed; None where none was.
+        batch: the batch that was committed; None if none was.
         cursor_low: the window's inclusive lower bound, lookback and late rows included; None reads
             everything.
         cursor_high: the cursor stored after this attempt.
-        read_from, read_to: the range that was read whole, inclusive; late rows below it are not
-            part of it. None is no bound.
-        rows_read: rows that the source delivered; appended + redelivered.
+        read_from, read_to: the range that was read completely, inclusive; late rows below it do
+            not belong to it. None is no bound.
+        rows_read: rows that the source delivered: appended + redelivered.
         error: one line, secrets removed.
     """
 
@@ -71,11 +71,11 @@ class SyncRecord:
     read_to: str | None = None
 
     def finished(self, **changes: Any) -> SyncRecord:
-        """The record with its outcome and the time of it."""
+        """Returns the record with its outcome, finished now."""
         return replace(self, finished_at=now(), **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; times as ISO text in UTC."""
+        """Returns plain values; times as ISO text in UTC."""
         return {
             key: value.isoformat() if isinstance(value, dt.datetime) else value
             for key, value in asdict(self).items()
@@ -83,7 +83,7 @@ class SyncRecord:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SyncRecord:
-        """The record that a commit carries; unknown keys of later versions are passed over."""
+        """Reads the record that a commit carries; ignores unknown keys of later versions."""
         names = {field.name for field in fields(cls)}
         known = {key: value for key, value in values.items() if key in names}
         for key in ("started_at", "finished_at"):
@@ -97,13 +97,13 @@ COLUMNS = {one.name: _TYPES.get(one.name, "string") for one in fields(SyncRecord
 
 
 class Ledger:
-    """Appends records to, and reads them from, the ledger of one lake."""
+    """The ledger of one lake: appends and reads its records."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
 
     def prepare(self) -> None:
-        """Makes the table, where it is not there yet."""
+        """Creates the table if it does not exist, and adds columns that it lacks."""
         self.lake.ensure(TABLE, ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items()))
         self.lake.complete(TABLE, COLUMNS)
 
@@ -117,11 +117,11 @@ class Ledger:
             self.lake.add(TABLE, [asdict(record) for record in records])
 
     def batches(self, sources: Sequence[str], table: str | None = None) -> dict[str, set[int]]:
-        """The batch numbers that have a row, by table.
+        """Returns the batch numbers that have a row, by table.
 
         Args:
-            sources: only rows of these.
-            table: only this one.
+            sources: only rows of these; empty is all.
+            table: only this one; None is all.
         """
         names, among = _among(sources)
         one = "and table_name = :table" if table is not None else ""
@@ -137,12 +137,12 @@ class Ledger:
         return {row["table_name"]: set(row["batches"]) for row in rows}
 
     def last_batch(self, table: str, sources: Sequence[str] = (), since: int = 0) -> int:
-        """The highest batch number of a table that has a row; 0 where none has.
+        """Returns a table's highest batch number that has a row; 0 if none has.
 
         Args:
             sources: only rows of these; empty is all.
-            since: look only at batches from this one on, so that statistics pass over the files
-                of all others.
+            since: looks only at this batch and later ones, so that statistics skip the files of
+                all others.
         """
         records = self.lake.records(TABLE)
         wanted = [{"table_name": table, "source_name": source} for source in sources]
@@ -154,7 +154,7 @@ class Ledger:
         return max(found, default=0)
 
     def newest(self) -> list[dict[str, Any]]:
-        """Per table, its last attempt that synced and its last attempt at all, for `status`."""
+        """Returns each table's last successful attempt and its last attempt, for `status`."""
         if not self.lake.exists(TABLE):
             return []
         rows = self.lake.spark.sql(
@@ -183,12 +183,12 @@ class Ledger:
 
 
 def _among(sources: Sequence[str]) -> tuple[dict[str, str], str]:
-    """Parameters, and a condition on the source's name; none where no source is named."""
+    """Returns parameters and a condition on the source's name; empty if no source is given."""
     names = {f"source_{number}": name for number, name in enumerate(sources)}
     listed = ", ".join(f":{key}" for key in names)
     return names, f"and source_name in ({listed})" if names else ""
 
 
 def now() -> dt.datetime:
-    """The machine's clock, UTC, in microseconds as Spark keeps them."""
+    """Returns this machine's time in UTC, in microseconds as Spark keeps them."""
     return dt.datetime.now(dt.timezone.utc)

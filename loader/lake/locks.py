@@ -1,8 +1,8 @@
-"""Where the locks of tables lie on this machine.
+"""Where the tables' lock files are on this machine.
 
-Beside the tables if the warehouse is a local folder: whoever may write the tables may lock them.
-For a shared catalog, in a folder of this user's own. A folder that others may write to, as the
-temporary one, would let them hold every lock, or be the first to make one.
+If the warehouse is a local folder, they are beside the tables: whoever may write the tables may
+lock them. For a shared catalog, they are in a folder of this user. In a folder that others may
+write to, such as the temporary one, they could hold every lock, or create one first.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from loader.lake.tables import Tables
 
 FOLDER = "STRANDLINE_LOCKS"
-"""The variable that names another folder."""
+"""The environment variable that names another folder."""
 
 
 class TableLocks:
-    """The locks of one namespace's tables, and the records of who holds them."""
+    """The file locks of one namespace's tables, and the records of who holds them."""
 
     def __init__(self, lake: Tables) -> None:
         self.lake = lake
@@ -42,7 +42,7 @@ class TableLocks:
         self._warehouse = lake.spark.conf.get(f"{setting}.warehouse", None) or ""
 
     def lock(self, table: str, timeout: float) -> FileLock:
-        """The kernel's lock of a table; see :meth:`loader.lake.lake.Lake.lock`."""
+        """Returns a table's file lock; see :meth:`loader.lake.lake.Lake.lock`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         place = self.folder / f"{file_name(table)}.lock"
         return FileLock(place, timeout=timeout, thread_local=False)
@@ -56,13 +56,13 @@ class TableLocks:
 
     @cached_property
     def folder(self) -> Path:
-        """The namespace's own folder, or one of this user's own."""
+        """The namespace's own folder, or one of this user."""
         if self._beside is not None:
             return self._beside
         return of_this_user(self.lake.catalog, self._warehouse) / file_name(self.lake.schema)
 
     def sweep(self, age: float) -> int:
-        """Deletes records that runs left which died so many seconds ago; returns how many."""
+        """Deletes what runs left behind that died over `age` seconds ago; returns how many."""
         return self.owners.sweep(age)
 
     @cached_property
@@ -72,9 +72,9 @@ class TableLocks:
 
 
 def beside_the_tables(kind: str | None, warehouse: str) -> Path | None:
-    """The folder of a warehouse that is nothing but a folder of this machine.
+    """Returns the warehouse's folder if it is a plain folder of this machine, else None.
 
-    Everything after the scheme is its path, `#`, `?` and `%` too, as Hadoop reads it.
+    Everything after the scheme is the path, including `#`, `?` and `%`, as Hadoop reads it.
 
     Args:
         kind: the catalog's type.
@@ -89,10 +89,10 @@ def beside_the_tables(kind: str | None, warehouse: str) -> Path | None:
 
 
 def of_this_user(catalog: str, warehouse: str) -> Path:
-    """The folder of a shared catalog's locks, the same for all processes of this user.
+    """Returns the folder for a shared catalog's locks, the same for all processes of this user.
 
     Raises:
-        SpecError: no folder can be made, or the one that is there is somebody else's.
+        SpecError: no folder can be created, or the existing one belongs to somebody else.
     """
     digest = hashlib.sha256(f"{catalog}|{warehouse}".encode()).hexdigest()[:12]
     problem: OSError | None = None
@@ -104,9 +104,9 @@ def of_this_user(catalog: str, warehouse: str) -> Path:
         except OSError as error:
             problem = error
     raise SpecError(
-        f"no folder for locks can be made: {problem}",
+        f"cannot create a folder for locks: {problem}",
         where="locks",
-        remedy=f"Name one that this user may write to in {FOLDER}",
+        remedy=f"Set {FOLDER} to a folder that this user may write to",
     )
 
 
@@ -122,7 +122,7 @@ def _places() -> Iterator[Path]:
 
 
 def _home() -> Path | None:
-    """This user's home by the system's own list: HOME may still be that of whoever called sudo."""
+    """Returns this user's home from the password database: under sudo, HOME may be the caller's."""
     import pwd
 
     try:
@@ -132,11 +132,11 @@ def _home() -> Path | None:
 
 
 def _own(place: Path) -> None:
-    """Makes a folder that only this user may enter, or checks that it is one.
+    """Creates a folder that only this user may enter, or checks that it is one.
 
     Raises:
         SpecError: it is a link or somebody else's, so others could hold the locks in it.
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     with suppress(FileExistsError):
         os.mkdir(place, 0o700)

@@ -1,7 +1,7 @@
-"""Who holds a table, and whether that run still lives: records, and where they are kept.
+"""Who holds a table, and whether that run is still alive: the records and where they are kept.
 
-An owner's record names the run. It is written once, when the run takes the table. That the run
-lives, a second record says: the run's sign of life, one for all of its tables.
+An owner's record names the run; it is written once, when the run takes the table. A second record
+shows that the run is alive: its sign of life, one for all of its tables.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def place(folder: Path) -> str:
-    """What shares file locks in a folder: this running system, and the folder as it lies there.
+    """Identifies where a folder's file locks count: the running kernel and the folder itself.
 
-    Containers of one machine have one kernel, but need not see the same folder.
+    Containers on one machine share its kernel, but may not see the same folder.
     """
     kernel = socket.gethostname()
     with suppress(OSError):
@@ -42,7 +42,7 @@ class Owner:
     """Who holds a table; times are UTC, in ISO format.
 
     Attributes:
-        place: where its file lock counts, see :func:`place`; empty if the record cannot be read.
+        place: where its file lock counts (:func:`place`); empty if the record cannot be read.
     """
 
     run_id: str
@@ -53,18 +53,18 @@ class Owner:
 
     @classmethod
     def of(cls, run_id: str, where: str) -> Owner:
-        """This process, now."""
+        """Makes a record for this process, taken now."""
         return cls(run_id, socket.gethostname(), where, os.getpid(), now())
 
     def to_json(self) -> str:
-        """The record as stored."""
+        """Returns the record as stored."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str | None) -> Owner | None:
-        """A stored record; None where there is none.
+        """Parses a stored record; None if there is none.
 
-        One that cannot be read, or is of another version, is somebody's all the same.
+        A record that cannot be parsed, or is of another version, still counts as somebody's.
         """
         if not text:
             return None
@@ -79,7 +79,7 @@ class Owner:
             return cls("unknown", "another machine", "", 0, "")
 
     def told(self, sign: str | None) -> str:
-        """The owner for people, with its sign of life."""
+        """Describes the owner for people, with its sign of life."""
         silent = silent_for(sign or self.taken_at)
         last = f", last sign of life {silent:.0f} s ago" if silent is not None else ""
         since = f", since {self.taken_at[11:19]} UTC" if self.taken_at else ""
@@ -87,7 +87,7 @@ class Owner:
 
 
 def silent_for(time_text: str) -> float | None:
-    """Seconds since a time that some machine's clock gave; None where it is no time."""
+    """Returns the seconds since a time from some machine's clock; None if it is not a time."""
     try:
         then = dt.datetime.fromisoformat(time_text)
         return (dt.datetime.now(dt.timezone.utc) - then).total_seconds()
@@ -99,29 +99,29 @@ class Owners(Protocol):
     """Where records are kept."""
 
     def read(self, table: str) -> str | None:
-        """The record of a table; None where nobody holds it."""
+        """Returns a table's record; None if nobody holds it."""
 
     def swap(self, table: str, before: str | None, after: str | None) -> bool:
-        """Replaces the record, if it still is `before`; False where it is not."""
+        """Replaces the record if it still is `before`; returns whether it was."""
 
     def swap_all(self, changes: Mapping[str, tuple[str | None, str | None]]) -> set[str]:
-        """Swaps many tables' records, by `before` and `after`; returns those that were."""
+        """Swaps the records of many tables, each `before` and `after`; returns the swapped."""
 
     def sign(self, run_id: str) -> str | None:
-        """A run's sign of life; None where it has given none."""
+        """Returns a run's sign of life; None if it has given none."""
 
     def give_sign(self, run_id: str, text: str | None) -> None:
-        """Replaces a run's sign of life; with None it goes. Only the run itself does that."""
+        """Replaces a run's sign of life; None removes it. Only for the run itself."""
 
     def forget(self, run_id: str) -> None:
-        """Removes a dead run's sign of life, unless it is still named as some table's owner."""
+        """Removes a dead run's sign of life, unless some table's record still names the run."""
 
     def sweep(self, age: float) -> int:
-        """Deletes what runs left that died so many seconds ago; returns how many things."""
+        """Deletes what runs left behind that died over `age` seconds ago; returns how many."""
 
 
 class FileOwners:
-    """Records in files beside the lock files; swaps are made under the kernel's lock."""
+    """Records in files beside the lock files; the caller swaps under the table's file lock."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -152,11 +152,11 @@ class FileOwners:
         self.give_sign(run_id, None)
 
     def sweep(self, age: float) -> int:
-        """Deletes what runs left that died so many seconds ago; returns how many files."""
+        """Deletes files of runs that died over `age` seconds ago; returns how many."""
         gone = 0
         for path in (*self.folder.glob("*.alive"), *self.folder.glob("*.alive.*.*")):
             gone += _delete_old(path, age)
-        for path in self.folder.glob("*.owner.*.*"):  # written beside, not yet renamed
+        for path in self.folder.glob("*.owner.*.*"):  # temporary files that were never renamed
             gone += _delete_old(path, age)
         for path in self.folder.glob("*.owner"):
             owner = Owner.from_json(_text(path))
@@ -201,12 +201,12 @@ def _write(path: Path, text: str | None) -> None:
 
 
 class Witness:
-    """How long something has stood still, by this machine's own clock and nobody else's.
+    """Measures how long something has not changed, only by this machine's own clock.
 
     Args:
         clock: seconds, never set back.
-        gap: seconds between two looks that count at most. Who was stopped between them has not
-            watched, and what it looks at may have been stopped with it.
+        gap: the most seconds that count between two looks. A watcher that was suspended between
+            them has not watched, and the watched may have been suspended with it.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, gap: float = 10.0) -> None:
@@ -216,7 +216,7 @@ class Witness:
         self._looking = threading.Lock()
 
     def still_for(self, what: object, looks: object) -> float:
-        """Seconds for which it was seen to look so; 0 at the first look, and after a change."""
+        """Returns the seconds it was seen unchanged; 0 at the first look, and after a change."""
         with self._looking:
             now = self._clock()
             seen, still, last = self._seen.get(what, (object(), 0.0, now))
@@ -226,5 +226,5 @@ class Witness:
 
 
 def now() -> str:
-    """This machine's clock, in UTC."""
+    """Returns this machine's time, in UTC."""
     return dt.datetime.now(dt.timezone.utc).isoformat(timespec="milliseconds")

@@ -1,7 +1,7 @@
-"""A few rows of an Iceberg table, read and appended by Iceberg itself.
+"""Reads and appends a few rows of an Iceberg table without Spark, by Iceberg itself.
 
-State and ledger are asked for a row or two, and get a row or two, at every sync. A Spark job for
-that takes seconds in a JVM that has run none yet; Iceberg's own readers and writers need none.
+Every sync reads and writes a row or two of the state and the ledger. A Spark job for that takes
+seconds in a JVM that has run none yet; Iceberg's own readers and writers need no job.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from loader.errors import TableError
 
 
 class Records:
-    """Rows of one table, as it is now.
+    """The rows of one table, as of when it was loaded.
 
     Args:
         handle: Iceberg's object for the table, freshly loaded.
@@ -33,19 +33,20 @@ class Records:
         self._iceberg = jvm.org.apache.iceberg
 
     def files(self) -> int:
-        """How many data files hold the rows; known without listing them."""
+        """Returns the number of data files, without listing them."""
         snapshot = self.handle.currentSnapshot()
         return int(snapshot.summary().get("total-data-files") or 0) if snapshot else 0
 
     def select(
         self, columns: Sequence[str], equal: Mapping[str, Any], at_least: Mapping[str, Any]
     ) -> list[dict[str, Any]]:
-        """The rows that match, in no order; statistics pass over the files of all others.
+        """Returns the rows that match, in no order; statistics skip the files of all others.
 
-        Timestamps come in UTC.
+        Timestamps are in UTC.
 
         Args:
-            equal, at_least: what columns must be, None for a null.
+            equal: the values that columns must have; None for a null.
+            at_least: the lowest values that columns may have.
         """
         expressions = self._iceberg.expressions.Expressions
         scan = self._iceberg.data.IcebergGenerics.read(self.handle)
@@ -72,7 +73,7 @@ class Records:
         """Adds rows in one commit, durably, as the table's properties say.
 
         Args:
-            rows: column by column: texts, whole numbers, booleans, aware times; nulls where absent.
+            rows: values by column: texts, whole numbers, booleans, aware times; null if absent.
         """
         properties = self.handle.properties()
         schema, spec = self.handle.schema(), self._spec()
@@ -97,15 +98,15 @@ class Records:
         fresh.commit()
 
     def _spec(self) -> Any:
-        """How the rows are partitioned: not at all, if the table ever was without partitions.
+        """Returns the partition spec to write with: none, if the table ever had none.
 
-        A file may be of an older spec, so one file does where somebody added partitions later.
+        Files may use an older spec, so one file is enough even if partitions were added later.
         """
         specs = list(self.handle.specs().values())
         return next((spec for spec in specs if spec.isUnpartitioned()), self.handle.spec())
 
     def _partitioned(self, spec: Any, records: Sequence[Any]) -> list[tuple[Any, list[Any]]]:
-        """The records, by partition; None is that of a table without."""
+        """Groups the records by partition; None stands for an unpartitioned table."""
         if spec.isUnpartitioned():
             return [(None, list(records))]
         schema = self.handle.schema()
@@ -118,9 +119,9 @@ class Records:
         return list(found.values())
 
     def _records(self, schema: Any, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """The rows as Iceberg's records, in the types of the table's columns."""
+        """Converts rows to Iceberg's records, in the types of the table's columns."""
         features = self._jackson.DeserializationFeature
-        # Whole numbers as longs: calls from Python pass small ones as ints.
+        # Whole numbers as longs: from Python, small ones would arrive as ints.
         mapper = self._jackson.ObjectMapper().configure(features.USE_LONG_FOR_INTS, True)
         kind = self._java.lang.Class.forName("java.util.List")
         given = [{self._name(k): v for k, v in row.items() if v is not None} for row in rows]
@@ -145,7 +146,7 @@ class Records:
         raise TableError(
             f"it has no column {column}",
             where=f"table {self.handle.name()}",
-            remedy="Add the column; no other loader's tables may have the names of ours",
+            remedy="Add the column. If another loader made the table, rename it: the name is ours",
         )
 
     def _is_plain(self, name: str, value: Any) -> bool:
@@ -154,7 +155,7 @@ class Records:
         )
 
     def _fitting(self, name: str, value: Any) -> Any:
-        """A value in the type of its column, where somebody else made the table."""
+        """Converts a value to its column's type, in case somebody else created the table."""
         data_type = self._columns[name.lower()][1]
         time = self._java.time
         if isinstance(value, dt.datetime):
@@ -172,7 +173,7 @@ class Records:
         return str(value) if data_type == "string" else value
 
     def _value(self, record: Any, column: str) -> Any:
-        """A record's value as Python has it."""
+        """Returns a record's value as a Python value."""
         name, data_type = self._columns.get(column, (column, ""))
         value = record.getField(name)
         if isinstance(value, Decimal):

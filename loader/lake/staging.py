@@ -1,8 +1,8 @@
-"""Batches: staged where nobody sees them, then published whole.
+"""Batches: staged where no reader sees them, then published whole.
 
-A batch is written as a staged snapshot (Iceberg's write-audit-publish), which no reader sees, and
-published by one metadata commit. The batch number is the snapshot's ``wap.id``: Iceberg refuses to
-publish the same one twice, also when another machine tries.
+A batch is written as a staged Iceberg snapshot (write-audit-publish), which no reader sees, and
+published by one metadata commit. The batch number is its ``wap.id``: Iceberg refuses to publish
+the same one twice, even from another machine.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from loader.rows.order import quoted
 
 
 class Staging(Tables):
-    """A namespace whose raw tables take batches."""
+    """A namespace whose raw tables accept batches."""
 
     def stage(self, table: str, rows: DataFrame, batch: int, facts: Mapping[str, Any]) -> int:
-        """Writes a batch that nobody sees yet; returns its snapshot's id.
+        """Writes a batch that no reader sees yet; returns its Iceberg snapshot's id.
 
         Args:
-            rows: all columns of the table, by name; created in this lake's session.
+            rows: by column name, null in columns that they lack; created in this lake's session.
             facts: ``state`` (JSON text) and ``sync`` (a ledger row), kept in the commit.
         """
         columns = [quoted(name) for name in self.frame(table).columns]
@@ -56,7 +56,7 @@ class Staging(Tables):
         return int(mine[-1].snapshotId())
 
     def staged_rows(self, table: str, snapshot_id: int) -> int:
-        """How many rows a staged snapshot adds."""
+        """Returns how many rows a staged snapshot adds."""
         snapshot = self.handle(table).snapshot(snapshot_id)
         return int(snapshot.summary().get("added-records") or 0)
 
@@ -66,11 +66,11 @@ class Staging(Tables):
         """Makes a staged batch visible, whole, in one commit.
 
         Args:
-            columns: what the same commit remembers of the source.
-            source: of a shared table, which one.
+            columns: the source's columns, to remember with the same commit.
+            source: which source, if the table is shared.
 
         Raises:
-            TableError: where that batch number was published already.
+            TableError: if that batch number was published already.
         """
         handle = self.handle(table)
         transaction = handle.newTransaction()
@@ -110,7 +110,7 @@ class Staging(Tables):
             and snapshot_id in (None, s.snapshotId())
         ]
         if orphans:
-            # None by age: without a limit, Iceberg also expires what the table's properties allow.
+            # None by age: without this limit, Iceberg also expires by the table's properties.
             expiry = handle.expireSnapshots().expireOlderThan(0)
             for orphan in orphans:
                 expiry = expiry.expireSnapshotId(orphan)

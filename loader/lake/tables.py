@@ -1,4 +1,4 @@
-"""Iceberg tables of one namespace: found, made, read, asked for what they are."""
+"""The Iceberg tables of one namespace: lists, creates, reads and inspects them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Same = TypeVar("Same", bound="Tables")
 class Tables:
     """One namespace of an Iceberg catalog, seen by one Spark session.
 
-    A session per thread: the id of a staged snapshot is a setting of the session.
+    Each thread needs its own session: the id of a staged snapshot is a session setting.
     """
 
     def __init__(self, spark: SparkSession, schema: str) -> None:
@@ -28,38 +28,38 @@ class Tables:
         self.schema = schema
 
     def for_thread(self: Same) -> Same:
-        """The same with a session of its own."""
+        """Returns the same namespace with a new session."""
         from loader.runtime.spark import sibling
 
         return type(self)(sibling(self.spark), self.schema)
 
     def name(self, table: str) -> str:
-        """The qualified, quoted name of a table."""
+        """Returns a table's qualified, quoted name."""
         return f"{quoted(self.schema)}.{quoted(table)}"
 
     def prepare(self) -> None:
-        """Makes the namespace, where it is not there yet."""
+        """Creates the namespace if it does not exist."""
         if not self.spark.catalog.databaseExists(quoted(self.schema)):
             self.spark.sql(f"create namespace if not exists {quoted(self.schema)}")
 
     def exists(self, table: str) -> bool:
-        """Whether the table is there."""
+        """Whether the table exists."""
         return self.spark.catalog.tableExists(self.name(table))
 
     def frame(self, table: str) -> DataFrame:
-        """The table's published rows."""
+        """Returns the table's published rows."""
         return self.spark.table(self.name(table))
 
     def create(
         self, table: str, schema: StructType | str, properties: Mapping[str, str] | None = None
     ) -> None:
-        """Makes an empty table, without a snapshot, set for append-only small batches.
+        """Creates an empty table, without a snapshot, with properties for small appended batches.
 
-        Another process may have made it a moment ago: then it stays as it is.
+        If another process has just created it, it stays as it is.
 
         Args:
             schema: the columns, as a struct or as DDL.
-            properties: Iceberg table properties beyond ours.
+            properties: Iceberg table properties besides ours.
         """
         if isinstance(schema, StructType):
             jvm: Any = self.spark._jvm
@@ -79,20 +79,20 @@ class Tables:
         update.commit()
 
     def tables(self) -> list[str]:
-        """All tables of the namespace."""
+        """Lists all tables of the namespace."""
         if not self.spark.catalog.databaseExists(quoted(self.schema)):
             return []
         rows = self.spark.sql(f"show tables in {quoted(self.schema)}").collect()
         return sorted(row["tableName"] for row in rows if not row["isTemporary"])
 
     def records(self, table: str) -> Records:
-        """A few of the table's rows, without a Spark job."""
+        """Reads and appends a few of the table's rows, without a Spark job."""
         return Records(self.spark, self.handle(table))
 
     def handle(self, table: str) -> Any:
-        """Iceberg's own object for a table, freshly loaded."""
+        """Loads Iceberg's own object for a table."""
         jvm: Any = self.spark._jvm
-        # Catalogs are looked up in the settings of the session that is active in the thread.
+        # Iceberg looks catalogs up in the settings of the thread's active session.
         jvm.org.apache.spark.sql.SparkSession.setActiveSession(self.spark._jsparkSession)
         return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
             self.spark._jsparkSession, f"{quoted(self.catalog)}.{self.name(table)}"

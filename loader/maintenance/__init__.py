@@ -1,1 +1,1 @@
-"""`loader compact`: superseded versions, small files and old snapshots leave the lake."""
+"""`loader compact`: removes superseded versions, small files and old Iceberg snapshots."""

@@ -1,8 +1,8 @@
-"""``loader compact``: superseded versions, small files and old snapshots leave the lake.
+"""``loader compact``: removes superseded versions, small files and old Iceberg snapshots.
 
-For each table: remove, rewrite, expire; each step is one atomic commit and right by itself, so a
-run that dies leaves the table as it was or smaller, never different. A raw table is held as by a
-sync, and state and ledger are locked as for an append: a loader may run beside it.
+For each table: remove, rewrite, expire. Each step is one atomic commit and correct by itself, so a
+run that dies leaves the table as it was or smaller, never different. Compaction locks a raw table
+like a sync, and state and ledger like an append: a loader may run beside it.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from loader.rows.literal import text_literal
 from loader.rows.order import BATCH, SEQUENCE, quoted
 
 READ_BY_LOADERS = dt.timedelta(hours=1)
-"""How long a snapshot of the state or the ledger stays at least: a loader may be reading it."""
+"""Iceberg snapshots of state and ledger stay at least this long: a loader may be reading one."""
 
 
 _FEW = 5
-"""Of fewer data files, Iceberg rewrites none but those with deleted rows, and large ones; fewer
-manifests cost a reader nothing that is worth a commit."""
+"""With fewer data files, Iceberg rewrites only those with deleted rows, and large ones; fewer
+manifests are not worth a commit."""
 
 _ROW_GROUP = "write.parquet.row-group-size-bytes"
-_ROW_GROUP_BYTES = 4 * 1024 * 1024  # smaller ones: many splits, and a long footer for each look
+_ROW_GROUP_BYTES = 4 * 1024 * 1024  # smaller: many splits, and a long footer to read each time
 
 _TARGET = 512 * 1024 * 1024
-"""Bytes that Iceberg writes into a file, where the table's properties name none."""
+"""Iceberg's target size of a file in bytes, if the table's properties set none."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class Raw:
     Attributes:
         table: its name in the lake.
         name: ``source.table``.
-        key: its primary key; empty where it has none.
+        key: its primary key; empty if it has none.
         cursor: its cursor column.
-        known: whether the spec says so; else nobody knows the key.
+        known: whether it is in the spec; if not, its key is unknown.
     """
 
     table: str
@@ -68,13 +68,13 @@ class Raw:
 
 @dataclass(frozen=True)
 class Upkeep:
-    """What a user asked for.
+    """What the user asked for.
 
     Attributes:
         keep: which versions to keep; None removes none.
-        expire_days: snapshots younger than that stay.
-        now: the time that the days to keep are counted from.
-        dry_run: only look.
+        expire_days: Iceberg snapshots younger than this stay.
+        now: the time from which the days to keep are counted.
+        dry_run: only report.
     """
 
     keep: Keep | None
@@ -83,10 +83,10 @@ class Upkeep:
     dry_run: bool = False
 
     def before_ms(self, at_least: dt.timedelta = dt.timedelta()) -> int:
-        """The time, in milliseconds since 1970, that snapshots to expire are older than.
+        """Returns the time, in milliseconds since 1970, before which snapshots expire.
 
-        Counted from this moment: with no days to keep, what compaction itself has just replaced
-        goes too.
+        Counts from the time of the call: with no days to keep, the files that compaction has just
+        replaced go too.
         """
         age = max(dt.timedelta(days=self.expire_days), at_least)
         return int((now() - age).timestamp() * 1000)
@@ -94,12 +94,12 @@ class Upkeep:
 
 @dataclass(frozen=True)
 class Compacted:
-    """What became of a table, or, of a dry run, would.
+    """Result of compacting one table; projected for a dry run.
 
     Attributes:
         removed: rows.
-        expired: snapshots.
-        note: what kept rows from going.
+        expired: Iceberg snapshots.
+        note: why rows stayed, and what was found of killed runs.
     """
 
     table: str
@@ -113,13 +113,13 @@ class Compacted:
 def compact_raw(
     lake: Lake, raw: Raw, upkeep: Upkeep, dependents: Callable[[], Sequence[Dependent]]
 ) -> Compacted:
-    """Frees what a raw table no longer needs; keeps syncs away from it meanwhile.
+    """Removes what a raw table no longer needs; holds its lock, so that no sync runs meanwhile.
 
     Args:
-        dependents: lists what is built from raw tables, as it is now.
+        dependents: lists the tables that are built from raw tables now.
 
     Raises:
-        LockedError: where a run holds it; :mod:`loader.maintenance.turns` waits for it.
+        LockedError: if a run holds it; :mod:`loader.maintenance.turns` waits for it.
     """
     if upkeep.dry_run:
         gone = _gone(lake, raw, upkeep, dependents)
@@ -146,14 +146,14 @@ def compact_raw(
 
 
 def compact_shared(lake: Lake, table: str, upkeep: Upkeep, order: str = "") -> Compacted:
-    """Rewrites the small files of the state or the ledger, and expires old snapshots of it.
+    """Rewrites the small files of the state or the ledger, and expires its old snapshots.
 
     Args:
-        order: what runs ask for. Sorted by it, and in small groups of rows, a year of runs of
-            hundreds of tables costs a sync no more than its own table's rows.
+        order: the columns that runs select by. Sorted by them, in small row groups, a sync reads
+            only its own table's rows, even after a year of runs of hundreds of tables.
 
     Raises:
-        Timeout: where another process has been writing it for a minute.
+        Timeout: if another process has been writing it for a minute.
     """
     before_ms = upkeep.before_ms(READ_BY_LOADERS)
     held: FileLock | nullcontext[None] = nullcontext() if upkeep.dry_run else lake.lock(table)
@@ -172,21 +172,21 @@ def compact_shared(lake: Lake, table: str, upkeep: Upkeep, order: str = "") -> C
 
 
 def _version(lake: Lake, table: str) -> str:
-    """What names a table's metadata as they are; the next commit has another."""
+    """Returns the name of a table's current metadata; the next commit changes it."""
     return str(lake.handle(table).operations().current().metadataFileLocation())
 
 
 def _swept(lake: Lake, table: str, was: str, before: Footprint) -> tuple[Footprint, str]:
-    """The table without what killed runs left of it, and what to tell of that.
+    """Deletes files that killed runs left; returns the table's footprint after it, and a note.
 
     Args:
-        was, before: its metadata and its size when compaction began; often nothing has changed.
+        was, before: its metadata and footprint when compaction began; often nothing has changed.
     """
     found = before if _version(lake, table) == was else footprint(lake, table)
     try:
         deleted = sweep(lake, table, found)
     except (Py4JError, PySparkException) as problem:
-        # All that was asked for is done; the next compaction finds them again.
+        # Everything the user asked for is done; the next compaction finds the files again.
         return found, f"files of killed runs could not be deleted: {sentence(problem)}"
     after = footprint(lake, table) if deleted else found
     return after, told(after.strays, deleted)
@@ -197,11 +197,10 @@ def _noted(*notes: str) -> str:
 
 
 def rewrite_raw(lake: Lake, table: str) -> None:
-    """Puts the batches but the newest into few large files, without the rows that were removed.
+    """Rewrites all batches but the newest into few large files, without the removed rows.
 
-    Sorted by batch and cursor, so that builds still read only the batches that they have not
-    merged, and syncs the rows at their boundary. The newest batch, where both begin, keeps its
-    files.
+    Sorts by batch and cursor, so that builds still read only batches that they have not merged,
+    and syncs only the rows at their boundary. The newest batch, where both begin, keeps its files.
     """
     newest = newest_commit(lake, table)
     if newest.batch < 2:
@@ -214,11 +213,11 @@ def rewrite_raw(lake: Lake, table: str) -> None:
 
 
 def rewrite(lake: Lake, table: str, order: str = "", where: str = "") -> None:
-    """Puts small files together, in one commit; writes nothing where there are few.
+    """Merges small files, in one commit; writes nothing if there are few.
 
     Args:
-        order: sort by these columns.
-        where: only files that may hold such rows.
+        order: columns to sort by.
+        where: rewrites only files that may hold such rows.
     """
     given = {"strategy": "sort", "sort_order": order} if order else {}
     given |= {"where": where} if where else {}
@@ -227,7 +226,7 @@ def rewrite(lake: Lake, table: str, order: str = "", where: str = "") -> None:
     if files >= _FEW or deletes or size >= target // 2:
         _call(lake, "rewrite_data_files", table, given, {"delete-file-threshold": "1"})
     if deletes:
-        # What marked removed rows may refer to files that are gone.
+        # Delete files that marked the removed rows may refer to data files that are gone.
         _call(lake, "rewrite_position_delete_files", table, options={"rewrite-all": "true"})
     handle = lake.handle(table)
     current = handle.currentSnapshot()
@@ -236,7 +235,7 @@ def rewrite(lake: Lake, table: str, order: str = "", where: str = "") -> None:
 
 
 def _of_current(lake: Lake, table: str) -> tuple[int, int, int]:
-    """Data files, delete files and bytes of what a table says now, without a Spark job."""
+    """Returns data files, delete files and bytes of the current snapshot, without a Spark job."""
     current = lake.handle(table).currentSnapshot()
     summary = current.summary() if current is not None else {}
     told = ("total-data-files", "total-delete-files", "total-files-size")
@@ -247,9 +246,10 @@ def _of_current(lake: Lake, table: str) -> tuple[int, int, int]:
 def _counted(
     lake: Lake, raw: Raw, upkeep: Upkeep, dependents: Callable[[], Sequence[Dependent]]
 ) -> tuple[Superseded, int]:
-    """What may go, and how many rows.
+    """Returns the rows to remove, and how many there are.
 
-    Counting takes time, in which models are built: who needs versions is asked again after it.
+    Counting takes time, and models may be built during it: so who needs versions is read again
+    after it.
     """
     gone = _gone(lake, raw, upkeep, dependents)
     while gone.sql is not None:
@@ -271,7 +271,7 @@ def _gone(
     try:
         kept_from_it = [one for one in dependents() if one.reads(f"{lake.schema}.{raw.table}")]
     except Unreadable as problem:
-        return Superseded(note=f"{problem.where} cannot be looked at: it may need any version")
+        return Superseded(note=f"{problem.where} cannot be read: it may need any version")
     columns = {name.lower() for name in lake.frame(raw.table).columns}
     missing = [
         n for n in (*raw.key, *([raw.cursor] if raw.cursor else [])) if n.lower() not in columns

@@ -1,9 +1,9 @@
-"""Tables that dbt models keep from raw tables: what compaction must not take from under them.
+"""Tables that dbt models build from raw tables: which versions compaction must leave for them.
 
-The package's materializations say it in their tables' properties: ``strandline.watermark`` (JSON:
-the batch of each relation that was merged, the key, the cursor) and
-``strandline.materialization``. The JSON is in hexadecimal: Spark shows no value that holds `url`,
-`token` or another word of a secret.
+The package's materializations record it in their tables' properties: ``strandline.watermark``
+(JSON: the batch of each relation that was merged, the key, the cursor) and
+``strandline.materialization``. The JSON is in hexadecimal because Spark hides values that contain
+`url`, `token` or other words that hint at a secret.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ UNION = "_cq_table"
 
 @dataclass(frozen=True)
 class Dependent:
-    """A snapshot or a history that a model keeps.
+    """A snapshot or a history that a model builds.
 
     Attributes:
         name: ``schema.table``.
-        history: whether it shows all versions, so that a full rebuild of it needs all of them.
-        raw: the relations it reads, ``schema.table`` in lower case; None where it does not say.
-        batches: of each of them the newest batch that is certainly merged; under "" that of a
-            table that does not say what it reads.
-        key: the key that it was built with, without what only tells raw tables apart.
+        history: whether it shows all versions, so that a full rebuild needs all of them.
+        raw: the relations it reads, ``schema.table`` in lower case; None if it does not say.
+        batches: for each of them, the newest batch that is certainly merged; under "" if it does
+            not say what it reads.
+        key: the key that it was built with, without the column that only tells raw tables apart.
         cursor: the cursor that it was built with.
     """
 
@@ -55,14 +55,14 @@ class Dependent:
         return self.raw is None or raw.lower() in self.raw
 
     def merged(self, raw: str) -> int:
-        """The newest batch of a raw table (``schema.table``) that is certainly merged."""
+        """Returns a raw table's (``schema.table``) newest batch that is certainly merged."""
         return self.batches.get(raw.lower(), self.batches.get("", 0))
 
     def agrees(self, key: tuple[str, ...], cursor: str | None) -> bool:
-        """Whether what stays of each `key`, ordered by `cursor`, is all that it needs.
+        """Whether it needs only the versions that stay of each `key`, ordered by `cursor`.
 
-        The newest of a coarser key is among the newest of a finer one; what repeats what, only
-        the same key tells.
+        A snapshot's key may be coarser: its newest version is among the newest of a finer key. A
+        history's must be the same: with another key, other rows count as repeated.
         """
         mine, theirs = ({name.lower() for name in names} for names in (self.key, key))
         same_order = (self.cursor or "").lower() == (cursor or "").lower()
@@ -70,17 +70,17 @@ class Dependent:
 
 
 class Unreadable(TableError):
-    """A table that cannot be looked at, and might be a snapshot of raw tables."""
+    """A table that cannot be read, and might be a snapshot of raw tables."""
 
 
 def dependents(lake: Lake, raw: Collection[str] = ()) -> list[Dependent]:
-    """All snapshots and histories of the lake's catalog, whatever they are built from.
+    """Returns all snapshots and histories in the lake's catalog, whatever they are built from.
 
     Args:
-        raw: tables that are known to be none, `schema.table` in lower case.
+        raw: tables that are certainly neither, `schema.table` in lower case.
 
     Raises:
-        Unreadable: where a table cannot be looked at: it might be one of them.
+        Unreadable: if a table cannot be read: it might be one of them.
     """
     found = []
     for namespace in _namespaces(lake, quoted(lake.catalog)):
@@ -120,14 +120,14 @@ def _dependent(lake: Lake, namespace: str, schema: str, table: str) -> Dependent
         if isinstance(problem, AnalysisException) and "NOT_FOUND" in str(problem):
             return None  # dropped since it was listed
         raise Unreadable(
-            f"it cannot be looked at, and might be a snapshot of raw tables: {sentence(problem)}",
+            f"it cannot be read, and might be a snapshot of raw tables: {sentence(problem)}",
             where=f"table {name}",
             remedy="No version of a row was removed. Repair or drop it, or let this user read it",
         ) from problem
 
 
 def _merged(lake: Lake, qualified: str, said: dict[str, Any]) -> dict[str, int]:
-    """The batches of a watermark; of a table that changed since, the newest among its own rows."""
+    """Returns a watermark's batches; if its table changed since, the newest among its own rows."""
     raw = [str(one).lower() for one in said.get("raw") or [""]]
     stored = said.get("batches") or {raw[0]: said.get("batch")}
     refs = lake.spark.sql(

@@ -1,8 +1,8 @@
-"""Which Iceberg snapshots of a table may go, and their expiry; of any table of the lake.
+"""Finds and expires Iceberg snapshots that may go, of any table of the lake.
 
-The newest batch's commit is the truth that state and ledger are recovered from, but its snapshot
-also holds on to every file that was replaced since. So before a raw table's commits expire, what
-that one says is written into a property (:func:`loader.lake.commits.keep_newest`).
+State and ledger are recovered from the newest batch's commit, but its Iceberg snapshot also keeps
+every file that was replaced since. So before a raw table's commits expire, that commit's facts are
+written into a property (:func:`loader.lake.commits.keep_newest`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Version:
 def expirable(
     versions: Sequence[Version], main: int | None, others: Sequence[int], before_ms: int
 ) -> list[int]:
-    """The snapshots that may go, oldest first: not the current one, not what has a name.
+    """Returns the snapshots that may go, oldest first: neither the current one nor named ones.
 
     Args:
         main: the current snapshot.
-        others: the heads of all tags and other branches; what leads to them stays too.
-        before_ms: younger ones stay, staged ones as well: a batch may be in flight.
+        others: the heads of all tags and other branches; their ancestors stay too.
+        before_ms: younger ones stay, staged ones too: a batch may be in flight.
     """
     by_id = {one.id: one for one in versions}
     kept = {main}
@@ -46,7 +46,7 @@ def expirable(
 
 
 def found(lake: Lake, table: str, before_ms: int) -> list[int]:
-    """The snapshots of a table that may go, as it is now."""
+    """Returns the snapshots of a table that may go now."""
     handle = lake.handle(table)
     versions = []
     for one in handle.snapshots():
@@ -66,10 +66,10 @@ def found(lake: Lake, table: str, before_ms: int) -> list[int]:
 
 
 def expire(lake: Lake, table: str, before_ms: int) -> int:
-    """Expires them, and deletes the files that nothing else refers to; returns how many."""
+    """Expires snapshots, and deletes files that only they refer to; returns how many snapshots."""
     gone = found(lake, table, before_ms)
     for first in range(0, len(gone), _AT_ONCE):
-        # None by age: only those that are named.
+        # None by age: only those listed here.
         expiry = lake.handle(table).expireSnapshots().expireOlderThan(0)
         for id in gone[first : first + _AT_ONCE]:
             expiry = expiry.expireSnapshotId(id)

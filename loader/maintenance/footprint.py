@@ -1,4 +1,4 @@
-"""What a table takes: rows and files, of what it says now and of all that is kept of it."""
+"""A table's size: rows and files of its current snapshot, and everything else that is stored."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Footprint:
         rows: rows that it shows.
         files: files of its current snapshot, data and deletes.
         bytes: their size: what a scan reads.
-        stored: the size of all data files in its folder: what the disk holds, but for metadata.
-            Where the folder cannot be listed, that of the files that any snapshot refers to.
-        snapshots: how many snapshots there are.
-        strays: files in its folder that no snapshot refers to: what a run was writing when it was
-            killed, or what it writes now.
+        stored: the size of all data files in its folder: what the disk holds, except metadata. If
+            the folder cannot be listed, the size of all files that any snapshot refers to.
+        snapshots: how many Iceberg snapshots there are.
+        strays: files in its folder that no snapshot refers to: a run was writing them when it was
+            killed, or is writing them now.
     """
 
     rows: int = 0
@@ -36,7 +36,7 @@ class Footprint:
 
 
 def footprint(lake: Lake, table: str) -> Footprint:
-    """Measures a table, by its metadata where they tell."""
+    """Measures a table, from its metadata if possible."""
     handle = lake.handle(table)
     rows, files, size = _current(lake, table, handle)
     snapshots = len(handle.snapshots())
@@ -55,10 +55,10 @@ def footprint(lake: Lake, table: str) -> Footprint:
 
 
 def _current(lake: Lake, table: str, handle: Any) -> tuple[int, int, int]:
-    """Rows, files and bytes of what a table says now.
+    """Returns rows, files and bytes of a table's current snapshot.
 
-    Each commit's summary tells them, but for rows that delete files take away; and but for a
-    commit of an engine that writes no totals.
+    The commit's summary has them, except the rows if there are delete files. Some engines write
+    no totals at all.
     """
     current = handle.currentSnapshot()
     if current is None:
@@ -85,10 +85,10 @@ def _current(lake: Lake, table: str, handle: Any) -> tuple[int, int, int]:
 
 
 def _listed(lake: Lake, table: str) -> tuple[int, int] | None:
-    """Bytes and number of the files in a table's data folder; None where Spark cannot list it."""
+    """Returns size and number of files in a table's data folder; None if Spark cannot list it."""
     handle = lake.handle(table)
     if {"write.data.path", "write.object-storage.enabled"} & set(dict(handle.properties())):
-        return None  # they lie elsewhere, or among those of other tables
+        return None  # the files are elsewhere, or mixed with other tables'
     jvm: Any = lake.spark._jvm
     folder = jvm.org.apache.hadoop.fs.Path(f"{handle.location()}/data")
     try:

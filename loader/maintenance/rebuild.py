@@ -1,7 +1,7 @@
-"""``loader state rebuild``: state and ledger made anew from the raw tables' own commits.
+"""``loader state rebuild``: rebuilds state and ledger from the raw tables' own commits.
 
-The data commits are the truth; state and ledger are indexes of them. What only the indexes knew
-is gone with them: attempts that appended nothing, and a cursor moved by hand.
+The data commits are the truth; state and ledger are indexes of them. What only the indexes held
+is lost: attempts that appended nothing, and cursors moved by hand.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from loader.sync.stores import Stores
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """What was made anew of one table.
+    """Result of rebuilding one table's state and ledger.
 
     Attributes:
         table: ``<source>.<table>``.
@@ -38,10 +38,10 @@ class Rebuilt:
 
 
 def raw_tables(stores: Stores, names: Collection[str]) -> tuple[list[str], dict[str, Exception]]:
-    """A source's raw tables, as their own commits name it; and those that cannot be read, and why.
+    """Returns a source's raw tables, by their own commits, and the errors of unreadable tables.
 
     Args:
-        names: of the source, now and formerly.
+        names: the source's names, now and before.
     """
     found = []
     tables, unreadable = stores.lake.raw_tables()
@@ -57,14 +57,14 @@ def raw_tables(stores: Stores, names: Collection[str]) -> tuple[list[str], dict[
 def source_commits(
     lake: Lake, table: str, names: Collection[str], known: Collection[int] = ()
 ) -> list[Commit]:
-    """The batches of one source in a raw table, oldest first.
+    """Returns the batches of one source in a raw table, oldest first.
 
-    What compaction took whole of a shared table, nobody can tell whose it was: it counts as the
-    next batch's that they can.
+    If compaction has removed a whole batch of a shared table, its source is unknown: the batch
+    counts as from the same source as the next batch with a known one.
 
     Args:
-        known: batches of the source that the ledger has: where their commits have expired, they
-            may be left out.
+        known: batches of the source that the ledger has; if their commits have expired, they may
+            be left out.
     """
     found: list[Commit] = []
     unknown: list[Commit] = []
@@ -87,17 +87,17 @@ def rebuild_table(
     tell: Callable[[str], None],
     known: Collection[int] = (),
 ) -> Rebuilt:
-    """Adds the ledger rows and the state that the commits tell of and that are not there.
+    """Adds the state and the ledger rows that the commits have and that are missing.
 
-    The caller holds the table. A second time adds nothing.
+    The caller holds the lock. A second call adds nothing.
 
     Args:
-        names: of the source, now and formerly.
-        tell: is told where the newest commit has expired, and what that means.
-        known: batches that were in the ledger a moment ago; what it lacks is looked for again.
+        names: the source's names, now and before.
+        tell: called with a warning if the newest commit has expired.
+        known: batches that were in the ledger a moment ago; the ledger is read again for others.
 
     Raises:
-        StateError: where the backend is down, or holds at this key what cannot be read.
+        StateError: if the backend is down, or its value at this key cannot be read.
     """
     source = names[0]
     states = _states(f"{source}.{table}", commits, stores.state, tell)
@@ -134,25 +134,27 @@ def _states(
 def _without_cursor(
     key: str, head: Commit, backend: StateBackend, tell: Callable[[str], None]
 ) -> int:
-    """The state of a table whose newest commit has expired: the safe one, that reads all again."""
+    """Writes a safe state if the newest commit has expired: without a cursor, to read all again."""
     rows = backend.latest(key)
     if rows and {TableState.from_json(row.value, key).batch for row in rows} == {head.batch}:
-        return 0  # it knows the cursor, which nothing else does
+        return 0  # only this state has the cursor
     generation = int((head.sync or {}).get("generation") or 1)
     backend.write(key, TableState(batch=head.batch, generation=generation))
     tell(
         f"the commit of batch {head.batch} has expired, and its cursor with it: the next sync "
-        "reads the table from its beginning, and drops the rows that are in raw already"
+        "reads the table from its beginning, and drops the rows that raw already has"
     )
     return 1
 
 
 def _refreshed(commits: Sequence[Commit]) -> int | None:
-    """The batch of the newest full refresh, if its own commit has expired: the base generation's.
+    """Returns the newest full refresh's batch, which began the base generation; None if unknown.
 
-    A generation begins with a repair, too, which overrules none but its own rows. Which of both it
-    was, only the newest commit's state tells, and only of the newest refresh; where that has
-    expired as well, nothing is guessed, because `delete_stale` would hide what is not stale.
+    Only a batch whose own commit has expired needs it: other commits say how they read.
+
+    A repair begins a generation too, but overrules only its own rows. Only the newest commit's
+    state tells which it was, and only for the newest refresh. If that commit has expired as well,
+    nothing is guessed: a wrong guess would make `delete_stale` hide rows that are not stale.
     """
     head = commits[-1]
     if head.state is None:
@@ -161,7 +163,7 @@ def _refreshed(commits: Sequence[Commit]) -> int | None:
     base = state.base or state.generation
     generations = [(one.batch, int((one.sync or {}).get("generation") or 0)) for one in commits]
     for (_, before), (batch, generation) in pairwise(generations):
-        # Of a batch that compaction took whole, nobody knows the generation.
+        # If compaction has removed a whole batch, its generation is unknown.
         if 0 < before < base == generation:
             return batch
     return None

@@ -1,10 +1,10 @@
-"""Taking superseded versions out of a raw table, so that every row stays accounted for.
+"""Removes superseded versions from a raw table, so that every row stays accounted for.
 
-What compaction has removed stands in the raw table's properties: up to which batch
-(``strandline.compacted_to``, below which nothing can be shown as it was), and how many rows
-(``strandline.compacted``). So ``batches_accounted`` still finds every row of the ledger: in raw,
-or among the removed. Both are written before the rows go, the rows as ``removing``: a run that
-dies in between leaves an account that the next compaction settles by the table's own history.
+The raw table's properties record what compaction has removed: up to which batch
+(``strandline.compacted_to``; the table as of an earlier batch can no longer be shown), and how many
+rows (``strandline.compacted``). So ``batches_accounted`` still finds every row of the ledger: in
+raw, or among the removed. Both are written before the rows go, the rows as ``removing``: if a run
+dies in between, the next compaction settles the account by the table's own history.
 
 The macro `removed_rows` reads it.
 """
@@ -28,14 +28,14 @@ COMPACTED = "strandline.compacted"
 
 @dataclass(frozen=True)
 class Removed:
-    """What compaction took out of a raw table so far.
+    """What compaction has removed from a raw table so far.
 
     Attributes:
-        to: the batch up to which versions may be missing; 0 where none are.
+        to: the batch up to which versions may be missing; 0 if none are.
         rows: how many were removed.
-        removing: how many were about to be when this was written; 0 once they are among `rows`.
-        since: the table's snapshot at that time.
-        was: what `to` is if none of them went.
+        removing: how many rows a compaction was about to remove; 0 once `rows` includes them.
+        since: the table's Iceberg snapshot at that time.
+        was: the value for `to` if none of them were removed.
     """
 
     to: int = 0
@@ -46,10 +46,10 @@ class Removed:
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> Removed:
-        """As a raw table's properties tell it.
+        """Reads it from a raw table's properties.
 
         Raises:
-            ValueError: where they are not ours.
+            ValueError: if the loader did not write them.
         """
         text = properties.get(COMPACTED)
         if not text:
@@ -59,7 +59,7 @@ class Removed:
         return cls(said["to"], said["rows"], removing, said.get("since"), said.get("was"))
 
     def properties(self) -> dict[str, str]:
-        """As a raw table's properties keep it."""
+        """Returns it as a raw table's properties."""
         said: dict[str, Any] = {"rows": self.rows, "to": self.to}
         if self.removing:
             said |= {"removing": self.removing, "since": self.since, "was": self.was}
@@ -67,7 +67,7 @@ class Removed:
 
 
 def count(lake: Lake, gone: Superseded) -> int:
-    """How many rows may go."""
+    """Counts the rows that may go."""
     if gone.sql is None:
         return 0
     [row] = lake.spark.sql(f"select count(*) as n from ({gone.sql}) as superseded").collect()
@@ -75,13 +75,13 @@ def count(lake: Lake, gone: Superseded) -> int:
 
 
 def remove(lake: Lake, table: str, gone: Superseded, rows: int) -> int:
-    """Removes superseded rows, in one commit; returns how many. The caller holds the table.
+    """Removes superseded rows, in one commit; returns how many. The caller holds the lock.
 
     Args:
-        rows: how many they are, by :func:`count`.
+        rows: how many there are, by :func:`count`.
 
     Raises:
-        TableError: where the table's account of earlier compactions cannot be read.
+        TableError: if the table's account of earlier compactions cannot be read.
     """
     before = settled(lake, table)
     if not rows:
@@ -89,8 +89,8 @@ def remove(lake: Lake, table: str, gone: Superseded, rows: int) -> int:
     to = max(before.to, gone.batch)
     # as text: JSON's numbers have fewer digits than a snapshot's id
     current = str(lake.handle(table).currentSnapshot().snapshotId())
-    # Merge-on-read: the rows are marked here and leave their files when these are rewritten,
-    # sorted, right after; copy-on-write would write them twice.
+    # Merge-on-read only marks the rows here. The rewrite that follows sorts the files and drops
+    # the rows; copy-on-write would write the files twice.
     intended = Removed(to, before.rows, rows, current, before.to)
     mode = {"write.delete.mode": "merge-on-read"}
     lake.set_properties(table, {**mode, **intended.properties()})
@@ -100,8 +100,8 @@ def remove(lake: Lake, table: str, gone: Superseded, rows: int) -> int:
             f"and ({BATCH}, {SEQUENCE}) in ({gone.sql})"
         )
     except Exception:
-        # Nothing went, unless the commit came through and only its answer did not. If the table
-        # cannot be reached now, the next compaction closes the account.
+        # Nothing was removed, unless the commit succeeded and only its response was lost. If the
+        # table cannot be reached now, the next compaction closes the account.
         with suppress(Exception):
             settled(lake, table)
         raise
@@ -110,7 +110,7 @@ def remove(lake: Lake, table: str, gone: Superseded, rows: int) -> int:
 
 
 def settled(lake: Lake, table: str) -> Removed:
-    """What was removed so far; where a run died while it removed rows, the account is closed."""
+    """Returns what was removed so far; closes the account first if a run died while removing."""
     handle = lake.handle(table)
     try:
         found = Removed.of(dict(handle.properties()))
@@ -119,20 +119,20 @@ def settled(lake: Lake, table: str) -> Removed:
             f"its property {COMPACTED} was not written by this loader",
             where=f"table {table}",
             remedy=f"Nothing was removed. Unset the properties {COMPACTED} and {COMPACTED_TO}: "
-            "then `batches_accounted` tells which rows are missing",
+            "then `batches_accounted` shows which rows are missing",
         ) from None
     if not found.removing:
         return found
     if _happened(handle, found):
         closed = Removed(found.to, found.rows + found.removing)
-    else:  # every batch is whole: `as_of` may be asked for all of them again
+    else:  # nothing went: `as_of` works again from the earlier limit on
         closed = Removed(found.to if found.was is None else found.was, found.rows)
     lake.set_properties(table, closed.properties())
     return closed
 
 
 def _happened(handle: Any, found: Removed) -> bool:
-    """Whether rows were removed after the snapshot at which they were about to be."""
+    """Whether rows were removed since the Iceberg snapshot that the account names."""
     snapshot = handle.currentSnapshot()
     while snapshot is not None and str(snapshot.snapshotId()) != found.since:
         if snapshot.operation() in ("delete", "overwrite"):

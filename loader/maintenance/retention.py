@@ -1,19 +1,20 @@
 """Which versions of a raw table may go: superseded ones that nobody needs any more.
 
-Compaction has a horizon, a batch. Of the versions up to it, a key keeps the newest; all later
-batches stay whole. So raw still says, for the horizon and each batch after it, exactly what the
-snapshot was, and whoever has merged up to the horizon finds all that came since. It lies
+Compaction has a removal limit, a batch. Among the versions up to it, each key keeps its newest;
+all later batches stay whole. So raw still shows, for the limit and each batch after it, exactly
+what the snapshot table was, and a model that has merged up to the limit finds everything since. The
+limit is
 
-- below the newest batch, which state, commits and the next sync lean on;
-- at or below what each snapshot and history in the catalog has merged;
-- before the days that were asked for.
+- below the newest batch, which state, commits and the next sync depend on;
+- at or below what each snapshot table and history in the catalog has merged;
+- before the days to keep.
 
-Below the horizon these stay as well:
+Up to the limit, these rows stay too:
 
-- rows that the next window can deliver again, and rows without a cursor: a redelivery is told by
-  comparing with them (:mod:`loader.rows.delta`);
-- where a history model is built from the table, every row but those that only repeat the one
-  before: a version that comes late makes it look at all of a key's versions again.
+- rows that the next window can deliver again, and rows without a cursor: redelivered rows are
+  found by comparing with them (:mod:`loader.rows.delta`);
+- if a history model is built from the table, every row except those that only repeat the one
+  before: a version that arrives late makes the model read all of its key's versions again.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from loader.rows.order import BATCH, GENERATION, SEQUENCE, SOURCE_NAME, quoted
 
 @dataclass(frozen=True)
 class Keep:
-    """What a user wants to keep of a key's versions; the newest one always stays.
+    """Which of a key's versions the user wants to keep; the newest always stays.
 
     Attributes:
-        versions: so many of the newest.
-        days: besides, all that came in syncs of the last so many days.
+        versions: how many of the newest.
+        days: also keeps all versions from syncs of the last `days` days.
     """
 
     versions: int = 1
@@ -46,12 +47,12 @@ class Keep:
 
 @dataclass(frozen=True)
 class Superseded:
-    """What may go from a raw table.
+    """The rows that may go from a raw table.
 
     Attributes:
-        batch: the horizon; 0 where nothing may go.
-        sql: a SELECT of the rows' ``_cq_batch`` and ``_cq_seq``; None where nothing may go.
-        note: why nothing may go, or what limited it; empty where that needs no words.
+        batch: the removal limit; 0 if nothing may go.
+        sql: a SELECT of the rows' ``_cq_batch`` and ``_cq_seq``; None if nothing may go.
+        note: why nothing may go, or what set the limit; empty if there is nothing to explain.
     """
 
     batch: int = 0
@@ -68,12 +69,12 @@ def superseded(
     kept_from_it: Sequence[Dependent],
     now: dt.datetime,
 ) -> Superseded:
-    """What may go of a raw table's versions, as it is now.
+    """Finds the versions of a raw table that may go now.
 
     Args:
-        key: the primary key; empty where the table has none.
-        cursor: the cursor column; None where the table has none.
-        kept_from_it: the snapshots and histories that are built from it.
+        key: the primary key; empty if the table has none.
+        cursor: the cursor column; None if the table has none.
+        kept_from_it: the snapshot tables and histories that are built from it.
     """
     sources = tuple(sharers(lake.handle(table)))
     if key and sources and SOURCE_NAME not in key:
@@ -85,7 +86,7 @@ def superseded(
     if cursor is not None:
         floor = _floor(lake, table, cursor, sources)
         if floor is None:
-            return Superseded(note=f"the ledger knows no sync by {cursor}: sync it once more")
+            return Superseded(note=f"the ledger has no sync by {cursor}: sync it once more")
     batch, note = _horizon(lake, table, keep, kept_from_it, now)
     if batch < 1:
         return Superseded(note=note)
@@ -100,13 +101,13 @@ def superseded(
 
 
 def refusal(key: tuple[str, ...], cursor: str | None, kept_from_it: Sequence[Dependent]) -> str:
-    """Why no version of a table may go; empty where some may."""
+    """Returns why no version of a table may go; empty if some may."""
     if not key:
-        return "it has no primary key: its rows are no versions of each other"
+        return "it has no primary key: its rows are not versions of each other"
     for one in kept_from_it:
         if not one.agrees(key, cursor):
             by = f"by {one.cursor}" if one.cursor else "as they arrived"
-            return f"{one.name} needs other versions: per {', '.join(one.key)}, {by}"
+            return f"{one.name} needs other versions: its key is {', '.join(one.key)}, ordered {by}"
     return ""
 
 
@@ -120,14 +121,15 @@ def superseded_sql(
     only_repeated: bool,
     whole: Sequence[int] = (),
 ) -> str:
-    """A SELECT of the rows that may go; a batch and a position in it name a row.
+    """Returns a SELECT of the rows that may go, each by its batch and position in the batch.
 
     Args:
         raw: the raw table, quoted.
-        batch: the horizon.
+        batch: the removal limit.
         versions: how many of a key's newest versions stay.
-        floor: an expression of the lowest cursor that may be delivered again.
-        only_repeated: whether of the others, too, only those go that repeat the one before.
+        floor: an expression for the lowest cursor that may be delivered again.
+        only_repeated: whether, of the versions beyond these, only those go that repeat the one
+            before.
         whole: batches that stay whole.
     """
     keys = ", ".join(quoted(name) for name in key)
@@ -136,7 +138,7 @@ def superseded_sql(
     place = ", ".join([keys, GENERATION, *cursors])
     conditions = f"_cq_age > {versions}"
     if cursor:
-        # null without a cursor: not certainly below
+        # null if the row or the floor has no cursor: then it is not certainly below
         conditions += f"\n    and coalesce({quoted(cursor)} < {floor}, false)"
     if only_repeated:
         conditions += "\n    and _cq_content <=> _cq_content_before"
@@ -169,9 +171,9 @@ where {conditions}"""
 
 
 def floor_sql(texts: Sequence[str | None], kind: str) -> str:
-    """The lowest of some cursors' texts, as an expression of the column's type.
+    """Returns an expression, in the column's type, for the lowest of some cursors' texts.
 
-    Null where there is none: then no cursor lies certainly below.
+    Null if there is none: then no cursor is certainly below.
     """
     known = [f"cast({text_literal(text)} as {kind})" for text in texts if text is not None]
     if len(known) < 2:
@@ -203,13 +205,13 @@ def _horizon(
 
 
 def _floor(lake: Lake, table: str, cursor: str, sources: Sequence[str]) -> str | None:
-    """The lowest cursor that the next sync can read again, as the last windows tell it.
+    """Returns the lowest cursor that the next sync can read again, judging by the last windows.
 
     The next window begins at the stored cursor, minus a lookback: not below where the last one
-    began. None where no sync by this cursor is known.
+    began. None if no sync by this cursor is known.
 
     Args:
-        sources: those that share the table; each has windows of its own.
+        sources: those that share the table; each has its own windows.
     """
     if not lake.exists(LEDGER):
         return None

@@ -1,9 +1,10 @@
 """Files that a killed run left in a table's folder, and that nothing refers to.
 
-A run that dies while it writes leaves data files that are in no snapshot, staged or published.
-They are sought where there are more files than snapshots know of, and deleted once they are older
-than :data:`AGE`. The caller holds the table, so no living run is writing to it; the age is for one
-that was taken over while it stood still, and may write on until it finds out.
+A run that dies while it writes leaves data files that are in no Iceberg snapshot, staged or
+published. If the folder has more files than the snapshots refer to, those are searched for, and
+deleted once they are older than :data:`AGE`. The caller holds the lock, so no other run should be
+writing. The age protects a run that was suspended, and lost its lock: it may go on writing until it
+finds out.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from loader.lake.ledger import now
 from loader.maintenance.footprint import Footprint
 
 AGE = dt.timedelta(days=1)
-"""How old a file must be; more than the clocks of a store and of this machine may differ."""
+"""How old a file must be: more than a store's clock and this machine's may differ."""
 
 
 def sweep(lake: Lake, table: str, found: Footprint) -> int:
-    """Deletes what killed runs left of a table; returns how many files.
+    """Deletes files that killed runs left in a table's folder; returns how many.
 
     Args:
-        found: the table as it is.
+        found: the table's current footprint.
     """
     if not found.strays:
         return 0
@@ -35,10 +36,11 @@ def sweep(lake: Lake, table: str, found: Footprint) -> int:
 
 
 def told(left: int, deleted: int) -> str:
-    """What to tell people of such files; empty where there are none.
+    """Returns a note about such files; empty if there are none.
 
     Args:
-        left: those that are there still.
+        left: how many are still there.
+        deleted: how many were deleted.
     """
     parts = []
     if deleted:

@@ -1,7 +1,7 @@
-"""Tables one after the other; those that a run holds come last, and are waited for a while.
+"""Works on tables one after the other; locked ones come last, and are waited for a while.
 
-A loader that goes on all day holds each of its tables most of the time: without waiting, upkeep
-would never get one.
+A loader that runs all day holds each of its tables most of the time: without waiting, upkeep would
+never get one.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import TypeVar
 from loader.errors import LockedError
 
 PATIENCE = 60.0
-"""Seconds that the tables which others hold are waited for, all together, while none gets free."""
+"""Seconds to wait for all locked tables together; starts again when one gets free."""
 
 PAUSE = 0.2
-"""Seconds between two attempts; short against the gap between two runs of a loader."""
+"""Seconds between two attempts: much shorter than the gap between two runs of a loader."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 def in_turn(tables: Iterable[T], work: Callable[[T], R]) -> Iterator[tuple[T, R | Exception]]:
-    """What became of each table: a result, or what `work` raised.
+    """Yields each table with its result, or with the exception that `work` raised.
 
-    A :class:`LockedError` is final once the time of :data:`PATIENCE` is over.
+    A :class:`LockedError` is retried until :data:`PATIENCE` seconds are over.
     """
     waiting = list(tables)
     until: float | None = None

@@ -1,1 +1,1 @@
-"""`loader reconcile`: what cursors cannot see, found by comparing contents, and mended."""
+"""`loader reconcile`: compares contents to find changes that cursors miss, and repairs them."""

@@ -1,7 +1,7 @@
-"""The source against the lake, by key: checksums of buckets, then the keys of those that differ.
+"""Compares source and lake: checksums of buckets first, then the keys of buckets that differ.
 
-The lake's side is the newest version of each key in raw, by the loader's own order: what a
-snapshot says, whichever model built it. Rows stay in Spark; sums come to the driver.
+The lake's side is the newest version of each key in raw, by the loader's own order: the rows of a
+snapshot table, whichever model built it. Rows stay in Spark; only sums come to the driver.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ ROW = "missed row"
 DELETE = "missed delete"
 KIND = "_cq_kind"
 THERE = "_cq_there"
-"""The source's checksum of a row; null where the source does not have it."""
+"""The source's checksum of a row; null if the source does not have the row."""
 
 GONE = "_cq_gone"
-"""Whether a row is a tombstone that holds nothing but the key."""
+"""Whether a row is a tombstone that holds only the key."""
 
 _INSIDE = "_cq_inside"
 _ROWS_PER_PART = 250
 _PARTS = 65_536
-_NAMED = 4_000  # parts in an SQL list; beyond it whole buckets are asked for
+_NAMED = 4_000  # parts in an SQL list; if there are more, the query selects whole buckets
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Bucket:
 
 
 def parts_per_bucket(rows: int, buckets: int) -> int:
-    """In how many parts each bucket is summed up, so that little is read of one that differs."""
+    """Returns into how many parts each bucket is split, so that little is read if one differs."""
     parts = 1
     while buckets * parts * _ROWS_PER_PART < rows and buckets * parts * 2 <= _PARTS:
         parts *= 2
@@ -74,16 +74,16 @@ def parts_per_bucket(rows: int, buckets: int) -> int:
 
 
 def key_names(plan: Plan) -> list[str]:
-    """What the key's columns are called in a comparison, whatever their own names."""
+    """Returns names for the key's columns in a comparison, whatever their own names are."""
     return [f"_cq_key_{i}" for i in range(len(plan.key))]
 
 
 class Comparison:
-    """One table in the source and in the lake.
+    """Compares one table in the source and in the lake.
 
     Args:
         window: the rows that the spec means to load.
-        tells_deletes: whether a row that the source no longer has was deleted.
+        tells_deletes: whether a row that is missing from the source was deleted.
     """
 
     def __init__(
@@ -96,7 +96,10 @@ class Comparison:
         self.tells_deletes = tells_deletes
 
     def buckets(self, of: int, chosen: Sequence[int]) -> tuple[list[Bucket], Share | None]:
-        """Each chosen bucket, and the smallest share that has all differences; None if none."""
+        """Compares the chosen buckets; returns them, and the smallest share with all differences.
+
+        The share is None if nothing differs.
+        """
         share = Share(of, None if len(chosen) == of else tuple(chosen))
         parts = parts_per_bucket(self._raw().count(), of)
         source = self.contents.sums(share, parts)
@@ -133,14 +136,14 @@ class Comparison:
         return buckets, smallest(buckets, of, parts)
 
     def differences(self, share: Share) -> DataFrame:
-        """Keys that the source and the lake have differently: KEY, KIND, THERE, and key columns.
+        """Finds the keys that differ: returns KEY, KIND, THERE, HASH, DELETED and key columns.
 
         HASH and DELETED are those of raw's newest version.
         """
         source = self.contents.hashes(share).select(KEY, f.col(CHECKSUM).alias(THERE), WANTED)
         snapshot = self.newest(share)
         gone = f.coalesce(f.col(GONE), f.lit(True))
-        # A tombstone that still says all of its row is one that the source itself has marked.
+        # A tombstone that still holds its row's values is one that the source itself has marked.
         deletable = ~gone & ~f.col(DELETED) & f.col(_INSIDE) & f.lit(self.tells_deletes)
         kind = (
             f.when(f.col(WANTED).isNull() & deletable, f.lit(DELETE))
@@ -153,9 +156,9 @@ class Comparison:
         )
 
     def newest(self, share: Share) -> DataFrame:
-        """Per key KEY, CHECKSUM, HASH, DELETED and its columns, of the newest version in raw.
+        """Returns each key's newest version in raw: KEY, CHECKSUM, HASH, DELETED, key columns.
 
-        GONE, and _INSIDE: whether the spec means to load it.
+        Also GONE, and _INSIDE: whether the spec means to load the row.
         """
         plan, table = self.plan, self.plan.table
         rows = self._as_source().where(share.holds(self.contents.key_hash()))
@@ -163,7 +166,7 @@ class Comparison:
             f.col(quoted(name)).isNull() for name in table.schema.names if name not in plan.key
         ]
         deleted = f.coalesce(f.col(DELETED), f.lit(False))
-        # A mark of deletion that counts since, or no more, is a change of the row.
+        # If deleted_field was set or removed since, a row that it marks counts as changed.
         counts = deleted == tombstone(rows, plan.deleted)
         says = f.struct(
             f.when(counts, self.contents.row_checksum()).otherwise(f.lit(-1)).alias(CHECKSUM),
@@ -188,7 +191,7 @@ class Comparison:
         return own_rows(self.plan, self.lake.frame(self.plan.lake_table))
 
     def _as_source(self) -> DataFrame:
-        """Raw in the source's columns and types, as rows of the source would go into it."""
+        """Returns raw in the source's columns and types, by the routes that sync rows take."""
         plan, raw = self.plan, self._raw()
         drift = self.lake.drift(plan.lake_table, plan.table.schema, plan.terms)
         there = {field.name.lower(): field for field in raw.schema.fields}
@@ -198,7 +201,7 @@ class Comparison:
             if (field := there.get(route.raw.lower())) is not None
         ]
         rows = fitted(raw, back, f"table {plan.name}")
-        # What raw does not have yet is null in it.
+        # Columns that raw does not have yet are null.
         known = {route.raw for route in back}
         new = {
             route.source: f.lit(None).cast(route.source_type)
@@ -209,15 +212,16 @@ class Comparison:
 
 
 def bucket_of(number: int) -> Column:
-    """The bucket of KEY among so many."""
+    """Returns KEY's bucket, out of `number` buckets."""
     return Share(number).bucket(f.col(KEY))
 
 
 def smallest(buckets: Sequence[Bucket], of: int, parts: int) -> Share | None:
-    """The smallest share of the keys that has all differences; None where there are none.
+    """Returns the smallest share of the keys that has all differences; None if there are none.
 
     Args:
-        of: the number of buckets, each of so many parts.
+        of: the number of buckets.
+        parts: the number of parts of each bucket.
     """
     differing = [bucket.number for bucket in buckets if bucket.parts]
     if not differing:

@@ -1,4 +1,4 @@
-"""From keys that differ to what was missed for certain: rows read again, and keys that are gone."""
+"""Confirms keys that seem to differ: reads their rows again, and looks for missing keys again."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from loader.sync.plan import Plan
 
 SAMPLE = 10
 _OWN = "_cq_own_key"
-_NAMED = 2_000  # keys in an SQL list; beyond it their buckets are asked for
+_NAMED = 2_000  # keys in an SQL list; if there are more, the query selects their buckets
 
 
 @dataclass(frozen=True)
 class Differences:
-    """What differs for certain.
+    """The confirmed differences.
 
     Attributes:
         rows: missed updates and missed rows as the source has them, with KEY and KIND.
         gone: missed deletes: KEY, KIND and the key's columns.
-        changed: hashes of keys that were gone and are there again, with other rows than raw's.
+        changed: hashes of keys that were gone and are there again, with rows that differ from raw.
     """
 
     rows: DataFrame
@@ -50,10 +50,10 @@ class Differences:
 
 
 def named(candidates: DataFrame, share: Share) -> Share | None:
-    """The candidates by their keys where these fit a list, else `share`; None where there are none.
+    """Returns the candidates' keys as a share if they fit a list, else `share`; None if none.
 
     Args:
-        share: what has all of them.
+        share: one that contains all candidates.
     """
     keys = [row[KEY] for row in candidates.select(KEY).limit(_NAMED + 1).collect()]
     if not keys:
@@ -62,7 +62,7 @@ def named(candidates: DataFrame, share: Share) -> Share | None:
 
 
 def still(before: DataFrame, after: DataFrame) -> DataFrame:
-    """What differed before and differs now, of rows that the source has not changed meanwhile."""
+    """Returns what differed before and still differs, if the source's row has not changed since."""
     then = before.select(f.col(KEY).alias("_cq_then_key"), f.col(THERE).alias("_cq_then"))
     same = (f.col(KEY) == f.col("_cq_then_key")) & f.col(THERE).eqNullSafe(f.col("_cq_then"))
     return after.join(then, same, "left_semi")
@@ -71,14 +71,14 @@ def still(before: DataFrame, after: DataFrame) -> DataFrame:
 def certain(
     comparison: Comparison, snapshot: Snapshot, candidates: DataFrame, share: Share
 ) -> Differences:
-    """The candidates that differ by their values: rows are read again, keys are sought again.
+    """Confirms candidates by value: reads their rows again, and looks for their keys again.
 
-    A row that is what raw says already was not missed: a checksum may differ where the row does
-    not, of a time that only the database can write. And a key that is there was not deleted: its
-    hash may differ on both sides, or the comparison's look was older than the table.
+    A row that equals raw's was not missed: checksums may differ for equal rows, with a time that
+    only the database can write. A key that the source has was not deleted: the two sides may hash
+    it differently, or the comparison read the table in an older state.
 
     Args:
-        share: what has all candidates.
+        share: one that contains all candidates.
     """
     plan, contents = comparison.plan, comparison.contents
     missed = candidates.where(f.col(KIND) != DELETE).select(KEY, KIND, HASH, DELETED)
@@ -96,10 +96,10 @@ def certain(
 
 
 def _by_value(comparison: Comparison, rows: DataFrame) -> DataFrame:
-    """Rows whose keys the source and Spark hash differently, compared with raw's by value.
+    """Compares rows by value with raw's, if the source and Spark hash their keys differently.
 
     Args:
-        rows: with KEY as the source hashed it, and _OWN as Spark does.
+        rows: with KEY as the source hashes it, and _OWN as Spark does.
     """
     odd = rows.where(f.col(KEY) != f.col(_OWN))
     own = [row[_OWN] for row in odd.select(_OWN).limit(_NAMED + 1).collect()]
@@ -115,9 +115,9 @@ def _by_value(comparison: Comparison, rows: DataFrame) -> DataFrame:
 
 
 def _hashed_alike(contents: Contents, keys: tuple[str, ...]) -> tuple[str, ...]:
-    """Of keys, by Spark's hash, those that the source does not have by another hash.
+    """Drops keys (by Spark's hash) that the source has under another hash of its own.
 
-    The others are compared with the bucket that they have in the source.
+    Those are compared with the bucket that they have in the source.
     """
     if not 0 < len(keys) <= _NAMED:
         return keys
@@ -129,9 +129,9 @@ def _hashed_alike(contents: Contents, keys: tuple[str, ...]) -> tuple[str, ...]:
 def _sought(
     plan: Plan, spark: SparkSession, snapshot: Snapshot, gone: DataFrame
 ) -> tuple[DataFrame, tuple[str, ...]]:
-    """Missed deletes whose keys the source does not have, and keys that it has again, changed.
+    """Looks for missed deletes in the source: returns those still gone, and keys back but changed.
 
-    Of the others the source has the very row that raw holds: nothing was deleted.
+    For all others, the source has exactly the row that raw holds: nothing was deleted.
     """
     if not gone.take(1):
         return gone, ()
@@ -159,7 +159,7 @@ def _aliases(plan: Plan) -> list[tuple[str, str]]:
 
 
 def counted(verified: Sequence[Verified], differences: Differences, buckets: int) -> list[Verified]:
-    """The buckets with their differences, by kind."""
+    """Returns the buckets with their counts of differences, by kind."""
     each = differences.rows.select(KEY, KIND).union(differences.gone.select(KEY, KIND))
     rows = each.groupBy(bucket_of(buckets).alias("number"), KIND).count().collect()
     found = {(row["number"], row[KIND]): row["count"] for row in rows}
@@ -175,7 +175,7 @@ def counted(verified: Sequence[Verified], differences: Differences, buckets: int
 
 
 def sample(plan: Plan, differences: Differences) -> tuple[tuple[str, str], ...]:
-    """Some keys that differ and how, for people."""
+    """Returns some keys that differ, each with its kind, for people."""
     rows = differences.rows.select(KIND, *(_shown(plan, name, name) for name in plan.key))
     names = zip(plan.key, key_names(plan), strict=True)
     gone = differences.gone.select(KIND, *(_shown(plan, name, own) for name, own in names))
@@ -184,9 +184,9 @@ def sample(plan: Plan, differences: Differences) -> tuple[tuple[str, str], ...]:
 
 
 def kept(frame: DataFrame) -> DataFrame:
-    """The rows as they are now, whole.
+    """Materializes the rows as they are now.
 
-    Not by a cache: Spark fills every cache that has read a table anew once the table was written.
+    A cache would not do: once a table is written, Spark refills every cache that has read it.
     """
     return frame.localCheckpoint(eager=True)
 

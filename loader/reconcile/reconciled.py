@@ -31,9 +31,9 @@ class Verified:
         verified_at: when it was compared, UTC.
         rows_source: rows that the spec means to load, in the source.
         rows_snapshot: rows of the snapshot, before a repair.
-        repaired: whether the differences were appended to raw; false where there were none.
+        repaired: whether the differences were appended to raw; false if there were none.
         batch: the batch that they were appended as.
-        columns_left_out: columns that were not compared; None where all were.
+        columns_left_out: columns that were not compared; None if all were.
     """
 
     run_id: str
@@ -59,13 +59,13 @@ class Verified:
 
 
 class Reconciled:
-    """Appends to, and reads from, ``_cq_reconciled`` of one lake."""
+    """``_cq_reconciled`` of one lake: appends and reads its rows."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
 
     def append(self, verified: Sequence[Verified]) -> None:
-        """Adds rows in one commit, durably; makes the table where it is not there yet."""
+        """Adds rows in one commit, durably; creates the table if it does not exist."""
         columns = ", ".join(f"{f.name} {_TYPES.get(f.name, 'bigint')}" for f in fields(Verified))
         self.lake.ensure(TABLE, columns)
         values = [tuple(getattr(row, f.name) for f in fields(Verified)) for row in verified]
@@ -73,9 +73,9 @@ class Reconciled:
         self.lake.append(TABLE, frame.coalesce(1))
 
     def prune(self, keep: int) -> int:
-        """Forgets all but the newest rows of each bucket; returns how many rows went.
+        """Deletes all but the `keep` newest rows of each bucket; returns how many rows.
 
-        `due` and the generic test `reconciled` ask for the newest only.
+        `due` and the generic test `reconciled` read only the newest.
         """
         bucket = ("source_name", "table_name", "buckets", "bucket")
         floors = f"""
@@ -105,10 +105,10 @@ class Reconciled:
         return int(row["n"])
 
     def last(self, source: str, table: str, buckets: int) -> dict[int, int]:
-        """When each bucket of a table was verified last, in microseconds since 1970.
+        """Returns when each bucket of a table was last verified, in microseconds since 1970.
 
         Args:
-            buckets: their number; verified as another number of buckets counts for nothing.
+            buckets: how many there are; rows with another number of buckets do not count.
         """
         if not self.lake.exists(TABLE):
             return {}
@@ -127,10 +127,10 @@ class Reconciled:
 
 
 def due(last: Mapping[int, int], buckets: int, per_run: int | None) -> tuple[int, ...]:
-    """The buckets to verify now: those verified longest ago, never verified ones first.
+    """Returns the buckets to verify now: never verified ones first, then the longest ago.
 
     Args:
-        last: when each was verified last.
+        last: when each was last verified.
         per_run: how many; None is all.
     """
     order = sorted(range(buckets), key=lambda number: (last.get(number, -1), number))

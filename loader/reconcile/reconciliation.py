@@ -1,9 +1,9 @@
-"""`loader reconcile`: what cursors cannot see, found by comparing contents, and mended.
+"""`loader reconcile`: compares contents to find changes that cursors miss, and repairs them.
 
-A table is synced first, and compared in the same moment of its source. Where the source holds
-that moment (PostgreSQL's exported snapshot), the lake then has all that cursors can bring, and
-whatever still differs is a difference. Where it does not, what differs may be on its way: the
-table is synced once more, and only a row counts that differs still and has not changed meanwhile.
+A table is synced first, then compared in the same snapshot of its source. If that snapshot is
+steady (PostgreSQL's exported snapshot), the lake then has everything that cursors can bring, and
+whatever still differs was missed. If it is not, a row that differs may just be late: the table is
+synced once more, and only rows count that still differ and that the source has not changed since.
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ from loader.sync.protocol import synced
 
 @dataclass(frozen=True)
 class Finding:
-    """What the comparison of one table came to.
+    """The result of comparing one table.
 
     Attributes:
-        buckets: in how many the table's keys are divided.
-        verified: those that were compared.
-        sample: some keys that differ, with how; see :data:`loader.reconcile.differences.SAMPLE`.
+        buckets: how many buckets the table's keys are divided into.
+        verified: the buckets that were compared.
+        sample: some keys that differ, with the kind of difference; at most
+            :data:`loader.reconcile.differences.SAMPLE`.
         left_out: columns that were not compared, as ``name (type)``.
         skipped: why nothing was compared.
-        synced: rows that were appended before it, by the table's sync.
-        changed: keys that were gone when the table was compared and were there again, with other
-            rows, when they were sought. Their buckets count as not verified.
-        distrusted: more of the table's rows are gone than are taken for deleted unasked.
+        synced: rows that the table's syncs appended before or during the comparison.
+        changed: keys that were gone in the comparison, but there again with other rows in the
+            second look. Their buckets count as not verified.
+        distrusted: more of the table's rows are gone than the loader takes for deleted without
+            being told to.
     """
 
     table: str
@@ -50,7 +52,7 @@ class Finding:
     distrusted: bool = False
 
     def total(self, name: str) -> int:
-        """The sum of a count over all buckets that were compared."""
+        """Sums a count over all buckets that were compared."""
         return sum(getattr(bucket, name) for bucket in self.verified)
 
     @property
@@ -61,14 +63,14 @@ class Finding:
 
 @dataclass
 class Reconciliation:
-    """What :meth:`loader.sync.pipeline.Pipeline.run` does to each table in place of a sync alone.
+    """The work that :meth:`loader.sync.pipeline.Pipeline.run` does on each table to reconcile it.
 
     Attributes:
-        repairs: whether differences are appended to raw.
-        allows_deletes: however many rows are gone, they were deleted.
-        buckets: in how many parts a table's keys are divided.
-        per_run: how many of them are compared at once; None is all.
-        findings: filled while it runs, a table each.
+        repairs: whether to append differences to raw.
+        allows_deletes: whether to take missing rows for deleted, however many there are.
+        buckets: how many buckets a table's keys are divided into.
+        per_run: how many of them to compare in one run; None is all.
+        findings: filled during the run, one for each table.
     """
 
     repairs: bool = False
@@ -78,7 +80,7 @@ class Reconciliation:
     findings: list[Finding] = field(default_factory=list)
 
     def __call__(self, attempt: Attempt) -> SyncRecord | None:
-        """Syncs a table, compares it, repairs it where that was asked for, and records it.
+        """Syncs a table, compares it, repairs it if asked to, and records the result.
 
         Raises:
             TableError: the table could not be synced, read or repaired; what was published stays.
@@ -150,10 +152,10 @@ class Reconciliation:
 def differing(
     attempt: Attempt, comparison: Comparison, share: Share
 ) -> tuple[Differences | None, int]:
-    """What differs for certain, and how many rows a second sync has appended.
+    """Returns the confirmed differences (None if none), and how many rows a second sync appended.
 
     Args:
-        share: what is to be looked at.
+        share: the keys to look at.
     """
     appended = 0
     attempt.phase("comparing keys")
@@ -171,7 +173,7 @@ def differing(
 def repaired(
     attempt: Attempt, verified: list[Verified], differences: Differences
 ) -> list[Verified]:
-    """Appends what differs; the buckets as they are then."""
+    """Appends what differs; returns the buckets, marked as repaired."""
     missed = sum(bucket.missed for bucket in verified)
     if not missed:
         return verified
@@ -183,14 +185,14 @@ def repaired(
 
 
 def too_many_deletes(verified: Sequence[Verified]) -> bool:
-    """Whether so many rows are gone that the source is doubted: all, or more than a tenth."""
+    """Whether too many rows are gone to trust the source: all, or more than a tenth."""
     rows = sum(one.rows_snapshot for one in verified)
     deletes = sum(one.missed_deletes for one in verified)
     return deletes > 0 and (deletes >= rows or deletes * 10 > rows)
 
 
 def unfit(plan: Plan) -> str:
-    """Why a table cannot be reconciled, and what to do; empty where it can."""
+    """Returns why a table cannot be reconciled, and what to do; empty if it can."""
     if plan.mode == FULL_REFRESH:
         return "sync_mode: full_refresh reads everything at each run: there is nothing to reconcile"
     if not plan.key:

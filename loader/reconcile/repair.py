@@ -1,7 +1,7 @@
-"""A repair: rows read again and tombstones, as one batch in a generation of its own.
+"""A repair: appends rows that were read again, and tombstones, as one batch in a new generation.
 
 The generation makes them the newest versions of their keys, whatever the cursors say. The stored
-cursor stays where it was: a repair says nothing of what the next sync has to read.
+cursor stays where it was: a repair does not change what the next sync has to read.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def repair(attempt: Attempt, rows: DataFrame, gone: DataFrame, count: int) -> Sy
     The table's lock stays held.
 
     Args:
-        rows: the rows of missed updates and missed rows, in the table's columns.
+        rows: missed updates and missed rows, in the table's columns.
         gone: the keys of missed deletes.
-        count: how many both are.
+        count: how many there are of both together.
 
     Returns the ledger row that it wrote.
 
@@ -55,7 +55,7 @@ def repair(attempt: Attempt, rows: DataFrame, gone: DataFrame, count: int) -> Sy
 
 
 def mended(attempt: Attempt, known: Known, rows: DataFrame, gone: DataFrame, count: int) -> Batch:
-    """The batch; its state has cursor and mark as they were stored."""
+    """Builds the batch; its state keeps the stored cursor and mark."""
     plan = attempt.plan
     after = replace(known.state, batch=known.next_batch)
     intent = Intent(attempt.record(after, RECONCILE), after).overruling()
@@ -65,7 +65,7 @@ def mended(attempt: Attempt, known: Known, rows: DataFrame, gone: DataFrame, cou
     table = plan.table.schema
     names = [f.col(quoted(name)) for name in table.names]
     full = rows.select(*names, f.lit(False).alias(GONE)).union(_tombstones(plan, gone))
-    # Numbered as one: in a union each side would begin at the same number.
+    # In one partition: in a union, both sides would number their rows from the same start.
     full = full.coalesce(1) if count <= _ONE_FILE else full
     stamped_rows = (
         stamped(full, stamp)
@@ -77,10 +77,10 @@ def mended(attempt: Attempt, known: Known, rows: DataFrame, gone: DataFrame, cou
 
 
 def _tombstones(plan: Plan, gone: DataFrame) -> DataFrame:
-    """Rows that hold their key and nothing else.
+    """Makes tombstones: rows that hold only their key.
 
-    No values: what was deleted at the source is not written once more. No cursor: it would rank a
-    row that is created again below its own tombstone.
+    No values: what the source has deleted must not be written again. No cursor: a row that is
+    created again could rank below its own tombstone.
     """
     keys = dict(zip(plan.key, key_names(plan), strict=True))
     return gone.select(

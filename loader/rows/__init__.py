@@ -1,1 +1,1 @@
-"""Rows and their versions: which to read, which is the newest, which are the same."""
+"""Rows and their versions: which rows to read, which version is newest, which are the same."""

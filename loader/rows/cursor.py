@@ -1,7 +1,7 @@
 """Cursor values: exact text, a type, and an order.
 
 A cursor never becomes a float and is never rounded: it is text from the database to the state
-and back. Where Spark or the state holds less than the source (nanoseconds), it is floored, so
+and back. If Spark or the state holds fewer digits than the source (nanoseconds), it is floored, so
 that the next window begins at or before the row.
 """
 
@@ -36,17 +36,17 @@ class CursorType(str, Enum):
 
     @property
     def is_time(self) -> bool:
-        """True for the types that a database's clock can be compared with."""
+        """True for types that can be compared with a database's clock."""
         return self in (CursorType.DATE, CursorType.TIMESTAMP, CursorType.TIMESTAMPTZ)
 
     @property
     def is_number(self) -> bool:
-        """True for the types that a lookback in steps applies to."""
+        """True for types that take a lookback in steps."""
         return self in (CursorType.INTEGER, CursorType.DECIMAL, CursorType.DOUBLE)
 
     @classmethod
     def of(cls, data_type: DataType) -> CursorType | None:
-        """The cursor type of a Spark column type; None where it cannot be a cursor."""
+        """Returns the cursor type of a Spark column type; None if it cannot be a cursor."""
         name = data_type.typeName()
         if name == "decimal":
             return cls.DECIMAL
@@ -80,7 +80,7 @@ _TIMESTAMP = re.compile(
 class Cursor:
     """A cursor value: its exact text and its type.
 
-    Build it with :meth:`parse`, which brings timestamps into one form
+    Build it with :meth:`parse`, which normalizes timestamps
     (``2025-01-01 00:00:00`` or, with a fraction, ``2025-01-01 00:00:00.123456``).
     """
 
@@ -89,13 +89,13 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str, type_: CursorType) -> Cursor:
-        """Reads a cursor from text as a database, a spec or a state row writes it.
+        """Parses a cursor from text as a database, a spec or a state row writes it.
 
-        Fractions of a second beyond the microsecond are cut off (floored), offsets of instants
-        are turned into UTC.
+        Fractions of a second beyond the microsecond are cut off (floored); instants with an offset
+        are converted to UTC.
 
         Raises:
-            ValueError: where the text is no value of that type.
+            ValueError: if the text is not a value of that type.
         """
         text = text if type_ is CursorType.STRING else text.strip()
         if type_ is CursorType.INTEGER:
@@ -111,7 +111,7 @@ class Cursor:
             return cls(format(Decimal(text), "f"), type_)
         if type_ is CursorType.DOUBLE:
             if not math.isfinite(float(text)):
-                # NaN and infinity are above every number: stored, they would blind later syncs.
+                # NaN and infinity are above every number: stored, they would hide all later rows.
                 raise ValueError(f"{text!r} is not a finite number")
             return cls(repr(float(text)), type_)
         if type_ is CursorType.DATE:
@@ -123,13 +123,13 @@ class Cursor:
 
     @staticmethod
     def is_finer(text: str | None, type_: CursorType) -> bool:
-        """Whether a text of a source has digits that a cursor of its type does not keep."""
+        """Returns whether a source's text has digits that a cursor of its type does not keep."""
         times = (CursorType.TIMESTAMP, CursorType.TIMESTAMPTZ)
         return type_ in times and re.search(r"\.\d{6}\d*[1-9]", text or "") is not None
 
     @property
     def next_microsecond(self) -> Cursor | None:
-        """The same time a microsecond later; None where no calendar has it."""
+        """The same time a microsecond later; None if that is beyond the calendar."""
         try:
             return Cursor(_datetime_text(self.order + dt.timedelta(microseconds=1)), self.type)
         except OverflowError:
@@ -137,10 +137,10 @@ class Cursor:
 
     @property
     def order(self) -> Any:
-        """A value that compares as the source compares; strings compare as text.
+        """A value that sorts as the source sorts; strings sort as Python text.
 
         String cursors follow the database's collation, which Python does not know: only the
-        database orders them.
+        database can order them.
         """
         if self.type is CursorType.INTEGER:
             return int(self.text)
@@ -155,11 +155,11 @@ class Cursor:
         return self.text
 
     def minus(self, lookback: Lookback | None) -> Cursor:
-        """This cursor moved back by a lookback; a date moves by whole days, rounded up.
+        """Returns this cursor moved back by a lookback; a date moves by whole days, rounded up.
 
         Raises:
-            TableError: where a duration is given for a number, steps for a time, or a lookback
-                for a string.
+            TableError: if a number is given a duration, a time is given steps, or a string is
+                given any lookback.
         """
         if lookback is None:
             return self
@@ -167,7 +167,7 @@ class Cursor:
             span = dt.timedelta(seconds=lookback.seconds)
             if self.type is CursorType.DATE:
                 span = dt.timedelta(days=-(-span // dt.timedelta(days=1)))
-            # not below the first day of the calendar: the year 1 is many a default
+            # Not below the calendar's first day: the year 1 is a common default.
             first = dt.date.min if self.type is CursorType.DATE else dt.datetime.min
             lower = self.order - min(span, self.order - first)
             text = lower.isoformat() if self.type is CursorType.DATE else _datetime_text(lower)
@@ -178,12 +178,15 @@ class Cursor:
             f"the lookback {lookback.text!r} does not fit a cursor of type {self.type.value}",
             where="lookback",
             remedy="Use a duration such as '10 minutes' for dates and timestamps, "
-            "an integer for numbers, none for strings",
+            "an integer for numbers, no lookback for strings",
         )
 
 
 def later(left: Cursor | None, right: Cursor | None) -> Cursor | None:
-    """The later of two cursors of one type; of strings the right one (see `Cursor.order`)."""
+    """Returns the later of two cursors of one type; of two strings, the right one.
+
+    See :attr:`Cursor.order`.
+    """
     if left is None or right is None:
         return right or left
     if right.type is CursorType.STRING:
@@ -192,10 +195,10 @@ def later(left: Cursor | None, right: Cursor | None) -> Cursor | None:
 
 
 def stored(text: str, type_: str, where: str) -> Cursor:
-    """The cursor that a state row holds.
+    """Parses the cursor that a state row holds.
 
     Raises:
-        StateError: where the text is no value of its own type.
+        StateError: if the text is not a value of the cursor's type.
     """
     try:
         return Cursor.parse(text, CursorType(type_))
@@ -203,7 +206,7 @@ def stored(text: str, type_: str, where: str) -> Cursor:
         raise StateError(
             f"the stored cursor cannot be read: {problem}",
             where=where,
-            remedy="Look at it with `loader state show`, mend it with `loader state set`",
+            remedy="Look at it with `loader state show`, correct it with `loader state set`",
         ) from None
 
 

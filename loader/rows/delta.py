@@ -1,12 +1,12 @@
-"""What becomes of a window's rows before they are appended: stamped, and rid of redeliveries.
+"""Prepares a window's rows for the append: stamps them and finds redelivered rows.
 
-A row is a redelivery where it is identical to its key's newest version in raw. A value that goes
+A row is redelivered if it is identical to its key's newest version in raw. A value that goes
 back to an earlier one at the same cursor (A, B, A) is a new version, so only the newest counts.
 
-Where the source itself declares the key, it has each key once, as it is now. Then a row whose
-cursor lies below that of its key's newest version is no older version, but the truth: a
+If the source itself declares the key, it has each key once, as it is now. Then a row whose cursor
+is lower than the cursor of its key's newest version is not an older version but the current one: a
 transaction that began earlier has committed later (`now()` is its start), or somebody set the
-clock column back. Such a read overrules what cursors say, and its batch begins a generation.
+clock column back. Such a read overrules the order of cursors, and its batch begins a generation.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ OVERRULES = "_cq_overrules"
 
 @dataclass(frozen=True)
 class Stamp:
-    """What every row of one batch says of its sync.
+    """The sync's details that every row of a batch carries.
 
     Attributes:
         deleted: the source's column that marks deleted rows; see :func:`tombstone`.
@@ -60,8 +60,8 @@ class Stamp:
 def stamped(rows: DataFrame, stamp: Stamp) -> DataFrame:
     """Adds the ``_cq_`` columns, in their order.
 
-    ``_cq_seq`` numbers the rows in the order in which they were emitted: unique, increasing, with
-    holes between partitions.
+    ``_cq_seq`` numbers the rows in the order in which the source emitted them: unique, increasing,
+    with gaps between partitions.
     """
     return rows.select(
         *(f.col(quoted(name)) for name in rows.columns),
@@ -76,11 +76,11 @@ def stamped(rows: DataFrame, stamp: Stamp) -> DataFrame:
 
 
 def tombstone(rows: DataFrame, column: str | None) -> Column:
-    """Whether a row says that it was deleted; never null.
+    """Returns whether a row is a tombstone; never null.
 
     Args:
-        column: a boolean (true), a date or time (not null) or a number (not 0); None where the
-            source has no such column.
+        column: the column that marks deleted rows: a boolean (true), a date or time (not null) or
+            a number (not 0); None if the source has no such column.
     """
     if column is None:
         return f.lit(False)
@@ -94,11 +94,11 @@ def tombstone(rows: DataFrame, column: str | None) -> Column:
 
 @dataclass(frozen=True)
 class Generations:
-    """Which generations of raw a window's rows are compared with.
+    """The generations of raw that a window's rows are compared with.
 
     Attributes:
         base: the newest that began with a complete read; older ones are history.
-        current: the newest. It is above `base` where a later read overruled a cursor.
+        current: the newest. It is above `base` if a later read overruled a cursor.
     """
 
     base: int
@@ -116,18 +116,19 @@ def marked(
 ) -> DataFrame:
     """Adds two booleans to stamped rows.
 
-    ``_cq_redelivered``: raw's newest version says the same. ``_cq_overrules``: raw's newest
-    version has a higher cursor, and is wrong.
+    ``_cq_redelivered``: raw's newest version is identical. ``_cq_overrules``: raw's newest
+    version has a higher cursor, but is out of date.
 
-    Only raw rows that the window could deliver again are read (cursor at or above its lower
-    bound, by a literal that Iceberg prunes files with), so the cost is the boundary's. Texts that
-    the source orders by another collation than bytes are compared with all of raw.
+    Reads only raw rows that the window could deliver again (cursor at or above its lower bound, a
+    literal that Iceberg prunes files by), so the cost depends only on the rows near the boundary.
+    If the source does not order the cursor's texts by bytes, reads all of raw.
 
     Args:
         raw: the raw table.
-        key: the primary key; empty compares whole rows, as many times as raw holds them.
-        window, bounds: what was asked of the source, and what it answered.
-        authoritative: the source has each key once, as it is now. Else the rows are :func:`placed`.
+        key: the primary key; if empty, compares whole rows, as many times as raw holds them.
+        window, bounds: the request to the source, and its answer.
+        authoritative: the source has each key once, as it is now. Otherwise the rows are
+            :func:`placed` first.
     """
     region = _region(raw, window, bounds)
     known = _comparable(raw, region, generations)
@@ -161,11 +162,11 @@ def marked(
     if authoritative:
         redelivered = found.isNotNull() & ties & same
     else:
-        # In an older generation it says nothing any more.
+        # A version in an older generation no longer counts.
         there = f.array_contains("_cq_placed", f.struct(f.col(GENERATION), payload))
         in_raw = f.coalesce(there, f.lit(False))
-        # Rows of one key that share raw's newest cursor stand or fall together: of (A, B) read
-        # again, dropping B alone would make A the newest.
+        # Rows of one key that share raw's newest cursor are dropped or kept together: if (A, B)
+        # are read again, dropping only B would make A the newest.
         group = Over.partitionBy(*(f.col(quoted(name)) for name in key), ties)
         all_in_raw = f.min(in_raw).over(group)
         last = f.max(f.struct(f.col(SEQUENCE), payload.alias("payload"))).over(group)["payload"]
@@ -174,7 +175,7 @@ def marked(
             .when(ties, all_in_raw & last.eqNullSafe(found["payload"]))
             .otherwise(in_raw)
         )
-    # A null cursor sorts lowest: it, too, is below any other.
+    # A null cursor sorts lowest, so it is below any other.
     below = found["cursor"].isNotNull() & (at.isNull() | (at < found["cursor"]))
     overrules = f.coalesce(below, f.lit(False)) if authoritative else f.lit(False)
     return joined.select(
@@ -187,14 +188,15 @@ def marked(
 def placed(
     rows: DataFrame, raw: DataFrame, key: Sequence[str], generations: Generations
 ) -> DataFrame:
-    """Stamped rows, each in the generation that its key has in raw.
+    """Moves each stamped row to the generation that its key has in raw.
 
-    For sources that may bring several versions of a key, in any order: there the cursor says which
-    is the newest, and only where a read has overruled it (a repair), that read does. It did so for
-    the keys that it wrote, and their later rows are compared with it, in its generation. Of all
-    other keys rows stay in the base generation, where older versions still outrank what is late.
+    For sources that may deliver several versions of a key, in any order. There the cursor decides
+    which version is newest, unless a read has overruled it (a repair). A repair does so only for
+    the keys that it wrote: their later rows join its generation and are compared with it there.
+    Rows of all other keys stay in the base generation, where versions with a higher cursor still
+    outrank late rows.
 
-    Reads raw's rows above the base only: those that were repaired, and what came of their keys.
+    Reads only raw's rows above the base: repaired rows, and later rows of the same keys.
 
     Args:
         raw: the raw table.
@@ -215,9 +217,9 @@ def placed(
 
 
 def hides_a_cursor(fresh: DataFrame, raw: DataFrame, key: Sequence[str], cursor: str) -> bool:
-    """Whether a row has lost the cursor that its key has in raw, anywhere in it.
+    """Returns whether a row has no cursor, though some version of its key in raw has one.
 
-    Reads raw's keys, so it is asked only for rows without a cursor that are not known yet.
+    Reads raw's keys, so call it only for rows without a cursor that raw does not have yet.
     """
     names = [quoted(name) for name in key]
     keys = fresh.where(f.col(quoted(cursor)).isNull()).select(
@@ -229,10 +231,10 @@ def hides_a_cursor(fresh: DataFrame, raw: DataFrame, key: Sequence[str], cursor:
 
 
 def _comparable(raw: DataFrame, region: Column, generations: Generations) -> DataFrame:
-    """The raw rows among which a key's newest version of a region is found.
+    """Returns the raw rows needed to find each key's newest version in a region.
 
-    A version of an older generation counts only together with all that came after it: its key's
-    newest may be of a newer generation with a cursor below the region.
+    A version of an older generation counts only together with all later batches: its key's newest
+    version may be in a newer generation, with a cursor below the region.
     """
     generation = f.col(GENERATION)
     if generations.base < generations.current:
@@ -265,9 +267,9 @@ def _marked_by_multiplicity(rows: DataFrame, known: DataFrame) -> DataFrame:
 def _region(raw: DataFrame, window: Window, bounds: Bounds) -> Column:
     floor = window.floor(bounds)
     if window.cursor is None or floor is None or window.cursor.collated:
-        return f.lit(True)  # of collated texts only the source knows which are lower
+        return f.lit(True)  # only the source knows the order of collated texts
     name = window.cursor.name
-    # raw keeps a column's name when only its case changes in the source
+    # Raw keeps a column's name if only its case changes in the source.
     [data_type] = [c.dataType for c in raw.schema.fields if c.name.lower() == name.lower()]
     column = f.col(quoted(name))
     above = column >= literal(floor, data_type)

@@ -1,4 +1,4 @@
-"""Literals of Spark's; those of databases are in :mod:`loader.sources.jdbc.dialect`."""
+"""Spark literals; for database literals see :mod:`loader.sources.jdbc.dialect`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loader.rows.cursor import Cursor, CursorType
 
 
 def literal(cursor: Cursor, data_type: t.DataType) -> Column:
-    """A cursor as a literal of its column's type, so that no cast keeps Iceberg from pruning."""
+    """Returns a cursor as a literal of its column's type: casts would keep Iceberg from pruning."""
     wide = t.LongType() if cursor.type is CursorType.INTEGER else data_type
     if cursor.type is CursorType.INTEGER and isinstance(data_type, t.DecimalType):
         wide = data_type
@@ -18,6 +18,6 @@ def literal(cursor: Cursor, data_type: t.DataType) -> Column:
 
 
 def text_literal(value: str) -> str:
-    """A text for Spark's parser, which reads backslash escapes."""
+    """Quotes a text for Spark's parser, which interprets backslash escapes."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

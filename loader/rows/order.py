@@ -1,7 +1,7 @@
-"""The total order of a key's versions, in Python; `macros/version_order.sql` is its twin.
+"""The total order of a key's versions, in Python; `macros/version_order.sql` is the same in SQL.
 
-Generation, then cursor (nulls lowest), then batch, then position in the batch. A test holds the
-two against each other (`tests/dbt`).
+Generation, then cursor (nulls lowest), then batch, then position in the batch. A test checks that
+the two agree (`tests/dbt`).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ SOURCE_NAME = "_cq_source_name"
 
 
 def version_order(generation: int, cursor: Any, batch: int, seq: int) -> tuple[Any, ...]:
-    """A sort key: the greatest is the newest version."""
+    """Returns a sort key: the greatest is the newest version."""
     return (generation, cursor is not None, cursor if cursor is not None else 0, batch, seq)
 
 
 def version_column(cursor_field: str | None) -> Column:
-    """The same order as a Spark struct; a null sorts lowest in a struct."""
+    """Returns the same order as a Spark struct, in which nulls sort lowest."""
     names = [GENERATION, *([cursor_field] if cursor_field else []), BATCH, SEQUENCE]
     return f.struct(*(f.col(quoted(name)) for name in names))
 
 
 def quoted(name: str) -> str:
-    """A column name for Spark's parser, whatever is in it."""
+    """Quotes a column name for Spark's parser, whatever characters it has."""
     return f"`{name.replace('`', '``')}`"

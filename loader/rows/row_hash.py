@@ -1,7 +1,7 @@
-"""What makes two versions of a row the same: a hash of its columns.
+"""Decides whether two versions of a row are the same: by a hash of its columns.
 
-By name without case, null-safe, and blind to what is no change of a value: the order of columns
-and fields, columns that are null, the width of a number.
+It matches columns by name, whatever the case, and it is null-safe. It ignores anything that does
+not change a value: the order of columns and fields, columns that are null, the width of a number.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from loader.rows.order import quoted
 
 
 def row_hash(schema: t.StructType) -> Column:
-    """xxhash64 over a row's columns.
+    """Returns the xxhash64 of a row's columns.
 
-    Spark's xxhash64 passes over nulls, so (null, 'a') and ('a', null) would be one; each value is
-    therefore preceded by its column's name. A column that is null counts for nothing: one that
-    the source adds later makes no old row look changed. int and bigint, float and double, and
-    decimals of one scale hash alike, so a column that is widened does not either.
+    Spark's xxhash64 skips nulls, so (null, 'a') and ('a', null) would hash alike; each value is
+    therefore preceded by its column's name. Null columns are left out, so a column that the source
+    adds later does not make old rows look changed. Neither does widening a column: int and bigint,
+    float and double, and decimals of the same scale hash alike.
     """
     parts: list[Column] = []
     for field in sorted(schema.fields, key=lambda field: field.name.lower()):
@@ -31,13 +31,14 @@ def row_hash(schema: t.StructType) -> Column:
 
 
 def _named(path: tuple[str, ...], value: Column, data_type: t.DataType) -> list[Column]:
-    # Of a struct's fields the whole path: else its last field and the column after it could swap.
+    # A struct field is named by its whole path: otherwise a struct's last field and the column
+    # after the struct could swap values unnoticed.
     name = f.lit("\x1f".join(path))
     return [f.when(value.isNotNull(), name), _hashable(path, value, data_type)]
 
 
 def _hashable(path: tuple[str, ...], value: Column, data_type: t.DataType) -> Column:
-    """A column that xxhash64 tells apart wherever the values differ."""
+    """Returns a column for which xxhash64 differs whenever the values differ."""
     if isinstance(data_type, (t.ByteType, t.ShortType, t.IntegerType)):
         return value.cast("bigint")
     if isinstance(data_type, t.FloatType):
@@ -55,7 +56,7 @@ def _hashable(path: tuple[str, ...], value: Column, data_type: t.DataType) -> Co
         return _listed(value, lambda element: f.struct(*_flagged(path, element, of)))
     if isinstance(data_type, t.MapType):
         key, held = data_type.keyType, data_type.valueType
-        # A map has no order; its sorted keys have one.
+        # A map has no order, so its keys are sorted.
         return _listed(
             f.array_sort(f.map_keys(value)),
             lambda name: f.struct(_hashable(path, name, key), *_flagged(path, value[name], held)),
@@ -64,10 +65,10 @@ def _hashable(path: tuple[str, ...], value: Column, data_type: t.DataType) -> Co
 
 
 def _listed(value: Column, hashable: Callable[[Column], Column]) -> Column:
-    # With its length: else [[a], [b]] and [[a, b]] could be one.
+    # Includes the length: otherwise [[a], [b]] and [[a, b]] could hash alike.
     return f.when(value.isNotNull(), f.struct(f.size(value), f.transform(value, hashable)))
 
 
 def _flagged(path: tuple[str, ...], value: Column, data_type: t.DataType) -> tuple[Column, Column]:
-    # A null within a list counts: [null, a] is not [a].
+    # A null in a list counts: [null, a] is not [a].
     return value.isNull(), _hashable(path, value, data_type)

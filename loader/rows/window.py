@@ -1,7 +1,7 @@
 """Which rows one sync reads: pure functions over cursors.
 
-The lower bound is inclusive: a row that shares its cursor with the last one read may have come
-since. What it re-reads is dropped later, by comparing contents (:mod:`loader.rows.delta`).
+The lower bound is inclusive: a row with the same cursor as the last row read may have arrived
+since. Redelivered rows are dropped later, by comparing contents (:mod:`loader.rows.delta`).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BY_HAND = "set_by_hand"
-"""In a mark: a person has set the cursor since; should the source be another one, it is theirs."""
+"""In a mark: a person has set the cursor since, so it holds even if the source is another one."""
 
 
 @dataclass(frozen=True)
 class CursorField:
-    """The column that a table's cursor lives in, and its type.
+    """A table's cursor column and its type.
 
     Attributes:
-        collated: it is a text, and the source does not order it by its bytes, as Spark does.
+        collated: it is a text that the source does not order by bytes, as Spark does.
     """
 
     name: str
@@ -35,25 +35,26 @@ class CursorField:
 
 @dataclass(frozen=True)
 class Window:
-    """What is asked of a source: the rows from `low` on, and those without a cursor.
+    """A request to a source: the rows from `low` on, and rows without a cursor.
 
-    :class:`Bounds` is the answer, and :meth:`end` and :meth:`floor` what both make of it.
+    The source answers with :class:`Bounds`; :meth:`end` and :meth:`floor` combine the two.
 
     Attributes:
         cursor: the cursor column; None reads the whole table.
         low: inclusive lower bound, lookback applied; None reads from the beginning.
-        high: inclusive upper bound; None is the highest cursor there is when it is asked.
-        open_ended: nor does that bound it: rows that come while others are read are read, too.
+        high: inclusive upper bound; None means the highest cursor at the time of the request.
+        open_ended: if `high` is None, there is no upper bound: rows that arrive during the read
+            are read, too.
         nulls: whether rows without a cursor are read.
         mark: what the connector remembered at the last sync that stored a cursor.
-        whole_microsecond: rows within the microsecond that begins at `high` belong to it, too.
-        bounded: the user has said, by a lookback, how far below the cursor late rows may lie.
-        whole: all rows from the floor on are read, not only the late ones among those below
-            `low`. Without a key, rows are compared by their number, so the source has to be asked
-            for as many as raw is.
-        initial: the lowest cursor that the spec means to load; None is all.
-        held: reads columns of the rows that raw holds since its newest complete read. For
-            connectors that recognise by them what was never loaded.
+        whole_microsecond: includes all rows within the microsecond that begins at `high`.
+        bounded: the user has set a lookback, so late rows lie no further below the cursor.
+        whole: reads all rows from the floor on, not only the late ones among those below `low`.
+            Without a key, rows are compared by how often they occur, so the source must deliver
+            the same range that is read from raw.
+        initial: the lowest cursor that the spec asks for; None means all.
+        held: reads columns of the rows that raw holds since its newest complete read. Connectors
+            may compare with them to find rows that were never loaded.
     """
 
     cursor: CursorField | None = None
@@ -71,13 +72,13 @@ class Window:
     )
 
     def end(self, bounds: Bounds) -> Cursor | None:
-        """The highest cursor that a read delivers; None where it reads whatever is there."""
+        """Returns the highest cursor that a read delivers; None if it has no upper bound."""
         if self.high is not None or self.open_ended:
             return self.high
         return bounds.high
 
     def floor(self, bounds: Bounds) -> Cursor | None:
-        """The lowest cursor that a read delivers; None where it has no lower bound."""
+        """Returns the lowest cursor that a read delivers; None if it has no lower bound."""
         if self.low is None or bounds.reach is None:
             return self.low
         return self.low if self.low.order <= bounds.reach.order else bounds.reach
@@ -85,22 +86,23 @@ class Window:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a source sees in a window, at one moment: its answer, before the rows are read.
+    """A source's answer about a window, at one moment, before the rows are read.
 
     Attributes:
-        rows: rows at or above the lower bound, and rows without a cursor; None where there are
+        rows: rows at or above the lower bound, and rows without a cursor; None if there are
             some, but only reading them would tell how many.
-        nulls: of these, rows without a cursor.
+        nulls: how many of these have no cursor.
         low, high: lowest and highest cursor among them.
         finer: the highest cursor has digits beyond the microsecond, which `high` lacks.
-        clock: the source's own clock, in the cursor's type; None where it has none.
+        clock: the source's own clock, in the cursor's type; None if it has none.
         future: rows whose cursor lies beyond that clock.
-        reach: how far below the window the connector reads late rows, by its mark.
-        mark: what the connector wants to be given back at the next sync, stored with the cursor.
-        rewound: the source may give out cursors again: its highest counts, even where it is
-            below the stored one.
-        settled: the stored mark expects late rows, this one does not: worth storing by itself.
-        notes: what a user should know, though the sync goes on.
+        reach: the cursor from which the connector reads late rows, by its mark.
+        mark: what the connector needs back at the next sync, stored with the cursor.
+        rewound: the source may reuse cursors: store its highest, even if it is below the stored
+            one.
+        settled: the stored mark expects late rows, this one does not: store it, even if there is
+            nothing else to store.
+        notes: warnings for the user; the sync goes on.
     """
 
     rows: int | None
@@ -120,10 +122,10 @@ class Bounds:
 def lower_bound(
     stored: Cursor | None, initial: Cursor | None, lookback: Lookback | None
 ) -> Cursor | None:
-    """Where the next window begins, inclusive: the stored cursor minus the lookback.
+    """Returns where the next window begins, inclusive: the stored cursor minus the lookback.
 
-    Before the first sync it is the configured initial cursor, to which no lookback applies; a
-    lookback never reaches below the initial cursor.
+    The first sync begins at the configured initial cursor, without a lookback. A lookback never
+    reaches below the initial cursor.
     """
     if stored is None:
         return initial
@@ -134,10 +136,10 @@ def lower_bound(
 
 
 def next_cursor(stored: Cursor | None, bounds: Bounds) -> Cursor | None:
-    """The cursor to store after the rows of `bounds` are safe.
+    """Returns the cursor to store once the rows of `bounds` are safe.
 
-    It never moves back unless the source has, and never exceeds the source's clock: a row dated
-    in the future is loaded, but does not blind later syncs.
+    It never moves back unless the source has, and it never exceeds the source's clock: a row dated
+    in the future is loaded, but does not hide later rows from the next syncs.
     """
     high = bounds.high
     if high is not None and bounds.clock is not None and high.order > bounds.clock.order:

@@ -1,9 +1,9 @@
-"""The class-data archive: Spark's JVM finds its classes in it, already parsed, and starts faster.
+"""The class-data archive: Spark's JVM loads parsed classes from it, and so starts faster.
 
 `loader setup` records one from a small run (:mod:`loader.cli.training`) and puts it into Spark's
 own folder, with a block in ``conf/spark-env.sh`` that every start of that Spark reads: the
 loader's, and a plain `dbt build`'s. An archive belongs to one Java and one class path; the JVM
-passes over one that does not fit, without a word. See
+silently ignores one that does not fit. See
 https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html.
 """
 
@@ -30,13 +30,13 @@ from loader.runtime.placing import write_block
 Report = Callable[[str], None]
 
 _FOLDER = "strandline"
-_MAKING = "making-"  # a folder in it, while one is made
+_MAKING = "making-"  # begins the name of a folder in it, while an archive is made
 # Java 13 is the first that can record an archive from a run.
 _OLDEST = 13
 _SECONDS = 600
-# Files of conf/ that are found without the class path. All others would be lost without it.
+# Files in conf/ that are found without the class path. All others need it.
 _KNOWN = ("spark-env.sh", "log4j2.properties")
-# What would make the recording's class path another than that of a plain start.
+# Variables that would make the recording's class path differ from a plain start's.
 _LEFT_OUT = (
     "HADOOP_CONF_DIR",
     "JAVA_TOOL_OPTIONS",
@@ -51,12 +51,12 @@ _LEFT_OUT = (
 )
 _WITHOUT = "Spark works without it, but starts more slowly"
 _QUIET = "-Xlog:cds*=off"
-# Of the recording: its JVM is over before better code would pay.
+# For the recording: its JVM ends before better code would pay off.
 _QUICK = f"{_QUIET} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-# Read by spark-class, whose arguments a sourced file sees. The user's own options come last: the
-# JVM obeys the last. The JVM takes no archive if a folder on its class path has a file in it, and
-# conf/ is the first there; so it goes off the path, unless something needs it.
 _PACKAGE = Path(__file__).parents[1]
+# Sourced by spark-class, so it sees that script's arguments. The user's own options come last: the
+# JVM obeys the last. The JVM refuses an archive if a folder on its class path has a file in it, and
+# conf/ comes first there; so the block takes conf/ off the path, unless something needs it.
 _BLOCK = r"""
 strandline_archive() {
   local folder="${SPARK_HOME:-}/strandline" java="${JAVA_HOME:+$JAVA_HOME/bin/java}" file size=0
@@ -103,17 +103,17 @@ class _Jvm:
 
 
 class _Unsuitable(Exception):
-    """Why there can be no archive."""
+    """The reason why no archive can be made."""
 
 
 def prepare(home: Path, report: Report) -> None:
-    """Makes Spark's archive, unless the one that is there fits; says how it came out.
+    """Makes Spark's archive, unless the existing one fits; reports the result.
 
-    An archive is never needed: what keeps it from being made is told, and is no error.
+    Spark runs without an archive: if none can be made, the reason is reported, not raised.
 
     Args:
         home: Spark's folder, prepared by :func:`loader.runtime.setup.prepare`.
-        report: is told what was done, a line each.
+        report: gets a line for each thing done.
     """
     try:
         report(f"class archive: {_prepared(home.resolve(), report)}")
@@ -148,7 +148,10 @@ def _prepared(home: Path, report: Report) -> str:
 
 
 def fingerprint(home: Path, version: str) -> str:
-    """What an archive fits: the Java, and the jars in the order in which the JVM finds them."""
+    """Hashes what an archive fits: Spark's folder, the Java, the jars in the order it finds them.
+
+    A change of the recording's program changes the hash, too.
+    """
     with os.scandir(home / "jars") as entries:
         jars = [
             (entry.name, entry.stat().st_size, entry.stat().st_mtime_ns)
@@ -161,7 +164,7 @@ def fingerprint(home: Path, version: str) -> str:
 
 
 def _recorded(folder: Path) -> str | None:
-    """What the archive that is there fits; none where it is damaged."""
+    """Returns the fingerprint of the existing archive; None if it is missing or damaged."""
     try:
         fits, size = (folder / "fingerprint").read_text().split()
         return fits if (folder / "classes.jsa").stat().st_size == int(size) else None
@@ -183,7 +186,7 @@ def _check_folder(home: Path) -> None:
 
 
 def _jvm() -> _Jvm:
-    """The Java that Spark will run on, as itself tells: a `java` on PATH may be a script."""
+    """Asks the Java that Spark will run on what it is: a `java` on PATH may be a script."""
     chosen = os.environ.get("JAVA_HOME") or java.choose().home
     runner = Path(chosen, "bin", "java") if chosen else Path(shutil.which("java") or "java")
     asked = [str(runner), "-XshowSettings:properties", "-version"]
@@ -203,7 +206,7 @@ def _jvm() -> _Jvm:
 
 def _make(home: Path, folder: Path, jvm: _Jvm) -> None:
     (folder / "fingerprint").unlink(missing_ok=True)
-    # A setup that was killed leaves a JVM, which would write its archive over that of the next.
+    # A killed setup may leave a JVM running, which would overwrite the next setup's archive.
     for left in folder.glob(f"{_MAKING}*"):
         shutil.rmtree(left, ignore_errors=True)
     with TemporaryDirectory(prefix=_MAKING, dir=folder, ignore_cleanup_errors=True) as place:
@@ -219,7 +222,11 @@ def _make(home: Path, folder: Path, jvm: _Jvm) -> None:
 
 
 def _base(folder: Path, place: Path, jvm: _Jvm) -> str:
-    """An archive is laid over that of the JDK's own classes, which the bundled JDK lacks."""
+    """Makes the archive of the JDK's own classes, which ours builds on; the bundled JDK lacks it.
+
+    Returns:
+        The JVM option that names it; empty if the JDK has its own.
+    """
     own = folder / "base.jsa"
     own.unlink(missing_ok=True)
     if (jvm.home / "lib" / "server" / "classes.jsa").is_file():
@@ -234,7 +241,7 @@ def _base(folder: Path, place: Path, jvm: _Jvm) -> str:
 
 
 def _keep(fresh: Path, target: Path) -> None:
-    """Puts an archive in place, whole also after a power cut: the JVM does not look."""
+    """Puts an archive in place, complete even after a power cut: the JVM does not check."""
     with fresh.open("rb") as file:
         os.fsync(file.fileno())
     fresh.replace(target)

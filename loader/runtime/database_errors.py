@@ -1,4 +1,4 @@
-"""What a database's driver throws, as one clear error: by SQLSTATE, or by its words."""
+"""Turns a database driver's exception into one clear error, by its SQLSTATE or its text."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from loader.runtime.drivers import DRIVERS
 
 
 class DatabaseError(TableError):
-    """The database said no; the text is its own, with what to do.
+    """The database refused; the text is its own, plus a remedy.
 
     Attributes:
-        state: its SQLSTATE; empty where it gave none.
+        state: its SQLSTATE; empty if it gave none.
     """
 
     state: str = ""
 
 
 def explain(error: Py4JJavaError, where: str, url: str = "") -> DatabaseError:
-    """One clear error out of a JDBC driver's exception, with the remedy its SQLSTATE suggests.
+    """Turns a JDBC driver's exception into one clear error, with the remedy for its SQLSTATE.
 
     Args:
-        url: of the database, where it was being connected to.
+        url: the database's, if the error is from connecting to it.
     """
     throwable = error.java_exception
     cause = root_cause(throwable)
@@ -49,12 +49,12 @@ def explain(error: Py4JJavaError, where: str, url: str = "") -> DatabaseError:
 
 
 def protocol(url: str) -> str:
-    """What kind of database a URL is for: ``jdbc:postgresql``."""
+    """Returns the kind of database a URL is for: ``jdbc:postgresql``."""
     return ":".join(url.split(":")[:2]) if url.lower().startswith("jdbc:") else ""
 
 
 def root_cause(throwable: Any) -> Any:
-    """The exception that says most: the deepest SQLException, else the deepest cause."""
+    """Returns the most telling exception: the deepest SQLException, else the deepest cause."""
     best = throwable
     for cause in _causes(throwable):
         if (
@@ -74,7 +74,7 @@ def _causes(throwable: Any) -> Iterator[Any]:
 
 
 def _plain(message: str) -> str:
-    """A driver's message in one line, without what helps nobody who reads it."""
+    """Returns a driver's message in one line, without the parts that help no reader."""
     text = " ".join(message.split())
     text = re.sub(r"^(?:\(conn=\d+\) |(?:FATAL|ERROR|PANIC): )+", "", text)
     text = re.sub(r" Current charset is [^.]*\..*$", "", text)
@@ -118,24 +118,24 @@ def _driver_remedy(url: str) -> str:
 
 _LOST_SNAPSHOT = r"snapshot \".*\" does not exist|invalid snapshot identifier"
 _LOST = (
-    "Nothing of this batch is visible; run again. If it happens again, look into the database's "
+    "Nothing of this batch is visible; run again. If it happens again, look in the database's "
     "log for what ended the session: a pooler, an administrator, a restart"
 )
 
-# What a SQLSTATE means here, where the database's own words do not say it.
+# What a SQLSTATE means here, if the database's own text does not say it.
 _MEANINGS = {
     "55P03": "another session holds or awaits a lock that keeps readers out "
-    "(ALTER, TRUNCATE, VACUUM FULL, CLUSTER), and lock_timeout is over",
+    "(ALTER, TRUNCATE, VACUUM FULL, CLUSTER), and lock_timeout has expired",
 }
 
-# By the first characters of the SQLSTATE, longest first where they overlap.
+# By the first characters of the SQLSTATE, longest first if they overlap.
 _REMEDIES = {
     "28": "Check user and password of the source",
     "3D000": "Check the database's name in the source's url",
     "XJ004": "Check the database's name in the source's url",
-    "42P01": "`loader discover` lists the tables that are there",
-    "42S02": "`loader discover` lists the tables that are there",
-    "42X05": "`loader discover` lists the tables that are there",
+    "42P01": "`loader discover` lists the tables that exist",
+    "42S02": "`loader discover` lists the tables that exist",
+    "42X05": "`loader discover` lists the tables that exist",
     "42703": "`loader discover --columns` lists the table's columns",
     "42S22": "`loader discover --columns` lists the table's columns",
     "42X04": "`loader discover --columns` lists the table's columns",

@@ -1,4 +1,4 @@
-"""JDBC drivers: where each is found on a system, and which one is downloaded where it is not."""
+"""JDBC drivers: where each may be on a system, and what is downloaded if it is not there."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Driver:
     """A JDBC driver.
 
     Attributes:
-        name: as said to ``loader setup``.
+        name: as given to ``loader setup``.
         group, artifact, version: its coordinates on Maven Central.
-        sha256: of the jar at these coordinates.
-        jars: names under which it lies in a system's Java folder, the most usual first.
-        package: Debian's package that puts it there; empty where there is none.
+        sha256: the checksum of the jar at these coordinates.
+        jars: its file names in a system's Java folder, the most usual first.
+        package: Debian's package that puts it there; empty if there is none.
         protocols: what follows ``jdbc:`` in the URLs that it serves.
     """
 
@@ -104,22 +104,22 @@ DRIVERS: Mapping[str, Driver] = {
         ),
     )
 }
-# Spark brings Apache Derby's driver.
+# Spark includes Apache Derby's driver.
 BUILT_IN = ("derby",)
 
 
 def named(name: str) -> Driver:
-    """The driver of this name.
+    """Returns the driver of this name.
 
     Raises:
-        SpecError: where there is none; suggests the name that was probably meant.
+        SpecError: if there is none; suggests the name that was probably meant.
     """
     driver = DRIVERS.get(name.lower())
     if driver is None:
         known = [*DRIVERS, *BUILT_IN]
-        choices = f"Known are {', '.join(known)}; any other driver is given as the path of its jar"
+        choices = f"Known are {', '.join(known)}; for any other driver give the path of its jar"
         raise SpecError(
-            f"`{name}` is no JDBC driver that is known here",
+            f"`{name}` is not a known JDBC driver",
             where="loader setup",
             remedy=" ".join(filter(None, (did_you_mean(name, known), choices))),
         )
@@ -127,23 +127,23 @@ def named(name: str) -> Driver:
 
 
 def for_url(url: str) -> Driver | None:
-    """The driver that serves a JDBC URL; none where it is built in or not known here."""
+    """Returns the driver for a JDBC URL; None if it is built in or not known here."""
     protocol = url.removeprefix("jdbc:").split(":", 1)[0].lower()
     return next((d for d in DRIVERS.values() if protocol in d.protocols), None)
 
 
 def on_system(driver: Driver) -> Path | None:
-    """The jar that the system's package manager installed."""
+    """Returns the jar that the system's package manager installed, if any."""
     candidates = (folder / jar for folder in _SYSTEM_FOLDERS for jar in driver.jars)
     return next((path for path in candidates if path.is_file()), None)
 
 
 def download(driver: Driver, folder: Path) -> Path:
-    """Fetches the driver's jar into a folder: verified whole, or not there at all.
+    """Downloads the driver's jar into a folder: whole and verified, or not at all.
 
     Raises:
-        SpecError: where it cannot be fetched, or is not the jar that was pinned.
-        OSError: where the folder cannot be written.
+        SpecError: if it cannot be downloaded, or is not the jar whose checksum is pinned.
+        OSError: if the folder cannot be written.
     """
     target = folder / driver.file_name
     partial = folder / f".{driver.file_name}.{os.getpid()}.part"
@@ -162,7 +162,7 @@ def download(driver: Driver, folder: Path) -> Path:
 
 
 def _fetch(driver: Driver, partial: Path) -> str:
-    # Here, as every sync of a database imports this module, and downloads nothing.
+    # Imported here, because every sync of a database imports this module but downloads nothing.
     import urllib.error
     import urllib.request
 

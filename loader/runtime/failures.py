@@ -14,7 +14,7 @@ from loader.runtime.database_errors import explain
 
 BROKEN_LINE = (
     "A line does not have the table's columns: its file is half written (run again), of another "
-    "table, or broken. With the reader option mode: PERMISSIVE what is missing becomes null"
+    "table, or broken. With the reader option mode: PERMISSIVE, missing values become null"
 )
 
 # A part of the text, in lower case, and what to do about it.
@@ -26,17 +26,17 @@ _REMEDIES = {
     "outofmemory": "Give Spark more memory (spark.driver.memory in the profile's target)",
     "java heap space": "Give Spark more memory (spark.driver.memory in the profile's target)",
     "exceeds max precision": "Read it through a view in the source that casts the column: Spark's "
-    "numbers have 38 digits, 18 of them after the point where the source declares none",
+    "numbers have 38 digits, 18 of them after the point if the source declares no precision",
     "malformed csv record": BROKEN_LINE,
     "malformed records are detected": BROKEN_LINE,
     "unexpected end-of-input": BROKEN_LINE,
-    "header does not conform": "A file was written with another header meanwhile: run again",
+    "header does not conform": "A file's header changed while it was read: run again",
     "permission denied": "Let the user that runs the loader write there",
 }
 
 
 def clear(error: BaseException, where: str) -> LoaderError:
-    """The error as a user should read it; ours pass through unchanged."""
+    """Returns the error as a user should read it; the loader's own pass through unchanged."""
     if isinstance(error, LoaderError):
         return error
     if isinstance(error, Timeout):
@@ -66,18 +66,18 @@ def clear(error: BaseException, where: str) -> LoaderError:
 
 
 def _whole(error: PySparkException | Py4JError) -> str:
-    """The text of an error with those of its causes in the JVM."""
+    """Returns an error's text, with those of its causes in the JVM."""
     origin = getattr(error, "_origin", None)
     return f"{error}\n{getattr(error, 'stackTrace', '') or ''}\n{origin or ''}"
 
 
 def _first(text: str) -> str:
-    """The sentence that says it: without Java's class names, plans and stack traces."""
+    """Returns the sentence that matters, without Java's class names, plans and stack traces."""
     caused = re.findall(r"Caused by: (?:[\w.$]+: )?([^\n]+)", text)
     line = caused[-1] if caused else (text.strip().splitlines() or [""])[0]
     line = re.sub(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ", "", line)
     line = re.sub(r"^\[[A-Z_.]+\] ", "", line)
-    line = re.sub(r"\(line \d+, pos \d+\)$", "", line.strip())  # of a DDL that nobody wrote
+    line = re.sub(r"\(line \d+, pos \d+\)$", "", line.strip())  # in DDL that no user wrote
     return line.strip().rstrip(".")[:500]
 
 

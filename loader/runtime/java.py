@@ -1,4 +1,4 @@
-"""Which Java runs Spark: the machine's where it can, else the bundled JDK."""
+"""Chooses the Java that runs Spark: the machine's if it can, otherwise the bundled JDK."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from loader.errors import SpecError
 
-# Sourced by every Spark of this folder before it looks for Java; relative to Spark's folder.
+# Sourced by every Spark in this folder before it looks for Java; relative to Spark's folder.
 SETTINGS = Path("conf") / "spark-env.sh"
 # Spark 3.5 is tested on 8, 11 and 17; 21 runs; from 24 on it fails (no security manager).
 _OLDEST, _NEWEST = 8, 21
@@ -22,7 +22,7 @@ _INSTALL = "pip install 'strandline[embedded]'"
 
 @dataclass(frozen=True)
 class Choice:
-    """A Java, why it was chosen, and what Spark must be told; no block where nothing."""
+    """A Java, why it was chosen, and the block for Spark's settings; None if none is needed."""
 
     home: Path | None
     reason: str
@@ -30,10 +30,10 @@ class Choice:
 
 
 def choose() -> Choice:
-    """Decides as Spark will find it in another shell: `JAVA_HOME` there always wins.
+    """Chooses the Java that Spark will find in another shell, where `JAVA_HOME` always wins.
 
     Raises:
-        SpecError: where neither the machine nor the environment has a Java that can run Spark.
+        SpecError: if neither the machine nor the environment has a Java that can run Spark.
     """
     bundled = _bundled()
     on_path = _version_on_path()
@@ -49,14 +49,14 @@ def choose() -> Choice:
         return Choice(Path(os.environ["JAVA_HOME"]), "JAVA_HOME")
     found = "none" if on_path is None else f"version {on_path}"
     raise SpecError(
-        f"Spark 3.5 needs Java {_OLDEST} to {_NEWEST}; on this machine is {found}",
+        f"Spark 3.5 needs Java {_OLDEST} to {_NEWEST}; this machine has {found}",
         where="Java",
         remedy=f"Run `{_INSTALL}`, which brings a JDK",
     )
 
 
 def reachable(home: Path) -> bool:
-    """Whether the Spark in `home` will find some Java. Looks at files only."""
+    """Whether the Spark in `home` will find a Java. Looks at files only."""
     if os.environ.get("JAVA_HOME") or shutil.which("java"):
         return True
     settings = home / SETTINGS
@@ -75,7 +75,7 @@ def _bundled() -> Path | None:
 
 
 def _version_on_path() -> int | None:
-    """The major version of `java` on PATH; none where there is none or it does not run."""
+    """Returns the major version of `java` on PATH; None if there is none or it does not run."""
     java = shutil.which("java")
     if java is None:
         return None

@@ -25,9 +25,9 @@ _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _FILE = "--properties-file"
 _FOLDER = "strandline-"
 _SETTINGS = "spark.properties"
-_OLD = 3600.0  # seconds, where Spark starts in a few
+_OLD = 3600.0  # seconds; Spark starts in a few
 _DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
-# -Dname=value among Java's options; the whole of it in quotes, or its value, or nothing
+# -Dname=value among Java's options; quoted as a whole, or its value only, or not at all
 _SYSTEM_PROPERTY = re.compile(
     r"""(?<!\S)(?:(?P<quote>["'])-D(?P<name>[^\s=]+)=(?P<value>.*?)(?P=quote)"""
     r"""|-D(?P<bare>[^\s=]+)=(?P<text>"[^"]*"|'[^']*'|\S*))(?!\S)"""
@@ -41,7 +41,7 @@ def start(settings: Mapping[str, str]) -> None:
     its command line.
 
     Raises:
-        RuntimeError: Java does not start.
+        RuntimeError: if Java does not start.
     """
     from pyspark import SparkContext
 
@@ -59,7 +59,7 @@ def start(settings: Mapping[str, str]) -> None:
 
 
 def split_options(options: str) -> tuple[str, dict[str, str]]:
-    """Java's options without the system properties that hold secrets, and these by name."""
+    """Returns Java's options without the system properties with secrets, and those by name."""
     secrets = {}
 
     def kept(found: re.Match[str]) -> str:
@@ -73,13 +73,13 @@ def split_options(options: str) -> tuple[str, dict[str, str]]:
 
 
 def properties(settings: Mapping[str, str]) -> str:
-    """Settings as a Java properties file, in ASCII."""
+    """Formats settings as a Java properties file, in ASCII."""
     return "".join(f"{_escaped(key, True)}={_escaped(settings[key])}\n" for key in settings)
 
 
 @contextmanager
 def _submitted(settings: Mapping[str, str]) -> Iterator[None]:
-    """Has `spark-submit` read the settings from a file of this user's own."""
+    """Makes `spark-submit` read the settings from a file that only this user can read."""
     _sweep()
     before = os.environ.get(_ARGUMENTS)
     others, base = _arguments(before)
@@ -87,7 +87,7 @@ def _submitted(settings: Mapping[str, str]) -> Iterator[None]:
     with TemporaryDirectory(prefix=_FOLDER) as folder:  # mode 0700
         path = Path(folder) / _SETTINGS
         with open(path, "x", encoding="utf-8", opener=_private) as file:
-            # Spark reads one file only; of a key that stands there twice, the last counts.
+            # Spark reads one file only; if a key appears twice in it, the last one counts.
             file.write(f"{base}\n\n{text}")
         os.environ[_ARGUMENTS] = shlex.join([_FILE, str(path), *others])
         try:
@@ -100,7 +100,7 @@ def _submitted(settings: Mapping[str, str]) -> Iterator[None]:
 
 
 def _sweep() -> None:
-    """Deletes settings of this user that a process left which was killed as it started Spark."""
+    """Deletes settings files that a process of this user left when killed while starting Spark."""
     for path in Path(gettempdir()).glob(f"{_FOLDER}*/{_SETTINGS}"):
         with suppress(OSError):
             folder = path.parent.lstat()
@@ -111,7 +111,7 @@ def _sweep() -> None:
 
 
 def _arguments(given: str | None) -> tuple[list[str], str]:
-    """The user's own arguments without their properties file, and what that file says."""
+    """Returns the user's own arguments without their properties file, and that file's text."""
     arguments = shlex.split(given) if given else ["pyspark-shell"]
     named = None
     while _FILE in arguments[:-1]:
@@ -122,7 +122,7 @@ def _arguments(given: str | None) -> tuple[list[str], str]:
 
 
 def _defaults() -> Path:
-    """Where `spark-submit` looks for settings unless it is given a file."""
+    """Returns the file that `spark-submit` reads settings from unless it is given one."""
     from loader.runtime import sparkhome
 
     folder = os.environ.get("SPARK_CONF_DIR")

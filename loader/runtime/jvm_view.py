@@ -1,4 +1,4 @@
-"""What Python sees of the JVM, remembered.
+"""Caches what Python sees of the JVM.
 
 Py4J asks the JVM what `jvm.org.apache.spark.sql.functions` is name by name, at every use, and Java
 looks for a class called `org` in each jar before it answers that this is a package. That was a
@@ -13,7 +13,7 @@ from py4j.java_gateway import JavaPackage, JVMView
 
 
 def remember(gateway: Any) -> None:
-    """Has a gateway ask for each class and package once.
+    """Makes a gateway ask for each class and package only once.
 
     Args:
         gateway: PySpark's, after it has imported its names and before a session keeps its view.
@@ -33,10 +33,10 @@ class _Package(JavaPackage):  # type: ignore[misc]
 
 
 def _remembered(owner: Any, name: str, found: Any) -> Any:
-    """A name's meaning, kept as an attribute: Python asks no further for one that is there.
+    """Returns what a name stands for, kept as an attribute: Python uses that without asking again.
 
-    Py4J takes every name that it does not know for a package. One that is no package's name, and
-    may be a class's later on (`java_import`), is not kept.
+    Py4J takes every name that it does not know for a package. A name that does not look like a
+    package's is not kept, because it may become a class's later (`java_import`).
     """
     if isinstance(found, JavaPackage):
         if not name.islower():

@@ -1,4 +1,4 @@
-"""Puts files where other programs look for them: atomically, and never over what is not ours."""
+"""Puts files where other programs look for them: atomically, never over files that are not ours."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CLOSE = "# <<< strandline"
 
 
 def place(source: Path, target: Path) -> str:
-    """Links `target` to `source`, or copies it where links are not to be had.
+    """Links `target` to `source`, or copies it if links are not available.
 
     Returns:
         What was done, for people.
@@ -30,7 +30,7 @@ def place(source: Path, target: Path) -> str:
 
 
 def link(source: Path, target: Path) -> str:
-    """Links a folder, or copies it where links are not to be had; replaces an older link.
+    """Links a folder, or copies it if links are not available; replaces an older link.
 
     Returns:
         What was done, for people.
@@ -64,7 +64,7 @@ def write_block(path: Path, block: str, name: str = "") -> None:
 
 
 def write_own(path: Path, content: str) -> bool:
-    """Writes a whole file, unless there is one that somebody else wrote.
+    """Writes a whole file, unless somebody else wrote the one that exists.
 
     Returns:
         Whether the file is ours.
@@ -77,7 +77,7 @@ def write_own(path: Path, content: str) -> bool:
 
 def _write(path: Path, text: str) -> None:
     if path.exists() and path.read_text() == text:
-        return  # also where the folder has become read-only since
+        return  # so it works in a folder that is read-only by now
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     fresh.write_text(text)

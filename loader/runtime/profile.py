@@ -35,7 +35,7 @@ class Profile:
     Attributes:
         name, target: as in profiles.yml.
         method: how dbt connects; always `session`.
-        schema: where dbt builds by default.
+        schema: the schema that dbt builds in by default.
         conf: Spark's settings, from `server_side_parameters`.
         path: the profiles.yml that it was read from.
         secrets: keys of `conf` whose values are secret.
@@ -62,18 +62,18 @@ def load_profile(
 
     Args:
         name: the profile.
-        target: its target; by default that of DBT_TARGET, else the profile's own.
+        target: its target; default: DBT_TARGET, else the profile's own.
         folder: the spec's folder; relative paths are relative to it.
-        profiles_dir: the folder of profiles.yml; by default DBT_PROFILES_DIR, else the first of
+        profiles_dir: the folder of profiles.yml; default: DBT_PROFILES_DIR, else the first of
             `folder`/profiles, `folder` and ~/.dbt that has one.
-        env: the variables that `env_var` takes; the process's own by default.
-        redactor: told the secrets that the target holds.
+        env: the variables for `env_var`; default: the process's own.
+        redactor: learns the secrets in the target.
 
     Raises:
-        SpecError: where the file, the profile, the target or a variable is missing, or the
-            target is not a session of Spark.
+        SpecError: if the file, the profile, the target or a variable is missing, or the target
+            is not a Spark session.
     """
-    # The shell's folder is dbt's project, as a rule; the loader's is that of its spec.
+    # dbt usually runs in its project's folder; for the loader, that is the spec's folder.
     env = {**(os.environ if env is None else env), "PWD": str(folder.absolute())}
     path = _find(folder, profiles_dir, env)
     profiles = _read(path)
@@ -137,7 +137,7 @@ def _read(path: Path) -> dict[str, Any]:
         ) from None
     except RecursionError:
         raise SpecError(
-            "nested too deeply to be read", where=str(path), remedy="Write it flatter"
+            "nested too deeply to be read", where=str(path), remedy="Nest it less deeply"
         ) from None
     except (OSError, ValueError, yaml.YAMLError):
         raise SpecError(
@@ -153,7 +153,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _target(
     profile: Mapping[str, Any], target: str | None, where: str, env: Mapping[str, str]
 ) -> tuple[str, Any]:
-    """The target's name and its output, not rendered: only the chosen one may need variables."""
+    """Returns the target's name and unrendered output: other targets' variables may be missing."""
     target = target or env.get("DBT_TARGET") or None
     if target is None:
         target = str(Renderer(env).render(profile.get("target", "default"), f"{where}, target"))
@@ -204,12 +204,12 @@ def _session(rendered: Mapping[str, Any], where: str) -> str:
 def _schema(rendered: Mapping[str, Any], where: str) -> str:
     schema = rendered.get("schema")
     if schema is None or isinstance(schema, dict | list | bool) or not str(schema):
-        raise SpecError("`schema` is missing", where=where, remedy="Add it: where dbt builds")
+        raise SpecError("`schema` is missing", where=where, remedy="Add it: dbt builds in it")
     return str(schema)
 
 
 def _conf(parameters: Any, where: str, folder: Path) -> dict[str, str]:
-    """Spark's settings as texts, with the warehouses of this machine made absolute."""
+    """Returns Spark's settings as strings, with local warehouse paths made absolute."""
     if parameters is None:
         return {}
     if not isinstance(parameters, dict):
@@ -242,7 +242,7 @@ def _conf(parameters: Any, where: str, folder: Path) -> dict[str, str]:
 
 
 def _absolute(warehouse: str, folder: Path, on_files: bool) -> str:
-    """A local path, absolute; URLs, and the names that REST catalogs give warehouses, as is."""
+    """Makes a local path absolute; leaves URLs and REST catalogs' names of warehouses as is."""
     scheme, local = re.fullmatch(r"(file:(?!/))?(.*)", warehouse, re.DOTALL).groups()  # type: ignore[union-attr]
     if not scheme and re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", local):
         return warehouse
@@ -252,7 +252,7 @@ def _absolute(warehouse: str, folder: Path, on_files: bool) -> str:
 
 
 def _secrets(conf: Mapping[str, str], env: Mapping[str, str]) -> frozenset[str]:
-    """The settings that hold a secret itself, not the name of a variable that does."""
+    """Returns the settings that hold a secret itself, not the name of a variable that does."""
     hidden = [v for name, v in env.items() if name.startswith(SECRET_PREFIX) and v.strip()]
     return frozenset(
         key

@@ -16,7 +16,7 @@ import jinja2.sandbox
 from loader.errors import SpecError
 from loader.problems import did_you_mean
 
-SECRET_PREFIX = "DBT_ENV_SECRET"  # dbt keeps the values of such variables from logs and filters
+SECRET_PREFIX = "DBT_ENV_SECRET"  # dbt keeps the values of such variables out of logs and filters
 
 
 class _Text(str):
@@ -24,11 +24,11 @@ class _Text(str):
 
 
 class _Native(str):
-    """Is read as a Python literal where it is one."""
+    """Is read as a Python literal if it is one."""
 
 
 class _Bool(_Native):
-    """Must be a Python literal that is a truth value."""
+    """Must be a Python literal that is a boolean."""
 
 
 class _Number(_Native):
@@ -53,7 +53,7 @@ def _native_concat(nodes: Iterator[Any]) -> Any:
         value = str(raw)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if isinstance(raw, _Bool) and not isinstance(value, bool):
-        raise _RenderError("the value is not a truth value", "Write True or False")
+        raise _RenderError("the value is not a boolean", "Write True or False")
     if isinstance(raw, _Number) and not is_number:
         raise _RenderError("the value is not a number", "Write a number")
     return value
@@ -76,7 +76,7 @@ class _Environment(jinja2.sandbox.SandboxedEnvironment):
 
 
 class Renderer:
-    """Renders one value of a profile, with the functions that dbt gives there."""
+    """Renders one value of a profile, with the functions that dbt provides there."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self.env = env
@@ -90,7 +90,7 @@ class Renderer:
         )
 
     def render(self, value: Any, where: str, keys: tuple[str | int, ...] = ()) -> Any:
-        """The value, rendered where it is text; raises SpecError."""
+        """Returns the value, rendered if it is text; raises SpecError."""
         if isinstance(value, dt.date):
             return value.isoformat()
         if not isinstance(value, str):
@@ -100,7 +100,7 @@ class Renderer:
             result = template.render(env_var=self._env_var, var=self._var)
         except _RenderError as error:
             raise SpecError(error.what, where=where, remedy=error.remedy) from None
-        except Exception as error:  # Jinja evaluates expressions: whatever Python raises
+        except Exception as error:  # Jinja evaluates expressions, so Python may raise anything
             if "password" in keys:
                 return value  # as dbt: a password may look like Jinja
             raise SpecError(
@@ -110,7 +110,7 @@ class Renderer:
             raise SpecError(
                 f"{result._undefined_name!r} is not defined here",
                 where=where,
-                remedy="Profiles know env_var(…) and var(…)",
+                remedy="Use env_var(…) or var(…)",
             )
         return self._with_secrets(result)
 

@@ -9,20 +9,20 @@ from pathlib import Path
 from loader.errors import SpecError
 from loader.runtime.placing import link
 
-# The dbt package as the project knows it: a link that `loader setup` can mend on another machine.
+# The project's link to the dbt package, which `loader setup` can repair on another machine.
 LINK = Path(".strandline") / "package"
-# Where dbt looks for installed packages; what `dbt deps` would put there for LINK.
+# Where dbt looks for installed packages; `dbt deps` would put there what LINK leads to.
 _INSTALLED = Path("dbt_packages") / "strandline"
 _PACKAGES = Path("packages.yml")
 _PROJECT = "__PROJECT__"
 # The warehouse in the package's own profile, relative to the shell's folder: for a checkout.
 _RELATIVE = "env_var('PWD', '.') ~ '/warehouse'"
-# A project's own: absolute, as tables keep it, and dbt may be started from anywhere.
+# A project's own: absolute, because tables store it and dbt may be started from anywhere.
 _WAREHOUSE = re.compile(r"(?<=env_var\('STRANDLINE_WAREHOUSE', )'(/[^'\\]*/warehouse)'(?=\))")
 # Names that dbt or the package have taken.
 _TAKEN = {"dbt", "dbt_spark", "strandline"}
 
-# What is written, and the template it is made from.
+# The files to write, and the templates they are made from.
 _TEMPLATES = {
     Path("loader.yml"): "loader.yml",
     Path("dbt_project.yml"): "dbt_project.yml",
@@ -42,10 +42,10 @@ _NEXT_STEPS = (
 
 
 def create(folder: Path, report: Callable[[str], None]) -> None:
-    """Writes a starter project into `folder`; all of it or nothing.
+    """Writes a starter project into `folder`; nothing if one of its files exists.
 
     Raises:
-        SpecError: where a file that it would write exists, or the folder cannot be written.
+        SpecError: if a file that it would write exists, or the folder cannot be written.
     """
     folder = folder.absolute()
     existing = [path for path in (*_TEMPLATES, _PROFILES) if (folder / path).exists()]
@@ -74,7 +74,7 @@ def create(folder: Path, report: Callable[[str], None]) -> None:
 
 
 def package_folder() -> Path:
-    """The dbt package: shipped inside an installed loader, the repository's root in a checkout."""
+    """The dbt package's folder: inside an installed loader, or the repository's root."""
     here = Path(__file__).resolve().parents[1]
     shipped = here / "dbt_package"
     return shipped if shipped.is_dir() else here.parent
@@ -87,7 +87,7 @@ def uses_link(folder: Path) -> bool:
 
 
 def link_package(folder: Path) -> str:
-    """Links the dbt package into the project, as after `dbt deps`; mends links that went stale.
+    """Links the dbt package into the project, as after `dbt deps`; replaces stale links.
 
     Returns:
         What was done, for people.
@@ -99,12 +99,12 @@ def link_package(folder: Path) -> str:
 
 
 def mend_warehouse(folder: Path) -> str | None:
-    """Points a project's profile at its own warehouse, once it came to another folder or machine.
+    """Points a project's profile at its own warehouse, after a move to another folder or machine.
 
-    A warehouse that is there is left alone: it may be meant.
+    If the profile's warehouse exists, it is left alone: it may be intended.
 
     Returns:
-        What was done, for people; None where nothing had to be.
+        What was done, for people; None if nothing was needed.
     """
     path = folder / _PROFILES
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
@@ -113,19 +113,19 @@ def mend_warehouse(folder: Path) -> str | None:
     if found is None or found[0] == own:
         return None
     if Path(found[1]).exists():
-        return f"warehouse: {found[1]}, as {_PROFILES} says; this folder is another"
+        return f"warehouse: {found[1]}, as {_PROFILES} says; it is not this folder's own"
     path.write_text(text[: found.start()] + own + text[found.end() :], encoding="utf-8")
     return f"warehouse: {folder.absolute() / 'warehouse'}, in {_PROFILES}"
 
 
 def _quoted_warehouse(folder: Path) -> str:
-    """The warehouse's path as a text of Jinja, within a text of YAML in double quotes."""
+    """Returns the warehouse's path as a Jinja string inside a YAML string in double quotes."""
     text = str(folder / "warehouse").replace("\\", "\\\\").replace("'", "\\'")
     return "'" + text.replace("\\", "\\\\").replace('"', '\\"') + "'"
 
 
 def project_name(folder: Path) -> str:
-    """A name that dbt accepts, from the folder's: letters, digits and underscores."""
+    """Returns a name that dbt accepts, from the folder's: letters, digits and underscores."""
     name = re.sub(r"[^a-z0-9_]+", "_", folder.name.lower()).strip("_")
     if not name or name[0].isdigit() or name in _TAKEN:
         name = f"{name}_project" if name in _TAKEN else f"project_{name}".rstrip("_")
@@ -149,6 +149,6 @@ def _ignore(folder: Path) -> str:
     ignored = _template("gitignore")
     path = folder / _GITIGNORE
     if path.exists():
-        return f"kept {_GITIGNORE}; let it ignore {', '.join(ignored.split())}"
+        return f"kept {_GITIGNORE}; make it ignore {', '.join(ignored.split())}"
     path.write_text(ignored, encoding="utf-8")
     return f"wrote {_GITIGNORE}"

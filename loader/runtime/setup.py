@@ -20,10 +20,10 @@ from loader.runtime.placing import place, write_block, write_own
 Report = Callable[[str], None]
 
 _CONSOLE_LOG = """\
-# Only errors: at start Spark and Hadoop warn of what is of no concern to a laptop.
+# Only errors: at start Spark and Hadoop warn of things that do not matter on a laptop.
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
-# PySpark sets the log level to that of this class, and says so where it differs.
+# PySpark sets the log level to this class's, and says so if it differs.
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
 appender.stderr.type = Console
@@ -35,17 +35,17 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{short}
 
 
 def prepare(drivers: Sequence[str], folder: Path, report: Report) -> None:
-    """Prepares Spark, the named JDBC drivers, and the project in `folder` where there is one.
+    """Prepares Spark, the named JDBC drivers, and the project in `folder` if there is one.
 
-    Can be repeated: what is as it should be stays untouched.
+    Can be repeated: what is already right stays untouched.
 
     Args:
         drivers: names (`postgresql`) or paths of jars.
-        folder: the project's folder; its link to the dbt package is mended.
-        report: is told what was done, a line each.
+        folder: the project's folder; its link to the dbt package is repaired.
+        report: gets a line for each thing done.
 
     Raises:
-        SpecError: where something is missing, unknown or not writable.
+        SpecError: if something is missing, unknown or not writable.
     """
     home = sparkhome.find()
     wanted = [(name, _jar_or_driver(name)) for name in drivers]
@@ -71,7 +71,7 @@ def prepare(drivers: Sequence[str], folder: Path, report: Report) -> None:
 
 
 def problem() -> str | None:
-    """What keeps Spark from running Iceberg here, or none. Cheap: looks at files only."""
+    """Returns what keeps Spark from running Iceberg here, or None. Looks at files only: cheap."""
     try:
         home = sparkhome.find()
     except SpecError as error:
@@ -104,7 +104,7 @@ def _iceberg_jars(home: Path) -> list[Path]:
 
 
 def _jar_or_driver(name: str) -> Path | jdbc.Driver | None:
-    """What was named: a jar, a driver, or none for one that Spark brings."""
+    """Returns what was named: a jar, a driver, or None for one that Spark includes."""
     if name.lower() in jdbc.BUILT_IN:
         return None
     if not name.endswith(".jar") and os.sep not in name:
@@ -113,7 +113,7 @@ def _jar_or_driver(name: str) -> Path | jdbc.Driver | None:
     if not jar.is_file():
         raise SpecError(f"there is no file {jar}", where="loader setup")
     if jar.suffix != ".jar":
-        raise SpecError(f"{jar} is no .jar file", where="loader setup")
+        raise SpecError(f"{jar} is not a .jar file", where="loader setup")
     return jar
 
 

@@ -21,21 +21,30 @@ if TYPE_CHECKING:
     from loader.runtime.profile import Profile
 
 # What the protocol relies on, whatever the profile says: UTC everywhere, and commits of other
-# processes visible at once. Zones are the JVM's too, as JDBC drivers build wall clocks in it.
+# processes visible at once. The JVM's zone is UTC too: JDBC drivers build wall-clock times in it.
 _REQUIRED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "false",
 }
 
+# Limits what Spark remembers of finished jobs for a UI that nobody looks at: in a process that
+# runs for weeks that is hundreds of megabytes.
+_FORGOTTEN = {
+    "spark.ui.retainedJobs": "100",
+    "spark.ui.retainedStages": "100",
+    "spark.ui.retainedTasks": "1000",
+    "spark.sql.ui.retainedExecutions": "20",
+}
+
 _MASKED = "spark.redaction.regex"
-_BETWEEN = "\x1f"  # the character that is for this, and stands in no setting
+_BETWEEN = "\x1f"  # ASCII's unit separator, which no setting contains
 
 
 def session(profile: Profile) -> SparkSession:
     """Starts Spark, or joins the session that this process has.
 
     Raises:
-        SpecError: where PySpark, the Iceberg runtime or Java is missing, or Spark does not start.
+        SpecError: if PySpark, the Iceberg runtime or Java is missing, or Spark does not start.
     """
     missing = problem()
     if missing is not None:
@@ -64,20 +73,20 @@ def session(profile: Profile) -> SparkSession:
 
 
 def settings(conf: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, str]:
-    """The profile's settings, and those that the protocol relies on.
+    """Returns the profile's settings, and those that the protocol relies on.
 
     Args:
-        secrets: keys whose values Spark must mask in its event log and its UI, beside those whose
-            names say so.
+        secrets: keys whose values Spark must mask in its event log and its UI, besides those
+            whose names say so.
     """
     catalog = conf.get("spark.sql.defaultCatalog", "spark_catalog")
     uncached = {f"spark.sql.catalog.{catalog}.cache-enabled": "false"}
     masked = {_MASKED: java_regex(conf.get(_MASKED), secrets)}
-    return {**uncached, **conf, **_REQUIRED, **_executor_zone(conf), **masked}
+    return {**uncached, **_FORGOTTEN, **conf, **_REQUIRED, **_executor_zone(conf), **masked}
 
 
 def sibling(spark: SparkSession) -> SparkSession:
-    """A session with settings and temporary views of its own, on the same Spark."""
+    """Returns a session with its own settings and temporary views, on the same Spark."""
     fresh = spark.newSession()
     for key, value in _sql_settings(spark).items():
         fresh.conf.set(key, value)
@@ -87,7 +96,7 @@ def sibling(spark: SparkSession) -> SparkSession:
 def _sql_settings(spark: SparkSession) -> dict[str, str]:
     every: Any = spark._jsparkSession.conf().getAll()
     found: dict[str, str] = {}
-    # In one text, as each call to the JVM costs, and a table needs a session.
+    # As one text, because calls to the JVM are slow and every table needs a session.
     for pair in every.mkString(_BETWEEN).split(_BETWEEN):
         key, _, value = pair.partition(" -> ")
         if key.startswith(("spark.sql.catalog.", "spark.sql.session.", "spark.sql.default")):
@@ -113,16 +122,16 @@ def _executor_zone(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def warm_up(spark: SparkSession) -> None:
-    """Has a Spark that has run no job yet load what the first one needs, and does not wait for it.
+    """If Spark has run no job yet, starts loading what the first one needs, without waiting.
 
-    It takes seconds, in which the sources are asked what they have.
+    Loading takes seconds, in which the sources can be asked for their tables.
     """
     context: Any = spark.sparkContext._jsc.sc()
     if context.dagScheduler().numTotalJobs():
         return
 
     def run() -> None:
-        # Only a first job meets what is wrong with Spark: the sync's own tells it.
+        # If something is wrong with Spark, the sync's own first job meets and reports it.
         with suppress(Exception):
             spark.range(1).groupBy("id").count().collect()
 
@@ -135,7 +144,7 @@ def describe_jobs(spark: SparkSession, table: str) -> None:
 
 
 def rows_written(spark: SparkSession, table: str) -> int | None:
-    """Rows that running stages named by :func:`describe_jobs` have read or written so far."""
+    """Counts the rows that running stages named by :func:`describe_jobs` have read or written."""
     from py4j.protocol import Py4JError
 
     context: Any = spark.sparkContext._jsc.sc()

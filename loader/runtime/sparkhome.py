@@ -1,4 +1,4 @@
-"""Where Spark and the Iceberg runtime are installed, found without importing PySpark."""
+"""Finds Spark and the Iceberg runtime without importing PySpark."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _ICEBERG_JARS = "iceberg-spark-runtime-3.5_2.12-*.jar"
 
 
 def find() -> Path:
-    """Spark's folder, by PySpark's own rule: `SPARK_HOME`, then the installed package.
+    """Returns Spark's folder by PySpark's own rule: `SPARK_HOME`, then the installed package.
 
     Raises:
-        SpecError: where there is none, or it is another line than the Iceberg runtime's.
+        SpecError: if there is none, or the Iceberg runtime is not built for its version.
     """
     given = os.environ.get("SPARK_HOME")
     home = Path(given) if given else _package("pyspark")
@@ -35,10 +35,10 @@ def find() -> Path:
 
 
 def iceberg_runtime() -> Path:
-    """The Iceberg runtime's jar in its Python package.
+    """Returns the Iceberg runtime's jar in its Python package.
 
     Raises:
-        SpecError: where the package is not installed.
+        SpecError: if the package is not installed.
     """
     package = _package(_ICEBERG_PACKAGE)
     jar = next((package / "jars").glob(_ICEBERG_JARS), None) if package else None

@@ -1,4 +1,4 @@
-"""What a connector answers: which tables, which rows are there, a lazy DataFrame of them.
+"""The interface of a connector: it lists tables, bounds a window, and reads it as a DataFrame.
 
 A connector is one class that extends :class:`Source`, found by its name in the entry-point group
 ``strandline.sources`` (a source document's ``path``). It knows nothing of state, batches or
@@ -32,7 +32,7 @@ GROUP = "strandline.sources"
 
 
 class Snapshot(ABC):
-    """One look at a source: everything asked of it sees the same rows where the source can."""
+    """One look at a source. If the source supports it, all calls see the same rows."""
 
     @abstractmethod
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
@@ -42,29 +42,29 @@ class Snapshot(ABC):
     def read(
         self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
     ) -> DataFrame:
-        """The rows between ``window.floor(bounds)`` and ``window.end(bounds)``, lazily.
+        """Reads the rows between ``window.floor(bounds)`` and ``window.end(bounds)``, lazily.
 
-        Partitions and their rows come in the order of emission.
+        Partitions, and the rows in them, are in the order in which the source emits them.
         """
 
     tells_deletes: ClassVar[bool] = True
-    """Whether a row that is no longer there was deleted. Files may be archived once read."""
+    """Whether a missing row means that it was deleted. (Files may be archived once read.)"""
 
     def steady(self, table: SourceTable) -> bool:
-        """Whether all that is asked of a table is answered of one moment.
+        """Returns whether all calls for a table see it at the same moment.
 
-        Then as many rows must be read as were counted; else the batch is not published.
+        If so, a batch is published only if as many rows were read as were counted.
         """
         return False
 
     def living(self, spark: SparkSession, table: SourceTable, keys: DataFrame) -> DataFrame:
-        """Rows as they are now, lazily: at least all that have one of these keys.
+        """Reads rows as they are now, lazily: at least all rows that have one of these keys.
 
-        Asked before a row is taken for deleted, by value and, where the source can, in a new
-        look: later than this snapshot, and whatever a hash of the key says.
+        Called before a row is considered deleted. It compares the keys' values, not their hashes,
+        and if the source can, it looks again, later than this snapshot.
 
         Args:
-            keys: the key's columns, by their names, as :meth:`read` has them.
+            keys: the key's columns, named as in :meth:`read`.
         """
         window = Window()
         return self.read(spark, table, window, self.bounds(table, window))
@@ -77,14 +77,14 @@ class Snapshot(ABC):
         window: Window,
         unique: bool,
     ) -> Contents:
-        """The table's rows by key, for `loader reconcile`; by default they are read and hashed.
+        """Returns the rows by key, for `loader reconcile`; the default reads and hashes them.
 
-        Worth overriding where the source can sum up its rows itself.
+        Override it if the source can compute checksums of its rows itself.
 
         Args:
             key: the primary key.
-            window: the cursor, and the rows that the spec means to load.
-            unique: whether the source has each key once.
+            window: the cursor, and the rows that the spec asks for.
+            unique: whether the source has each key only once.
         """
         from loader.sources.contents import ReadContents
 
@@ -101,7 +101,7 @@ class Source(ABC):
         name: the source's name.
         options: the document's inner ``spec``, validated by :attr:`options_model`.
         spark: the session to read with.
-        folder: the folder of the spec; relative paths are relative to it.
+        folder: the spec's folder, which relative paths start from.
     """
 
     options_model: ClassVar[type[BaseModel]]
@@ -114,22 +114,22 @@ class Source(ABC):
 
     @abstractmethod
     def tables(self) -> list[TableRef]:
-        """All tables that can be read.
+        """Lists all tables that can be read.
 
         Raises:
-            TableError: where the source cannot be reached; the text says why and what to do.
+            TableError: if the source cannot be reached; the message says why and what to do.
         """
 
     @abstractmethod
     def describe(self, ref: TableRef) -> SourceTable:
-        """Columns, key and cursor of one table; raises TableError where it is gone."""
+        """Returns a table's columns, key and cursor; raises TableError if the table is gone."""
 
     @abstractmethod
     @contextmanager
     def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[Snapshot]:
-        """Opens the source for the tables of one run, and of each of them.
+        """Opens the source for the tables of one run.
 
-        A table that cannot be opened fails when it is asked for: the others go on.
+        If a table cannot be opened, only calls for that table fail: the others go on.
         """
         yield  # type: ignore[misc]  # pragma: no cover
 
@@ -141,10 +141,13 @@ class Source(ABC):
 
 
 def edge(text: str | None, type_: CursorType, table: SourceTable, window: Window) -> Cursor | None:
-    """The lowest or highest cursor of a window, as the source writes it; None where it has none.
+    """Parses the lowest or highest cursor of a window; None if the window has none.
+
+    Args:
+        text: the cursor as the source writes it.
 
     Raises:
-        TableError: where it has no place in an order: NaN, infinity, a date beyond all calendars.
+        TableError: if the value cannot be ordered: NaN, infinity, a date beyond the calendar.
     """
     if text is None:
         return None
@@ -155,15 +158,15 @@ def edge(text: str | None, type_: CursorType, table: SourceTable, window: Window
         raise TableError(
             f"a value of the cursor column cannot be used: {problem}",
             where=f"table {table.ref.name}, column {column}",
-            remedy="Mend the value in the source, or choose another cursor_field",
+            remedy="Correct the value in the source, or choose another cursor_field",
         ) from None
 
 
 def connector(path: str, where: str) -> type[Source]:
-    """The connector class of a source document's ``path``.
+    """Returns the connector class for a source document's ``path``.
 
     Raises:
-        SpecError: where no installed package provides it; names those that are there.
+        SpecError: if no installed package provides it; the message lists the installed connectors.
     """
     found = {entry.name: entry for entry in entry_points(group=GROUP)}
     if path not in found:

@@ -1,4 +1,4 @@
-"""Columns that look as if they were what an option should name: hints for people, no more."""
+"""Suggests columns for an option, from their names and types: hints for people only."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from loader.rows.cursor import CursorType
 from loader.sources import SourceTable
 
 MARKS = (t.BooleanType, t.DateType, t.TimestampType, t.TimestampNTZType, t.NumericType)
-"""Types of which a column can mark deleted rows; see :func:`loader.rows.delta.tombstone`."""
+"""Types of columns that can mark deleted rows; see :func:`loader.rows.delta.tombstone`."""
 
 
 def candidates(table: SourceTable) -> list[str]:
-    """Columns that look like cursors, likeliest first."""
+    """Suggests cursor columns, likeliest first."""
 
     def score(name: str) -> int:
         type_ = CursorType.of(table.schema[name].dataType)
@@ -26,7 +26,7 @@ def candidates(table: SourceTable) -> list[str]:
 
 
 def marks_of_deletion(table: SourceTable) -> list[str]:
-    """Columns that look as if they marked deleted rows, likeliest first."""
+    """Suggests columns that may mark deleted rows, likeliest first."""
 
     def score(name: str) -> int:
         data_type, lowered = table.schema[name].dataType, name.lower()

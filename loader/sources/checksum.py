@@ -1,14 +1,14 @@
-"""Rows as texts that a database and Spark write alike, so that their md5 can be compared.
+"""Rows as texts that a database and Spark write identically, so that their md5 can be compared.
 
 A value's text is exact and has one form: integers and booleans as digits, decimals as the digits
 of their unscaled value, dates as days and times as microseconds since 1970, bytes in hex, texts
-with their length before them, a null as the control character 1. A row's checksum is the first
-60 bits of the md5 of its texts, parted by the control character 31; a bucket's is their sum. A
-key's hash is the whole md5 of its texts: it names the key, whatever its type, in SQL that needs
-no literal of it, and its first 60 bits choose the bucket.
+prefixed with their length, a null as the control character 1. A row's checksum is the first
+60 bits of the md5 of its texts, joined by the control character 31; a bucket's checksum is the sum
+of its rows' checksums. A key's hash is the whole md5 of its texts. SQL can select a key of any
+type by its hash, without a literal of its value. The hash's first 60 bits choose the bucket.
 
-Floating point numbers have no text that two systems agree on. They, and types without a form
-here, are left out of what a database sums up.
+No two systems agree on the text of a floating point number. A database's checksums leave out
+floating point columns, and columns of types that have no form here.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from pyspark.sql import types as t
 from loader.rows.order import quoted
 
 DIGITS = 15
-"""Of an md5, that make a number: 60 bits, which fit a signed bigint."""
+"""How many hexadecimal digits of an md5 make a number: 60 bits, which fit a signed bigint."""
 
 NULL, BETWEEN = 1, 31
-"""The control characters that stand for a null, and between two texts."""
+"""The control characters that stand for a null, and that separate two texts."""
 
 
 class Form(enum.Enum):
@@ -39,14 +39,14 @@ class Form(enum.Enum):
     DATE = "date"
     TIMESTAMP = "timestamp"
     TEXT = "text"
-    PADDED = "padded"  # of char(n), whose trailing blanks mean nothing
+    PADDED = "padded"  # char(n): trailing blanks mean nothing
     BINARY = "binary"
     OTHER = "other"  # Spark's own text: only Spark can compare it
 
 
 @dataclass(frozen=True)
 class Part:
-    """A column that is compared: its name and type in Spark, and the form of its values."""
+    """A column to compare: its name and type in Spark, and the form of its values."""
 
     name: str
     type: t.DataType
@@ -54,12 +54,12 @@ class Part:
 
     @property
     def scale(self) -> int:
-        """Digits after the point, of a decimal."""
+        """A decimal's digits after the point; 0 for other types."""
         return self.type.scale if isinstance(self.type, t.DecimalType) else 0
 
 
 def spark_form(data_type: t.DataType) -> Form:
-    """The form of a column that Spark alone compares."""
+    """Returns the form of a column that only Spark reads and hashes."""
     if isinstance(data_type, t.IntegralType):
         return Form.INTEGER
     for kind, form in _FORMS:
@@ -82,7 +82,7 @@ _FORMS: tuple[tuple[type[t.DataType], Form], ...] = (
 
 
 def spark_text(part: Part) -> Column:
-    """A column's text, of a column that has the part's name and type."""
+    """Returns the text of the column that has the part's name and type."""
     value = f.col(quoted(part.name))
     if part.form is Form.DECIMAL:
         # Spark writes small ones as 1.2E-7; the digits before the E are the unscaled value.
@@ -107,15 +107,15 @@ def spark_text(part: Part) -> Column:
 
 
 def spark_hash(parts: Sequence[Part]) -> Column:
-    """The md5 of a row's texts, 32 hexadecimal digits."""
+    """Returns the md5 of a row's texts, 32 hexadecimal digits."""
     return f.md5(f.concat_ws(chr(BETWEEN), *map(spark_text, parts)))
 
 
 def spark_number(md5: Column) -> Column:
-    """The first 60 bits of an md5, as a bigint."""
+    """Returns the first 60 bits of an md5, as a bigint."""
     return f.conv(f.substring(md5, 1, DIGITS), 16, 10).cast("bigint")
 
 
 def spark_total(number: Column) -> Column:
-    """The sum over numbers of 60 bits, as text: no integer type holds it."""
+    """Returns the sum of 60-bit numbers, as text: no integer type holds it."""
     return f.sum(number.cast("decimal(20, 0)")).cast("string")

@@ -1,9 +1,8 @@
-"""What a source's table holds, key by key: what `loader reconcile` compares the lake with.
+"""The contents of a source's table, key by key: `loader reconcile` compares the lake with them.
 
-Three questions, each finer than the one before, and each about a share of the keys: checksums of
-buckets, a hash for each key and its row, the rows themselves. A database that has md5 answers the
-first two itself (:mod:`loader.sources.jdbc.contents`); of any other source the rows are read, and
-hashed by Spark.
+It asks for a share of the keys, in three steps of finer detail: checksums of buckets, a hash for
+each key and its row, the rows themselves. A database that has md5 computes the first two itself
+(:mod:`loader.sources.jdbc.contents`). For any other source, Spark reads the rows and hashes them.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ KEY = "_cq_key"
 """A key's hash: the md5 of its texts, 32 hexadecimal digits."""
 
 CHECKSUM = "_cq_checksum"
-"""Of a row: the first 60 bits of the md5 of its texts, a bigint. Of a bucket: their sum, a text."""
+"""A row's: the first 60 bits of the md5 of its texts, a bigint. A bucket's: their sum, a text."""
 
 BUCKET = "_cq_bucket"
 COUNT = "_cq_count"
@@ -47,12 +46,12 @@ WANTED = "_cq_wanted"
 
 @dataclass(frozen=True)
 class Share:
-    """A share of a table's keys: those in some buckets, or those that are named.
+    """A share of a table's keys: the keys in some buckets, or a list of keys.
 
     Attributes:
         of: the number of buckets; a key's bucket is its hash modulo this.
-        buckets: which of them; None is all.
-        keys: the hashes of single keys; then the buckets do not matter.
+        buckets: the chosen buckets; None means all.
+        keys: the hashes of single keys; if given, the buckets do not matter.
     """
 
     of: int
@@ -60,7 +59,7 @@ class Share:
     keys: tuple[str, ...] | None = None
 
     def holds(self, key: Column) -> Column:
-        """Whether a key is of this share, by its hash."""
+        """Returns whether the key with this hash is in the share."""
         if self.keys is not None:
             return key.isin(*self.keys)
         if self.buckets is None:
@@ -68,11 +67,11 @@ class Share:
         return self.bucket(key).isin(*self.buckets)
 
     def bucket(self, key: Column) -> Column:
-        """The bucket of a key, by its hash; a bigint."""
+        """Returns the bucket of the key with this hash; a bigint."""
         return f.pmod(spark_number(key), f.lit(self.of)).cast("bigint")
 
     def number_of(self, key: str) -> int:
-        """The same of one key."""
+        """Returns the bucket of one key, from its hash."""
         return int(key[:DIGITS], 16) % self.of
 
 
@@ -82,7 +81,7 @@ class Contents(ABC):
     Attributes:
         key: the key's columns.
         parts: the columns that a row's checksum covers.
-        left_out: the others, as ``name (type)``.
+        left_out: the columns that it does not cover, as ``name (type)``.
     """
 
     def __init__(self, key: Sequence[Part], parts: Sequence[Part], left_out: Sequence[str]) -> None:
@@ -92,43 +91,41 @@ class Contents(ABC):
 
     @abstractmethod
     def sums(self, share: Share, parts: int) -> DataFrame:
-        """Per part of a bucket its number, its rows and their checksum: BUCKET, COUNT, CHECKSUM.
+        """Counts and sums up each part of the buckets: BUCKET (its number), COUNT, CHECKSUM.
 
-        Only rows that the spec means to load; a part without any has no row.
+        Covers only rows that the spec asks for; a part without such rows is missing.
 
         Args:
-            parts: of each bucket. A part's number is a key's hash modulo `share.of` * `parts`.
+            parts: how many parts each bucket has. A part's number is a key's hash modulo
+                `share.of` * `parts`.
         """
 
     @abstractmethod
     def hashes(self, share: Share) -> DataFrame:
-        """Per row KEY, CHECKSUM, and WANTED: whether the spec means to load it."""
+        """Hashes each row: KEY, CHECKSUM, and WANTED (whether the spec asks for the row)."""
 
     @abstractmethod
     def rows(self, share: Share) -> DataFrame:
-        """The rows themselves, in the table's columns: at least those of the share.
-
-        With them KEY, as :meth:`hashes` has it.
-        """
+        """Reads at least the share's rows: the table's columns, and KEY as in :meth:`hashes`."""
 
     def key_hash(self) -> Column:
-        """The hash of a key, of rows whose columns have the source's names and types."""
+        """Returns the hash of the key, for rows whose columns have the source's names and types."""
         return spark_hash(self.key)
 
     def row_checksum(self) -> Column:
-        """The checksum of a row, of rows whose columns have the source's names and types."""
+        """Returns the checksum, for rows whose columns have the source's names and types."""
         return spark_number(spark_hash(self.parts))
 
 
 class ReadContents(Contents):
-    """Of any source: the rows are read, whatever the question, and hashed by Spark.
+    """Contents of any source: Spark reads the rows and hashes them.
 
     Args:
-        read: the rows of a window.
+        read: reads the rows of a window.
         key: the primary key.
-        window: the rows that the spec means to load; by its cursor, or all.
-        unique: whether the source has each key once. Else the newest row counts, by the cursor,
-            then by the order of emission.
+        window: the rows that the spec asks for: by the cursor, or all.
+        unique: whether the source has each key only once. Otherwise the newest row of a key
+            counts, by cursor, then by the order in which the source emits the rows.
     """
 
     def __init__(
@@ -158,7 +155,7 @@ class ReadContents(Contents):
         )
         if low is None or cursor is None or cursor.type is not CursorType.STRING:
             return hashes
-        # The order of texts is the source's, which Spark does not know: so it is asked.
+        # Only the source knows the order of its texts.
         wanted = self._read(self._window).select(self.key_hash().alias(KEY)).distinct()
         return (
             hashes.drop(WANTED)
@@ -174,7 +171,7 @@ class ReadContents(Contents):
         names = rows.columns
         if not self._unique:
             cursor = self._window.cursor
-            # Among rows that share the newest cursor the last one counts, as it does in raw.
+            # Of several rows with the newest cursor, the last one counts, as in raw.
             at = f.col(quoted(cursor.name)) if cursor else f.lit(None).cast("string")
             newest = f.max_by(
                 f.struct(*(f.col(quoted(name)).alias(f"c{i}") for i, name in enumerate(names))),
@@ -190,7 +187,7 @@ class ReadContents(Contents):
 
 
 def totals(hashes: DataFrame, of: int) -> DataFrame:
-    """Sums by bucket of what has KEY and CHECKSUM; see :meth:`Contents.sums`."""
+    """Sums up rows of KEY and CHECKSUM by bucket; see :meth:`Contents.sums`."""
     return (
         hashes.groupBy(Share(of).bucket(f.col(KEY)).alias(BUCKET))
         .agg(f.count(f.lit(1)).alias(COUNT), spark_total(f.col(CHECKSUM)).alias(CHECKSUM))
@@ -199,9 +196,9 @@ def totals(hashes: DataFrame, of: int) -> DataFrame:
 
 
 def within(table: SourceTable, window: Window) -> Column:
-    """Whether a row is one that the spec means to load: at or above the window's lower bound.
+    """Returns whether the spec asks for a row: its cursor is at or above the window's lower bound.
 
-    Of text cursors every row counts as such: their order is the database's.
+    Texts are not compared with the bound: only the database knows their order.
     """
     cursor = window.cursor
     if cursor is None:

@@ -1,4 +1,4 @@
-"""A table as its source has it."""
+"""A source's description of a table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TableRef:
 
     Attributes:
         name: its name in specs and messages: bare in the default schema, else qualified.
-        native: whatever the connector needs to find it again.
+        native: whatever the connector needs to find the table again.
         kind: ``table`` or ``view``; wildcards choose tables only.
     """
 
@@ -39,13 +39,12 @@ class SourceTable:
     Attributes:
         ref: the table.
         schema: its columns as the DataFrame of :meth:`Snapshot.read` has them.
-        primary_key: from the source's own metadata; empty where it declares none.
-        cursor_field: the cursor that the connector defines by itself, if any.
+        primary_key: from the source's own metadata; empty if it declares none.
+        cursor_field: the cursor that the connector itself defines, if any.
         indexed: columns that lead an index, so that a window on them is cheap.
-        collated: text columns, of those that may be the cursor, which the source does not order by
-            their bytes.
-        comment: what the source says that the table is; empty where it says nothing.
-        column_comments: likewise, by column.
+        collated: text columns that may be the cursor and that the source does not order by bytes.
+        comment: the source's comment on the table; empty if there is none.
+        column_comments: the source's comments on its columns, by column.
     """
 
     ref: TableRef

@@ -1,4 +1,4 @@
-"""A spec file's YAML, read so that nothing is lost: exact texts, duplicate keys, line numbers."""
+"""Reads a spec file's YAML without losing anything: exact texts, duplicate keys, line numbers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import yaml
 from loader.errors import SpecError
 from loader.spec.redaction import is_secret_key
 
-# Cursors and secrets keep the text they were written with: YAML would make 2025-01-01 a date,
-# 1.50 a float and the password 0123 the number 83.
 _MOST_VALUES = 100_000  # that aliases may stand for; a spec of a thousand tables has fewer
 _LONGEST_NUMBER = 1_000  # digits
+# Cursors and secrets keep the text they were written with: YAML would make 2025-01-01 a date,
+# 1.50 a float and the password 0123 the number 83.
 _EXACT_KEYS = frozenset({"initial_cursor"})
 
 
@@ -25,7 +25,7 @@ class Document:
 
     Attributes:
         number: its position in the file, from 1.
-        value: what it says: dicts (all keys are texts), lists and scalars.
+        value: its content: dicts (all keys are strings), lists and scalars.
     """
 
     number: int
@@ -33,10 +33,10 @@ class Document:
 
 
 def read_documents(text: str, where: str) -> list[Document]:
-    """The documents of a YAML file that are not empty.
+    """Returns the documents of a YAML file that are not empty.
 
     Raises:
-        SpecError: where it is not YAML, holds one key twice or an alias of itself; names the line.
+        SpecError: if it is not YAML, repeats a key or has an alias of itself; names the line.
     """
     documents = []
     try:
@@ -45,7 +45,7 @@ def read_documents(text: str, where: str) -> list[Document]:
         while loader.check_node():
             number += 1
             node = loader.get_node()
-            assert node is not None  # as check_node said
+            assert node is not None  # check_node returned True
             refuse_bombs(node)
             value = loader.construct_document(node)
             if value is not None:
@@ -54,7 +54,7 @@ def read_documents(text: str, where: str) -> list[Document]:
         raise _not_yaml(error, where) from None
     except RecursionError:
         raise SpecError(
-            "nested too deeply to be read", where=where, remedy="Write it flatter"
+            "nested too deeply to be read", where=where, remedy="Nest it less deeply"
         ) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
@@ -69,7 +69,7 @@ def read_documents(text: str, where: str) -> list[Document]:
 class _Loader(yaml.SafeLoader):
     """PyYAML with the scalars of YAML 1.2, which CloudQuery reads too.
 
-    No timestamps, no base-60 numbers (`22:22` is a text), no leading-zero octals; only true and
+    No timestamps, no base-60 numbers (`22:22` is a string), no leading-zero octals; only true and
     false are booleans, so that Norway (`no`) stays a country.
     """
 
@@ -82,7 +82,7 @@ class _Loader(yaml.SafeLoader):
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(
-                    None, None, "a key must be a text", key_node.start_mark
+                    None, None, "a key must be a string", key_node.start_mark
                 )
             key = key_node.value
             exact = key in _EXACT_KEYS or is_secret_key(key)
@@ -132,13 +132,13 @@ def _refuse_duplicates(node: yaml.MappingNode) -> None:
             continue
         if key_node.value in seen:
             raise yaml.constructor.ConstructorError(
-                None, None, f"the key `{key_node.value}` stands here twice", key_node.start_mark
+                None, None, f"the key `{key_node.value}` appears twice here", key_node.start_mark
             )
         seen.add(key_node.value)
 
 
 def refuse_bombs(node: yaml.Node) -> None:
-    """Refuses aliases that contain themselves, or that make a few bytes into millions of values.
+    """Refuses aliases that contain themselves, or that expand a few bytes into millions of values.
 
     Raises:
         yaml.MarkedYAMLError: names the place.
@@ -150,7 +150,7 @@ def refuse_bombs(node: yaml.Node) -> None:
             known = sizes[id(node)]
             if known is None:
                 raise yaml.constructor.ConstructorError(
-                    None, None, "an alias refers to what it is part of", node.start_mark
+                    None, None, "an alias refers to a value that contains it", node.start_mark
                 )
             return known
         sizes[id(node)] = None
@@ -173,7 +173,7 @@ def _not_yaml(error: yaml.MarkedYAMLError, where: str) -> SpecError:
     mark = error.problem_mark or error.context_mark
     place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
     problem, remedy = error.problem or "it cannot be parsed", "Correct the YAML there"
-    # These quote what stands there, which may be a password that nobody put in quotes.
+    # PyYAML's own words for these quote the file, and that may be a password without quotes.
     if "undefined alias" in problem or "alias" in (error.context or ""):
         problem = "`*` begins an alias, and there is no such anchor"
         remedy = "Put the value in quotes"
@@ -183,11 +183,11 @@ def _not_yaml(error: yaml.MarkedYAMLError, where: str) -> SpecError:
     elif "cannot start any token" in problem:
         remedy = "Put the value in quotes; indent with spaces, not tabs"
     elif "mapping values are not allowed" in problem:
-        remedy = "Check the indentation; put a value that holds `: ` in quotes"
+        remedy = "Check the indentation; put a value that contains `: ` in quotes"
     elif "aliases stand for" in problem:
-        remedy = "Write out what is meant; the limit is there because a few lines can fill memory"
+        remedy = "Write the values out; the limit is there because a few lines can fill memory"
     elif "a number of" in problem:
-        remedy = "Put it in quotes if it is a text"
+        remedy = "Put it in quotes if it is a string"
     elif "twice" in problem:
         remedy = "Keep one of them"
     return SpecError(f"not YAML that can be read: {problem}", where=place, remedy=remedy)

@@ -1,8 +1,8 @@
 """Variables, files and references in a spec's values.
 
 ``${VAR}``, ``${VAR:-default}``, ``${file:PATH}``, ``@@plugins.<name>.<property>``; ``$${`` is a
-literal ``${``. Values are expanded after YAML is parsed, and what they bring is not looked at
-again: a password may hold `#`, quotes or `${`.
+literal ``${``. Values are expanded after YAML is parsed, and the contents of variables and files
+are not parsed again: a password may contain `#`, quotes or `${`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _VARIABLE = re.compile(r"(?P<name>[A-Za-z_]\w*)(?::-(?P<default>.*))?\Z", re.ASC
 _PASSWORD_FOLLOWS = re.compile(r"://[^\s/@:]*:\Z")
 _KEY_BEFORE = re.compile(r"([\w.-]+)\s*=\s*[\"'{]?\Z")
 
-# What the loader itself prints and writes into the lake: names, modes, cursors. Never secret,
-# and messages without them would say nothing.
+# Keys whose values the loader itself prints and writes to the lake: names, modes, cursors. They
+# are never secret, and messages would be useless without them.
 _NAMES = frozenset(
     {
         "kind", "name", "path", "version", "registry", "tables", "skip_tables", "destinations",
@@ -54,12 +54,12 @@ class Plugin:
 
 @dataclass
 class Expansion:
-    """Expands the values of one file; collects what is missing instead of stopping at it.
+    """Expands the values of one file; collects errors instead of stopping at the first.
 
     Attributes:
         env: the variables.
-        folder: what the paths of ``${file:…}`` are relative to.
-        redactor: told every value that came from outside.
+        folder: the folder that the paths of ``${file:…}`` are relative to.
+        redactor: learns the secrets among the values that come from outside.
         plugins: the file's documents by name.
         errors: one for each value that could not be expanded.
     """
@@ -72,10 +72,10 @@ class Expansion:
     _followed: int = field(default=0, init=False, repr=False)
 
     def expand(self, value: Any, where: str, keys: Sequence[str | int] = ()) -> Any:
-        """The value with everything in it expanded; dicts and lists are copied.
+        """Returns the value with everything in it expanded; dicts and lists are copied.
 
         Args:
-            value: what YAML gave.
+            value: as parsed from YAML.
             where: the document, for errors.
             keys: the path of keys to `value`.
         """
@@ -187,7 +187,7 @@ class Expansion:
         if self._followed > _MOST_REFERENCES:
             raise place.error(
                 f"this value follows more than {_MOST_REFERENCES} references",
-                "Write out what is meant: references to references multiply",
+                "Write the value out: references to references multiply",
             )
         plugin = self.plugins.get(name)
         if plugin is None:
@@ -226,7 +226,7 @@ class Expansion:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a value stands, and through which references it was reached."""
+    """Where a value is, and through which references it was reached."""
 
     where: str
     keys: tuple[str | int, ...]
@@ -244,7 +244,7 @@ class _Place:
 
 
 def key_path(keys: Sequence[str | int]) -> str:
-    """Keys as people write them: ``spec.tables[0]``, ``table_options["a.b"].lookback``."""
+    """Formats keys as people write them: ``spec.tables[0]``, ``table_options["a.b"].lookback``."""
     text = ""
     for key in keys:
         if isinstance(key, int):
@@ -257,7 +257,7 @@ def key_path(keys: Sequence[str | int]) -> str:
 
 
 def _closing(text: str, start: int, place: _Place) -> int:
-    """The position of the brace that closes what opens before `start`; ``${`` nests."""
+    """Returns the position of the brace that closes the one before `start`; ``${`` nests."""
     depth, position = 1, start
     while position < len(text):
         if text.startswith("${", position):
@@ -279,7 +279,7 @@ def _lookup(spec: Any, keys: Sequence[str]) -> Any:
 
 
 def _plain(value: str) -> bool:
-    """True for numbers and truth values: no secrets, and they stand in every message."""
+    """True for numbers and booleans: they are not secret, and occur in every message."""
     return value.strip().lower() in ("true", "false", "yes", "no") or bool(
         re.fullmatch(r"[-+]?[0-9.]+", value.strip())
     )

@@ -1,4 +1,4 @@
-"""What a source may say of one table, and how options are written down."""
+"""A source's options for one table, and the base of all options models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loader.spec.validation import OptionError
 
 
 class Strict(BaseModel):
-    """Frozen, knows its keys, takes a column called 2024 for a name."""
+    """Frozen; refuses unknown keys; reads a number as a name, for a column called 2024."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", coerce_numbers_to_str=True, hide_input_in_errors=True
@@ -22,10 +22,10 @@ class Strict(BaseModel):
 
 
 def unique(values: tuple[str, ...]) -> tuple[str, ...]:
-    """The values; raises OptionError where one stands there twice."""
+    """Returns the values; raises OptionError if one appears twice."""
     twice = [value for value, count in Counter(values).items() if count > 1]
     if twice:
-        raise OptionError(f"{twice[0]!r} stands here twice", "Keep one of them")
+        raise OptionError(f"{twice[0]!r} appears twice here", "Keep one of them")
     return values
 
 
@@ -34,19 +34,19 @@ Names = Annotated[tuple[Name, ...], Field(min_length=1)]
 
 
 class TableOptions(Strict):
-    """What a source's ``table_options`` may say of one table; connectors extend it.
+    """A source's ``table_options`` for one table; connectors extend it.
 
     Attributes:
-        sync_mode: read what is at or above the cursor, or everything anew.
-        cursor_field: the column that tells what changed; a connector may define it itself.
-        primary_key: the columns of the key; discovered from the source where absent.
+        sync_mode: read what is at or above the cursor, or everything again.
+        cursor_field: the column that shows what changed; a connector may define it itself.
+        primary_key: the key's columns; discovered from the source if absent.
         initial_cursor: where the first sync begins, inclusive, as exact text.
         lookback: how far below the cursor each window begins.
         null_cursor: whether rows without a cursor are read; `fail` refuses the table.
         redelivered_rows: whether rows identical to the key's newest raw version are appended.
         schema_changes: whether raw follows the source's columns; `freeze` refuses the table.
         deleted_field: the column that marks deleted rows; see :func:`loader.rows.delta.tombstone`.
-        shared: other sources that say so, too, load the same raw table
+        shared: whether other sources that also set it load the same raw table
             (:mod:`loader.sync.sharing`).
     """
 

@@ -31,7 +31,7 @@ def _known_name(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_-]+", value):
         raise OptionError(
             f"{value!r} cannot be a name",
-            "Use letters, digits, _ and -; a dot would divide the keys of the state table",
+            "Use letters, digits, _ and -; a dot would split the keys of the state table",
         )
     return value
 
@@ -39,7 +39,7 @@ def _known_name(value: str) -> str:
 def _folder_name(value: str) -> str:
     wrong = refused(value)
     if wrong is not None:
-        raise OptionError(wrong, "Use a name that may be a folder's: without slashes")
+        raise OptionError(wrong, "Use a name that a folder can have, without slashes")
     return value
 
 
@@ -52,7 +52,7 @@ def _state_name(value: str) -> str:
     name = value.lower()
     if name.startswith("_cq_") and not name.startswith(_STATE):
         raise OptionError(
-            f"{value!r} is, or may become, another table of the loader's own",
+            f"{value!r} is, or may become, another of the loader's own tables",
             f"Use {_STATE}, or a name that does not begin with _cq_",
         )
     return value
@@ -63,7 +63,7 @@ class BackendOptions(Strict):
 
     Attributes:
         table_name: the state table.
-        connection: ``@@plugins.<name>.connection`` of a destination; the source's first by default.
+        connection: ``@@plugins.<name>.connection`` of a destination; default: the source's first.
     """
 
     table_name: Annotated[FolderName, AfterValidator(_state_name)] = _STATE
@@ -77,7 +77,7 @@ class BackendSpec(Strict):
 
 
 class _Plugin(Strict):
-    """What sources and destinations have in common, and a repr without secrets."""
+    """The base of sources and destinations, with a repr without secrets."""
 
     name: Annotated[Name, AfterValidator(_known_name)]
     version: str | None = None
@@ -101,15 +101,15 @@ class SourceSpec(_Plugin):
     """A document of kind `source`.
 
     Attributes:
-        name: without dots, so that ``<source>.<table>`` can be told apart in the state table.
-        formerly: names that the source had before; its raw tables and cursors are its own still.
+        name: without dots, so that ``<source>.<table>`` is unambiguous in the state table.
+        formerly: names that the source had before; it keeps their raw tables and cursors.
         path: the connector.
         version, registry: accepted for CloudQuery's users; unused.
         tables, skip_tables: names or wildcards.
         destinations: names of destinations that hold tables (`path: spark`).
         backend_options: where cursors live.
-        backend, backend_spec: the older way to say it: `local` JSON files.
-        concurrency: how many tables are synced at once; the command line overrules it.
+        backend, backend_spec: the older way to set that: `local` JSON files.
+        concurrency: how many tables are synced at once; the command line overrides it.
         spec: the connector's own options, validated by :meth:`options`.
     """
 
@@ -148,7 +148,7 @@ class SourceSpec(_Plugin):
         return self
 
     def options(self, model: type[Model]) -> Model:
-        """The connector's own options; raises SpecError naming every key that is wrong."""
+        """Returns the connector's own options; raises SpecError that names every wrong key."""
         return validate_options(model, self.spec, f"{self.where}.spec", self._redactor)
 
     @property
@@ -164,7 +164,7 @@ class SourceSpec(_Plugin):
 
     @property
     def local_state(self) -> str | None:
-        """With `backend: local` the folder of its JSON files; None where state is in a table."""
+        """The folder of the JSON files of `backend: local`; None if state is in a table."""
         return (self.backend_spec or BackendSpec()).path if self.backend == "local" else None
 
 
@@ -172,9 +172,9 @@ class LakeOptions(Strict):
     """The inner `spec` of a destination with `path: spark`.
 
     Attributes:
-        profile, target: of dbt's profiles.yml; the profile's own target by default.
+        profile, target: those of dbt's profiles.yml; default: the profile's own target.
         schema_: the namespace of the raw tables; `schema` in the spec.
-        profiles_dir: the folder of profiles.yml, relative to the spec's; searched for by default.
+        profiles_dir: the folder of profiles.yml, relative to the spec's; if absent, searched for.
     """
 
     profile: Name = "strandline"
@@ -205,7 +205,7 @@ def _append_only(value: Any) -> Any:
 
 
 def state_backends() -> dict[str, EntryPoint]:
-    """The state backends that installed packages bring, by the `path` of their destination."""
+    """Returns the state backends that installed packages provide, by their destination's `path`."""
     return {entry.name: entry for entry in entry_points(group=STATE_GROUP)}
 
 
@@ -215,7 +215,7 @@ def _known_path(value: str) -> str:
         *most, last = (repr(name) for name in known)
         raise OptionError(
             f"must be {', '.join(most)} or {last}, not {value!r}",
-            did_you_mean(value, known) or "Write one of these, or install the package of another",
+            did_you_mean(value, known) or "Write one of these, or install the package that has it",
         )
     return value
 
@@ -226,7 +226,7 @@ class DestinationSpec(_Plugin):
     Attributes:
         name: what sources list in `destinations`.
         path: `spark` for lakes; `sqlite`, `postgresql`, `redis`, or one that another package
-            brings, for state.
+            provides, for state.
         write_mode: `append`.
         spec: :class:`LakeOptions` or :class:`StateStoreOptions`; another package's as they are.
     """
@@ -242,7 +242,7 @@ class DestinationSpec(_Plugin):
 
     @property
     def lake(self) -> LakeOptions:
-        """The options of a lake; raises SpecError where this holds state only."""
+        """The options of a lake; raises SpecError if this holds state only."""
         if isinstance(self.spec, LakeOptions):
             return self.spec
         raise SpecError(
@@ -282,5 +282,5 @@ class PluggedDestination(DestinationSpec):
         return {} if value is None else value
 
     def options(self, model: type[Model]) -> Model:
-        """The backend's own options; raises SpecError naming every key that is wrong."""
+        """Returns the backend's own options; raises SpecError that names every wrong key."""
         return validate_options(model, self.spec, f"{self.where}.spec", self._redactor)

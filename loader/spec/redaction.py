@@ -1,7 +1,7 @@
-"""Keeping secrets out of logs, errors and the ledger.
+"""Keeps secrets out of logs, errors and the ledger.
 
-Two nets: values known to be secret (registered while a spec is read) and places where secrets
-stand (a URL's user information, `password=…`), whether registered or not.
+It masks values known to be secret (registered while a spec is read) and whatever stands where
+secrets do (a URL's user information, `password=…`), registered or not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from urllib.parse import quote, quote_plus, unquote
 
 MASK = "***"
-_BYTES = "surrogateescape"  # what os.environ holds where a variable is not UTF-8
+_BYTES = "surrogateescape"  # how os.environ decodes a variable that is not UTF-8
 _SHORTEST = 3  # shorter values would mangle every text, and hide little
 
 _SECRET_WORDS = (
@@ -34,7 +34,7 @@ _AZURE_KEY = re.compile(r"(?:^|\.)fs\.azure\.(?:account\.key|sas)\.", re.IGNOREC
 _VALUE = r"(?:\{[^}\s]*\}|\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s&;\"')}\]]*[^\s&;\"')}\],])"
 _QUOTED = r"(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[0-9.]+)"
 _PORT = r"\d+(?:[/?,;\s]|$)"
-# Each pattern's group "secret" is what is masked.
+# Each pattern's group "secret" is masked.
 _PLACES = (
     # scheme://userinfo@host; the password may hold anything but white space and quotes
     re.compile(rf"://(?P<secret>[^\s\"'<>/@:?#]*:(?!{_PORT})[^\s\"'<>]*)@"),
@@ -57,14 +57,14 @@ def is_secret_key(key: str) -> bool:
 
 
 def java_regex(given: str | None, keys: Iterable[str]) -> str:
-    """The value of `spark.redaction.regex`: what a user gave, our own, and these keys."""
+    """Returns the value of `spark.redaction.regex`: the user's own, ours, and these keys."""
     exact = "|".join(re.escape(key) for key in sorted(keys))
     parts = [f"(?:{given})"] if given and given != SPARK_REGEX else []
     return "|".join([*parts, SPARK_REGEX, *([f"^(?:{exact})$"] if exact else [])])
 
 
 def url_secrets(text: str) -> Iterator[str]:
-    """The passwords that a URL or connection string carries, as written and decoded."""
+    """Yields the passwords in a URL or connection string, as written and decoded."""
     for pattern in _PLACES:
         for found in pattern.finditer(text):
             secret = found["secret"].strip("\"'{}")
@@ -86,11 +86,11 @@ class Redactor:
         self._words: tuple[re.Pattern[str], ...] = ()
 
     def add(self, value: str, whole_word: bool = False) -> None:
-        """Registers a secret; values of less than three characters are not registered.
+        """Registers a secret; values of fewer than three characters are not registered.
 
         Args:
             value: the secret. It is also found URL-encoded and escaped as JSON, SQL and Python do.
-            whole_word: only where no letter, digit or underscore adjoins, so that the user
+            whole_word: only if no letter, digit or underscore is next to it, so that the user
                 `postgres` does not mangle `jdbc:postgresql`.
         """
         forms = [form for form in _forms(value) if len(form) >= _SHORTEST and form != MASK]
@@ -102,7 +102,7 @@ class Redactor:
             self._parts = tuple(sorted(parts, key=lambda part: (-len(part), part)))
 
     def redact(self, text: str) -> str:
-        """The text with every registered secret, and every place of one, replaced by ``***``."""
+        """Replaces every registered secret, and whatever stands where secrets do, by ``***``."""
         spans = sorted(self._spans(text))
         if not spans:
             return text
@@ -132,7 +132,7 @@ class Redactor:
 
 
 def _forms(value: str) -> set[str]:
-    """A secret as it may appear: as it is, URL-encoded by several rules, escaped, in lines."""
+    """Returns a secret's possible forms: as is, URL-encoded by several rules, escaped, by line."""
     stripped = value.strip()
     encoded = {
         quote(stripped, errors=_BYTES),

@@ -1,4 +1,4 @@
-"""What documents of a spec say of each other: names, former names, destinations."""
+"""Checks what a spec's documents say about each other: names, former names, destinations."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from loader.spec.plugins import SCHEME, DestinationSpec, LakeOptions, SourceSpec
 
 
 def instead(name: str, known: Iterable[str]) -> str:
-    """The remedy for a name that is not there: one like it, or those that are."""
+    """Returns the remedy for an unknown name: a similar one, or all that there are."""
     known = list(known)
     return did_you_mean(name, known) or f"There are: {', '.join(known) or 'none'}"
 
 
 def same_names(plugins: Iterable[SourceSpec | DestinationSpec]) -> list[SpecError]:
-    """Names that several bear."""
+    """Returns an error for each name that is already taken."""
     seen: dict[str, str] = {}
     errors = []
     for plugin in plugins:
@@ -33,12 +33,12 @@ def same_names(plugins: Iterable[SourceSpec | DestinationSpec]) -> list[SpecErro
 
 
 def former_names(sources: Iterable[SourceSpec]) -> list[SpecError]:
-    """Former names that a source of the file still bears."""
+    """Returns an error for each former name that a source of the file still has."""
     sources = list(sources)
     names = {source.name for source in sources}
     return [
         SpecError(
-            f"{former!r} is the name of a source in this file, so nothing else was called so",
+            f"{former!r} is the name of a source in this file, so it cannot be a former name",
             where=f"{source.where}.formerly[{i}]",
             remedy="Remove it here, or remove that source",
         )
@@ -51,7 +51,7 @@ def former_names(sources: Iterable[SourceSpec]) -> list[SpecError]:
 def dangling(
     sources: Iterable[SourceSpec], destinations: Iterable[DestinationSpec], path: str
 ) -> list[SpecError]:
-    """References to destinations that are not there or cannot hold what they should."""
+    """Returns errors for references to destinations that do not exist or cannot hold the data."""
     by_name = {destination.name: destination for destination in destinations}
     sources = list(sources)
     errors = []

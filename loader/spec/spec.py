@@ -70,12 +70,16 @@ class Spec(BaseModel):
     folder: Path
     redactor: Redactor
 
+    def same_as(self, other: Spec) -> bool:
+        """Whether two readings of a file are the same, apart from their redactors."""
+        return self.model_dump(exclude={"redactor"}) == other.model_dump(exclude={"redactor"})
+
     def source(self, name: str) -> SourceSpec:
-        """The source of that name; raises SpecError where there is none."""
+        """Returns the source of that name; raises SpecError if there is none."""
         return _named(self.sources, name, "source")
 
     def destination(self, name: str) -> DestinationSpec:
-        """The destination of that name; raises SpecError where there is none."""
+        """Returns the destination of that name; raises SpecError if there is none."""
         return _named(self.destinations, name, "destination")
 
 
@@ -94,11 +98,11 @@ def load_spec(path: Path, env: Mapping[str, str] | None = None) -> Spec:
 
     Args:
         path: the file.
-        env: the variables that ``${VAR}`` takes; the process's own by default.
+        env: the variables for ``${VAR}``; default: the process's own.
 
     Raises:
-        SpecError: where the file cannot be read, is not YAML, or says something wrong; names
-            everything that is wrong, by document and key, and never a secret.
+        SpecError: if the file cannot be read, is not YAML, or has mistakes; names all of them,
+            by document and key, and never a secret.
     """
     path = Path(path)
     documents = read_documents(_text(path), str(path))
@@ -109,12 +113,12 @@ def load_spec(path: Path, env: Mapping[str, str] | None = None) -> Spec:
     expansion = Expansion(os.environ if env is None else env, folder, redactor)
 
     def named(document: Document) -> Any:
-        # A name may hold variables too; what is wrong with them is told below, once.
+        # A name may contain variables too; their errors are reported below, once.
         return Expansion(expansion.env, folder, Redactor()).expand(_name(document), "")
 
     expansion.plugins = {
         name: Plugin(_where(path, document), document.value["kind"], document.value["spec"])
-        # Destinations last: where a source bears the same name, they are what is referred to.
+        # Destinations last: if a source has the same name, references mean the destination.
         for kind in _KINDS
         for document in documents
         if _kind(document) == kind and isinstance(name := named(document), str)
@@ -149,7 +153,7 @@ def _validated(documents: Iterable[Document], path: Path, folder: Path, redactor
     sources = [plugin for plugin in plugins if isinstance(plugin, SourceSpec)]
     destinations = [plugin for plugin in plugins if isinstance(plugin, DestinationSpec)]
     errors += same_names(sources) + same_names(destinations) + former_names(sources)
-    # Documents that are wrong are missing from here: what refers to them may be right.
+    # Documents with errors are missing here, so references to them may be right.
     if not errors:
         errors = dangling(sources, destinations, str(path))
     if errors:
@@ -172,7 +176,7 @@ def _text(path: Path) -> str:
         ) from None
     except UnicodeDecodeError:
         raise SpecError(
-            "not a text in UTF-8", where=str(path), remedy="Save the file as UTF-8"
+            "not UTF-8 text", where=str(path), remedy="Save the file as UTF-8"
         ) from None
     except OSError as error:
         raise SpecError(
@@ -210,7 +214,7 @@ def _model(document: Document) -> type[SourceSpec] | type[DestinationSpec]:
 
 
 def _outer_errors(document: Document, where: str) -> list[SpecError]:
-    """What is wrong with a document around its `spec`."""
+    """Returns what is wrong with a document outside its `spec`."""
     value = document.value
     if not isinstance(value, dict):
         return [
@@ -245,7 +249,7 @@ def _outer_errors(document: Document, where: str) -> list[SpecError]:
 
 
 def _register(value: Any, redactor: Redactor, secret: bool = False) -> None:
-    """Tells the redactor what a document holds under secret keys and in URLs."""
+    """Registers the secrets that a document has under secret keys and in URLs."""
     if isinstance(value, dict):
         for key, item in value.items():
             _register(item, redactor, secret or is_secret_key(key))

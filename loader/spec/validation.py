@@ -1,4 +1,4 @@
-"""What pydantic finds wrong, told as the key, the mistake and the remedy."""
+"""Turns pydantic's errors into ours: the key, the mistake and the remedy."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Model = TypeVar("Model", bound=BaseModel)
 _MISSING = "this key is missing"
 _LIST = ("must be a list", "Write a list, for example [a, b]")
 _KEYS = ("must have keys and values", "Write `key: value`, indented below it")
-# By pydantic's name of the mistake, up to the first underscore: what is wrong, and the remedy.
+# By pydantic's error type, up to the first underscore: what is wrong, and the remedy.
 _TYPES = {
     "bool": ("must be true or false", "Write true or false"),
     "int": ("must be a whole number", "Write a whole number"),
     "float": ("must be a number", "Write a number"),
     "decimal": ("must be a number", "Write a number"),
-    "string": ("must be a text", "Write a text; put it in quotes"),
+    "string": ("must be a string", "Write a string; put it in quotes"),
     "tuple": _LIST,
     "list": _LIST,
     "dict": _KEYS,
@@ -33,7 +33,7 @@ _TYPES = {
 
 
 class OptionError(ValueError):
-    """What a validator of an options model raises to give its own remedy."""
+    """Raised by a validator of an options model to give its own remedy."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(what)
@@ -43,11 +43,11 @@ class OptionError(ValueError):
 def validate_options(
     model: type[Model], value: Mapping[str, Any], where: str, redactor: Redactor
 ) -> Model:
-    """`value` as `model`; what is wrong is told all at once.
+    """Validates `value` as `model`; reports all mistakes at once.
 
     Args:
         model: the pydantic model; a connector's own options too.
-        value: what the spec says, already expanded.
+        value: the value in the spec, already expanded.
         where: the file, the document and the key that holds `value`.
         redactor: keeps secrets out of the error.
 
@@ -64,14 +64,14 @@ def validate_options(
 def validation_errors(
     model: type[Model], value: Mapping[str, Any], where: str, redactor: Redactor
 ) -> Model | list[SpecError]:
-    """The valid model, or an error for each mistake."""
+    """Returns the valid model, or an error for each mistake."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
         details = error.errors(include_url=False)
         found = [_told(each, model, value, where, redactor) for each in details]
-        # A value that fits no member of a union is told once for each: the first will do. A key
-        # that is missing because it is misspelt is told as the misspelling.
+        # pydantic reports a value that fits no member of a union once per member: keep the first.
+        # A key that is missing because it is misspelt is reported as the misspelling only.
         misspelt = {told.where.rpartition(".")[0] + told.remedy for told in found if told.remedy}
         first: dict[str, SpecError] = {}
         for told in found:
@@ -131,7 +131,7 @@ def _literals(context: Mapping[str, Any]) -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    """A short scalar as it was given; nothing for what could be long or hold secrets."""
+    """Returns a short scalar as it was given; nothing if it could be long or hold secrets."""
     if value is None:
         return "empty"
     if isinstance(value, bool):
@@ -142,7 +142,7 @@ def _shown(value: Any) -> str:
 
 
 def _real_keys(loc: Iterable[str | int], value: Any, *, absent_last: bool) -> tuple[str | int, ...]:
-    """The keys of a pydantic location that are in the file, without its names of validators."""
+    """Returns the keys of a pydantic location that are in the file, without validators' names."""
     parts = list(loc)
     keys: list[str | int] = []
     for i, part in enumerate(parts):
@@ -157,7 +157,7 @@ def _real_keys(loc: Iterable[str | int], value: Any, *, absent_last: bool) -> tu
 
 
 def known_keys(model: type[BaseModel], keys: Iterable[str | int]) -> list[str]:
-    """The keys that `model` knows at the path `keys`, as they are written in a spec."""
+    """Returns the keys that `model` knows at the path `keys`, as written in a spec."""
     found: list[Any] = [model]
     for key in keys:
         found = [inner for each in found for inner in _below(each, key)]
@@ -170,7 +170,7 @@ def _fields(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _below(annotation: Any, key: str | int) -> list[Any]:
-    """The types that may stand below `key` of a value of type `annotation`."""
+    """Returns the types that may stand below `key` of a value of type `annotation`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         inner = _fields(annotation).get(str(key))
         return [] if inner is None else _members(inner)
@@ -183,7 +183,7 @@ def _below(annotation: Any, key: str | int) -> list[Any]:
 
 
 def _members(annotation: Any) -> list[Any]:
-    """The members of a union, unwrapped; the type itself where it is none."""
+    """Returns the members of a union, unwrapped; the type itself if it is not a union."""
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
     arguments = get_args(annotation)

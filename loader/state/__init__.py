@@ -23,7 +23,7 @@ __all__ = ["Place", "StateBackend", "StateRow", "TableState"]
 
 @dataclass(frozen=True)
 class Place:
-    """What a spec says of a backend beyond its own options.
+    """What a spec says about a backend beyond its own options.
 
     Attributes:
         table: ``backend_options.table_name``.
@@ -37,15 +37,15 @@ class Place:
 
 
 def _unheard(text: str) -> None:
-    """Takes a warning that nobody asked for."""
+    """Ignores a warning."""
 
 
 class StateBackend(ABC):
     """Stores state rows; a new backend is one class with these four methods.
 
-    One that a package brings by the entry-point group ``strandline.state`` has `options_model`,
-    which validates the destination's inner ``spec``, and a constructor that takes the options and
-    a :class:`Place`. The constructor connects to nothing.
+    A backend that a package provides in the entry-point group ``strandline.state`` has an
+    `options_model`, which validates the destination's inner ``spec``, and a constructor that takes
+    the options and a :class:`Place`. The constructor connects to nothing.
     """
 
     options_model: ClassVar[type[BaseModel]]
@@ -56,61 +56,61 @@ class StateBackend(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Makes what the backend needs, where it is not there yet.
+        """Creates what the backend needs, if it does not exist yet.
 
         Raises:
-            StateError: where the backend cannot be reached, or is not ours to write to.
+            StateError: if the backend cannot be reached, or is not ours to write to.
         """
 
     @abstractmethod
     def rows(self, key: str | None = None) -> list[StateRow]:
-        """All rows, or one key's, by key, newest version first; none before :meth:`prepare`.
+        """Returns all rows, or one key's, by key, newest version first; none if never prepared.
 
         Raises:
-            StateError: where the backend cannot be read.
+            StateError: if the backend cannot be read.
         """
 
     @abstractmethod
     def append(self, rows: Sequence[StateRow]) -> None:
-        """Adds rows, durably, before it returns; all or none of them where the store can.
+        """Adds rows durably before it returns; all or none of them if the store can do that.
 
         Raises:
-            StateError: where a key's version is there already, also where another writer adds it
-                at the same moment; where the backend cannot be written.
+            StateError: if a key's version exists already, or another writer adds it at the same
+                moment; if the backend cannot be written.
         """
 
     @abstractmethod
     def prune(self, floors: Mapping[str, int]) -> None:
-        """Forgets the versions below a key's floor, null ones as 0, and nothing else.
+        """Forgets the versions below a key's floor (a null version counts as 0), and no others.
 
         Raises:
-            StateError: where the backend cannot be written.
+            StateError: if the backend cannot be written.
         """
 
     def latest(self, key: str) -> list[StateRow]:
-        """The rows of a key's highest version: one, unless something went wrong.
+        """Returns the rows of a key's highest version: one, unless something went wrong.
 
-        Worth overriding where a key's thousands of versions need not all be read for it.
+        Override it if the store can find them without reading all of a key's versions.
         """
         rows = self.rows(key)
         return [row for row in rows if row.version == rows[0].version]
 
     def newest(self, key: str, tell: Callable[[str], None] = _unheard) -> StateRow | None:
-        """The row that counts; None where the key has none.
+        """Returns the row that counts; None if the key has none.
 
         Args:
-            tell: is told where the newest version has several values, and which one counts.
+            tell: gets a warning if the newest version has several values; it says which counts.
 
         Raises:
-            StateError: where several values differ and none of them is safe.
+            StateError: if several values differ and none of them is safe.
         """
         return settled(self.latest(key), tell)
 
     def read(self, key: str, tell: Callable[[str], None] = _unheard) -> TableState | None:
-        """The state of a table; None where there is none.
+        """Returns the state of a table; None if there is none.
 
         Raises:
-            StateError: where the backend cannot be read, or holds what is not ours.
+            StateError: if the backend cannot be read, or the value is not ours.
         """
         row = self.newest(key, tell)
         return TableState.from_json(row.value, key) if row is not None else None
@@ -119,20 +119,52 @@ class StateBackend(ABC):
         """Adds the next version, unless the newest says the same already.
 
         Raises:
-            NewerStateError: where a newer loader has written the newest.
+            NewerStateError: if a newer loader has written the newest.
         """
-        latest = self.latest(key)
-        for row in latest:
-            TableState.refuse_newer(row.value, key)
-        value = state.to_json()
-        if {row.value for row in latest} == {value}:
-            return None
-        row = StateRow(key, value, (latest[0].version if latest else 0) + 1)
-        self.append([row])
+        row = self.following({key: state})[key]
+        if isinstance(row, Exception):
+            raise row
+        if row is not None:
+            self.append([row])
         return row
 
+    def following(
+        self, states: Mapping[str, TableState]
+    ) -> dict[str, StateRow | StateError | None]:
+        """The next version of each key: None if the newest says the same, or why there is none."""
+        known = self.latest_of(list(states))
+        found: dict[str, StateRow | StateError | None] = {}
+        for key, state in states.items():
+            latest = known[key]
+            try:
+                if isinstance(latest, StateError):
+                    raise latest
+                for row in latest:
+                    TableState.refuse_newer(row.value, key)
+            except StateError as error:
+                found[key] = error
+                continue
+            value = state.to_json()
+            version = (latest[0].version if latest else 0) + 1
+            said = {row.value for row in latest} == {value}
+            found[key] = None if said else StateRow(key, value, version)
+        return found
+
+    def latest_of(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
+        """What :meth:`latest` says of each key, or why it says nothing.
+
+        Worth overriding where the keys of a run can be read at once.
+        """
+        found: dict[str, list[StateRow] | StateError] = {}
+        for key in keys:
+            try:
+                found[key] = self.latest(key)
+            except StateError as error:
+                found[key] = error
+        return found
+
     def floors(self, keep: int) -> dict[str, int]:
-        """For :meth:`prune`: the lowest version to keep, of each key with more than `keep`."""
+        """Returns the lowest version to keep, for :meth:`prune`, of keys with more than `keep`."""
         floors = {}
         for key, rows in groupby(self.rows(), key=lambda row: row.key):
             versions = sorted({row.version for row in rows}, reverse=True)
@@ -142,7 +174,7 @@ class StateBackend(ABC):
 
 
 def taken(row: StateRow, where: str) -> StateError:
-    """The error of a writer that came second."""
+    """Returns the error for a writer that came second."""
     return StateError(
         f"version {row.version} of {row.key} is there already: another run has written it",
         where=where,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -21,15 +21,17 @@ from loader.state.value import moment, moment_text
 
 SCHEMA = "key string, value string, version bigint, updated_at timestamp"
 _COLUMNS = ("key", "value", "version", "updated_at")
-# More are worth a Spark job: a state that is never compacted gets a file a sync.
+# With more files, a Spark job is faster: state that is never compacted gets one file per sync.
 _FEW = 500
+# So many keys are read at once, with all others, rather than one by one.
+_MANY = 4
 
 
 class LakeState(StateBackend):
     """Rows of ``<schema>._cq_state``.
 
-    Two writers of one version are kept apart by a file lock where they share a folder. Iceberg
-    itself takes both: then the safe one counts, see :func:`loader.state.value.settled`.
+    A file lock keeps two writers of one version apart if they share a folder. Iceberg itself
+    accepts both: then the safe one counts, see :func:`loader.state.value.settled`.
 
     Args:
         lake: the destination.
@@ -65,19 +67,29 @@ class LakeState(StateBackend):
             records = self.lake.records(self.table)
             if records.files() > _FEW:
                 return super().latest(key)  # Spark reads them side by side
-            rows = [_row(values) for values in records.select(_COLUMNS, {"key": key}, {})]
-            newest = max((row.version for row in rows), default=0)
-            rows = [row for row in rows if row.version == newest]
-            return sorted(rows, key=lambda row: row.updated_at or "", reverse=True)
+            return _newest(_row(values) for values in records.select(_COLUMNS, {"key": key}, {}))
+
+    def latest_of(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
+        if len(keys) < _MANY:
+            return super().latest_of(keys)
+        with self._told():
+            if not self.lake.exists(self.table):
+                return {key: [] for key in keys}
+            records = self.lake.records(self.table)
+            if records.files() > _FEW:
+                return super().latest_of(keys)
+            by_key: dict[str, list[StateRow]] = {key: [] for key in keys}
+            for row in map(_row, records.select(_COLUMNS, {}, {})):
+                if row.key in by_key:
+                    by_key[row.key].append(row)
+            return {key: _newest(rows) for key, rows in by_key.items()}
 
     def append(self, rows: Sequence[StateRow]) -> None:
         if not rows:
             return
         with self._told(), self.lake.lock(self.table):
             records = self.lake.records(self.table)
-            for row in rows:
-                if self._there(records, row):
-                    raise taken(row, self.where)
+            self._check_free(records, rows)
             records.append([{**asdict(row), "updated_at": moment(row.updated_at)} for row in rows])
 
     def prune(self, floors: Mapping[str, int]) -> None:
@@ -92,11 +104,21 @@ class LakeState(StateBackend):
                 f"delete from {self.lake.name(self.table)} where {' or '.join(below)}", args=given
             )
 
-    @staticmethod
-    def _there(records: Records, row: StateRow) -> bool:
-        legacy = (None,) if row.version == 0 else ()
-        same = ({"key": row.key, "version": version} for version in (row.version, *legacy))
-        return any(records.select(["key"], equal, {}) for equal in same)
+    def _check_free(self, records: Records, rows: Sequence[StateRow]) -> None:
+        """Refuses versions that are there already; a null one counts as 0."""
+        if len(rows) < _MANY:
+            found = [
+                values
+                for row in rows
+                for version in ((row.version, None) if row.version == 0 else (row.version,))
+                for values in records.select(_COLUMNS, {"key": row.key, "version": version}, {})
+            ]
+        else:
+            found = list(records.select(_COLUMNS, {}, {}))
+        there = {(values["key"], values["version"] or 0) for values in found}
+        for row in rows:
+            if (row.key, row.version) in there:
+                raise taken(row, self.where)
 
     def _query(self, sql: str, given: dict[str, Any]) -> list[StateRow]:
         with self._told():
@@ -111,17 +133,25 @@ class LakeState(StateBackend):
             yield
         except Timeout:
             raise StateError(
-                "another process has been writing it for a minute",
+                "another process has been writing to it for a minute",
                 where=self.where,
-                remedy="Run again: what this run published is recorded by the next",
+                remedy="Run again: the next run records what this one published",
             ) from None
         except (Py4JError, PySparkException, OSError) as problem:
             found = clear(problem, self.where)
             raise StateError(
                 found.what,
                 where=self.where,
-                remedy=found.remedy or "`loader state rebuild` makes it anew where it is damaged",
+                remedy=found.remedy or "If it is damaged, `loader state rebuild` rebuilds it",
             ) from problem
+
+
+def _newest(rows: Iterable[StateRow]) -> list[StateRow]:
+    """The rows of the highest version, youngest first."""
+    known = list(rows)
+    newest = max((row.version for row in known), default=0)
+    top = [row for row in known if row.version == newest]
+    return sorted(top, key=lambda row: row.updated_at or "", reverse=True)
 
 
 def _row(values: Mapping[str, Any]) -> StateRow:

@@ -24,9 +24,10 @@ _OURS = re.compile(r"[a-z0-9._-]*-[0-9a-f]{32}\.json")
 class LocalState(StateBackend):
     """A file for each key, with all its versions: ``{"key": …, "versions": [{…}, …]}``.
 
-    A file is replaced as a whole: written beside, flushed to disk, renamed; a crash leaves the
-    old or the new one. Its name is readable, and distinct by a hash of the exact key, so that
-    keys differing in case, in slashes or beyond what a file name may hold never share a file.
+    A file is replaced as a whole: the new one is written beside it, flushed to disk and renamed,
+    so a crash leaves the old or the new one. Its name is readable and ends in a hash of the exact
+    key, so keys that differ only in case, in slashes or past a file name's length never share a
+    file.
 
     The folder must outlive the process: in a container, mount it.
     """
@@ -42,7 +43,7 @@ class LocalState(StateBackend):
                 if not _OURS.fullmatch(path.name):
                     raise self._foreign(path)
             with tempfile.TemporaryFile(dir=self.folder):
-                pass  # told now where nothing can be written, not after the data was
+                pass  # fails now if nothing can be written, not after the data was
 
     def rows(self, key: str | None = None) -> list[StateRow]:
         with self._told():
@@ -132,7 +133,7 @@ class LocalState(StateBackend):
             f"{path.name} is damaged, or was not written by this loader",
             where=self.where,
             remedy="Move it away, or name a folder of the loader's own in `backend_spec.path`; "
-            "`loader state rebuild` makes the cursors anew",
+            "`loader state rebuild` rebuilds the cursors",
         )
 
     @contextmanager
@@ -143,7 +144,7 @@ class LocalState(StateBackend):
             raise StateError(
                 "another process has been writing there for a minute",
                 where=self.where,
-                remedy="Run again: what this run published is recorded by the next",
+                remedy="Run again: the next run records what this one published",
             ) from None
         except OSError as problem:
             raise StateError(

@@ -1,4 +1,4 @@
-"""Which backend a source's cursors live in."""
+"""Opens the backend that a source's cursors live in."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ OWN = ("sqlite", "postgresql", "redis")
 def open_state(
     spec: Spec, source: SourceSpec, lake: Callable[[DestinationSpec], Lake]
 ) -> StateBackend:
-    """The backend of a source; connects to nothing yet.
+    """Returns the backend of a source; connects to nothing yet.
 
     Args:
         lake: makes the lake of a destination with ``path: spark``.
 
     Raises:
-        SpecError: where a package is missing, or the backend's options are wrong.
+        SpecError: if a package is missing, or the backend's options are wrong.
     """
     if source.local_state is not None:
         from loader.state.local import LocalState

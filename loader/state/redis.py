@@ -17,8 +17,8 @@ from loader.spec.redaction import Redactor
 from loader.state import Place, StateBackend, StateRow, taken
 from loader.state.value import moment, moment_text
 
-# Redis runs a script as a whole: nobody comes between the check and the writing. It answers with
-# the index of a row whose version is taken, or with 0.
+# Redis runs a script as a whole: nothing comes between the check and the write. It returns the
+# index of a row whose version is taken, or 0.
 _APPEND = """
 for i = 2, #KEYS do
     local version = ARGV[(i - 2) * 3 + 2]
@@ -37,9 +37,9 @@ class RedisState(StateBackend):
 
     A member is JSON text ``{"updated_at": …, "value": …, "version": …}``.
 
-    What of Redis's persistence the promises need: nothing for "no gap" and "no silent double".
-    The data commit carries the state, so what Redis loses in a crash or a failover is rolled
-    forward by the next run. ``appendonly yes`` with ``appendfsync always`` makes each write
+    The promises "no gap" and "no silent double" do not depend on Redis's persistence: the data
+    commit carries the state, so the next run rolls forward what Redis loses in a crash or a
+    failover. ``appendonly yes`` with ``appendfsync always`` makes each write
     durable before it is acknowledged; with ``everysec`` a cursor moved by hand
     (``loader state set``) can be lost in its first second. State has no expiry: use
     ``maxmemory-policy noeviction``, or one of the ``volatile-`` ones.
@@ -53,7 +53,7 @@ class RedisState(StateBackend):
         super().__init__(options, place)
         url = options.connection_string
         try:
-            # Its types do not tell that answers are decoded.
+            # Its types do not say that answers are decoded.
             self.client: Any = redis.Redis.from_url(
                 url if "://" in url else f"redis://{url}",
                 decode_responses=True,
@@ -131,7 +131,7 @@ class RedisState(StateBackend):
         return StateError(
             f"{what}, which was not written by this loader",
             where=self.where,
-            remedy="Give `backend_options.table_name` a name of its own",
+            remedy="Set `backend_options.table_name` to a name that nothing else uses",
         )
 
     @contextmanager
@@ -158,6 +158,6 @@ def _member(row: StateRow) -> str:
 
 
 def _shown(url: str) -> str:
-    """The URL without user, password and query."""
+    """Returns the URL without user, password and query."""
     parts = urlsplit(url if "://" in url else f"redis://{url}")
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -28,12 +28,12 @@ _NEEDED = ("key", "value", "version")
 class SqlState(StateBackend):
     """Rows of a table ``key, value, version, updated_at``.
 
-    In a table that we make, (key, version) is the primary key, so that no version is written
-    twice whoever tries. A table of another tool may lack it, have null versions, or no
-    `updated_at`: it is used as it is; equal versions are settled when they are read.
+    In a table that we create, (key, version) is the primary key, so nobody can write a version
+    twice. A table of another tool may lack it, have null versions, or no `updated_at`: it is used
+    as it is, and equal versions are settled when they are read.
 
-    Each operation opens a connection of its own: between two of them a sync may take hours, in
-    which servers and firewalls close what is idle.
+    Each operation opens its own connection: a sync between two of them may take hours, and
+    servers and firewalls close idle connections.
     """
 
     options_model = StateStoreOptions
@@ -46,8 +46,8 @@ class SqlState(StateBackend):
 
     @cached_property
     def _own(self) -> sa.Table:
-        # MySQL cannot index a text without a length, and by default compares without case, holds
-        # no emoji and cuts a time's fraction off.
+        # MySQL cannot index a text without a length, and by default ignores case, cannot store
+        # emoji and drops fractions of a second.
         mysql_ = ("mysql", "mariadb")
         key = sa.Text().with_variant(sa.String(700, collation="utf8mb4_bin"), *mysql_)
         value = sa.Text().with_variant(mysql.LONGTEXT(charset="utf8mb4"), *mysql_)
@@ -70,7 +70,7 @@ class SqlState(StateBackend):
                 self._own.create(connection, checkfirst=False)
         except SQLAlchemyError as problem:
             with self._connected() as connection:
-                if self._columns(connection) is None:  # else somebody else has just made it
+                if self._columns(connection) is None:  # else another process has just made it
                     raise self._error(problem) from problem
 
     def rows(self, key: str | None = None) -> list[StateRow]:
@@ -85,7 +85,7 @@ class SqlState(StateBackend):
         try:
             self._append(rows)
         except StateError as error:
-            # InnoDB ends one of two that write the same version: tried again, it finds the other's.
+            # InnoDB ends one of two that write the same version: a second try finds the other's.
             if not _is_deadlock(error.__cause__):
                 raise
             self._append(rows)
@@ -96,7 +96,7 @@ class SqlState(StateBackend):
                 columns = self._columns(connection) or set()
                 for row in rows:
                     if connection.dialect.name == "postgresql":
-                        # For tables without a primary key: two checks cannot both find nothing.
+                        # For tables without a primary key: two checks must not both find nothing.
                         lock = sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(row.key, 0))
                         connection.execute(sa.select(lock))
                     if connection.execute(self._insert(row, columns)).rowcount == 0:
@@ -113,7 +113,7 @@ class SqlState(StateBackend):
                 connection.execute(sa.delete(self._own).where(old))
 
     def _insert(self, row: StateRow, columns: set[str]) -> sa.Insert:
-        """One statement that checks and adds, so that nobody comes in between."""
+        """Returns one statement that checks and adds, so that nothing comes in between."""
         t = self._own
         values: dict[str, Any] = {"key": row.key, "value": row.value, "version": row.version}
         if "updated_at" in columns:
@@ -141,14 +141,14 @@ class SqlState(StateBackend):
             query = query if condition is None else query.where(condition)
             found = connection.execute(query).all()
         rows = [StateRow(r.key, r.value, int(r.version), _at(r.updated_at)) for r in found]
-        # Not by the database: its collation need not be that of other backends.
+        # Not sorted by the database: its collation may differ from other backends'.
         return sorted(rows, key=lambda row: (row.key, -row.version))
 
     def _columns(self, connection: sa.Connection) -> set[str] | None:
-        """The table's columns; None where there is no table.
+        """Returns the table's columns; None if there is no table.
 
         Raises:
-            StateError: where it lacks one that state needs.
+            StateError: if it lacks a column that state needs.
         """
         inspector = sa.inspect(connection)
         if not inspector.has_table(self.place.table):
@@ -159,14 +159,14 @@ class SqlState(StateBackend):
             raise StateError(
                 f"the table has no column {missing[0]}",
                 where=self.where,
-                remedy="Give `backend_options.table_name` a name of its own, or add the column "
-                "(version: a bigint)",
+                remedy="Set `backend_options.table_name` to a name that nothing else uses, or add "
+                "the column (version: a bigint)",
             )
         return columns
 
     @contextmanager
     def _connected(self) -> Iterator[sa.Connection]:
-        """A transaction, committed in the end."""
+        """Opens a transaction and commits it at the end."""
         try:
             with self.engine.begin() as connection:
                 yield connection
@@ -174,7 +174,7 @@ class SqlState(StateBackend):
             raise self._error(problem) from problem
 
     def _error(self, problem: SQLAlchemyError) -> StateError:
-        # The driver's own words; SQLAlchemy's add the statement with its values.
+        # The driver's own text; SQLAlchemy's adds the statement with its values.
         said = str(getattr(problem, "orig", None) or problem).strip().splitlines()
         # libpq's last line is the server's answer, or advice; the first names host and port.
         what = " ".join(line.strip() for line in said[:2]) or type(problem).__name__
@@ -187,7 +187,7 @@ class SqlState(StateBackend):
 
 
 def _is_deadlock(problem: BaseException | None) -> bool:
-    """Whether a database has undone a transaction so that another could go on."""
+    """Whether the database rolled a transaction back so that another could go on."""
     origin = getattr(problem, "orig", None)
     code = next(iter(getattr(origin, "args", ())), None)
     return code == 1213 or getattr(origin, "sqlstate", None) == "40P01"
@@ -200,11 +200,11 @@ def _at(value: object) -> str | None:
 
 
 def _engine(text: str, place: Place) -> sa.Engine:
-    """An engine for what CloudQuery's users, libpq's and SQLAlchemy's write.
+    """Makes an engine from a connection string in CloudQuery's, libpq's or SQLAlchemy's form.
 
     Raises:
-        SpecError: where the text is none of these, or names an SQLite in memory.
-        ModuleNotFoundError: where the database's driver is not installed.
+        SpecError: if the text has none of these forms, or names an SQLite in memory.
+        ModuleNotFoundError: if the database's driver is not installed.
     """
     arguments: dict[str, Any] = {}
     try:
@@ -237,7 +237,7 @@ def _engine(text: str, place: Place) -> sa.Engine:
 def _on_disk(url: URL, place: Place) -> URL:
     if not url.database or ":memory:" in url.database or "mode=memory" in str(url.query):
         raise SpecError(
-            "an SQLite in memory forgets its cursors when the process ends",
+            "an in-memory SQLite forgets its cursors when the process ends",
             where=f"{place.where}.connection_string",
             remedy="Write the path of a file",
         )

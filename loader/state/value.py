@@ -1,4 +1,4 @@
-"""What a state row holds, and which of several rows counts: pure."""
+"""What a state row holds, and which of several rows counts: pure functions and values."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from loader.rows.cursor import Cursor, CursorType, stored
 from loader.rows.window import BY_HAND
 
 FORMAT = 1
-"""The form of stored values that this loader knows. Values without `format` are of form 1.
+"""The form of stored values that this loader knows. Values without `format` have form 1.
 
-A later loader that means something else by a value writes a higher number, and this one refuses it
-instead of reading past what it does not know.
+A later loader whose values mean something else writes a higher number, and this one refuses them
+instead of ignoring what it does not know.
 """
 
 _REMEDY = "Set a cursor with `loader state set`, or start over with `loader state reset`"
@@ -27,8 +27,8 @@ class StateRow:
     """One stored version of a key.
 
     Attributes:
-        version: +1 at each change; a null of an older tool's table counts as 0.
-        updated_at: when it was written, text in UTC; None where the store does not know.
+        version: +1 at each change; a null in an older tool's table counts as 0.
+        updated_at: when it was written, text in UTC; None if the store does not know.
     """
 
     key: str
@@ -39,18 +39,18 @@ class StateRow:
 
 @dataclass(frozen=True)
 class TableState:
-    """What a state value says: the cursor, and the batch it covers.
+    """The content of a state value: the cursor, and the batch it covers.
 
     Attributes:
-        batch: the newest batch whose rows the cursor stands for.
-        generation: the newest. New rows are appended in it, or in that of their key: see
+        batch: the newest batch whose rows the cursor covers.
+        generation: the newest generation. New rows are appended in it, or in their key's: see
             :func:`loader.rows.delta.placed`.
-        base: the generation of the newest complete read, where later ones overruled cursors;
-            None where `generation` is it.
-        cursor: None where no row with a cursor was seen yet, or the table has none.
-        cursor_field: the column the cursor is of.
+        base: the generation of the newest complete read, if later generations overruled cursors;
+            None if it is `generation`.
+        cursor: None if no row with a cursor was seen yet, or the table has none.
+        cursor_field: the cursor's column.
         mark: what the connector remembered with it (PostgreSQL: its transaction horizon).
-        backfill: how far a backfill has come that is not done yet: from, to, done_to.
+        backfill: the progress of an unfinished backfill: from, to, done_to.
     """
 
     batch: int = 0
@@ -62,7 +62,7 @@ class TableState:
     backfill: Mapping[str, str] | None = None
 
     def to_json(self) -> str:
-        """The value as stored: keys sorted, the cursor as text."""
+        """Returns the value as stored: keys sorted, the cursor as text."""
         value: dict[str, Any] = {
             "batch": self.batch,
             "cursor": self.cursor.text if self.cursor else None,
@@ -83,9 +83,9 @@ class TableState:
         """Reads a stored value.
 
         Raises:
-            NewerStateError: where a newer loader has written it.
-            StateError: where the value is not one of ours. It is refused, as starting from
-                nothing would send every row again, and guessing could skip some.
+            NewerStateError: if a newer loader has written it.
+            StateError: if the value is not one of ours. It is refused, because starting from
+                nothing would read every row again, and guessing could skip some.
         """
         try:
             value: Any = json.loads(text)
@@ -97,12 +97,12 @@ class TableState:
             cursor = None
             if text_of is not None:
                 if not isinstance(text_of, str):
-                    raise ValueError("its cursor is not a text")
+                    raise ValueError("its cursor is not a string")
                 cursor = stored(text_of, CursorType(value["cursor_type"]).value, key)
             if not isinstance(field, str | None) or not isinstance(mark, dict | None):
-                raise ValueError("its cursor_field or mark is of another kind")
+                raise ValueError("its cursor_field or mark has the wrong type")
             if not isinstance(backfill, dict | None):
-                raise ValueError("its backfill is of another kind")
+                raise ValueError("its backfill has the wrong type")
             return cls(
                 batch=_count(value["batch"], "batch", 0),
                 generation=_count(value.get("generation", 1), "generation", 1),
@@ -124,7 +124,7 @@ class TableState:
         """Refuses a value that a newer loader has written; any other passes.
 
         Raises:
-            NewerStateError: what is written next would stand above it, and mean less.
+            NewerStateError: if so; the next version would replace it and say less.
         """
         try:
             value: Any = json.loads(text)
@@ -135,14 +135,14 @@ class TableState:
             _refuse_newer(form, key)
 
     def moved(self, cursor: Cursor | None, field: str | None) -> TableState:
-        """The same state with another cursor; what was remembered with the old one is void."""
+        """Returns the same state with another cursor, without the mark that the old one had."""
         return replace(self, cursor=cursor, cursor_field=field, mark=None)
 
     def set_by_hand(self, cursor: Cursor) -> TableState:
-        """The same state with a cursor that a person chose.
+        """Returns the same state with a cursor that a person chose.
 
-        Unless it skips rows, what was in flight at the last sync is still to come. The mark says
-        whose word the cursor is, should the source be another one by now.
+        The mark stays unless the cursor skips rows: rows in flight at the last sync may still
+        come. It records that a person set the cursor, in case the source is another one by now.
         """
         moved = self.moved(cursor, self.cursor_field)
         if self.mark is None or self.cursor is None:
@@ -155,16 +155,16 @@ class TableState:
 
 
 def settled(rows: Sequence[StateRow], tell: Callable[[str], None]) -> StateRow | None:
-    """The row that counts among those of one key's newest version; None where there are none.
+    """Returns the row that counts among those of a key's newest version; None if there are none.
 
-    Rows that say the same are one. Of different ones it is the safe one: the lower batch (the
-    next run rolls it forward from the data), then the lower cursor, which reads more again.
+    Rows with equal values count as one. If values differ, the safe one counts: the lower batch
+    (the next run rolls it forward from the data), then the lower cursor, which reads more again.
 
     Args:
-        tell: is told where rows differ.
+        tell: gets a warning if rows differ.
 
     Raises:
-        StateError: where rows differ and one is not ours, or none is safer than the others.
+        StateError: if rows differ and one is not ours, or none is safer than the others.
     """
     different = {row.value: row for row in rows}
     if len(different) <= 1:
@@ -187,11 +187,11 @@ def settled(rows: Sequence[StateRow], tell: Callable[[str], None]) -> StateRow |
 def _reach(
     states: Sequence[TableState], key: str, version: int
 ) -> Callable[[tuple[TableState, StateRow]], Any]:
-    """A sort key of states of one batch, lowest first.
+    """Returns a sort key for states of one batch, lowest first.
 
     Raises:
-        StateError: where they cannot be told apart: cursors of different columns, strings (their
-            order is the database's), equal cursors with different marks or generations.
+        StateError: if they cannot be ordered: cursors of different columns, strings (their order
+            is the database's), equal cursors with different marks or generations.
     """
     cursors = [state.cursor for state in states if state.cursor]
     kinds = {(s.cursor_field, s.cursor.type) for s in states if s.cursor}
@@ -210,7 +210,7 @@ def _reach(
 
 
 def moment(text: str | None) -> dt.datetime:
-    """A row's time; now where it has none. Raises ValueError where it is no ISO time."""
+    """Returns a row's time; now if it has none. Raises ValueError if it is not an ISO time."""
     if text is None:
         return dt.datetime.now(dt.timezone.utc)
     found = dt.datetime.fromisoformat(text)
@@ -220,7 +220,7 @@ def moment(text: str | None) -> dt.datetime:
 
 
 def moment_text(moment: dt.datetime) -> str:
-    """A time as rows show it: ``2025-01-01 00:00:00.5``, in UTC, as Spark writes it."""
+    """Formats a time as rows show it: ``2025-01-01 00:00:00.5``, in UTC, as Spark writes it."""
     text = moment.astimezone(dt.timezone.utc).replace(tzinfo=None).isoformat(sep=" ")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
@@ -230,7 +230,7 @@ def _refuse_newer(form: int, key: str) -> None:
         raise NewerStateError(
             f"a newer loader has written the stored state (form {form}, this one knows {FORMAT})",
             where=f"state {key}",
-            remedy="Upgrade the loader here: to go on with this one would lose rows",
+            remedy="Upgrade the loader here: going on with this one would lose rows",
         )
 
 

@@ -1,1 +1,1 @@
-"""One run: spec and source brought together, the protocol, its recovery."""
+"""One run: its plans, the sync protocol, and recovery after a crash."""

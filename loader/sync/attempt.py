@@ -1,8 +1,8 @@
-"""One table of one run: locked, its source open. Sync, backfill and repair are done to it."""
+"""One table of one run, locked, with its source open: what sync, backfill and repair work on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -22,13 +22,15 @@ class Attempt:
     """One table, locked, with its source open.
 
     Attributes:
-        plan: what the spec and the source say of it.
-        held: its lock, taken before the snapshot was: rows of a snapshot older than another run's
-            last batch could bring back what that batch replaced.
-        snapshot: the look at its source.
+        plan: what the spec and the source say about it.
+        held: its lock, taken before the snapshot: a snapshot older than another run's last batch
+            could bring back rows that the batch replaced.
+        snapshot: the source's snapshot.
         stores: where it is written.
-        watch: is told how far it has come, and says when to stop.
-        run_id: the run's, in the ledger.
+        watch: gets its progress, and says when to stop.
+        run_id: the run's id in the ledger.
+        journal: writes state and ledger together with those of the run's other tables, then
+            unlocks the table; None writes them at once.
     """
 
     plan: Plan
@@ -37,6 +39,7 @@ class Attempt:
     stores: Stores
     watch: Watch
     run_id: str
+    journal: Callable[[Attempt, TableState | None, SyncRecord], None] | None = None
 
     @property
     def lake(self) -> Lake:
@@ -45,23 +48,38 @@ class Attempt:
 
     @contextmanager
     def unlocking(self) -> Iterator[None]:
-        """Gives the table free, however it ends."""
+        """Releases the lock on exit, also after an error."""
         try:
             yield
         finally:
             self.held.release()
         self.reached("unlocked")
 
+    def settle(self, state: TableState | None, record: SyncRecord) -> None:
+        """Writes what is true now, state first: at once, or with the run's other tables.
+
+        Args:
+            state: None if it has not changed.
+        """
+        if self.journal is not None:
+            self.journal(self, state, record)
+            return
+        if state is not None:
+            self.stores.store(self.plan.name, state)
+        self.reached("state-recorded")
+        self.stores.record(record)
+        self.reached("ledger-recorded")
+
     def reached(self, step: str) -> None:
-        """It has come to a step of the protocol (:data:`loader.sync.drill.STEPS`)."""
+        """Reports a step of the protocol as reached (:data:`loader.sync.drill.STEPS`)."""
         self.watch.reached(step, self.plan.name)
 
     def phase(self, phase: str, rows: int | None = None) -> None:
-        """It entered a phase, which people see."""
+        """Reports a phase, which people see."""
         self.watch.phase(self.plan.name, phase, rows)
 
     def warn(self, text: str) -> None:
-        """Something a user should know of it."""
+        """Warns the user about this table."""
         self.watch.warn(self.plan.name, text)
 
     def record(
@@ -71,12 +89,12 @@ class Attempt:
         window: Window | None = None,
         bounds: Bounds | None = None,
     ) -> SyncRecord:
-        """The ledger's row of a batch, as far as it is known before the batch is read.
+        """Returns a batch's ledger row, as far as it is known before the batch is read.
 
         Args:
-            after: the state that becomes true with the batch.
-            mode: of the read.
-            window, bounds: what is read; None where rows are named one by one.
+            after: the state once the batch is published.
+            mode: how the batch is read, as the ledger names it.
+            window, bounds: what is read; None if rows are named one by one.
         """
         low = high = floor = None
         if window is not None and bounds is not None:

@@ -1,8 +1,8 @@
-"""Reading a range of a cursor again, without moving the cursor.
+"""Backfills: read a range of a cursor again, without moving the cursor.
 
-A long range is read in chunks, each a batch of its own. How far it has come stands in the state
-that each chunk's commit carries, so a backfill that was broken off goes on where it stopped. What
-raw holds already is dropped as a redelivery, as in any sync.
+A long range is read in chunks, each its own batch. The state in each chunk's commit records the
+progress, so an interrupted backfill resumes where it stopped. As in any sync, rows that raw
+already has are redelivered, and dropped.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from loader.sync.recovery import Known, recover
 
 BACKFILL = "backfill"
 ROWS_A_CHUNK = 1_000_000
-"""Above it a range is cut by itself, where its cursor can be cut."""
+"""A range with more rows is cut into chunks by default, if its cursor's type allows it."""
 _MOST_CHUNKS = 10_000
 
 
 @dataclass(frozen=True)
 class Backfill:
-    """What a person asked for, as written: cursors differ in type from table to table.
+    """A backfill as the user wrote it; each table parses it by its own cursor's type.
 
     Attributes:
         low: where to begin, inclusive.
         high: where to end, inclusive; None ends at the stored cursor.
-        chunk: how much of the cursor one batch covers, as a lookback is written; None cuts by
-            the number of rows.
+        chunk: the span of the cursor that one batch covers, written like a lookback; None cuts
+            by the number of rows.
     """
 
     low: str
@@ -51,8 +51,8 @@ class Backfill:
         """Backfills one table, whose lock is held; returns the sum of its chunks.
 
         Raises:
-            TableError: where the table has no cursor, or was never synced; where the range is no
-                range of its cursor.
+            TableError: if the table has no cursor, or was never synced; if the range does not
+                fit its cursor.
         """
         plan = attempt.plan
         with attempt.unlocking():
@@ -64,7 +64,7 @@ class Backfill:
             begun = {name: progress.get(name) for name in whole} == whole
             if begun:
                 low = _after(Cursor.parse(str(progress["done_to"]), low.type))
-                attempt.warn(f"a backfill was broken off: it goes on at {low.text}")
+                attempt.warn(f"an earlier backfill was interrupted: resuming at {low.text}")
             total = None
             pieces = list(self._pieces(plan, attempt.snapshot, low, high))
             for number, (bottom, top) in enumerate(pieces, start=1):
@@ -75,7 +75,7 @@ class Backfill:
                     batch=known.next_batch,
                     backfill=None if last else {**whole, "done_to": top.text},
                 )
-                # Chunks follow each other by microseconds; some sources have finer times.
+                # Chunks end and begin at whole microseconds; some sources have finer times.
                 window = Window(
                     plan.cursor,
                     bottom,
@@ -97,9 +97,9 @@ class Backfill:
             )
         if state.cursor is None or not state.batch:
             raise TableError(
-                "nothing was synced yet: there is nothing to go back to",
+                "nothing was synced yet: there is nothing to read again",
                 where=f"table {plan.name}, --from",
-                remedy="Run `loader run` first; initial_cursor says where that begins",
+                remedy="Run `loader run` first; initial_cursor sets where it begins",
             )
         low = parsed(self.low, plan.cursor.type, f"table {plan.name}, --from")
         high = state.cursor
@@ -109,7 +109,7 @@ class Backfill:
             raise TableError(
                 f"the range ends ({high.text}) before it begins ({low.text})",
                 where=f"table {plan.name}, --from",
-                remedy="Give a --to that is not below --from"
+                remedy="Give a --to at or above --from"
                 + ("" if self.high else "; without one it is the stored cursor"),
             )
         return low, high
@@ -132,7 +132,7 @@ class Backfill:
             raise TableError(
                 f"{self.chunk} cuts the range into more than {_MOST_CHUNKS} batches",
                 where=where,
-                remedy="Give a larger one",
+                remedy="Give a larger --chunk",
             )
         bottom = low.order
         while bottom <= high.order:
@@ -144,7 +144,7 @@ class Backfill:
 def _chunk(
     attempt: Attempt, known: Known, after: TableState, window: Window
 ) -> tuple[SyncRecord, Known]:
-    """One chunk, by the steps of a sync; and what is known after it."""
+    """Reads one chunk by the steps of a sync; returns its ledger row, and what is known after."""
     bounds = attempt.snapshot.bounds(attempt.plan.table, window)
     attempt.reached("windowed")
     record = replace(attempt.record(after, BACKFILL, window, bounds), rows_null_cursor=bounds.nulls)
@@ -157,7 +157,7 @@ def _chunk(
 
 
 def _sum(left: SyncRecord, right: SyncRecord) -> SyncRecord:
-    """Several chunks as one line for people; the ledger has a row for each."""
+    """Adds chunks up to one record for people; the ledger has a row for each."""
 
     def added(name: str) -> int:
         return (getattr(left, name) or 0) + (getattr(right, name) or 0)
@@ -179,11 +179,11 @@ _UNITS: dict[CursorType, Any] = {
     CursorType.TIMESTAMP: dt.timedelta(microseconds=1),
     CursorType.TIMESTAMPTZ: dt.timedelta(microseconds=1),
 }
-"""The distance between neighbouring values; where there is none, chunks share their bounds."""
+"""The distance between neighbouring values; chunks of other types share their bounds."""
 
 
 def _step(text: str, type_: CursorType, where: str) -> Any:
-    """How far one chunk reaches, as a difference of cursors of a type."""
+    """Returns a chunk's span, as a difference between two cursors of this type."""
     try:
         chunk = Lookback.parse(text)
     except ValueError as problem:
@@ -196,21 +196,21 @@ def _step(text: str, type_: CursorType, where: str) -> Any:
     if type_.is_number and chunk.steps:
         return Decimal(chunk.steps) if type_ is CursorType.DECIMAL else chunk.steps
     raise TableError(
-        f"{text!r} does not cut a cursor of type {type_.value}",
+        f"{text!r} does not fit a cursor of type {type_.value}",
         where=where,
         remedy="Write '1 day' for dates and timestamps, 10000 for numbers; strings cannot be cut",
     )
 
 
 def _share(span: Any, pieces: int) -> Any:
-    """The span of one of so many pieces, rounded up to a whole unit of the cursor."""
+    """Divides a span into pieces; rounds up to a whole unit of the cursor."""
     if isinstance(span, dt.timedelta):
         return max(span / pieces, dt.timedelta(microseconds=1))
     return -(-span // pieces) if isinstance(span, int) else span / pieces
 
 
 def _after(cursor: Cursor) -> Cursor:
-    """The next value; the same one where there is no next."""
+    """Returns the next value, or the same one if the type has no next value."""
     unit = _UNITS.get(cursor.type)
     return cursor if unit is None else _cursor(cursor.order + unit, cursor.type)
 

@@ -1,6 +1,6 @@
 """The rows of one batch: read, stamped, compared with what raw holds, counted.
 
-Not yet written: :mod:`loader.sync.protocol` appends them.
+Nothing is written here: :mod:`loader.sync.protocol` appends them.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from loader.sync.sharing import own_rows
 
 @dataclass(frozen=True)
 class Intent:
-    """What a batch makes true, and its commit carries.
+    """What a batch's commit carries: true once it is published.
 
     Attributes:
-        record: the ledger's row.
+        record: the ledger row.
         after: the state.
     """
 
@@ -46,7 +46,7 @@ class Intent:
     after: TableState
 
     def overruling(self) -> Intent:
-        """The same in a generation of its own: the next one."""
+        """Returns the same in a new generation."""
         generation = self.after.generation + 1
         base = self.after.base or self.after.generation
         return Intent(
@@ -61,10 +61,10 @@ class Batch:
 
     Attributes:
         rows: stamped, in the source's columns and ours.
-        intent: what they make true.
-        empty: there are none: all were delivered before.
-        counted: how many rows the source says there are, where they are not counted yet and it
-            must know.
+        intent: the ledger row and state to commit with them.
+        empty: there are no rows to append: all were redelivered.
+        counted: how many rows the source counted, if the number read must match and has not been
+            checked yet.
     """
 
     rows: DataFrame
@@ -73,34 +73,35 @@ class Batch:
     counted: int | None = None
 
     def overruling(self) -> Batch:
-        """The same batch, in a generation of its own: the next one."""
+        """Returns the same batch in a new generation."""
         intent = self.intent.overruling()
         generation = f.lit(intent.after.generation).cast("bigint")
         return replace(self, rows=self.rows.withColumn(GENERATION, generation), intent=intent)
 
 
 def whole(plan: Plan, counted: int | None, read: int) -> None:
-    """Refuses a batch that lacks rows, or has rows too many.
+    """Refuses a batch with too few or too many rows.
 
     Args:
-        counted: how many the source has counted; None where that may differ.
+        counted: how many rows the source counted; None if the numbers may differ.
 
     Raises:
-        TableError: the table was changed in a way that its snapshot does not survive.
+        TableError: if they differ: the table was changed in a way that snapshots do not survive.
     """
     if counted is None or read == counted:
         return
     raise TableError(
         f"{read} rows were read where {counted} were counted in the same snapshot: the table "
-        "was changed meanwhile in a way that snapshots do not survive (TRUNCATE, ALTER, ATTACH)",
+        "was changed during the run in a way that snapshots do not survive (TRUNCATE, ALTER, "
+        "ATTACH)",
         where=f"table {plan.name}",
-        remedy="Nothing of it was published, and the cursor has not moved; run again",
+        remedy="Nothing was published, and the cursor has not moved; run again",
     )
 
 
 @contextmanager
 def extracted(attempt: Attempt, window: Window, bounds: Bounds, intent: Intent) -> Iterator[Batch]:
-    """The window's rows, stamped; where raw may hold some already, without redeliveries."""
+    """Yields the window's rows, stamped; if raw may hold some already, without the redelivered."""
     plan, snapshot, lake = attempt.plan, attempt.snapshot, attempt.lake
     attempt.phase("reading", bounds.rows)
     record, after = intent.record, intent.after
@@ -120,7 +121,7 @@ def extracted(attempt: Attempt, window: Window, bounds: Bounds, intent: Intent) 
         yield Batch(rows, intent, counted=counted)
         return
     judged = marked(rows, raw, plan.key, window, bounds, generations, plan.authoritative)
-    # Read once, judged once: the counts that the commit carries are those of its rows.
+    # Read and compared once, so that the counts in the commit match its rows.
     judged = judged.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         again = f.lit(False) if keeps else f.col(REDELIVERED)

@@ -1,4 +1,4 @@
-"""What `loader check` and `loader discover` say of tables."""
+"""What `loader check` and `loader discover` report about tables."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from loader.sync.plan import INCREMENTAL, Plan
 from loader.sync.selection import Planned
 from loader.sync.sharing import admitted, own_rows
 
-# So many rows at the highest cursor are read again at every sync before it is worth a word.
+# Every sync reads the rows at the highest cursor again; more than this many are worth a note.
 _CROWD = 1000
 
 
 def checked(pipeline: Pipeline, part: Planned) -> Iterator[tuple[Plan, list[str]] | LoaderError]:
-    """Each table of a source that can be synced, with what a user should know of it.
+    """Yields each table of a source that can be synced, with notes for the user.
 
-    Reads from the source, the lake and where the cursors are kept; writes nothing.
+    Reads from the source, the lake and the state store; writes nothing.
     """
     if not part.plans:
         return
     where = f"source {part.spec.name}"
     try:
-        # one table's cursor tells whether its store can be read at all
+        # reading one table's state shows whether the store can be read at all
         pipeline.stores(part.spec).state.latest(part.plans[0].name)
     except Exception as error:
         yield pipeline.cleared(error, where)
@@ -56,17 +56,17 @@ def _admitted(plan: Plan, lake: Lake) -> None:
 
 
 def drifted(plan: Plan, lake: Lake) -> list[str]:
-    """What the next batch will change in raw.
+    """Notes what the next batch will change in raw.
 
     Raises:
-        TableError: where raw cannot follow the source, or may not.
+        TableError: if raw cannot follow the source, or may not.
     """
     found = lake.drift(plan.lake_table, plan.table.schema, plan.terms)
     return [f"with the next batch: {'; '.join(found.notes)}"] if found.notes else []
 
 
 def findings(plan: Plan) -> list[str]:
-    """What a table's description says already, likeliest trouble first."""
+    """Notes what a table's description alone shows, likeliest trouble first."""
     notes = []
     if not plan.key:
         notes.append("no primary key: syncs and appends, but a snapshot needs a key")
@@ -82,8 +82,8 @@ def findings(plan: Plan) -> list[str]:
         notes.append("a day is coarse: each sync reads the whole last day again")
     if cursor.collated:
         notes.append(
-            "a string cursor is ordered by the database's collation: each sync compares its rows "
-            "with all of raw"
+            "the database's collation orders this string cursor: each sync compares its rows with "
+            "all of raw"
         )
     if cursor.name in plan.key:
         notes.append("the cursor is part of the key: updates of a row are not seen")
@@ -91,7 +91,7 @@ def findings(plan: Plan) -> list[str]:
 
 
 def measured(plan: Plan, snapshot: Snapshot) -> list[str]:
-    """What the source's rows say of the cursor: nulls, the future, many at one value."""
+    """Notes what the source's rows show: null or future cursors, many rows at the highest."""
     if plan.cursor is None or plan.mode != INCREMENTAL:
         return []
     name = plan.cursor.name
@@ -114,7 +114,7 @@ def measured(plan: Plan, snapshot: Snapshot) -> list[str]:
 
 
 def unbumped(plan: Plan, lake: Lake) -> list[str]:
-    """What raw has seen of updates that left the cursor as it was."""
+    """Notes updates in raw that did not change the cursor."""
     cursor = plan.cursor
     if cursor is None or not plan.key or not lake.exists(plan.lake_table):
         return []
@@ -135,7 +135,7 @@ def unbumped(plan: Plan, lake: Lake) -> list[str]:
 def discovered(
     pipeline: Pipeline, names: Sequence[str]
 ) -> tuple[list[tuple[str, SourceTable, list[str]]], list[LoaderError]]:
-    """Per source its tables with cursor candidates, and what could not be looked at."""
+    """Lists each source's tables with their cursor candidates, and the errors of the others."""
     found: list[tuple[str, SourceTable, list[str]]] = []
     errors: list[LoaderError] = []
     for source, bound in pipeline.sources:

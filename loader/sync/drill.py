@@ -1,11 +1,11 @@
 """Crash drills: kill the loader at a named step, as a power cut would, and see what is left.
 
 ``LOADER_CRASH_AT=published loader run`` dies after the first batch is published, before its
-state is written; ``LOADER_CRASH_AT=published:shop.orders`` waits for that table, and
-``ledger-recorded:shop.orders#5`` for the fifth time it gets there (a backfill's fifth chunk).
-Several places, separated by commas, stop each table at its own step, and the loader dies when all
-of them stand there: one crash, many positions. The next run must complete as if nothing had
-happened. The tests do this at every step.
+state is written. ``LOADER_CRASH_AT=published:shop.orders`` waits for that table, and
+``ledger-recorded:shop.orders#5`` for the fifth time the table gets there (a backfill's fifth
+chunk). Several places, separated by commas, stop each table at its own step; the loader dies when
+all tables have reached theirs: one crash, many positions. The next run must complete as if
+nothing had happened. The tests do this at every step.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 VARIABLE = "LOADER_CRASH_AT"
 WAIT_SECONDS = 300
-"""How long a table stands at its place for the others."""
+"""How long a table waits at its place for the others."""
 
 STEPS = {
-    "locked": "the table is ours, nothing was looked at",
-    "recovered-state": "after a crash: the state follows the data again, the ledger not yet",
+    "locked": "the table is ours, nothing was read yet",
+    "recovered-state": "after a crash: the state agrees with the data again, the ledger not yet",
     "recovered": "state and ledger agree with the data",
     "windowed": "the window is fixed",
     "extracted": "the rows are read and compared",
     "prepared": "the raw table is there, with all columns",
-    "staged": "the batch is written, and nobody sees it",
-    "published": "the batch is visible, neither state nor ledger know",
-    "state-recorded": "the state is written, the ledger does not know",
-    "ledger-recorded": "all is written, the table is still locked",
+    "staged": "the batch is written, no reader sees it",
+    "published": "the batch is visible, state and ledger do not have it yet",
+    "state-recorded": "the state is written, the ledger row is not",
+    "ledger-recorded": "everything is written, the table is still locked",
     "unlocked": "the table is done",
 }
 """The steps of the sync protocol, in order, with what is true when each is reached."""
@@ -45,12 +45,12 @@ STEPS = {
 
 @dataclass
 class Place:
-    """Where one table is to be when the crash comes.
+    """Where one table must be when the crash comes.
 
     Attributes:
         step: one of :data:`STEPS`.
         table: ``source.table``; None is the first table that gets there.
-        times: how often it has yet to come there.
+        times: how many more times it must get there.
     """
 
     step: str
@@ -59,7 +59,7 @@ class Place:
 
 
 class Drill:
-    """Kills this process, and the Spark in it, when every place is taken.
+    """Kills this process and its Spark when every place is taken.
 
     Args:
         places: where tables must be; with several, each table waits at its own.
@@ -71,11 +71,16 @@ class Drill:
         self.pids = pids
         self._arrival = threading.Lock()
 
+    @property
+    def apart(self) -> bool:
+        """Whether each table is to come to a step of its own, whatever the others do."""
+        return len(self.places) > 1
+
     def reached(self, step: str, table: str) -> None:
-        """A table has come to a step.
+        """Notes that a table has reached a step; kills the loader if that was the last place.
 
         Raises:
-            TableError: where the other tables do not come to their places.
+            TableError: if the other tables do not reach their places in time.
         """
         for place in self.places:
             if place.step == step and place.table in (None, table):
@@ -101,10 +106,10 @@ class Drill:
 
 
 def drill(environment: Mapping[str, str], spark: SparkSession) -> Drill | None:
-    """The drill that the environment asks for.
+    """Returns the drill that the environment asks for.
 
     Raises:
-        SpecError: where it names a step that there is not.
+        SpecError: if it names an unknown step.
     """
     wanted = environment.get(VARIABLE)
     if not wanted:

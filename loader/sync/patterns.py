@@ -1,4 +1,4 @@
-"""Which of a source's tables a spec means: its patterns, and the options that it gives by name."""
+"""Matches a spec's table patterns, and the tables that it gives options for, with a source."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from loader.spec.plugins import SourceSpec
 def chosen(
     spec: SourceSpec, refs: Sequence[TableRef]
 ) -> tuple[list[TableRef], dict[str, TableError]]:
-    """The tables that a source's patterns choose, and by pattern an error where it finds none.
+    """Returns the tables that a source's patterns match, and an error for each that matches none.
 
-    An exact name matches without case where only one table fits; wildcards pass over views.
+    An exact name ignores case if only one table fits; wildcards skip views.
     """
     found: dict[str, TableRef] = {}
     errors: dict[str, TableError] = {}
@@ -41,7 +41,7 @@ def chosen(
 
 
 def is_wildcard(pattern: str) -> bool:
-    """Whether a pattern stands for more than the one table that it names."""
+    """Whether a pattern may match more than one table."""
     return any(mark in pattern for mark in "*?[")
 
 
@@ -61,9 +61,9 @@ def _matching(pattern: str, refs: Sequence[TableRef]) -> list[TableRef]:
 def options_for_nothing(
     spec: SourceSpec, options: Mapping[str, TableOptions], refs: Sequence[TableRef]
 ) -> dict[str, TableError]:
-    """Errors for `table_options` of tables that the source does not have, by their names."""
+    """Returns errors for `table_options` of tables that the source does not have, by name."""
     names = {ref.name.lower(): ref.name for ref in refs}
-    asked = {name.lower() for name in spec.tables}  # a missing one of these is an error already
+    asked = {name.lower() for name in spec.tables}  # if one is missing, `chosen` reports it
     return {
         name: TableError(
             f"there are options for a table {name!r}, which the source does not have",

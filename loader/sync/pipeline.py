@@ -1,4 +1,4 @@
-"""One run: all sources of a spec, their tables side by side, none stopping another."""
+"""One run: syncs the tables of all sources in parallel; one that fails stops no other."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import datetime as dt
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -18,6 +18,7 @@ from loader.runtime.spark import warm_up
 from loader.sources import Bounds, Snapshot, Window
 from loader.spec.plugins import SourceSpec
 from loader.sync.attempt import Attempt
+from loader.sync.journal import Journal
 from loader.sync.plan import INCREMENTAL, Plan
 from loader.sync.protocol import lock_all, preview_table, sync_table
 from loader.sync.selection import Planned, Selection
@@ -26,13 +27,16 @@ from loader.sync.watch import Watch
 
 Work = Callable[[Attempt], SyncRecord | None]
 
+RECORD_SECONDS = 5.0
+"""A table that is done waits so long, still locked, for others whose state is written with its."""
+
 
 _log = logging.getLogger("loader")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one table's attempt ended; `error` is None where it did what it should."""
+    """How one table's attempt ended; `error` is None on success."""
 
     table: str
     record: SyncRecord | None = None
@@ -41,7 +45,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Preview:
-    """What a dry run found: the window that a sync would read, and its rows."""
+    """A dry run's result: the window that a sync would read, and its bounds."""
 
     plan: Plan
     window: Window
@@ -49,7 +53,7 @@ class Preview:
 
 
 class Pipeline(Selection):
-    """A run of a spec: every table locked, synced and told of, side by side."""
+    """A run of a spec: locks, syncs and reports every table, in parallel."""
 
     def run(
         self,
@@ -62,10 +66,10 @@ class Pipeline(Selection):
         """Syncs the selected tables; yields each table's outcome as it ends.
 
         Args:
-            work: what is done to each table, once it is locked and its source is open.
+            work: what to do with each table, once it is locked and its source is open.
 
         Raises:
-            SpecError: where a selection matches nothing.
+            SpecError: if a selection matches nothing.
         """
         run_id = uuid.uuid4().hex[:12]
         watch.redact = self.spec.redactor.redact
@@ -74,6 +78,9 @@ class Pipeline(Selection):
         leases: list[Lease] = []
         sharing = Counter(self._raw(part.spec, p) for part in parts for p in part.plans)
         turns: dict[str, Turns] = {}
+        journal = Journal()
+        # A backfill's chunks, and tables that a drill keeps apart, are recorded one by one.
+        together = work is sync_table and not watch.apart
         with (
             ExitStack() as opened,
             Heartbeat(leases),
@@ -121,16 +128,52 @@ class Pipeline(Selection):
                         watch.warn(planned.name, "no primary key: a snapshot needs one")
                     jobs.append(
                         pool.submit(
-                            self._attempt, work, part.spec, planned, held, snapshot, watch, run_id
+                            self._attempt,
+                            work,
+                            part.spec,
+                            planned,
+                            held,
+                            snapshot,
+                            watch,
+                            run_id,
+                            journal if together else None,
                         )
                     )
-            for job in as_completed(jobs):
-                yield job.result()
+            yield from self._ended(jobs, journal, run_id)
+
+    def _ended(
+        self, jobs: Iterable[Future[Outcome | None]], journal: Journal, run_id: str
+    ) -> Iterator[Outcome]:
+        """The outcome of each table, once its state and its ledger row are written."""
+        pending = set(jobs)
+        try:
+            while pending:
+                done, pending = wait(pending, timeout=RECORD_SECONDS)
+                for job in done:
+                    outcome = job.result()
+                    if outcome is not None:
+                        yield outcome
+                yield from self._written(journal, run_id)
+        finally:
+            for _ in self._written(journal, run_id):
+                pass  # nobody asks any more; what is safe is recorded all the same
+
+    def _written(self, journal: Journal, run_id: str) -> Iterator[Outcome]:
+        for entry in journal.write():
+            planned, record = entry.attempt.plan, entry.record
+            if entry.error is None:
+                rows = record.rows_appended or 0
+                _log.info("%s: %s, %s rows appended", planned.name, record.status, rows)
+                yield Outcome(planned.name, record)
+                continue
+            source = self.spec.source(planned.source)
+            began = record.started_at
+            yield self._failed(source, planned.lake_table, entry.error, run_id, planned, began)
 
     def _locked(
         self, part: Planned, turns: Mapping[str, Turns], watch: Watch, run_id: str
     ) -> list[tuple[Plan, Lease | Exception]]:
-        """Takes a source's tables, all at once; those that this run holds already, by turns."""
+        """Locks a source's tables, all at once; a table that this run already holds, by turns."""
         own = {id(p): turns.get(self._raw(part.spec, p)) for p in part.plans}
         free = [planned for planned in part.plans if own[id(planned)] is None]
         taken = lock_all(free, self.stores(part.spec).lake, watch, run_id)
@@ -142,7 +185,7 @@ class Pipeline(Selection):
         return found
 
     def _unready(self, source: SourceSpec) -> LoaderError | None:
-        """Why nothing of a source can be written; its tables fail, other sources go on."""
+        """Prepares a source's stores; returns the error that fails its tables, and no others."""
         try:
             self.prepare(source)
         except Exception as problem:
@@ -158,21 +201,28 @@ class Pipeline(Selection):
         snapshot: Snapshot,
         watch: Watch,
         run_id: str,
-    ) -> Outcome:
+        journal: Journal | None,
+    ) -> Outcome | None:
+        """Does the work to one table; its outcome is None if the journal has it."""
         started = now()
+        add = journal.add if journal is not None else None
         try:
             if isinstance(held, Turn):
                 held.acquire()
             stores = replace(self.stores(source, own_session=True), confirm=held.confirm)
-            record = work(Attempt(planned, held, snapshot, stores, watch, run_id))
-            if record is not None:
-                rows = record.rows_appended or 0
-                _log.info("%s: %s, %s rows appended", planned.name, record.status, rows)
-            return Outcome(planned.name, record)
+            record = work(Attempt(planned, held, snapshot, stores, watch, run_id, add))
         except Exception as error:
-            return self._failed(source, planned.lake_table, error, run_id, planned, started)
-        finally:
             held.release()
+            return self._failed(source, planned.lake_table, error, run_id, planned, started)
+        if journal is not None:
+            if isinstance(held, Turn):
+                held.pass_on()
+            return None
+        held.release()
+        if record is not None:
+            rows = record.rows_appended or 0
+            _log.info("%s: %s, %s rows appended", planned.name, record.status, rows)
+        return Outcome(planned.name, record)
 
     def _failed(
         self,
@@ -198,13 +248,12 @@ class Pipeline(Selection):
         try:
             self.stores(source).ledger.append(record)
         except Exception as second:
-            # The lake itself may be what failed: then the first error says it, and the ledger
-            # cannot.
+            # The lake itself may have failed. Then the ledger cannot say so; the first error does.
             found.__context__ = second
         return Outcome(name, record, found)
 
     def preview(self, select: Sequence[str], full_refresh: bool) -> Iterator[Preview | Outcome]:
-        """What :meth:`run` would read, without writing anything."""
+        """Yields what :meth:`run` would read; writes nothing."""
         for part in self.planned(select, full_refresh):
             yield from (Outcome(error.where, error=error) for error in part.problems)
             if not part.plans:

@@ -1,4 +1,4 @@
-"""What a run intends for one table: spec and source brought together, before anything is read."""
+"""A plan for one table: the spec's options checked against the source, before anything is read."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from loader.spec.options import TableOptions
 INCREMENTAL = "incremental"
 FULL_REFRESH = "full_refresh"
 RESERVED = "_cq_"
-"""How the names of the loader's own tables and columns begin."""
-# What CloudQuery adds to the tables that it writes may be read from them.
+"""Prefix of the loader's own tables and columns."""
+# Columns that CloudQuery adds to its tables; a source may have them.
 FOREIGN_COLUMNS = frozenset({"_cq_id", "_cq_parent_id"})
 
 
@@ -28,15 +28,15 @@ class Plan:
     """One table of one source, ready to be synced.
 
     Attributes:
-        key: the primary key; empty where there is none.
-        cursor: the cursor column; None for a full refresh without one.
+        key: the primary key; empty if there is none.
+        cursor: the cursor column; None for a full refresh without a cursor.
         mode: ``incremental`` or ``full_refresh``.
-        initial: where the first sync begins; None begins with everything.
-        deleted: the column that marks deleted rows; None where none does.
-        accepts_key_change: types of key and cursor may change as far as raw's columns follow.
-        formerly: names that the source had before.
-        sharers: the spec's sources that load the same raw table, in its order; this one is among
-            them.
+        initial: where the first sync begins; None reads everything.
+        deleted: the column that marks deleted rows; None if there is none.
+        accepts_key_change: key and cursor columns may change their type if raw can follow.
+        formerly: earlier names of the source.
+        sharers: the spec's sources that load the same raw table, in the spec's order, including
+            this one.
     """
 
     source: str
@@ -58,7 +58,7 @@ class Plan:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the source is called in raw's rows and commits and in the ledger."""
+        """The source's names in raw's rows and commits and in the ledger: now and before."""
         return (self.source, *self.formerly)
 
     @property
@@ -68,22 +68,22 @@ class Plan:
 
     @property
     def authoritative(self) -> bool:
-        """Whether the source has each key once, as it is now: it declares the key itself.
+        """Whether the source has each key once, in its current version: it declares the key itself.
 
-        Of files, or by a key that somebody configured, several versions may come at once; which
-        of them is the newest, only the cursor tells.
+        Files, and tables whose key only the spec declares, may deliver several versions of a key
+        at once; only the cursor tells which is the newest.
         """
         declared = self.table.primary_key
         return bool(declared) and set(declared) <= set(self.key)
 
     @property
     def name(self) -> str:
-        """``<source>.<table>``: in messages, and the key of its state."""
+        """``<source>.<table>``, as messages show it; also the key of its state."""
         return f"{self.source}.{self.lake_table}"
 
     @property
     def terms(self) -> Terms:
-        """Which changes of its columns are followed."""
+        """Which changes of its columns raw follows."""
         return Terms(
             where=f"table {self.name}",
             select=self.name,
@@ -99,12 +99,12 @@ class Plan:
 def plan(
     source: str, table: SourceTable, options: TableOptions, full_refresh: bool = False
 ) -> Plan:
-    """Checks a table's options against its columns.
+    """Plans one table: checks its options against its columns.
 
     Raises:
-        TableError: where the cursor or key column is missing, or of a type that has no order;
-            where a column's name is taken; where deleted_field names no column that can mark
-            deleted rows.
+        TableError: if the cursor or key column is missing, or its type has no order; if a
+            column has a reserved name; if deleted_field names a column that cannot mark deleted
+            rows.
     """
     where = f"table {source}.{table.ref.name}"
     _free_names(table, where)
@@ -150,11 +150,11 @@ def plan(
     ambiguous = bool(planned.key) and not planned.authoritative
     if ambiguous and cursor is not None and cursor.collated and cursor.name not in planned.key:
         raise TableError(
-            f"{cursor.name} is a text that the source orders by a collation, and its key is "
-            "declared by the spec only: which of a key's versions is the newest cannot be told",
+            f"the source orders the text column {cursor.name} by a collation, and only the spec "
+            "declares the key: the loader cannot tell which of a key's versions is the newest",
             where=f"{where}, cursor_field",
-            remedy="Choose a time or a number; or declare the primary key in the source, or the "
-            'column with a collation that orders by bytes (PostgreSQL: "C")',
+            remedy="Choose a time or a number; or declare the primary key in the source; or give "
+            'the column a collation that orders by bytes (PostgreSQL: "C")',
         )
     return planned
 
@@ -180,7 +180,7 @@ def _free_names(table: SourceTable, where: str) -> None:
     wrong = refused(table.ref.lake_name)
     if wrong is not None:
         raise TableError(
-            f"the raw table cannot be called so: {wrong}",
+            f"the raw table cannot have this name: {wrong}",
             where=where,
             remedy="Read it through a view of another name in the source",
         )
@@ -205,7 +205,7 @@ def _free_names(table: SourceTable, where: str) -> None:
 
 
 def _fits(options: TableOptions, type_: CursorType, where: str) -> None:
-    """Refuses a lookback that no cursor of the type can be moved back by."""
+    """Refuses a lookback that does not fit the cursor's type."""
     lookback = options.lookback
     if lookback is None:
         return
@@ -240,10 +240,10 @@ def _column(table: SourceTable, name: str, where: str, option: str, more: str = 
 
 
 def parsed(text: str, type_: CursorType, where: str) -> Cursor:
-    """A cursor that a person wrote.
+    """Parses a cursor that a person wrote.
 
     Raises:
-        TableError: where the text is no value of the cursor's type.
+        TableError: if the text is not a value of the cursor's type.
     """
     try:
         return Cursor.parse(text, type_)

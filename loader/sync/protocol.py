@@ -1,7 +1,7 @@
 """The sync protocol: lock, recover, window, extract, append, record, unlock.
 
-The data commit is the truth. It carries the batch number, the state and the ledger row that
-became true with it; state and ledger are indexes, rolled forward from it after a crash.
+The data commit is the truth. It carries its batch number, state and ledger row. The stored state
+and the ledger are indexes: after a crash they are rolled forward from the commit.
 """
 
 from __future__ import annotations
@@ -37,17 +37,19 @@ def sync_table(attempt: Attempt) -> SyncRecord:
     Returns the ledger row that it wrote.
 
     Raises:
-        TableError, StateError: this table cannot be synced; nothing of it was published.
+        TableError, StateError: this table cannot be synced, and nothing was published.
     """
+    if attempt.journal is not None:  # it unlocks the table once all is written
+        return synced(attempt)
     with attempt.unlocking():  # 1 lock
         return synced(attempt)
 
 
 def synced(attempt: Attempt) -> SyncRecord:
-    """The sync of a table whose lock is held, and is held afterwards; see :func:`sync_table`."""
+    """Syncs a table whose lock is held, and keeps the lock; see :func:`sync_table`."""
     attempt.reached("locked")
     known = recover(attempt)  # 2 recover
-    # What raw cannot follow is refused before anything is read.
+    # Refuses a schema change that raw cannot follow, before anything is read.
     attempt.lake.drift(attempt.plan.lake_table, attempt.plan.table.schema, attempt.plan.terms)
     window, bounds = look(attempt.plan, attempt.snapshot, known, attempt.lake, attempt.watch)
     attempt.reached("windowed")  # 3 window
@@ -61,9 +63,9 @@ def synced(attempt: Attempt) -> SyncRecord:
 def lock_all(
     plans: Sequence[Plan], lake: Lake, watch: Watch, run_id: str
 ) -> list[Lease | Exception]:
-    """Takes tables for this run, against all others: the lock of each, or why it is not ours.
+    """Locks tables for this run; returns each table's lock, or the error that kept it.
 
-    All of them in one commit, before their source's snapshot is taken.
+    Takes all locks in one commit, before the source's snapshot is taken.
     """
     ended: dict[int, Lease | Exception] = {}
     leases: dict[int, Lease] = {}
@@ -82,7 +84,7 @@ def lock_all(
 
 
 def preview_table(plan: Plan, snapshot: Snapshot, stores: Stores) -> tuple[Window, Bounds]:
-    """The window that a sync would read now, and how many rows; writes nothing."""
+    """Returns the window that a sync would read now, and its bounds; writes nothing."""
     _, _, state = assess(plan, stores, Watch())
     stores.lake.drift(plan.lake_table, plan.table.schema, plan.terms)
     return look(plan, snapshot, Known(state or TableState(), 1), stores.lake, Watch())
@@ -93,12 +95,12 @@ def look(
 ) -> tuple[Window, Bounds]:
     """Fixes the window before anything is read: inclusive below, a fixed end above.
 
-    A read of everything has no end above where the source goes on changing meanwhile: a row that
-    is updated between bounds and read would lie above it, and be missing from what calls itself
+    A read of everything has no upper end if the source may change during it: a row updated
+    between bounds and read would lie above the end, and be missing from a read that claims to be
     complete. The cursor stays at the bound, so the next window begins there.
 
     Raises:
-        TableError: where rows have no cursor and the spec says to fail on them.
+        TableError: if rows have no cursor and the spec says to fail on them.
     """
     full = plan.mode == FULL_REFRESH or known.starts_over
     everything = full or known.state.cursor is None
@@ -135,7 +137,7 @@ def look(
     if full and bounds.rows == 0 and known.began:
         watch.warn(
             plan.name,
-            "the source is empty: nothing is appended, and what raw holds is not taken for deleted",
+            "the source is empty: nothing is appended, and the rows in raw do not count as deleted",
         )
     for note in bounds.notes:
         watch.warn(plan.name, note)
@@ -143,7 +145,7 @@ def look(
 
 
 def intended(attempt: Attempt, known: Known, window: Window, bounds: Bounds) -> Intent:
-    """The ledger row and the state that a sync's batch will make true."""
+    """Returns the ledger row and the state that a sync's batch will carry."""
     plan = attempt.plan
     full = plan.mode == FULL_REFRESH or known.starts_over
     fresh_generation = full and known.began
@@ -167,7 +169,7 @@ def intended(attempt: Attempt, known: Known, window: Window, bounds: Bounds) -> 
 def written(
     attempt: Attempt, window: Window, bounds: Bounds, intent: Intent
 ) -> tuple[Intent, Commit | None]:
-    """Reads a window and appends what is new in it; the commit is None where nothing is."""
+    """Reads a window and appends its new rows; the commit is None if there are none."""
     if bounds.rows == 0:
         return intent, None
     with extracted(attempt, window, bounds, intent) as batch:
@@ -175,12 +177,12 @@ def written(
 
 
 def append(attempt: Attempt, batch: Batch) -> tuple[Intent, Commit | None]:
-    """Writes a batch out of sight, then publishes it whole.
+    """Stages a batch that no reader sees, then publishes it whole.
 
-    Returns what became true with it; the commit is None where there was nothing to append.
+    Returns the intent as published; the commit is None if there was nothing to append.
 
     Raises:
-        TableError: where the table cannot take the source's columns, or the run was stopped.
+        TableError: if the table cannot take the source's columns, or the run was stopped.
     """
     plan, lake, held = attempt.plan, attempt.lake, attempt.held
     attempt.reached("extracted")
@@ -219,10 +221,10 @@ def append(attempt: Attempt, batch: Batch) -> tuple[Intent, Commit | None]:
 
 
 def caught_up(known: Known, after: TableState, bounds: Bounds) -> TableState:
-    """The state where nothing was new: all rows up to the bound are in raw already.
+    """Returns the state after a sync that found nothing new.
 
-    So the cursor may follow them: after a reset to an older value, else every sync would read
-    them again. Before the first batch nothing is stored.
+    Raw has all rows up to the bound, so the cursor may move there. Without that, every sync after
+    a reset to an older cursor would read them again. Before the first batch nothing is stored.
     """
     cursor = known.state.cursor if bounds.future > 0 else after.cursor
     if not known.state.batch or (cursor == known.state.cursor and not bounds.settled):
@@ -231,10 +233,10 @@ def caught_up(known: Known, after: TableState, bounds: Bounds) -> TableState:
 
 
 def finish(attempt: Attempt, known: Known, intent: Intent, commit: Commit | None) -> SyncRecord:
-    """Records state, then ledger: a crash in between leaves only what `recover` mends.
+    """Records state, then ledger: `recover` repairs a crash in between.
 
     Args:
-        intent: what is true now; where nothing was appended, its state is what is to be stored.
+        intent: what is true now; if nothing was appended, its state is the one to store.
     """
     record, after = intent.record, intent.after
     redelivered = record.rows_redelivered or 0
@@ -254,16 +256,12 @@ def finish(attempt: Attempt, known: Known, intent: Intent, commit: Commit | None
             rows_read=redelivered,
             rows_appended=0,
         )
-    if after != known.state:
-        attempt.stores.store(attempt.plan.name, after)
-    attempt.reached("state-recorded")
-    attempt.stores.record(done)
-    attempt.reached("ledger-recorded")
+    attempt.settle(after if after != known.state else None, done)
     return done
 
 
 def _held(plan: Plan, lake: Lake, known: Known) -> Callable[[Sequence[str]], DataFrame] | None:
-    """Columns of what raw holds since its newest complete read; None where there is no raw."""
+    """Returns a reader of raw's rows since the newest complete read; None if there is no raw."""
     if not lake.exists(plan.lake_table):
         return None
     base = known.state.base or known.state.generation
@@ -276,7 +274,7 @@ def _held(plan: Plan, lake: Lake, known: Known) -> Callable[[Sequence[str]], Dat
 
 
 def _cursor_name(plan: Plan, known: Known) -> str | None:
-    """The cursor column's name: as raw and the state have it, should only its case change."""
+    """Returns the cursor column's name; if only its case changed, as raw and the state have it."""
     before, cursor = known.state.cursor_field, plan.cursor
     if before and cursor and before.lower() == cursor.name.lower():
         return before
@@ -289,9 +287,9 @@ def _same_cursor(plan: Plan, known: Known) -> None:
         return
     if before.cursor_field != _cursor_name(plan, known) or before.cursor.type is not cursor.type:
         raise TableError(
-            f"the stored cursor is of {before.cursor_field} ({before.cursor.type.value}), "
-            f"the table's is {cursor.name} ({cursor.type.value})",
+            f"the stored cursor is from {before.cursor_field} ({before.cursor.type.value}), "
+            f"the table's cursor is now {cursor.name} ({cursor.type.value})",
             where=f"table {plan.name}, cursor_field",
-            remedy="Read everything by the new cursor with `loader run --full-refresh --select "
+            remedy="Read everything with the new cursor: `loader run --full-refresh --select "
             f"{plan.name}`",
         )

@@ -1,4 +1,4 @@
-"""What is there before a sync: after a crash, state and ledger follow the data commit."""
+"""Recovery: finds what is there before a sync, and repairs state and ledger after a crash."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ class Known:
     """What is there before a sync.
 
     Attributes:
-        next_batch: the number that the next batch gets. Sources that share a table share its
-            numbers.
-        began: whether the source had a batch before, be it gone since.
+        next_batch: the next batch's number. Sources that share a table share its numbers.
+        began: whether the source ever had a batch, even if raw has lost it since.
     """
 
     state: TableState
@@ -31,15 +30,15 @@ class Known:
 
     @property
     def starts_over(self) -> bool:
-        """Raw is gone but was there: everything is read again, in a generation of its own."""
+        """Whether raw was there and is gone: everything is read again, in a new generation."""
         return self.state.batch == 0 and self.began
 
 
 def recover(attempt: Attempt) -> Known:
-    """Brings state and ledger up to the newest data commit, and clears away staged leftovers.
+    """Brings state and ledger in line with the newest data commit, and deletes staged leftovers.
 
     Raises:
-        StateError: where data is newer than the state and its commit has expired.
+        StateError: if the data is newer than the state and its commit has expired.
     """
     plan, stores = attempt.plan, attempt.stores
     stores.confirm()
@@ -58,7 +57,7 @@ def recover(attempt: Attempt) -> Known:
         state = _rolled_back(own, state, plan)
         attempt.warn(
             f"state was ahead of the data (batch {stored}, raw has {own.batch}): "
-            + ("rolled back" if own.batch else "raw is gone, reading everything anew")
+            + ("rolled back" if own.batch else "raw is gone, reading everything again")
         )
         stores.store(plan.name, state)
     attempt.reached("recovered-state")
@@ -79,10 +78,10 @@ def recover(attempt: Attempt) -> Known:
 
 
 def assess(plan: Plan, stores: Stores, watch: Watch) -> tuple[Commit, Commit, TableState | None]:
-    """The newest data commit, the newest of the source, and the stored state; changes nothing.
+    """Returns the newest data commit, the source's newest, and the stored state; changes nothing.
 
     Raises:
-        TableError: where the raw table is that of another source.
+        TableError: if the raw table belongs to another source.
     """
     lake, table = stores.lake, plan.lake_table
     head = own = Commit()
@@ -103,7 +102,7 @@ def _state_of(head: Commit, plan: Plan) -> TableState:
         return TableState()
     if head.state is None:
         raise StateError(
-            f"raw holds batch {head.batch}, but neither the state nor a commit knows its cursor",
+            f"raw holds batch {head.batch}, but neither the state nor a commit has its cursor",
             where=f"table {plan.name}",
             remedy="Set it with `loader state set`, at or below the newest cursor in raw",
         )

@@ -1,4 +1,4 @@
-"""Which tables a run is of: the spec's patterns and a selection, planned, with what is wrong."""
+"""Which tables a run syncs: those that the spec and ``--select`` choose, planned, and errors."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Planned:
     """One source's part of a run.
 
     Attributes:
-        errors: what is wrong with the source as such.
-        refused: tables that cannot be synced, by their names in the lake.
+        errors: what is wrong with the source itself.
+        refused: why tables cannot be synced, by their names in the lake.
     """
 
     source: Source
@@ -46,36 +46,38 @@ class Planned:
 
     @property
     def problems(self) -> list[LoaderError]:
-        """All errors, each once: tables of one source that is down share theirs."""
+        """All errors, each once: the tables of a source that is down share one."""
         return list({id(e): e for e in (*self.errors, *self.refused.values())}.values())
 
 
 class Selection:
-    """A spec bound to a Spark session: its sources, where they are written, its tables.
+    """A spec bound to a Spark session: its sources, their destinations and tables.
 
     Attributes:
-        accepts_key_change: types of keys and cursors may change as far as raw's columns follow.
+        accepts_key_change: key and cursor columns may change their type if raw can follow.
+        resting: names of sources that this run leaves out.
 
     Raises:
-        SpecError: where a connector is unknown or its options are wrong.
+        SpecError: if a connector is unknown or its options are wrong.
     """
 
     def __init__(self, spec: Spec, spark: SparkSession) -> None:
         self.spec = spec
         self.spark = spark
         self.accepts_key_change = False
+        self.resting: frozenset[str] = frozenset()
         self.sources: list[tuple[SourceSpec, Source]] = []
         for source in spec.sources:
             kind = connector(source.path, f"{source.where}.path")
             options = source.options(kind.options_model)
             self.sources.append((source, kind(source.name, options, spark, spec.folder)))
-            self.stores(source)  # a missing package or a wrong option is told before all else
+            self.stores(source)  # reports a missing package or a wrong option before anything else
 
     def stores(self, source: SourceSpec, own_session: bool = False) -> Stores:
-        """Where a source's tables are written; a thread of its own needs a session of its own.
+        """Opens a source's stores; a worker thread needs its own session.
 
         Raises:
-            SpecError: where the state backend's package is missing, or its options are wrong.
+            SpecError: if the state backend's package is missing, or its options are wrong.
         """
         lake = Lake(self.spark, self.spec.destination(source.destinations[0]).lake.schema_)
         lake = lake.for_thread() if own_session else lake
@@ -88,19 +90,19 @@ class Selection:
             state = destination.lake
             if (state.profile, state.target) != (tables.profile, tables.target):
                 raise SpecError(
-                    f"{destination.name} is of another profile or target than the tables",
+                    f"{destination.name} has another profile or target than the tables",
                     where=f"{source.where}.backend_options.connection",
-                    remedy="One process has one Spark: name a destination of the same target",
+                    remedy="One process has one Spark: name a destination with the same target",
                 )
             return lake if state.schema_ == lake.schema else Lake(lake.spark, state.schema_)
 
         return open_state(self.spec, source, kept_in)
 
     def prepare(self, source: SourceSpec) -> None:
-        """Makes a source's namespace, ledger and state where they are not there yet.
+        """Creates a source's namespace, ledger and state if they do not exist yet.
 
         Raises:
-            StateError: where the state backend is down, or not to be written.
+            StateError: if the state backend is down, or cannot be written to.
         """
         stores = self.stores(source)
         stores.lake.prepare()
@@ -108,10 +110,10 @@ class Selection:
         stores.state.prepare()
 
     def planned(self, select: Sequence[str] = (), full_refresh: bool = False) -> list[Planned]:
-        """Every source's tables as its patterns and `select` choose them, and what is wrong.
+        """Plans every source's tables that its patterns and `select` choose; collects errors.
 
         Raises:
-            SpecError: where a selection matches nothing.
+            SpecError: if a selection matches nothing.
         """
         parts: list[Planned] = []
         seen: list[str] = []
@@ -119,6 +121,9 @@ class Selection:
         listed = [self._listed(source, bound) for source, bound in self.sources]
         claims = self._claims(listed)
         for (source, bound), refs in zip(self.sources, listed, strict=True):
+            if source.name in self.resting:
+                matched.update(select)
+                continue
             if isinstance(refs, LoaderError):
                 down = refs
                 named = [n for n in source.tables if not is_wildcard(n)]
@@ -126,7 +131,7 @@ class Selection:
                 refused: dict[str, LoaderError] = {TableRef(n).lake_name: down for n in named}
                 errors = [] if refused else [down]
                 parts.append(Planned(bound, source, errors=errors, refused=refused))
-                matched.update(select)  # nobody can say whether it would have matched
+                matched.update(select)  # they might have matched its tables
                 continue
             wanted, missing = chosen(source, refs)
             if select:
@@ -150,6 +155,8 @@ class Selection:
         return parts
 
     def _listed(self, source: SourceSpec, bound: Source) -> list[TableRef] | LoaderError:
+        if source.name in self.resting:
+            return TableError("it is left alone for now", where=f"source {source.name}")
         try:
             return bound.tables()
         except Exception as error:
@@ -158,9 +165,9 @@ class Selection:
     def _claims(
         self, listed: Sequence[list[TableRef] | LoaderError]
     ) -> dict[str, list[tuple[Claim, Source, TableRef]]]:
-        """All tables of the spec by the raw table that they are loaded into, in lower case.
+        """Groups the spec's tables by the raw table that they are loaded into, in lower case.
 
-        Of a source that is down, the tables that it names.
+        For a source that is down, only the tables that the spec names.
         """
         found: dict[str, list[tuple[Claim, Source, TableRef]]] = {}
         for (source, bound), refs in zip(self.sources, listed, strict=True):
@@ -219,7 +226,7 @@ class Selection:
 
     @cached_property
     def _state_tables(self) -> dict[tuple[str, str], str]:
-        """The tables of the lake that cursors live in, in lower case, each with a source."""
+        """The lake's state tables: schema and name in lower case, each with a source."""
         found: dict[tuple[str, str], str] = {}
         for source, _ in self.sources:
             state = self.stores(source).state
@@ -228,22 +235,22 @@ class Selection:
         return found
 
     def _beside_state(self, planned: Plan, schema: str) -> None:
-        """Refuses a raw table that some source's cursors live in.
+        """Refuses a raw table that has the name of some source's state table.
 
         Raises:
-            TableError: names the source.
+            TableError: if it has; names the source.
         """
         keeper = self._state_tables.get((schema.lower(), planned.lake_table.lower()))
         if keeper is not None:
             raise TableError(
-                f"the raw table would be called {planned.lake_table}, as the state table of "
+                f"the raw table would be called {planned.lake_table}, like the state table of "
                 f"source {keeper}",
                 where=f"table {planned.name}",
                 remedy=f"Give backend_options.table_name of {keeper} another name",
             )
 
     def cleared(self, error: BaseException, where: str) -> LoaderError:
-        """An error as a user should read it, without secrets."""
+        """Returns an error as a user should read it, without secrets."""
         found = clear(error, where)
         hide = self.spec.redactor.redact
         clean = type(found)(hide(found.what), where=hide(found.where), remedy=hide(found.remedy))
@@ -259,7 +266,7 @@ class Selection:
 
 
 def options_of(source: Source, ref: TableRef) -> TableOptions:
-    """The options of one table; names compare without case, as tables' do."""
+    """Returns the options of one table; their names ignore case, as tables' names do."""
     for name, options in source.table_options.items():
         if name.lower() == ref.name.lower():
             return options
@@ -267,7 +274,7 @@ def options_of(source: Source, ref: TableRef) -> TableOptions:
 
 
 def _shape_of(claim: Claim, source: Source, ref: TableRef) -> Plan | None:
-    """Another source's table as it would be planned; None where that fails: it says so itself."""
+    """Plans another source's table; None if that fails: that source reports its own error."""
     try:
         return plan(claim.source, source.describe(ref), options_of(source, ref))
     except Exception:

@@ -1,13 +1,13 @@
 """Which sources may load a raw table: one, or several that share it.
 
-Batch numbers, state and comparisons of a raw table are those of its source. A second source is
-therefore refused before anything is read, unless the spec says in both that they share the table
+A raw table's batch numbers, state and comparisons belong to its source. So a second source is
+refused before anything is read, unless the spec says in both that they share the table
 (``shared: true``: shards, regions). Then everything but the batch numbers is kept per source, and
-a row is identified by its source and its key.
+source and key together identify a row.
 
-Within a spec, the sources' tables tell. What other spec files load, only the raw table itself
-tells: the newest commit names its source, and a property (:data:`loader.lake.commits.SOURCES`)
-lists the sources that share the table, with the key and the cursor of each.
+Sources of one spec are checked against each other. Sources of other spec files only the raw table
+knows: its newest commit names its source, and a property (:data:`loader.lake.commits.SOURCES`)
+lists the sources that share it, with the key and the cursor of each.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Claim:
     Attributes:
         table: its name in the source.
         raw: the raw table, ``schema.table``.
-        shared: whether the source says that others may load it too.
+        shared: whether the spec lets other sources load it too.
     """
 
     source: str
@@ -45,18 +45,18 @@ class Claim:
 
 
 def owners(claims: Sequence[Claim]) -> list[Claim]:
-    """Those of one raw table's claims that are granted: the first in the spec, or all sharers."""
+    """Returns the granted claims on one raw table: the first in the spec, or all that share it."""
     return [one for one in claims if one.shared] if claims[0].shared else list(claims[:1])
 
 
 def granted(mine: Claim, claims: Sequence[Claim]) -> tuple[str, ...]:
-    """The sources of the spec that load the same raw table, in its order.
+    """Returns the sources that load the same raw table, in the spec's order.
 
     Args:
         claims: all on the same raw table, in the spec's order.
 
     Raises:
-        TableError: where another source has it, and they do not share it.
+        TableError: if another source already loads it, and they do not share it.
     """
     twin = next(one for one in claims if one.source == mine.source)
     if twin != mine:
@@ -81,34 +81,34 @@ def granted(mine: Claim, claims: Sequence[Claim]) -> tuple[str, ...]:
             f"it shares a raw table with source {allowed[0].source}, where the table is spelled "
             f"{allowed[0].table}",
             where=f"table {mine.source}.{mine.table}",
-            remedy="Read it through a view that is spelled as there",
+            remedy="Read it through a view with the same spelling",
         )
     return tuple(dict.fromkeys(one.source for one in allowed))
 
 
 def same_shape(mine: Plan, other: Plan) -> None:
-    """Refuses a source whose key or cursor is not that of the others.
+    """Refuses a source whose key or cursor differs from the other sharers'.
 
     Raises:
-        TableError: names both.
+        TableError: if it differs; names both sources.
     """
     _compare(mine, other.source, _shape(other))
 
 
 def admitted(plan: Plan, lake: Lake, head: Commit) -> None:
-    """Refuses a source that the raw table does not belong to, by what its commits say.
+    """Refuses a source that the raw table does not belong to, according to its own commits.
 
     Args:
         head: the newest batch of all sources.
 
     Raises:
-        TableError: names the other source, and the ways out.
+        TableError: if it is refused; names the other source, and the ways out.
     """
     there = _sources(lake, plan, head)
     raw = f"{lake.schema}.{plan.lake_table}"
     if not plan.shared:
         others = [name for name in there if name not in plan.names]
-        # A source that wanted to share the table, and has not loaded anything, is in nobody's way.
+        # A source that registered as a sharer but has loaded nothing does not block this one.
         others = [name for name in others if _has_rows(lake, plan, name)]
         if others:
             raise TableError(
@@ -130,7 +130,7 @@ def admitted(plan: Plan, lake: Lake, head: Commit) -> None:
             continue
         shape = there[name]
         if name in plan.sharers:
-            continue  # the spec was asked already
+            continue  # `granted` has checked it
         if shape is None:
             raise TableError(
                 f"the raw table {raw} was loaded by source {name}, which does not share it",
@@ -142,26 +142,26 @@ def admitted(plan: Plan, lake: Lake, head: Commit) -> None:
 
 
 def own_rows(plan: Plan, raw: DataFrame) -> DataFrame:
-    """The rows of a raw table that are the source's: all of them, unless it is shared."""
+    """Returns the source's rows of a raw table: all of them, unless it is shared."""
     return raw.where(f.col(SOURCE_NAME) == plan.source) if plan.shared else raw
 
 
 def is_of(lake: Lake, table: str, names: Sequence[str]) -> bool:
-    """Whether a source loads a raw table, as the table itself tells.
+    """Whether a source loads a raw table, according to the table itself.
 
     Args:
-        names: of the source, now and formerly.
+        names: the source's names, now and before.
     """
     there = list(sharers(lake.handle(table)))
     if not there:
-        source = newest_commit(lake, table).source  # most tables': it costs no look at rows
+        source = newest_commit(lake, table).source  # most tables have it: no rows are read
         rows = [] if source else lake.frame(table).select(SOURCE_NAME).take(1)
         there = [source] if source else [str(row[0]) for row in rows]
     return any(name in there for name in names)
 
 
 def register(plan: Plan, lake: Lake) -> None:
-    """Writes down that a source shares its raw table; the caller holds the table."""
+    """Records in the raw table that a source shares it; the caller holds the lock."""
     if not plan.shared or not lake.exists(plan.lake_table):
         return
     before = sharers(lake.handle(plan.lake_table))
@@ -175,7 +175,7 @@ def register(plan: Plan, lake: Lake) -> None:
 
 
 def _sources(lake: Lake, plan: Plan, head: Commit) -> Mapping[str, Any]:
-    """The raw table's sources with their shapes; None of one that has not said that it shares."""
+    """Returns the raw table's sources, each with its shape; None for one that does not share it."""
     found = sharers(lake.handle(plan.lake_table))
     if found or not head.batch:
         return found

@@ -1,4 +1,4 @@
-"""Where one table's sync writes: data, cursors, ledger; asked first whether it may."""
+"""Where one table's sync writes: data, state, ledger; each write first confirms the lock."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from loader.state import StateBackend, TableState
 
 
 def _held() -> None:
-    """Of stores that are only read, or whose table is held by whoever uses them."""
+    """The `confirm` of stores that are only read, or whose user holds the lock anyway."""
 
 
 @dataclass(frozen=True)
 class Stores:
-    """Where one table's sync writes: data, cursors, ledger.
+    """Where one table's sync writes: data, state, ledger.
 
     Attributes:
-        confirm: makes sure that the table is still ours; raises a TableError if another run took
-            it over. Asked before each write: what a run wrote after it was taken over would stand
-            above what its heir has written.
+        confirm: makes sure that the lock is still ours; raises a TableError if another run took
+            it over. Called before each write: what a run writes after it lost its lock would
+            supersede the new owner's writes.
     """
 
     lake: Lake
@@ -30,11 +30,11 @@ class Stores:
     confirm: Callable[[], None] = _held
 
     def store(self, name: str, state: TableState) -> None:
-        """Writes a table's state (`source.table`), if the table is still ours."""
+        """Writes a table's state (`source.table`), if the lock is still ours."""
         self.confirm()
         self.state.write(name, state)
 
     def record(self, sync: SyncRecord) -> None:
-        """Adds a row to the ledger, if the table is still ours."""
+        """Adds a row to the ledger, if the lock is still ours."""
         self.confirm()
         self.ledger.append(sync)

@@ -1,8 +1,8 @@
-"""One lease of a raw table for several sources of a run: they take turns.
+"""Sources of one run that share a raw table take turns under one lease.
 
-Sources that share a raw table are synced by one run at the same time, while only one may write it.
-The run takes the table once, before any of its sources is opened; each source waits for its turn,
-and the table is free for other runs when the last one is done.
+One run syncs them at the same time, but only one may write the table. The run takes the lease
+once, before it opens any of their snapshots. Each source waits for its turn; the lease is released
+after the last.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Turns:
         self._counting = threading.Lock()
 
     def done(self) -> None:
-        """Gives the table free after the last turn."""
+        """Releases the lease after the last turn."""
         with self._counting:
             self._left -= 1
             last = self._left == 0
@@ -37,7 +37,7 @@ class Turns:
 
 
 class Turn(Lease):
-    """One source's turn: a lease whose release ends the turn, and of the last one the lease."""
+    """One source's turn, used like a lease: its release ends the turn, the last one the lease."""
 
     def __init__(self, turns: Turns) -> None:
         self.table = turns.lease.table
@@ -56,11 +56,15 @@ class Turn(Lease):
     def confirm(self) -> None:
         self._turns.lease.confirm()
 
-    def release(self) -> None:
-        """Ends the turn; a second time does nothing."""
+    def pass_on(self) -> None:
+        """Lets the next source have its turn; the table is not free yet."""
         if self._mine:
             self._mine = False
             self._turns.busy.release()
+
+    def release(self) -> None:
+        """Ends the turn; a second time does nothing."""
+        self.pass_on()
         if not self._over:
             self._over = True
             self._turns.done()

@@ -1,4 +1,4 @@
-"""What a sync tells while it runs, and how it is told to stop."""
+"""Reports a sync's progress while it runs, and tells it to stop."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Listener(Protocol):
     """Shows progress; see :mod:`loader.cli.output`."""
 
     def phase(self, table: str, phase: str, rows: int | None) -> None:
-        """A table entered a phase; `rows` is how many it will read."""
+        """Shows that a table entered a phase; `rows` is how many it will read."""
 
     def warn(self, table: str, text: str) -> None:
-        """Something a user should know, though the sync goes on."""
+        """Shows a warning; the sync goes on."""
 
 
 class _Silence:
@@ -29,19 +29,19 @@ class _Silence:
 
 
 class Steps(Protocol):
-    """Is told when a table has come to a step of the protocol; see :mod:`loader.sync.drill`."""
+    """Learns when a table reaches a step of the protocol; see :mod:`loader.sync.drill`."""
 
     def reached(self, step: str, table: str) -> None:
-        """A table has come to a step."""
+        """Called when a table has reached a step."""
 
 
 class Watch:
     """Passes progress on, and holds the flag that stops a run before its next publish.
 
-    The logger ``loader`` is told, too: phases at the level DEBUG, warnings at WARNING.
+    The logger ``loader`` gets both, too: phases at level DEBUG, warnings at WARNING.
 
     Attributes:
-        redact: removes secrets from what is logged; a run sets it to its spec's.
+        redact: removes secrets from what is logged; a run sets its spec's.
     """
 
     def __init__(self, listener: Listener | None = None, steps: Steps | None = None) -> None:
@@ -50,27 +50,32 @@ class Watch:
         self.redact: Callable[[str], str] = str
         self.stopped = threading.Event()
 
+    @property
+    def apart(self) -> bool:
+        """Whether tables may not wait for each other: a drill wants each at its own step."""
+        return bool(getattr(self.steps, "apart", False))
+
     def reached(self, step: str, table: str) -> None:
-        """A table has come to a step of the protocol."""
+        """Reports that a table has reached a step of the protocol."""
         if self.steps is not None:
             self.steps.reached(step, table)
 
     def phase(self, table: str, phase: str, rows: int | None = None) -> None:
-        """A table entered a phase."""
+        """Reports that a table entered a phase, unless the run was told to stop."""
         self.proceed(table)
         _log.debug("%s: %s", table, phase)
         self.listener.phase(table, phase, rows)
 
     def warn(self, table: str, text: str) -> None:
-        """Something a user should know."""
+        """Warns the user, and logs it."""
         _log.warning("%s: %s", table, self.redact(text))
         self.listener.warn(table, text)
 
     def proceed(self, table: str) -> None:
-        """Goes on, unless the run was told to stop.
+        """Does nothing, unless the run was told to stop.
 
         Raises:
-            TableError: where it was; what is staged is discarded by the next run.
+            TableError: if it was; the next run discards what is staged.
         """
         if self.stopped.is_set():
             raise TableError(

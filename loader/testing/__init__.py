@@ -1,4 +1,4 @@
-"""Test suites that authors of plugins import and run; they need pytest, the loader does not."""
+"""Test suites that plugin authors import and run; they need pytest, the loader does not."""
 
 from __future__ import annotations
 

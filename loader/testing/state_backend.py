@@ -1,4 +1,4 @@
-"""What every state backend promises, as a suite.
+"""The test suite that every state backend must pass.
 
 Subclass :class:`StateBackendContract` and give it four fixtures::
 
@@ -10,7 +10,7 @@ Subclass :class:`StateBackendContract` and give it four fixtures::
         @pytest.fixture
         def plant(self, backend): …                 # stores a row past all checks
         @pytest.fixture(params=["down", "read-only"])
-        def broken(self, request): …                # one whose store is down, or not to be written
+        def broken(self, request): …                # one whose store is down or read-only
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ FOREIGN = [
 
 
 class Plant(Protocol):
-    """Stores a row as another tool or an accident would: unchecked, null version and all."""
+    """Stores a row unchecked, as another tool or an accident would; its version may be null."""
 
     def __call__(self, key: str, value: str, version: int | None) -> None: ...
 
@@ -92,7 +92,7 @@ def at(batch: int, cursor: str | None = None, **changes: Any) -> TableState:
 
 
 class StateBackendContract:
-    """The suite; see the module.
+    """The suite; the module's docstring says how to use it.
 
     Attributes:
         rounds: how often two writers race.
@@ -126,7 +126,7 @@ class StateBackendContract:
             written = backend.write(KEY, at(batch, str(batch)))
             assert written is not None
             assert written.version == batch
-        assert backend.write(KEY, at(3, "3")) is None  # the same again is no change
+        assert backend.write(KEY, at(3, "3")) is None  # the same value again is not a change
         assert [row.version for row in backend.rows(KEY)] == [3, 2, 1]
         assert [row.value for row in backend.rows(KEY)] == [
             at(n, str(n)).to_json() for n in (3, 2, 1)
@@ -239,7 +239,7 @@ class StateBackendContract:
         for number, value in enumerate(FOREIGN):
             with pytest.raises(StateError, match=r"not written by this loader|cannot be read"):
                 raise AssertionError(value, backend.read(f"shop.t{number}"))
-        # to be looked at and exported
+        # they can still be shown and exported
         assert sorted(row.value for row in backend.rows()) == sorted(FOREIGN)
         backend.write("shop.t0", at(2, "2"))  # a person has decided
         assert backend.read("shop.t0") == at(2, "2")

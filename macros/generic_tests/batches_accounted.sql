@@ -13,14 +13,14 @@
     {{ strandline.missing_ledger(syncs) }}
     {%- else %}
     {#-
-        A loader may run meanwhile, and it publishes data, then state, then ledger. So: the head of
-        the data first, then the ledger, then the data again.
+        A loader may be running, and it publishes data, then state, then ledger. So this reads the
+        head of the data first, then the ledger, then the data again.
         - A batch below the head is in the ledger: its row is written before the next batch begins.
-        - The head may be in flight, or await recovery by the next run: its row may be missing.
-        - Whatever the ledger names is in the data, head or later: the data is read after it.
-        - A batch above the head came meanwhile; the next run of this test judges it.
-        A compaction may run, too: the data is read as of one moment, at which the account of what
-        was removed is the same before and after, and so are the commits. While rows go, they count as removed or not.
+        - The head may be in flight, or wait for the next run to recover it: its row may be missing.
+        - Every batch in the ledger is in the data, head or later: the data is read after the ledger.
+        - A batch above the head arrived in between; the next run of this test judges it.
+        A compaction may be running, too. So data and commits are read as of one Iceberg snapshot, with the
+        same account of removed rows before and after it. Rows that are being removed count either way.
     #}
     {%- set head = strandline.head_batch(raw) or 0 %}
     {%- set ledger = strandline.pinned(syncs) %}
@@ -37,7 +37,7 @@
     {%- set incidents = strandline.acknowledged_of(raw, "batches_accounted") %}
     {%- set acknowledged_rows = incidents | selectattr("last") | selectattr("last", "le", at.removed.to)
         | map(attribute="rows") | sum %}
-    {#- Spark plans a CTE anew wherever it is named, and reads its tables again: so each is named once. #}
+    {#- Spark plans a CTE again wherever it is named, and rereads its tables. So each is named only once. #}
     with data as (
         select
             _cq_batch as batch,
@@ -62,7 +62,7 @@
         group by batch
     ),
 
-    -- commits of others and of maintenance have no batch: one row each
+    -- commits of others and of maintenance have no batch: each gets a row of its own
     commits as (
         select
             batch,
@@ -90,7 +90,7 @@
             *,
             greatest(lag(batch) over (order by batch), {{ first - 1 }}L) as batch_before,
             coalesce(min(if(commits is null, null, batch)) over (), {{ strandline.kept_batch(raw) }}) as first_commit,
-            -- the newest complete full refresh, of each source that shares the table: what it read again is not lost
+            -- the newest complete full refresh, per source if several share the table: what it read again is not lost
             max(if(read_everything, struct(batch, committed_at), null))
                 over ({{ "partition by source_name" if shared }}) as refresh
         from known
@@ -99,7 +99,7 @@
     numbered as (
         select
             *,
-            -- a number that is far too high leaves out many: the first of them are named
+            -- a batch number that is far too high leaves many out: name only the first ones
             explode(if(
                 batch > batch_before + 1,
                 concat(sequence(batch_before + 1, least(batch - 1, batch_before + 1000)), array(batch)),
@@ -142,13 +142,13 @@
             found.*,
             found.rows_in_raw is not null as in_raw,
             found.generation_in_raw > found.generation or found.rows_without_generation > 0 as wrong_generation,
-            -- what a later full refresh has read again was lost, and is there
+            -- what a later full refresh has read again was lost, but is back
             coalesce(
                 number < refresh.batch
                 and coalesce(found.rows_in_raw, 0) < coalesce(found.rows_in_ledger, found.rows_in_commits, 1),
                 false
             ) as read_again,
-            {#- What compaction removed is accounted for in sum, below. #}
+            {#- What compaction removed is accounted for as a sum, below. #}
             number <= {{ at.removed.to }} as compacted
         from facts
     ),
@@ -159,10 +159,10 @@
             case
                 when snapshot_id is not null then if(
                     operation <> 'replace'
-                    -- compaction only ever deletes, and counts what it does
+                    -- compaction only deletes, and counts what it deletes
                     and {{ "rows_in_commits > 0" if at.removed.to > 0 else "rows_in_commits + rows_removed > 0" }}
                     {%- if not shared %}
-                    -- what others deleted, and a full refresh has read again, is no longer missing
+                    -- rows that others deleted and a full refresh has read again are no longer missing
                     and not (
                         rows_in_commits < rows_removed
                         and coalesce(committed_at < refresh.committed_at, false)
@@ -195,7 +195,7 @@
                 when compacted then cast(null as string)
                 when rows_in_ledger <> rows_in_raw then 'ledger and raw table differ in rows'
                 when rows_in_commits <> rows_in_raw then 'commit and raw table differ in rows'
-                -- older commits may have been expired, and their summaries with them
+                -- older commits may have expired, and their summaries with them
                 when commits is null and batch > first_commit then 'no commit of its own'
             end as problem
         from joined
@@ -236,7 +236,7 @@
             where compacted
                 and batch >= {{ first }}
         ) as compacted
-        -- a ledger made anew does not know how many rows a compacted batch had
+        -- a rebuilt ledger does not know how many rows a compacted batch had
         where unknown = 0
             and rows_in_ledger - rows_in_raw - {{ acknowledged_rows }} not in (
                 {{- at.removed.rows }}, {{ at.removed.rows + at.removed.removing -}}

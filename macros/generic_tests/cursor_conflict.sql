@@ -28,7 +28,7 @@
         and newer._cq_generation > conflicts._cq_generation
     {%- endif %}
     where conflicts.duplicate_kind = 'conflict'
-        -- a null cursor claims no order: the later batch is the latest by right
+        -- a null cursor claims no order, so the later batch is rightly the latest
         and conflicts.{{ strandline.quoted(cursor) }} is not null
         and {{ strandline.not_acknowledged(incidents, "conflicts._cq_batch") }}
     {%- endif %}

@@ -12,7 +12,7 @@
     {%- set covered = strandline.watermark(history) %}
     {%- if covered is none or covered.materialization != "deduped_history" or not covered.select %}
         {{ exceptions.raise_compiler_error(
-            "Test history_matches_raw on " ~ history ~ ": it is not a table that materialized='deduped_history' built, or "
+            "Test history_matches_raw on " ~ history ~ ": materialized='deduped_history' did not build this table, or "
             ~ "an earlier version of this package did. Build it once with --full-refresh, or remove the test."
         ) }}
     {%- endif %}

@@ -58,11 +58,11 @@
             and cursor_field <=> {{ strandline.text_literal(field) if field else "cast(null as string)" }}
             and cursor_low is not null
             and stored_cursor is not null
-            -- a text that is no {{ type }} compares as null: not provably inclusive
+            -- a string that is not a {{ type }} compares as null: not provably inclusive
             and not coalesce(low <= stored, false)
     ),
 
-    -- what a run read whole: the chunks of a backfill follow each other
+    -- the range that each run read completely: the chunks of a backfill follow each other
     ranges as (
         select
             source_name,

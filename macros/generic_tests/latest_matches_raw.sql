@@ -11,7 +11,7 @@
     {%- else %}
     {%- set covered = strandline.watermark(snapshot) %}
     {%- if covered is not none and covered.materialization == "deduped_latest" and covered.select %}
-    {#- What the table says of itself: the SELECT that it was built by, and the batches that it covers. #}
+    {#- What the table says about itself: the SELECT that built it, and the batches that it covers. #}
     {%- set goal = strandline.covered_goal(covered) %}
     {%- set keys = primary_key or covered.primary_key %}
     {%- set expected = strandline.latest_select(covered.select, goal) %}

@@ -34,7 +34,7 @@
                 {%- for key in keys %}
                 {{ strandline.quoted(key) }}{{ "," if not loop.last }}
                 {%- endfor %}
-            -- by batch alone: within one, several versions may come in any order
+            -- by batch alone: within a batch, versions may come in any order
             order by _cq_batch
             range between unbounded preceding and 1 preceding
         )

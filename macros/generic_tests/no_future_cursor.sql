@@ -20,7 +20,7 @@
         where {{ strandline.dated_ahead(strandline.quoted(cursor), type, tolerance) }}
             and {{ strandline.not_acknowledged(incidents, "_cq_batch") }}
         {%- if floor is not none %}
-            -- what a complete full refresh has read anew is of a newer generation
+            -- rows that a complete full refresh has read again have a newer generation
             and {{ strandline.shown_from(floor) }}
         {%- endif %}
     {%- endset %}
@@ -34,7 +34,7 @@
             second, ahead._cq_sync_time, {{ strandline.instant("ahead." ~ strandline.quoted(cursor), type) }}
         ) as seconds_ahead
     from ahead
-    {#- Looked for only where there is such a row: all of raw is asked whether a newer version overrules it. #}
+    {#- Only if there is such a row, because this searches all of raw for a newer version that overrules it. #}
     {%- if keys and run_query("select 1 from (" ~ ahead ~ ") as ahead limit 1") | length > 0 %}
     left anti join {{ raw }} as newer
         on {{ strandline.same_key(keys, "ahead", "newer") }}

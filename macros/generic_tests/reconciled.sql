@@ -32,7 +32,7 @@
         {%- endif %}
     ),
 
-    -- a bucket of 64 is another set of keys than a bucket of 16: the newest division counts
+    -- a bucket of 64 holds other keys than a bucket of 16: the newest division counts
     division as (
         {%- if sharers %}
         select

@@ -40,7 +40,7 @@
     inner join windows
         on redeliveries._cq_batch = windows.batch
     where redeliveries.duplicate_kind = 'redelivery'
-        -- a null cursor has no place in the window: such rows are read at every sync
+        -- a null cursor has no place in the window: every sync reads such rows
         and redeliveries.{{ strandline.quoted(cursor) }}
             < {{ strandline.cursor_value("windows.cursor_low", strandline.column_type(raw, cursor)) }}
         and {{ strandline.not_acknowledged(incidents, "redeliveries._cq_batch") }}

@@ -34,7 +34,7 @@
         end as problem
     from neighbours
     where rows_of_version > 1
-        -- pruned state begins at any version: only what lies between counts
+        -- pruned state may begin at any version: only gaps after that count
         or version > previous_version + 1
     {%- endif %}
 {%- endmacro %}

@@ -12,7 +12,7 @@
     {%- elif not strandline.exists(state) %}
     {{ strandline.missing_state(state) }}
     {%- else %}
-    {#- The state first, then the data: a sync that runs meanwhile only adds data that we may see. #}
+    {#- Reads the state first, then the data: a running sync can only add data in between. #}
     {%- set state = strandline.pinned(state) %}
     {%- set field = strandline.tested_cursor(raw, cursor_field) or strandline.stored_cursor(state, raw.identifier) %}
     {%- set type = strandline.column_type(raw, field or "") %}
@@ -27,7 +27,7 @@
             cast(get_json_object(value, '$.batch') as bigint) as state_batch,
             get_json_object(value, '$.cursor') as state_cursor,
             get_json_object(value, '$.cursor_field') as state_cursor_field,
-            -- all rows of the newest version: of two, either may be believed
+            -- all rows of the newest version: if there are two, a reader may trust either
             rank() over (partition by key order by coalesce(version, 0) desc) as age
         from {{ state }} as state
         where {{ strandline.state_table_name("key") }} = {{ strandline.text_literal(raw.identifier) }}
@@ -36,7 +36,7 @@
     data as (
         select
             {%- if blinded %}
-            -- a row that claims a time to come vouches for no other
+            -- a row dated in the future does not vouch for the state's cursor
             max(if({{ strandline.dated_ahead(strandline.quoted(field), type) }}, null, {{ strandline.quoted(field) }}))
                 as raw_cursor,
             {%- elif type %}
@@ -53,7 +53,7 @@
     ),
     {%- if blinded %}
 
-    -- the clock of the source, at which the cursor stays then, is known to the commits only
+    -- in that case the cursor stays at the source's clock, which only the commits know
     committed as (
         {{ strandline.committed_states(raw) }}
     ),

@@ -12,14 +12,14 @@
     {%- elif not strandline.exists(state) %}
     {{ strandline.missing_state(state) }}
     {%- else %}
-    {#- The data first, then the state: what a sync that runs meanwhile adds to the state does no harm. #}
+    {#- Reads the data first, then the state: what a running sync adds to the state in between does no harm. #}
     {%- set data = strandline.pinned(raw) %}
     {%- set shared = strandline.sharers(raw) | length > 0 %}
     with data as (
         select
             max(_cq_batch) as raw_batch,
             {%- if shared %}
-            -- the numbers are the table's: the batch before a source's newest may be another's
+            -- batches are numbered per table: the one before a source's newest may be another source's
             sort_array(collect_set(_cq_batch), false)[1] as batch_before,
             _cq_source_name as source_name
             {%- else %}
@@ -32,7 +32,7 @@
         {%- endif %}
     ),
 
-    -- since when the head has been there: a sync publishes it a moment before it stores the state
+    -- when the head was published: a sync does so a moment before it stores the state
     head as (
         select max(made_current_at) as published_at
         from {{ raw }}.history as history

@@ -4,9 +4,9 @@
 
 
 {% macro spark__expire_snapshots(relation, days, alone) -%}
-    {#- Iceberg keeps the current snapshot, and what tags and branches need. -#}
+    {#- Iceberg keeps the current snapshot, and those that tags and branches need. -#}
     {%- set table = strandline.maintained_table(relation, alone, "expire_snapshots(" ~ relation ~ ")") -%}
-    {#- A procedure takes a literal, and reads it in the session's zone, as this is written in it. -#}
+    {#- A procedure takes a literal and reads it in the session's zone, so this is written in that zone, too. -#}
     {%- set until = run_query(
         "select cast(timestamp_micros(unix_micros(current_timestamp()) - " ~ days | int ~ " * 86400000000) as string)"
     ).columns[0].values()[0] -%}

@@ -1,5 +1,5 @@
 {% macro maintained_table(relation, alone, owner) -%}
-    {#- The table that a run-operation names, `schema.table`: one that dbt builds, for it is dbt that asks. -#}
+    {#- The table that a run-operation names, `schema.table`; it must be one that dbt builds. -#}
     {%- set table = relation -%}
     {%- if relation is string -%}
         {%- set schema, dot, identifier = relation.rpartition(".") -%}
@@ -18,13 +18,13 @@
 
 {% macro check_not_the_loaders(relation, owner) -%}
     {#-
-        A raw table's commits say what the loader recovers from, its snapshots what it may publish, and which of its
-        versions somebody needs only `loader compact` decides. It keeps state and ledger small, too.
+        The loader recovers from a raw table's commits and publishes from its Iceberg snapshots, and only
+        `loader compact` can decide which versions are still needed. It also keeps state and ledger small.
     -#}
     {%- if strandline.is_raw(strandline.full_name(relation)) or relation.identifier.startswith("_cq_") -%}
         {{ exceptions.raise_compiler_error(
             owner ~ ": " ~ strandline.name_of(relation) ~ " is the loader's, and dbt does not know what the next sync needs "
-            ~ "of it. Use `loader compact --select SOURCE.TABLE`."
+            ~ "from it. Use `loader compact --select SOURCE.TABLE`."
         ) }}
     {%- endif -%}
 {%- endmacro %}
@@ -43,8 +43,8 @@
 
 {% macro check_alone(alone, owner) -%}
     {#-
-        Two writers in one catalog of the type hadoop can lose a commit. Other catalogs tell two writers
-        apart: the later one fails or tries again.
+        Two writers in a catalog of type hadoop can lose a commit. Other catalogs detect the conflict: the
+        later writer fails or tries again.
     -#}
     {%- set catalog = run_query("select current_catalog()").columns[0].values()[0] -%}
     {%- set setting = "spark.sql.catalog." ~ catalog -%}
@@ -53,7 +53,7 @@
     {%- if not alone and (type == "hadoop" or implementation.endswith("HadoopCatalog")) -%}
         {{ exceptions.raise_compiler_error(
             owner ~ ": the catalog " ~ catalog ~ " is a folder (type hadoop), in which two writers can overwrite each "
-            ~ "other's commits. See to it that no other dbt runs meanwhile, and say so: alone: true."
+            ~ "other's commits. Make sure that no other dbt is running, then say so: alone: true."
         ) }}
     {%- endif -%}
 {%- endmacro %}

@@ -4,14 +4,14 @@
 
 
 {% macro spark__rewrite_files(relation, alone) -%}
-    {#- Says the same before and after. What the files were stays until their snapshots expire. -#}
+    {#- The table's rows stay the same. The old files stay until their Iceberg snapshots expire. -#}
     {%- set owner = "rewrite_files(" ~ relation ~ ")" -%}
     {%- set table = strandline.maintained_table(relation, alone, owner) -%}
     {%- set name = strandline.full_name(table) -%}
     {%- set covered = strandline.watermark(name) -%}
     {%- do strandline.rewrite(table) -%}
     {%- if covered is not none and covered.exact -%}
-        {#- The same content: the watermark still tells what it covers. -#}
+        {#- The content is the same, so the watermark still says what it covers. -#}
         {%- do strandline.confirm_watermark(name) -%}
     {%- endif -%}
 {%- endmacro %}
@@ -19,7 +19,7 @@
 
 {% macro rewrite(relation) -%}
     {%- do strandline.iceberg_call("rewrite_data_files", relation, "options => map('delete-file-threshold', '1')") -%}
-    {#- What marked removed rows may refer to files that are gone. -#}
+    {#- Position delete files may still refer to data files that are gone. -#}
     {%- do strandline.iceberg_call("rewrite_position_delete_files", relation, "options => map('rewrite-all', 'true')") -%}
     {%- do strandline.iceberg_call("rewrite_manifests", relation) -%}
 {%- endmacro %}

@@ -1,7 +1,7 @@
 {% macro build_from_batches(kind) -%}
     {#-
-        What the deduped_ materializations share: the first run builds from all batches, later ones
-        merge what came after the watermark. What differs, they hand in: latest_kind(), history_kind().
+        What the deduped_ materializations share: the first run builds from all batches, later runs
+        merge what came after the watermark. They pass in what differs: latest_kind(), history_kind().
     -#}
     {%- set owner = "Model '" ~ model.name ~ "' (" ~ kind.name ~ ")" -%}
     {%- set target = this.incorporate(type="table") -%}
@@ -36,7 +36,7 @@
 
     {%- if plan.step == "build" -%}
         {%- if plan.reason -%}
-            {{ log(owner ~ ": built anew: " ~ plan.reason, info=true) }}
+            {{ log(owner ~ ": rebuilt: " ~ plan.reason, info=true) }}
         {%- endif -%}
         {%- if existing is not none and (not existing.is_iceberg or strandline.lost_partition(existing, kind)) -%}
             {%- do adapter.drop_relation(existing) -%}
@@ -74,8 +74,8 @@
 
 {% macro lost_partition(existing, kind) -%}
     {#-
-        Whether a table has no longer a column by which it is to be partitioned, as after a foreign `create or
-        replace`: Iceberg remembers the old column's partitions and refuses a new one of that name.
+        Whether a table has lost a column that it must be partitioned by, as after a foreign `create or
+        replace`: Iceberg remembers the old column's partitions and refuses a new column of that name.
     -#}
     {%- set by = config.get("partition_by") or kind.partition_by -%}
     {%- set present = strandline.column_names(existing) | map("lower") | list -%}
@@ -88,10 +88,11 @@
 
 {% macro goal(sql, columns, kind, owner) -%}
     {#-
-        What the table is to cover: {kind, columns, primary_key, cursor_field, row_filter, tables, others,
-        floor, generation, refreshes, definition}. Fixed before the first statement: a loader may run meanwhile.
-        `tables`: see read_tables(). `others`: read_others(). build_plan() adds to each table what is covered,
-        `low`, and whether the table is `exact`: as the build of its watermark left it.
+        What the table has to cover: {kind, columns, primary_key, cursor_field, row_filter, tables, others,
+        floor, generation, refreshes, definition}. Fixed before the first statement, as a loader may be running.
+        `tables`: see read_tables(); `others`: see read_others(). build_plan() adds `low` to each table, the batch
+        up to which it is covered, and `exact` to the goal: the model's table is as the build of its watermark
+        left it.
     -#}
     {%- set primary_key = strandline.key_columns(config.get("primary_key"), owner) -%}
     {%- set cursor_field = config.get("cursor_field") -%}
@@ -137,7 +138,7 @@
 
 
 {% macro newest_generation(sql, tables) -%}
-    {#- Of all that is read, or more: versions below it may have been overruled. Iceberg knows by its metadata. -#}
+    {#- Of all that is read, or more: lower generations may have been overruled. Iceberg answers from its metadata. -#}
     {%- set generations = [0] -%}
     {%- for table in tables -%}
         {%- set versions = table.relation or "(\n" ~ sql ~ "\n)" -%}
@@ -149,7 +150,7 @@
 
 
 {% macro add_refreshes(goal) -%}
-    {#- The refreshes and floors of all tables, each with its table where there are several. -#}
+    {#- The refreshes and floors of all tables, each with its table's name if there are several. -#}
     {%- set many = goal.tables | length > 1 -%}
     {%- set floors = {} -%}
     {%- for table in goal.tables -%}
@@ -164,8 +165,8 @@
 
 {% macro infer_constraints(columns, as_it_was) -%}
     {#-
-        Of what may not be null, Spark reasons about each column with each other, in every step of a plan: with
-        hundreds of columns a merge of one row takes a minute to plan. Returns the setting before.
+        In every step of a plan, Spark relates each column that cannot be null to every other one: with hundreds
+        of columns, a merge of one row takes a minute to plan. Returns the previous setting.
     -#}
     {%- if columns | length <= 100 -%}
         {{ return(none) }}
@@ -187,7 +188,7 @@
 
 
 {% macro kind_of(materialization) -%}
-    {#- Of a table that is there, by the name that its build wrote down. -#}
+    {#- The kind of an existing table, by the name that its build stored. -#}
     {{ return(strandline.history_kind() if materialization == "deduped_history" else strandline.latest_kind()) }}
 {%- endmacro %}
 
@@ -207,14 +208,14 @@
     {%- endfor -%}
     {%- if missing -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": its SELECT lacks " ~ missing | join(", ") ~ ". It must read a raw table of the loader and keep "
+            owner ~ ": its SELECT lacks " ~ missing | join(", ") ~ ". It must read one of the loader's raw tables and keep "
             ~ "the _cq_ columns, as in: select * from {{ source('shop', 'orders') }}"
         ) }}
     {%- endif -%}
     {%- for name in added_columns if name in known -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": its SELECT has a column " ~ name ~ ", which the history writes itself. Give it another name "
-            ~ "in the SELECT."
+            owner ~ ": its SELECT has a column " ~ name ~ ", which the history adds itself. Give the column another "
+            ~ "name in the SELECT."
         ) }}
     {%- endfor -%}
     {%- do strandline.check_columns(primary_key, columns, owner, "primary_key") -%}
@@ -232,7 +233,7 @@
         "write.merge.mode": "merge-on-read",
     } -%}
     {%- do properties.update(config.get("tblproperties") or {}) -%}
-    {#- Without a snapshot id yet: enough to know the table for ours after a crash before set_watermark(). -#}
+    {#- Still without a snapshot id: enough to recognize our table after a crash before set_watermark(). -#}
     {%- do properties.update({
         "strandline.materialization": goal.kind.name,
         "strandline.select": strandline.veiled(sql),
@@ -269,6 +270,6 @@
 
 
 {% macro delta_value(column, known) -%}
-    {#- A column that the model no longer selects stays in the table, null in what comes new. -#}
+    {#- A column that the model no longer selects stays in the table, and is null in new rows. -#}
     {{- "delta." ~ strandline.quoted(column) if column | lower in known else "null" -}}
 {%- endmacro %}

@@ -1,7 +1,7 @@
 {% macro build_plan(existing, covered, goal, owner) -%}
     {#-
         Whether to build, to merge or to do nothing: {step, reason}. A build is always right, a merge is
-        cheap. Each of the goal's tables gets its `low`, the batch up to which it is covered.
+        cheap. Adds `low` to each of the goal's tables: the batch up to which it is covered.
     -#}
     {%- do goal.update({"exact": covered is not none and covered.exact}) -%}
     {%- for table in goal.tables -%}
@@ -16,7 +16,7 @@
     {%- set reason = strandline.reason_to_build(covered, goal) -%}
     {%- if reason is none and not covered.exact
         and not (config.get("full_refresh") is false and strandline.still_as_said(existing, covered, goal)) -%}
-        {%- set reason = "its table was written by something else since its last build, or that build broke off" -%}
+        {%- set reason = "its table was written by something else since its last build, or that build was interrupted" -%}
     {%- endif -%}
     {%- if reason -%}
         {%- do strandline.check_may_build(reason, owner) -%}
@@ -30,19 +30,19 @@
 
 
 {% macro check_may_build(reason, owner) -%}
-    {#- A build from raw as it is now: where `full_refresh: false` says not to, nothing is written. -#}
+    {#- A build reads raw as it is now. If `full_refresh: false` forbids that, nothing is written. -#}
     {%- if config.get("full_refresh") is false -%}
         {{ exceptions.raise_compiler_error(
             owner ~ ": " ~ reason ~ ": " ~ this ~ " shows rows that may be gone or different, and its config "
-            ~ "`full_refresh: false` forbids building it anew. Remove that for one build; or keep the table under "
-            ~ "another name and drop it here."
+            ~ "`full_refresh: false` forbids a rebuild. Remove that setting for one build, or keep a copy of the table "
+            ~ "under another name and drop this one."
         ) }}
     {%- endif -%}
 {%- endmacro %}
 
 
 {% macro reason_to_build(covered, goal) -%}
-    {#- Why a merge could not make the table what its model says; none where it could. -#}
+    {#- Why a merge cannot bring the table in line with its model; none if it can. -#}
     {%- set changed = strandline.changed_definition(covered, goal) -%}
     {%- if changed -%}
         {{ return(changed) }}
@@ -54,7 +54,7 @@
         {{ return("delete_stale: a full refresh changed what it hides") }}
     {%- endif -%}
     {%- for table in goal.tables if table.head < table.low -%}
-        {{ return("what it reads ends at batch " ~ table.head ~ ", it was built to batch " ~ table.low) }}
+        {{ return("what it reads ends at batch " ~ table.head ~ ", but it was built to batch " ~ table.low) }}
     {%- endfor -%}
     {{ return(none) }}
 {%- endmacro %}
@@ -62,9 +62,9 @@
 
 {% macro still_as_said(existing, covered, goal) -%}
     {#-
-        Whether a table still holds what its own SELECT says of its batches, or already of all that there are: a
-        merge of nothing but deletes leaves no row to tell of it. Dearer than a build, so asked only where a build
-        is forbidden, as after one that broke off.
+        Whether a table still holds what its own SELECT returns for its batches, or already for all existing ones,
+        because a merge of only deletes leaves no row that shows it. Costs more than a build, so this runs only if
+        a build is forbidden, for instance after one that was interrupted.
     -#}
     {%- set now = {} -%}
     {%- for table in goal.tables -%}
@@ -83,7 +83,7 @@
 
 
 {% macro says(existing, covered) -%}
-    {#- Whether a table holds what its SELECT says of the batches that it covers, and nothing else. -#}
+    {#- Whether a table holds exactly what its SELECT returns for the batches that it covers. -#}
     {%- set goal = strandline.covered_goal(covered) -%}
     {%- set found = run_query("select count(*) from (" ~ strandline.differences(
         existing, goal.kind.select(covered.select, goal), strandline.row_identity(goal), ""
@@ -93,7 +93,7 @@
 
 
 {% macro changed_definition(covered, goal) -%}
-    {#- Why what a table shows is no longer what its model says, whatever batches come; none where it is. -#}
+    {#- Why a table no longer shows what its model says, whatever batches come; none if it still does. -#}
     {%- set before = covered.get("raw_ids", {}) -%}
     {%- set reloaded = [] -%}
     {%- for table in goal.tables -%}
@@ -101,11 +101,11 @@
             {%- do reloaded.append(table.name) -%}
         {%- endif -%}
     {%- endfor -%}
-    {#- In their order, too, which decides on a key in two of them. -#}
+    {#- The order counts, too: it decides which of two tables wins for a key in both. -#}
     {%- set was = covered.get("raw") or covered.said | list -%}
     {%- set now = goal.tables | map(attribute="name") | list -%}
     {%- if reloaded -%}
-        {{ return(reloaded | join(", ") ~ " was dropped and loaded anew") }}
+        {{ return(reloaded | join(", ") ~ " was dropped and reloaded") }}
     {%- elif was != now -%}
         {{ return("it read " ~ (was | join(", ") or "other tables") ~ ", now " ~ now | join(", ")) }}
     {%- elif covered.get("definition") and covered.definition != goal.definition -%}
@@ -116,7 +116,7 @@
         {%- for name in (goal.others | list + before | list) | unique if goal.others.get(name) != before.get(name) -%}
             {%- do moved.append(name) -%}
         {%- endfor -%}
-        {{ return(moved | join(", ") ~ ", which it reads beside raw, changed") }}
+        {{ return(moved | join(", ") ~ ", which it reads besides raw, changed") }}
     {%- endif -%}
     {{ return(none) }}
 {%- endmacro %}

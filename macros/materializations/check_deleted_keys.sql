@@ -1,8 +1,8 @@
 {% macro check_deleted_keys(sql, goal, plan, owner) -%}
     {#-
-        A tombstone holds nothing but raw's key. A model's key that is computed of more, or that is another
-        column, is another one once the row is deleted, and the row would stay. Asked where raw's key is known
-        (the source's config.meta.strandline.primary_key), of the rows that this build deletes.
+        A tombstone holds only raw's key. If a model's key is another column, or is computed from more, it
+        changes once the row is deleted, and the row would stay. Checked if raw's key is known (the source's
+        config.meta.strandline.primary_key), for the rows that this build deletes.
     -#}
     {%- set keys = goal.primary_key | reject("equalto", "_cq_table") | list -%}
     {%- set above = "low" if plan.step == "merge" else none -%}
@@ -83,9 +83,9 @@
             {%- do example.append(name ~ " " ~ row[loop.index0]) -%}
         {%- endfor -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": its primary_key of the row " ~ example | join(", ") ~ " is " ~ row[raw_key | length] ~ ", and "
-            ~ row[raw_key | length + 1] ~ " once that is deleted, so the row would stay: of a deleted row raw holds its key ("
-            ~ raw_key | join(", ") ~ ") and nothing else. Let primary_key be that, or be computed from that alone."
+            owner ~ ": its primary_key of the row " ~ example | join(", ") ~ " is " ~ row[raw_key | length] ~ ", but "
+            ~ row[raw_key | length + 1] ~ " once it is deleted, so it would stay: raw keeps only the key of a deleted row ("
+            ~ raw_key | join(", ") ~ "). Use that key as primary_key, or compute primary_key from it alone."
         ) }}
     {%- endfor -%}
 {%- endmacro %}

@@ -1,5 +1,5 @@
 {% macro check_all_rows_asked(existing, target, owner) -%}
-    {#- dbt's --empty and --sample make a SELECT read less than it says: a watermark would pass by the rest. -#}
+    {#- dbt's --empty and --sample make a SELECT read less than it says: the watermark would skip the rest. -#}
     {%- if flags.EMPTY and existing is not none -%}
         {{ exceptions.raise_compiler_error(
             owner ~ ": --empty would empty " ~ target ~ ". Remove --empty, or build into a schema of its own "
@@ -8,9 +8,9 @@
     {%- endif -%}
     {%- if invocation_args_dict.get("sample") -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": --sample reads a part of the versions, of which the newest of each key cannot be told, and "
+            owner ~ ": --sample reads only part of the versions, so the newest version of each key is unknown, and "
             ~ target ~ " would never show the rest. Remove --sample, or exclude the model (--exclude) and sample "
-            ~ "what reads it."
+            ~ "the models that read it."
         ) }}
     {%- endif -%}
 {%- endmacro %}
@@ -18,9 +18,9 @@
 
 {% macro check_whole_keys(sql, goal, plan, owner) -%}
     {#-
-        A SELECT may leave out keys, but not versions of a key that it keeps: without the newest one the
-        snapshot would go on showing the one before. Nor may it give a version twice, as a join can.
-        Counted in what this build reads; a SELECT of all of a table has nothing to count.
+        A SELECT may leave out keys, but not versions of a key that it keeps: without the newest version the
+        snapshot would keep showing the one before. Nor may it return a version twice, as a join can.
+        Counts only what this build reads; a SELECT of a whole table needs no count.
     -#}
     {%- set tables = goal.tables -%}
     {%- if flags.EMPTY or tables | map(attribute="relation") | select("none") | list -%}
@@ -61,15 +61,15 @@
     {%- set kept, places, delivered = run_query(counts_sql).rows[0] -%}
     {%- if kept > places -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": its SELECT gives " ~ kept ~ " rows for " ~ places ~ " versions of "
-            ~ tables | map(attribute="name") | join(", ") ~ ": a join that finds a row several times, or a union that reads a "
-            ~ "table twice. Build the snapshot of the raw table alone, and join in a model that reads it."
+            owner ~ ": its SELECT returns " ~ kept ~ " rows for " ~ places ~ " versions of "
+            ~ tables | map(attribute="name") | join(", ") ~ ": a join matches a row several times, or a union reads a table "
+            ~ "twice. Build the snapshot from the raw table alone, and join in a model that reads the snapshot."
         ) }}
     {%- elif places > delivered -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": its SELECT gives " ~ places ~ " versions where " ~ tables | map(attribute="name") | join(", ")
-            ~ " has " ~ delivered ~ ": the others come from a table that is no raw table. Name each raw table by a source() "
-            ~ "of its own, in strandline.union_raw()."
+            owner ~ ": its SELECT returns " ~ places ~ " versions, but " ~ tables | map(attribute="name") | join(", ")
+            ~ " has " ~ delivered ~ ": the others come from a table that is not a raw table. Name each raw table by its own "
+            ~ "source(), in strandline.union_raw()."
         ) }}
     {%- elif kept < delivered -%}
         {%- do strandline.check_left_out(sql, goal, asked, delivered - kept, owner) -%}
@@ -78,11 +78,11 @@
 
 
 {% macro check_labels(sql, tables, owner) -%}
-    {#- A row that names a table which the model does not read would belong to no batch of anything. -#}
+    {#- A row that names a table that the model does not read would belong to no table's batches. -#}
     {%- set names = tables | map(attribute="name") | list -%}
     {%- for row in run_query("select distinct _cq_table from (\n" ~ sql ~ "\n) as versions") if row[0] not in names -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": its SELECT says _cq_table '" ~ row[0] ~ "', which is none of the tables that it reads: "
+            owner ~ ": its SELECT has _cq_table '" ~ row[0] ~ "', which is not one of the tables that it reads: "
             ~ names | join(", ") ~ ". strandline.union_raw() writes the right names."
         ) }}
     {%- endfor -%}
@@ -90,7 +90,7 @@
 
 
 {% macro raw_versions(tables, names) -%}
-    {#- Batch, place, table and some columns of all versions of the raw tables. -#}
+    {#- Table, batch, position and the named columns of all versions of the raw tables. -#}
     {%- for table in tables %}
     select
         {%- for name in names %}
@@ -106,9 +106,9 @@
 
 
 {% macro check_left_out(sql, goal, asked, number, owner) -%}
-    {%- set remedy = "a filter before the dedupe: a key whose newest version it drops would go on showing an older one, and "
-        ~ "deleted rows, which hold nothing but their key, would stay. Put the condition into config(row_filter=\"...\"), "
-        ~ "which is asked of the newest version." -%}
+    {%- set remedy = "a filter before the dedupe: a key whose newest version it drops would keep showing an older one, and "
+        ~ "deleted rows, which hold only their key, would stay. Put the condition into config(row_filter=\"...\"), "
+        ~ "which applies to the newest version." -%}
     {%- set renamed = [] -%}
     {%- for table in goal.tables -%}
         {%- set names = adapter.get_columns_in_relation(table.relation) | map(attribute="name") | map("lower") | list -%}
@@ -116,7 +116,7 @@
             {%- do renamed.append(key) -%}
         {%- endfor -%}
     {%- endfor -%}
-    {#- Of a key that the SELECT renames or computes, what it leaves out does not tell the value. -#}
+    {#- If the SELECT renames or computes a key, the versions that it leaves out do not show that key's value. -#}
     {%- set known = goal.primary_key | reject("in", renamed) | list -%}
     {%- set keys = known | reject("equalto", "_cq_table") | list -%}
     {%- set place = ["_cq_batch", "_cq_seq"] + (["_cq_table"] if goal.tables | length > 1 else []) -%}
@@ -141,7 +141,7 @@
             where {{ asked }}
         ),
 
-        -- by raw's own keys: the SELECT may have computed others under their names
+        -- by raw's own keys: the SELECT may have computed other values under the same names
         kept_keys as (
             select versions.*
             from delivered as versions

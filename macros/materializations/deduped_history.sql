@@ -5,10 +5,10 @@
 
 {% macro history_kind() -%}
     {#-
-        What a deduped_ materialization hands to build_from_batches(): its name; whether it keeps a row a version
-        rather than a row a key; the columns that it adds; how its table is partitioned where the config does not
-        say (closed rows only ever grow in number: merges, and whoever asks for the current ones, pass them by); the
-        SELECT that is all of the table, of (sql, goal), and the merge of what is new, of (target, sql, goal).
+        What a deduped_ materialization passes to build_from_batches(): its name; whether it keeps one row per
+        version rather than one per key; the columns that it adds; how its table is partitioned if the config does
+        not say (the number of closed rows only grows, so merges and readers of current rows should skip them);
+        select(sql, goal), the SELECT for the whole table; merge(target, sql, goal), the merge of what is new.
     -#}
     {{ return({
         "name": "deduped_history",
@@ -22,7 +22,7 @@
 
 
 {% macro history_versions(sql, goal) -%}
-    {#- The model's versions up to the head, and the tombstones of what full refreshes no longer found. -#}
+    {#- The model's versions up to the head, with tombstones for keys that full refreshes no longer found. -#}
     {{ return(strandline.with_vanished(
         "(\n" ~ strandline.up_to_head(sql, goal.tables) ~ "\n)", goal.refreshes, goal.columns, goal.primary_key
     )) }}
@@ -42,10 +42,10 @@
 
 {% macro history_ctes(target, sql, goal) -%}
     {#-
-        What a merge begins with: the new versions, and what the table and raw hold of each of their keys. A key is
-        in order where everything that is new follows its last version: then the versions before need not be looked
-        at. Versions of an older generation, of a lower cursor or time are not, and their keys are computed from all
-        of raw.
+        What a merge starts from: the new versions, and what the table and raw hold for each of their keys. A key is
+        in order if all its new versions follow its last one; then its earlier versions need not be read. A new
+        version with an older generation, a lower cursor or an earlier time is out of order, and the history of its
+        key is computed from all of raw.
     -#}
         versions as (
             select
@@ -69,7 +69,7 @@
             {{ strandline.history_stored(target, goal) }}
         ),
 
-        -- versions after which the table shows nothing: deletes, and what row_filter leaves out
+        -- versions after which the table does not show the key: deletes, and those that row_filter hides
         left_keys as (
             select versions.*
             from versions
@@ -89,7 +89,7 @@
 
 
 {% macro history_touched(goal) -%}
-    {#- The keys of the new versions, and from where on each is touched. -#}
+    {#- The keys of the new versions, each with its lowest new generation, cursor and time. -#}
             select
                 {{ strandline.key_list(goal.primary_key) }},
                 min(_cq_generation) as _cq_lowest_generation,
@@ -102,9 +102,9 @@
 
 {% macro history_stored(target, goal) -%}
     {#-
-        The newest version that the table holds of each touched key. Of a table that is `exact`, a key without a
-        current row is new or deleted, and raw's tombstones tell which: the closed rows, which grow for ever, are
-        not read.
+        The newest version of each touched key in the table. If the table is `exact`, a key without a current row
+        is new or deleted, and raw's tombstones tell which. So closed rows, whose number only grows, are not
+        read.
     -#}
             select newest.*
             from (
@@ -120,7 +120,7 @@
 
 
 {% macro history_last(goal) -%}
-    {#- The last version of each touched key, shown or not: since when, and its place in the order. -#}
+    {#- The last version of each touched key, shown or not: since when it is valid, and its cursor. -#}
             select
                 {{ strandline.key_list(goal.primary_key) }},
                 max_by(_cq_since, _cq_place) as _cq_since,
@@ -145,7 +145,7 @@
 
 
 {% macro history_keys(goal) -%}
-    {#- The touched keys, and whether what is new of each follows its last version. -#}
+    {#- The touched keys, and whether the new versions of each follow its last version. -#}
             select
                 touched.*,
                 last._cq_cursor is null
@@ -178,7 +178,7 @@
         with
         {{ ctes }},
 
-        -- what follows the newest stored version: itself, what hid its key since, what is new
+        -- the newest stored version, what has hidden its key since, and what is new
         followed as (
             select
                 {%- for column in columns %}
@@ -214,7 +214,7 @@
         from computed
         {%- if disordered %}
         union all
-        -- what repeats a version that came between: no longer a version of its own
+        -- stored versions that now repeat one that came in between: no longer versions of their own
         select
             {%- for column in columns %}
             history.{{ strandline.quoted(column) }},
@@ -234,7 +234,7 @@
     on {{ strandline.same_key(goal.primary_key, "history", "delta") }}
     and {{ strandline.same_version(goal, "history", "delta") }}
     {%- if goal.exact and not disordered %}
-    -- nothing else can change, and Iceberg leaves out the files of closed rows
+    -- nothing else can change, and Iceberg skips the files of closed rows
     and history.is_current
     {%- endif %}
     when matched and delta._cq_gone then delete

@@ -4,7 +4,7 @@
 
 
 {% macro latest_kind() -%}
-    {#- A row a key: its newest version. See history_kind(). -#}
+    {#- One row per key: its newest version. See history_kind(). -#}
     {{ return({
         "name": "deduped_latest",
         "keeps_versions": false,
@@ -29,9 +29,9 @@
 
 {% macro shown_newest(goal) -%}
     {#-
-        The condition on the newest version of a key to be shown, tombstones aside; none where there is none.
-        Of several tables the last that had a key tells of it, also where a full refresh of that one no longer
-        found it: its generation is asked of the newest version, not of those that compete to be it.
+        The condition that a key's newest version must meet to be shown, apart from tombstones; none if there is
+        none. With several tables, the last one that had a key decides, even if its full refresh no longer found
+        the key. So the generation is checked on the newest version, not on the candidates for it.
     -#}
     {%- set conditions = [] -%}
     {%- set shown = strandline.shown_of(goal.tables) if goal.tables | length > 1 else none -%}
@@ -43,7 +43,7 @@
 
 
 {% macro shown_generations(sql, tables) -%}
-    {#- Of one table the newest version is of the newest generation: overruled ones need not be read. -#}
+    {#- With one table, the newest version has the newest generation, so overruled ones need not be read. -#}
     {%- set shown = strandline.shown_of(tables) if tables | length == 1 else none -%}
     {%- if shown is none -%}
         {{ sql }}
@@ -58,7 +58,7 @@
 
 
 {% macro up_to_head(sql, tables) -%}
-    {#- What a loader that runs meanwhile publishes waits for the next build. -#}
+    {#- What a running loader publishes during the build waits for the next one. -#}
     select *
     from (
         {{ sql }}
@@ -68,8 +68,8 @@
 
 
 {% macro hidden(goal) -%}
-    {#- The condition on a version, once it is the newest, to keep its key out of the table. -#}
-    {#- As plain as it can be: Iceberg leaves out files without tombstones. -#}
+    {#- The condition under which a version, once it is the newest, keeps its key out of the table. -#}
+    {#- Kept plain, so that Iceberg can skip files without tombstones. -#}
     {%- set shown = strandline.shown_newest(goal) -%}
     _cq_deleted{% if shown %} or not coalesce({{ shown }}, false){% endif %}
 {%- endmacro %}
@@ -105,7 +105,7 @@
             ) as keys
         ),
 
-        -- a key that is deleted or filtered out has left the snapshot: only raw tells that a late version is stale
+        -- a deleted or filtered-out key is no longer in the snapshot: only raw shows that a late version is stale
         left_keys as (
             select *
             from versions

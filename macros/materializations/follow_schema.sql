@@ -1,8 +1,8 @@
 {% macro follow_schema(target, selected, owner) -%}
     {#-
-        Unless it is built: adds the columns that the model selects (query_types()) and the table lacks, widens
-        those whose type has grown. Returns the columns whose type changed in another way: such a table
-        is built anew. `on_schema_change: fail` and an enforced contract refuse all of it.
+        Unless the table is built: adds the columns that the model selects (query_types()) and the table lacks,
+        and widens those whose type has grown. Returns the columns whose type changed in any other way: such a
+        table is rebuilt. `on_schema_change: fail` and an enforced contract refuse all of this.
     -#}
     {%- set stored = strandline.query_types("select * from " ~ target) -%}
     {%- set added = [] -%}
@@ -20,8 +20,8 @@
     {%- endfor -%}
     {%- if config.get("on_schema_change") == "fail" and (added or widened or differing) -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": what it selects has other columns than " ~ target ~ " (" ~ (added + widened + differing) | join(", ")
-            ~ "), and its config says on_schema_change: fail. Select the columns by name, or build anew with "
+            owner ~ ": its SELECT has other columns than " ~ target ~ " (" ~ (added + widened + differing) | join(", ")
+            ~ "), and its config says on_schema_change: fail. Select the columns by name, or rebuild with "
             ~ "--full-refresh."
         ) }}
     {%- endif -%}
@@ -39,8 +39,8 @@
 
 {% macro query_types(sql) -%}
     {#-
-        The columns of a SELECT, by their names in lower case: {name, type}, as Iceberg stores the type. Nothing is
-        run. DESCRIBE shortens a struct of many fields; typeof() spells it in full.
+        The columns of a SELECT, by their names in lower case: {name, type}, as Iceberg stores the type. Does not
+        run the SELECT. DESCRIBE shortens a struct with many fields; typeof() spells it in full.
     -#}
     {%- set types = {} -%}
     {%- set shortened = [] -%}
@@ -74,7 +74,7 @@
 
 
 {% macro stored_type(type) -%}
-    {#- Iceberg knows no integer below int, and text of no length. A colon follows the name of a field, no type. -#}
+    {#- Iceberg has no integer below int, and no strings of limited length. A colon follows a field's name, not a type. -#}
     {%- set small = modules.re.sub("(^|[<:,])(tinyint|smallint)(?=$|[>,])", "\\1int", type) -%}
     {{ return(modules.re.sub("(^|[<:,])(var)?char\\([0-9]+\\)(?=$|[>,])", "\\1string", small)) }}
 {%- endmacro %}
@@ -86,13 +86,13 @@
 
 
 {% macro quoted_type(type) -%}
-    {#- Spark prints the fields of a struct as they are, and reads only quoted ones where a name has a dash. -#}
+    {#- Spark prints the fields of a struct unquoted, but can only read a name with a dash if it is quoted. -#}
     {{ return(modules.re.sub("([<,])([^<>,:()]+):", "\\1`\\2`:", type)) }}
 {%- endmacro %}
 
 
 {% macro is_widening(before, after) -%}
-    {#- What Iceberg changes in place: int to bigint, float to double, a decimal's precision. -#}
+    {#- The changes that Iceberg makes in place: int to bigint, float to double, a decimal to a higher precision. -#}
     {%- if [before, after] in [["int", "bigint"], ["float", "double"]] -%}
         {{ return(true) }}
     {%- endif -%}

@@ -1,12 +1,12 @@
 {% macro complete_refreshes(relation, head, owner) -%}
     {#-
         The complete full refreshes of a raw table up to a batch, oldest first: {batch, generation,
-        began_at in microseconds, source of a shared table}. What a refresh did not find has vanished
-        from the source. One is complete when the ledger says so; one that was interrupted hides nothing.
+        began_at in microseconds, source if the table is shared}. What a refresh did not find has vanished
+        from the source. A refresh is complete if the ledger says so; an interrupted one hides nothing.
     -#}
     {%- if relation is string -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": delete_stale asks the ledger about a raw table, so it needs the table itself: "
+            owner ~ ": delete_stale looks up a raw table in the ledger, so it needs the table itself: "
             ~ "source('shop', 'orders') instead of a SELECT."
         ) }}
     {%- endif -%}
@@ -45,17 +45,17 @@
 
 
 {% macro asked_tables(tables, purpose, owner) -%}
-    {#- The raw tables that a model reads, for what is asked of the tables themselves. -#}
+    {#- The raw tables that a model reads, for settings that need the tables themselves. -#}
     {%- if tables | map(attribute="relation") | select("none") | list -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": " ~ purpose ~ " asks about raw tables, and none is known: let its SELECT name them by source()."
+            owner ~ ": " ~ purpose ~ " needs the raw tables, and none is known: name them in the SELECT by source()."
         ) }}
     {%- endif -%}
     {%- set as_of = config.get("as_of") -%}
     {%- if purpose == "as_of" and tables | length > 1 and strandline.moment(as_of, owner).kind != "time" -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": as_of " ~ as_of ~ " names a batch or a snapshot, and each of "
-            ~ tables | map(attribute="name") | join(", ") ~ " numbers its own. Give a time."
+            owner ~ ": as_of " ~ as_of ~ " names a batch or a snapshot, but each of "
+            ~ tables | map(attribute="name") | join(", ") ~ " numbers its own. Use a time."
         ) }}
     {%- endif -%}
     {{ return(tables) }}

@@ -1,9 +1,9 @@
 {% macro keep_compact(target) -%}
     {#-
-        Merge-on-read is cheap to write and leaves small files, which every reader pays for. Beyond
-        some dozens of them the table is rewritten, and what marked rows of files that are gone is
-        removed with them, or the next build would find as many; what the table says stays the same.
-        The counts stand in the summary of its newest snapshot: asking costs no scan.
+        Merge-on-read is cheap to write and leaves small files, which every reader pays for. With more
+        than a few dozen of them, the table is rewritten; its rows stay the same. Delete files that point
+        to removed data files go, too, or the next build would count as many files again. The counts come
+        from the summary of the newest Iceberg snapshot and cost no scan.
     -#}
     {%- set summary_sql -%}
         select

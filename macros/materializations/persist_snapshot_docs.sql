@@ -1,5 +1,5 @@
 {% macro persist_snapshot_docs(target) -%}
-    {#- Only what differs is written: a build with nothing new must leave no trace. -#}
+    {#- Writes only what differs: a build with nothing new must leave no trace. -#}
     {%- if config.persist_column_docs() and model.columns -%}
         {%- set stored = {} -%}
         {%- for row in run_query("describe table " ~ target) -%}

@@ -1,8 +1,8 @@
 {% macro read_others(tables, owner) -%}
     {#-
-        What a model reads beside raw (a join with a seed, a source of others, a model), and in what state:
-        {schema.table: state}. No batch tells of their changes, nor of those of a seed that stands for raw: the
-        watermark remembers the states, and another one is a reason to build anew.
+        What a model reads besides raw (a join with a seed, a source of others, a model), and in what state:
+        {schema.table: state}. No batch shows their changes, nor those of a seed that stands in for raw. So the
+        watermark stores the states, and a changed one is a reason to rebuild.
     -#}
     {%- set raw = tables | map(attribute="name") | list -%}
     {%- set others = {} -%}
@@ -19,8 +19,8 @@
 
 {% macro state_of_other(node, relation, owner) -%}
     {#-
-        A seed by its rows and types, for dbt writes it again at each `dbt build`; another table by its Iceberg
-        snapshot. none of what cannot tell, of which the user is warned.
+        A seed's rows and types, because each `dbt build` writes it again; another table's Iceberg snapshot.
+        none, with a warning, if changes cannot be detected.
     -#}
     {%- set deferred = (node.get("defer_relation") or {}).get("relation_name") -%}
     {%- set read = deferred if deferred and invocation_args_dict.get("defer") and not strandline.exists(relation) else relation -%}
@@ -39,8 +39,8 @@
         {{ return("snapshot " ~ strandline.current_snapshot(read)) }}
     {%- endif -%}
     {%- do exceptions.warn(
-        owner ~ ": it reads " ~ relation ~ ", which is no Iceberg table: a change of it is not seen, and rows that no new "
-        ~ "batch touches stay as they were. Build with --full-refresh when it changed, or join it in a model that reads "
+        owner ~ ": it reads " ~ relation ~ ", which is not an Iceberg table: its changes go unseen, and rows that no new "
+        ~ "batch touches stay as they were. Build with --full-refresh when it changes, or join it in a model that reads "
         ~ this ~ "."
     ) -%}
     {{ return(none) }}

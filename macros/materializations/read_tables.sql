@@ -1,9 +1,9 @@
 {% macro read_tables(sql, columns, views, owner) -%}
     {#-
         The raw tables that a model reads: [{name, relation, id, key, head, floor, refreshes}], in the order in which
-        union_raw() lists them; without it, in that of the SELECT's text. Views and ephemeral models are looked
-        through, down to the raw tables behind them; a table that dbt builds from raw is none of them. A model that
-        names its tables by itself reads one without a name.
+        union_raw() lists them; without union_raw(), in the order of the SELECT's text. Looks through views and
+        ephemeral models, down to the raw tables behind them; a table that dbt builds from raw does not count. If a
+        model names its tables without source() or ref(), there is one entry without a name.
     -#}
     {%- set tables = [] -%}
     {%- set made_of_raw = [] -%}
@@ -38,7 +38,7 @@
             {%- do tables.extend(unsorted | selectattr("name", "equalto", name)) -%}
         {%- endfor -%}
     {%- else -%}
-        {#- dbt's parser gives source() calls in any order; the text of the SELECT has theirs. -#}
+        {#- dbt's parser returns source() calls in any order; only the SELECT's text has the right one. -#}
         {%- for table in tables -%}
             {%- do table.update({"place": strandline.place_in(sql, table.relation)}) -%}
         {%- endfor -%}
@@ -46,12 +46,12 @@
     {%- endif -%}
     {%- if tables | length > 1 and "_cq_table" not in columns | map("lower") | list -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": it reads " ~ tables | map(attribute="name") | join(" and ") ~ ", whose batches are numbered each by "
-            ~ "itself, so each row must say where it is from. Rows of one kind: select * from ("
-            ~ "{{ strandline.union_raw([source(...), source(...)]) }}). A join: build a snapshot of each, and join those."
+            owner ~ ": it reads " ~ tables | map(attribute="name") | join(" and ") ~ ", each of which numbers its own batches, "
+            ~ "so each row must say which table it is from. For rows of one kind: select * from ("
+            ~ "{{ strandline.union_raw([source(...), source(...)]) }}). For a join: build a snapshot of each, and join those."
         ) }}
     {%- endif -%}
-    {#- Under --empty a model reads no row; under --defer a view may read other tables than the graph says. -#}
+    {#- Under --empty a model reads no rows; under --defer a view may read other tables than the graph says. -#}
     {%- set asked = not tables or invocation_args_dict.get("defer") -%}
     {%- set found = strandline.heads_in(sql, tables) if asked and not flags.EMPTY else {} -%}
     {%- for table in tables or [{"name": "", "relation": none, "id": none, "key": [], "floor": none, "refreshes": []}] -%}
@@ -71,12 +71,12 @@
 
 
 {% macro check_is_a_table(relation, node, properties, owner) -%}
-    {#- A view has no batches of its own, and what it leaves out of raw's nobody can tell from it. -#}
+    {#- A view has no batches of its own, and does not show which of raw's it leaves out. -#}
     {%- if node.resource_type == "source" and not properties.get("format", "").startswith("iceberg") -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": its source " ~ strandline.name_of(relation) ~ " is no Iceberg table but a view, or a table of another "
-            ~ "format: which versions of raw it leaves out cannot be told. Declare the raw table as the source; what the view "
-            ~ "says belongs into a model that reads it (materialized='view')."
+            owner ~ ": its source " ~ strandline.name_of(relation) ~ " is not an Iceberg table but a view, or a table in "
+            ~ "another format, and does not show which raw versions it leaves out. Declare the raw table as the source, and "
+            ~ "move the view's SELECT into a model that reads it (materialized='view')."
         ) }}
     {%- endif -%}
 {%- endmacro %}
@@ -84,24 +84,24 @@
 
 {% macro refuse_between(node, owner) -%}
     {#-
-        A table between raw and its snapshot: a filter in it drops deletes, a rebuild of it changes rows without a
-        new batch, and neither shows in its rows, so a proof against it would pass.
+        A table between raw and its snapshot: a filter in it drops deletes, and a rebuild of it changes rows
+        without a new batch. Neither shows in its rows, so a proof against it would pass.
     -#}
     {%- set table = strandline.name_of(strandline.relation_of(node)) -%}
     {%- if node.config.materialized in ("deduped_latest", "deduped_history") -%}
-        {%- set remedy = "it is a " ~ node.config.materialized ~ " itself, whose versions are no longer raw's. Read it in a "
+        {%- set remedy = "it is a " ~ node.config.materialized ~ " itself, and its versions are no longer raw's. Read it in a "
             ~ "model that is materialized as view, table or incremental." -%}
     {%- else -%}
-        {%- set remedy = "it is a table that dbt builds (" ~ node.config.materialized ~ "), and what it leaves out of raw "
-            ~ "cannot be told from it: a deleted row would stay. Set materialized='view' or 'ephemeral' in " ~ node.name
-            ~ "; or, if " ~ node.name ~ " itself loads what is raw, declare its table as a source." -%}
+        {%- set remedy = "it is a table that dbt builds (" ~ node.config.materialized ~ "), and does not show what it leaves "
+            ~ "out of raw: a deleted row would stay. Set materialized='view' or 'ephemeral' in " ~ node.name
+            ~ "; or, if " ~ node.name ~ " itself loads the raw data, declare its table as a source." -%}
     {%- endif -%}
     {{ exceptions.raise_compiler_error(owner ~ ": it reads " ~ table ~ ": " ~ remedy) }}
 {%- endmacro %}
 
 
 {% macro place_in(sql, relation) -%}
-    {#- Where a SELECT names a table first; after all others what it reads through a view. -#}
+    {#- The position where a SELECT first names a table; tables that it reads through a view come last. -#}
     {%- set parts = [] -%}
     {%- for part in [relation.schema, relation.identifier] -%}
         {%- do parts.append("`?" ~ modules.re.escape(part) ~ "`?") -%}
@@ -112,7 +112,7 @@
 
 
 {% macro read_nodes(unique_ids) -%}
-    {#- The sources and tables behind some nodes of the graph, through views and ephemeral models. -#}
+    {#- The sources and tables behind graph nodes, through views and ephemeral models. -#}
     {%- set found = [] -%}
     {%- set known = [] -%}
     {%- for unique_id in unique_ids -%}
@@ -144,7 +144,7 @@
 
 
 {% macro read_views(unique_ids) -%}
-    {#- The text of each view behind some nodes, as the catalog has it: a change of one changes what is read. -#}
+    {#- The text of each view behind graph nodes, as the catalog has it: changing a view changes what is read. -#}
     {%- set texts = {} -%}
     {%- for unique_id in unique_ids if unique_id in graph.nodes -%}
         {%- set node = graph.nodes[unique_id] -%}
@@ -160,7 +160,7 @@
 
 
 {% macro view_text(relation) -%}
-    {#- none where there is no such view here, as under --defer. -#}
+    {#- none if there is no such view here, as under --defer. -#}
     {%- if strandline.existing(relation) is none -%}
         {{ return(none) }}
     {%- endif -%}
@@ -169,7 +169,7 @@
 
 
 {% macro existing(relation) -%}
-    {#- The relation as the catalog has it, or none. dbt's own search gives up on a name with capitals. -#}
+    {#- The relation as the catalog has it, or none. dbt's own search does not find a name with capitals. -#}
     {%- if relation.identifier == relation.identifier | lower -%}
         {{ return(load_relation(relation)) }}
     {%- endif -%}
@@ -183,7 +183,7 @@
 
 
 {% macro heads_in(sql, tables) -%}
-    {#- The newest batch of each table among the rows of a SELECT: {name: batch}. -#}
+    {#- The newest batch of each table in the rows of a SELECT: {name: batch}. -#}
     {%- set many = tables | length > 1 -%}
     {%- set heads_sql -%}
         select
@@ -204,8 +204,8 @@
 
 {% macro of_batches(tables, above=none, up_to=none, alias=none) -%}
     {#-
-        The condition on a version to be of the batches above one and up to another, each the name of
-        a table's entry ("low", "head"). Literals, not a subquery: Iceberg prunes raw files by them.
+        The condition that a version's batch is above `above` and at most `up_to`, each the name of a
+        table's entry ("low", "head"). Literals, not a subquery, so that Iceberg can prune raw files.
     -#}
     {%- set prefix = alias ~ "." if alias else "" -%}
     {%- set conditions = [] -%}

@@ -231,7 +231,7 @@ def test_what_the_project_declares_itself_is_left_to_it() -> None:
     assert set(project.files) == {"sources.yml"}
     assert set(project.tables()) == {"items"}
     assert made.notes == [
-        ("shop.orders", "declared in models/shop.yml already, and left to it"),
+        ("shop.orders", "already declared in models/shop.yml, and left there"),
         ("shop.orders", "models/orders.sql builds it already: no latest model"),
         ("shop.items", "models/items.sql builds it already: no latest model"),
     ]

@@ -33,7 +33,7 @@ def test_a_backfill_goes_on_with_the_chunk_after_the_last(
     assert project.state("shop.orders")["backfill"] == {"from": "1", "to": "50", "done_to": "20"}
 
     again = project.run(*command[1:])
-    assert any("it goes on at 21" in text for text in again.warnings)
+    assert any("resuming at 21" in text for text in again.warnings)
     ledger = project.rows(
         "select cursor_low, rows_appended from raw._cq_syncs where mode = 'backfill' order by batch"
     )

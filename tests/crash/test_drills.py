@@ -284,6 +284,6 @@ def test_a_newer_loader_on_the_same_lake(project: Project, postgres_database: Da
     [error] = ran.errors
     assert error == (
         "state shop.orders: a newer loader has written the stored state (form 2, this one knows "
-        "1). Upgrade the loader here: to go on with this one would lose rows"
+        "1). Upgrade the loader here: going on with this one would lose rows"
     )
     assert project.rows("select max(_cq_batch) from raw.orders") == [(1,)]

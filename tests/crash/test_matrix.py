@@ -91,6 +91,30 @@ def test_killed_at_every_step_of_a_first_and_of_an_incremental_sync(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("step", ["state-recorded", "ledger-recorded"])
+def test_killed_while_several_tables_are_recorded(
+    project: Project, postgres_database: Database, workers: Workers, step: str
+) -> None:
+    """One commit for states, one for the ledger: it stops between them, or before unlocking."""
+    victim = workers.take()
+    names = shop.names(3)
+    shop.create(postgres_database, names)
+    shop.configure(project, postgres_database, names)
+    project.run()
+    shop.change(postgres_database, names)
+    victim.start(project, "run", crash_at=step)
+    assert victim.died() == signal.SIGKILL
+    states = project.rows("select count(*) from raw._cq_state where version = 2")
+    synced = project.rows("select count(*) from raw._cq_syncs where batch = 2")
+    assert states == [(3,)]
+    assert synced == [(0 if step == "state-recorded" else 3,)]
+    project.run()
+    again = project.run()
+    assert {again.table(f"shop.{name}")["status"] for name in names} == {"nothing new"}
+    shop.assert_whole(project, postgres_database, names, SECOND)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["published", "state-recorded"])
 def test_killed_in_the_first_sync_of_a_lake(
     project: Project, postgres_database: Database, workers: Workers, step: str

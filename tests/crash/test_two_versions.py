@@ -18,7 +18,7 @@ from tests.sync.project import Project
 
 NEWER = (
     "a newer loader has written the stored state (form 2, this one knows 1). Upgrade the loader "
-    "here: to go on with this one would lose rows"
+    "here: going on with this one would lose rows"
 )
 
 

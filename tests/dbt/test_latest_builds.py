@@ -210,7 +210,7 @@ def test_raw_loaded_anew_to_the_same_batch_is_built_anew(shop: Shop) -> None:
     assert shop.build("reloaded") == shop.build("history_reloaded") == "NO NEW BATCH"
     # A model that may not be rebuilt is left as it is.
     refusal = re.sub(r"\s+", " ", shop.build("kept"))
-    assert f"{shop.raw.schema}.kept was dropped and loaded anew" in refusal
+    assert f"{shop.raw.schema}.kept was dropped and reloaded" in refusal
     assert "full_refresh: false" in refusal
     assert shop.latest("kept") == {1: "x", 2: "x"}
 

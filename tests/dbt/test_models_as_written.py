@@ -88,11 +88,11 @@ def test_several_raw_tables_say_where_a_row_is_from(shop: Shop) -> None:
     eu, us = (f"source('shop', '{name}')" for name in ("eu", "us"))
     shop.model("regions", f"{READS % 'eu'} union all {READS % 'us'}")
     message = shop.build("regions")
-    assert "whose batches are numbered each by itself" in message
+    assert "each of which numbers its own batches" in message
     assert "strandline.union_raw([" in message
     labelled = f"{READS % 'eu'} union all {READS % 'us'}"
     shop.model("regions", f"select *, 'eu' as _cq_table from ({labelled}) as r")
-    assert "says _cq_table 'eu', which is none of the tables" in shop.build("regions")
+    assert "has _cq_table 'eu', which is not one of the tables" in shop.build("regions")
     shop.model("regions", f"select * from ({{{{ strandline.union_raw([{eu}, {us}]) }}}}) as r")
     assert "batch 1 of" in shop.build("regions")
     shop.raw.append("eu", 2, [row(3, 1)])
@@ -180,7 +180,7 @@ def test_sample_is_refused(shop: Shop) -> None:
     shop.raw.append("sampled", 1, [row(1, 1)])
     shop.model("sampled", READS % "sampled")
     message = shop.build("sampled", flags=("--sample", "1 day"))
-    assert "--sample reads a part of the versions" in message
+    assert "--sample reads only part of the versions" in message
     assert shop.build("sampled") == "BUILD to batch 1"
 
 

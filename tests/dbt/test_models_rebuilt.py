@@ -13,7 +13,7 @@ from tests.dbt.shop import READS, Shop, row
 TABLES = [
     "written", "forbidden", "stuck", "stale", "typed", "old", "new", "beside", "small", "eu", "us",
 ]  # fmt: skip
-FORBIDS = "`full_refresh: false` forbids building it anew"
+FORBIDS = "`full_refresh: false` forbids a rebuild"
 
 
 @pytest.fixture(scope="module")

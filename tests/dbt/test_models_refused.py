@@ -28,7 +28,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "as_of_text": ("latest", READ, {"as_of": "1"}, "A batch is a number: as_of=1, or"),
     "no_type": (
         *("latest", READ.replace("*", "*, null as note"), {}),
-        "its column note is null and nothing else, so it has no type",
+        "its column note is a bare null, so it has no type",
     ),
     "semicolon": ("history", READ + " ; -- done", {}, "its SELECT ends in a semicolon"),
     "by_validity": (
@@ -37,19 +37,19 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
     ),
     "by_day": (
         *("latest", READ, {"row_filter": "cursor > day(current_date)"}),
-        "its row_filter asks for current_date, whose answer changes without a new version",
+        "its row_filter uses current_date, whose result changes without a new version",
     ),
     "by_time": (
         *("history", READ, {"row_filter": "unix_timestamp() > cursor"}),
-        "its row_filter asks for unix_timestamp, whose answer changes without a new version",
+        "its row_filter uses unix_timestamp, whose result changes without a new version",
     ),
     "by_list": (
         *("latest", READ, {"row_filter": ["status = 'open'"]}),
-        "not an SQL condition. Write one as text",
+        "not an SQL condition. Write it as a string",
     ),
     "by_select": (
         *("latest", READ, {"row_filter": "id in (select 1)"}),
-        "its row_filter asks for another SELECT, whose answer changes",
+        "its row_filter uses another SELECT, whose result changes",
     ),
     "renamed_and_filtered": (
         *("latest", RENAMED + " where status = 'open'", {"primary_key": "order_id"}),

@@ -151,7 +151,7 @@ def test_a_key_that_a_deleted_row_does_not_hold_is_refused(shop: Shop) -> None:
     assert len(shop.project.rows("by_id")) == 1
     for name in ("by_both", "by_status"):
         assert "its primary_key of the row id 1 is" in told[name]
-        assert "of a deleted row raw holds its key (id) and nothing else" in told[name]
+        assert "raw keeps only the key of a deleted row (id)" in told[name]
         assert len(shop.project.rows(name)) == 2
 
 

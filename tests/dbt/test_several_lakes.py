@@ -202,8 +202,8 @@ def test_an_incident_stays_known(
     nobody = {name: value for name, value in batch.items() if name != "who"}
     for wrong, said in (
         (nobody, "lacks `who`"),
-        ({**batch, "batches": [1, 7]}, "batch 7 is acknowledged, and is not there yet"),
-        (incident, "names neither `batches` nor a `snapshot`, or both"),
+        ({**batch, "batches": [1, 7]}, "batch 7 is acknowledged but does not exist yet"),
+        (incident, "needs either `batches`, as a number or [first, last], or a `snapshot`"),
     ):
         status, message = accounted(wrong)
         assert (status, said in message) == ("error", True), message

@@ -108,4 +108,4 @@ def test_views(catalog: SparkSession, tmp_path: Path) -> None:
         "select * from {{ source('v', 'living') }}",
     )
     told = project.run("build", "--select", "of_view")["of_view"].message
-    assert "its source raw_views.living is no Iceberg table but a view" in told
+    assert "its source raw_views.living is not an Iceberg table but a view" in told

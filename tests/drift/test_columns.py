@@ -100,9 +100,8 @@ def test_a_variant_whose_name_is_taken(project: Project, table: Database) -> Non
     assert (ran.code, ran.errors) == (
         1,
         [
-            "table shop.t: the column 'v__string' has the name of the one in which raw keeps "
-            "values of 'v' that have another type. Rename 'v__string' in the source or in a view "
-            "of it"
+            "table shop.t: the column 'v__string' has the name under which raw keeps values of "
+            "'v' that have another type. Rename 'v__string' in the source or in a view of it"
         ],
     )
     table.execute("alter table t rename v__string to other")

@@ -200,8 +200,8 @@ def test_a_variant_column_whose_name_is_taken_is_one_clear_error(order: str) -> 
     with pytest.raises(TableError) as refused:
         table.synced(schema(steps[-1]))
     assert str(refused.value) == (
-        "table shop.t: the column 'X__string' has the name of the one in which raw keeps values "
-        "of 'x' that have another type. Rename 'X__string' in the source or in a view of it"
+        "table shop.t: the column 'X__string' has the name under which raw keeps values of 'x' "
+        "that have another type. Rename 'X__string' in the source or in a view of it"
     )
 
 
@@ -238,8 +238,7 @@ def test_freeze_names_every_change_and_the_remedy() -> None:
     assert str(refused.value) == (
         "table shop.t, schema_changes: freeze: the source's columns have changed: "
         "changed a int to string; added new date; dropped c int. Set "
-        "schema_changes: evolve to take the change over, or undo it in the source or in a view "
-        "of it"
+        "schema_changes: evolve to accept the change, or undo it in the source or in a view of it"
     )
 
 
@@ -275,9 +274,9 @@ def test_types_of_key_and_cursor(column: str, old: Any, new: Any, way_out: str) 
         assert len(found.notes) == 1
         assert accepted.drift(source, KEYED).notes == ()
     else:
-        assert "load the table anew, into another schema" in refused.value.remedy
+        assert "load the table again, into another schema" in refused.value.remedy
         for terms in (accepting, replace(accepting, anew=True)):
-            with pytest.raises(TableError, match="load the table anew"):
+            with pytest.raises(TableError, match="load the table again"):
                 table.drift(source, terms)
 
 

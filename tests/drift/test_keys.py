@@ -82,7 +82,7 @@ def test_any_other_asks_to_load_anew(
         assert _refused(project, *flags) == (
             f"table shop.t: the {role} column '{column}' changed its type from int to {shown}. "
             "Raw cannot follow in place: cast it back in a view of the source, or load the table "
-            "anew, into another schema or under another name"
+            "again, into another schema or under another name"
         )
     assert project.rows("select count(*) from raw.t") == [(3,)]
     assert _types(project) == {"id": "int", "c": "int", "note": "string"}
@@ -125,7 +125,7 @@ def test_a_frozen_table_refuses_every_change_and_no_row(project: Project, table:
     table.execute("alter table t add extra date", "alter table t alter note type int using 1")
     assert _refused(project) == (
         "table shop.t, schema_changes: freeze: the source's columns have changed: changed note "
-        "string to int; added extra date. Set schema_changes: evolve to take the change over, or "
+        "string to int; added extra date. Set schema_changes: evolve to accept the change, or "
         "undo it in the source or in a view of it"
     )
     assert list(_types(project).values()) == ["int", "int", "string"]

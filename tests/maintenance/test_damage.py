@@ -37,7 +37,7 @@ def _told_once(ran: Ran, where: str) -> None:
     assert ran.code == 1, ran.text
     [error] = ran.errors
     assert error.startswith(f"{where}: {TOLD}"), error
-    assert ".metadata.json is damaged or missing. The other tables are not concerned." in error
+    assert ".metadata.json is damaged or missing. Other tables are not affected." in error
 
 
 def test_the_other_tables_go_on(
@@ -93,6 +93,4 @@ def test_a_damaged_model_keeps_versions_but_stops_nothing(
         f"table {marts}.latest",
     ]
     done = {e["table"]: e["note"] for e in ran.events if e["event"] == "compacted"}
-    assert (
-        done["shop.items"] == f"table {marts}.latest cannot be looked at: it may need any version"
-    )
+    assert done["shop.items"] == f"table {marts}.latest cannot be read: it may need any version"

@@ -82,7 +82,9 @@ def test_a_snapshot_of_another_key_keeps_all_versions(shop: Shop) -> None:
     shop.dbt.run("run", "--select", "by_note")
     before = shop.versions()
     freed = shop.freed(shop.compact(VERSIONS, *ORDERS_ONLY))
-    assert freed["note"] == f"{shop.dbt.schema}.by_note needs other versions: per note, by at"
+    assert freed["note"] == (
+        f"{shop.dbt.schema}.by_note needs other versions: its key is note, ordered by at"
+    )
     assert shop.versions() == before
 
 

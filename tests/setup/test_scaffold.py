@@ -73,7 +73,7 @@ def test_a_gitignore_that_is_there_is_kept(tmp_path: Path) -> None:
     told = _create(tmp_path)
 
     assert (tmp_path / ".gitignore").read_text() == "*.log\n"
-    assert any(line.startswith("kept .gitignore; let it ignore .cq/") for line in told)
+    assert any(line.startswith("kept .gitignore; make it ignore .cq/") for line in told)
 
 
 def test_setup_mends_the_link_in_a_clone_of_the_project(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_state_in_another_schema_of_the_lake(shop: Project) -> None:
     file.write_text(yaml.safe_dump_all(documents))
     refused = shop.loader("run")
     assert refused.code == 2
-    assert "store is of another profile or target than the tables" in refused.errors[0]
+    assert "store has another profile or target than the tables" in refused.errors[0]
 
 
 SPEC = """
@@ -230,8 +230,8 @@ def test_a_missing_package_is_named_with_its_remedy(
 @pytest.mark.parametrize(
     ("path", "connection", "told"),
     [
-        ("sqlite", ":memory:", "an SQLite in memory forgets its cursors"),
-        ("sqlite", "sqlite://", "an SQLite in memory forgets its cursors"),
+        ("sqlite", ":memory:", "an in-memory SQLite forgets its cursors"),
+        ("sqlite", "sqlite://", "an in-memory SQLite forgets its cursors"),
         ("postgresql", "oracel://u:hunter22@h/d", "Can't load plugin"),
         ("postgresql", "p://u:hunter22@h:port/d", "the port is not a number"),
         ("redis", "http://:hunter22@h", "Redis URL must specify one of"),

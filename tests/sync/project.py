@@ -98,7 +98,9 @@ class Project:
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         lines = [line for line in result.output.splitlines() if line.startswith("{")]
-        return Ran(result.exit_code, [json.loads(line) for line in lines], result.output)
+        # dbt's own lines, should it have run, are of another form.
+        events = [event for event in map(json.loads, lines) if "event" in event]
+        return Ran(result.exit_code, events, result.output)
 
     def run(self, *arguments: str) -> Ran:
         """Runs `loader run`, which must succeed."""

@@ -71,7 +71,7 @@ def test_without_an_end_it_goes_to_the_cursor(project: Project, orders: Database
     [
         (["--from", "2025-06-30", "--to", "2025-01-01"], "ends (2025-01-01) before it begins"),
         (["--from", "June"], "'June' is not a cursor of the column's type, date"),
-        (["--from", "2025-01-01", "--chunk", "100"], "'100' does not cut a cursor of type date"),
+        (["--from", "2025-01-01", "--chunk", "100"], "'100' does not fit a cursor of type date"),
         (["--from", "2025-01-01", "--chunk", "fortnight"], "--chunk: 'fortnight' is no"),
         (["--from", "0001-01-01", "--chunk", "1 day"], "into more than 10000 batches"),
     ],
@@ -95,4 +95,4 @@ def test_needs_something_to_go_back_to(project: Project, postgres_database: Data
 
 def test_an_end_alone_is_wrong_usage(project: Project, orders: Database) -> None:
     ran = project.loader("run", "--to", "2025-01-01")
-    assert (ran.code, "say where with --from" in ran.text) == (2, True)
+    assert (ran.code, "set its start with --from" in ran.text) == (2, True)

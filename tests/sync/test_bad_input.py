@@ -104,7 +104,7 @@ def test_each_source_that_cannot_be_read_says_why_and_the_others_go_on(
             f"Database '{tmp_path}/nowhere' not found",
             "Check the database's name in the source's url",
         ),
-        "no_folder": ({}, f"there is no folder {tmp_path}/nowhere", "Create it, or mend"),
+        "no_folder": ({}, f"there is no folder {tmp_path}/nowhere", "Create it, or correct"),
     }
     for name, (changed, _, _) in sources.items():
         if name == "no_folder":
@@ -241,7 +241,7 @@ def test_a_table_that_is_dropped_while_the_run_is_planned(
     assert (ran.code, ran.table("shop.fine")["appended"]) == (1, 2)
     assert ran.errors == [
         'table shop.gone: relation "public.gone" does not exist. '
-        "`loader discover` lists the tables that are there"
+        "`loader discover` lists the tables that exist"
     ]
     assert not project.lake().exists("gone")
 

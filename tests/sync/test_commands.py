@@ -67,8 +67,12 @@ def test_before_the_first_run(project: Project, postgres_database: Database) -> 
         [": there is no source 'shopp'. Did you mean `shop`?"],
     )
 
-    assert _text(project, "status") == (0, "Nothing was synced yet: `loader run`.\n", "")
-    assert _text(project, "state", "list") == (0, "No cursor is stored yet: `loader run`.\n", "")
+    assert _text(project, "status") == (0, "Nothing has been synced yet: run `loader run`.\n", "")
+    assert _text(project, "state", "list") == (
+        0,
+        "No cursor is stored yet: run `loader run`.\n",
+        "",
+    )
 
     code, out, err = _text(project, "run", "--dry-run")
     assert (code, err) == (0, "")
@@ -163,9 +167,9 @@ def test_state_by_hand(project: Project, postgres_database: Database) -> None:
     assert (ran["status"], ran["redelivered"]) == ("nothing new", 2)
 
     for arguments, code, told in (
-        (("show", "shop.ordrs"), 2, "there is no state of 'shop.ordrs'"),
+        (("show", "shop.ordrs"), 2, "there is no state for 'shop.ordrs'"),
         (("show", "foo"), 2, "'foo' is not `source.table` with a source of the spec"),
-        (("reset", "shop.ordrs"), 2, "there is no state of 'shop.ordrs'"),
+        (("reset", "shop.ordrs"), 2, "there is no state for 'shop.ordrs'"),
         (("set", "shop.ordrs", "1"), 2, "shop.ordrs has no cursor yet"),
         (("set", name, "yesterday"), 2, "'yesterday' is not a cursor of the column's type"),
     ):

@@ -240,7 +240,7 @@ def test_a_value_that_has_no_place_in_an_order_is_refused_and_blinds_nothing(
     for table in tables:
         [error] = [text for text in ran.errors if f"{table}, column c: " in text]
         assert "a value of the cursor column cannot be used" in error
-        assert "Mend the value in the source, or choose another cursor_field" in error
+        assert "Correct the value in the source, or choose another cursor_field" in error
     assert {table: project.state(f"shop.{table}")["cursor"] for table in tables} == before
     for table, (_, _, low) in tables.items():
         postgres_database.execute(f"update {table} set c = {low} where id = 2")

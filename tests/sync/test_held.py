@@ -95,7 +95,7 @@ def test_a_table_that_another_session_locks_fails_alone(project: Project, shop: 
         session.rollback()
     told = (
         "table shop.orders: another session holds or awaits a lock that keeps readers out "
-        "(ALTER, TRUNCATE, VACUUM FULL, CLUSTER), and lock_timeout is over. "
+        "(ALTER, TRUNCATE, VACUUM FULL, CLUSTER), and lock_timeout has expired. "
         "Run again when it is done (pg_stat_activity shows it), or raise the source's lock_timeout"
     )
     assert str(refused.value) == told

@@ -171,7 +171,7 @@ def test_names_that_cannot_be_kept_are_refused_one_by_one(
             "_cq_ are the loader's own. Read it through a view of another name in the source"
             for name in ("_cq_locks", "_cq_syncs")
         ),
-        "table shop.kept: the raw table would be called kept, as the state table of source shop. "
+        "table shop.kept: the raw table would be called kept, like the state table of source shop. "
         "Give backend_options.table_name of shop another name",
         "table shop.taken: the source has a column '_cq_batch', which the loader writes itself. "
         "Rename it, or read the others through a view in the source",

@@ -235,4 +235,4 @@ def test_what_hides_open_work_is_told(project: Project, events: Database) -> Non
         assert "replica" not in project.loader("check").text
         view = {"v": {"cursor_field": "at", "primary_key": "id"}}
         project.jdbc(events, ["v"], table_options=view, **own)
-        assert "of a view" in project.loader("check").text
+        assert "in a view" in project.loader("check").text

@@ -82,7 +82,8 @@ def test_a_crash_after_the_commit_is_rolled_forward(
 
     orders.execute("insert into orders values (101, 'late', 101)")
     with monkeypatch.context() as patch:
-        patch.setattr(*((LakeState, "write") if step == "state" else (Ledger, "append")), crash)
+        broken = (LakeState, "append") if step == "state" else (Ledger, "append_all")
+        patch.setattr(*broken, crash)
         with pytest.raises(Crash):
             project.loader("run")
     again = project.run()
@@ -257,3 +258,43 @@ def test_discarding_a_batch_expires_nothing_else(project: Project, orders: Datab
     assert kept == project.rows(
         "select snapshot_id from raw.orders.snapshots order by committed_at"
     )
+
+
+def test_a_run_records_all_its_tables_in_one_commit_each(
+    project: Project, postgres_database: Database
+) -> None:
+    """State and ledger; a state that is refused keeps none of the others from being stored."""
+    names = [f"t{number}" for number in range(5)]
+    for name in names:
+        postgres_database.execute(
+            f"create table {name} (id int primary key)", f"insert into {name} values (1)"
+        )
+    project.jdbc(
+        postgres_database, names, table_options={name: {"cursor_field": "id"} for name in names}
+    )
+
+    def commits() -> list[int]:
+        return [project.snapshots(table) for table in ("_cq_state", "_cq_syncs")]
+
+    first = project.run()
+    assert [first.table(f"shop.{name}")["batch"] for name in names] == [1] * 5
+    assert commits() == [1, 1]
+    assert project.rows("select count(*) from raw._cq_state") == [(5,)]
+    for name in names:
+        postgres_database.execute(f"insert into {name} values (2)")
+    project.run()
+    assert commits() == [2, 2]
+    project.run()
+    assert commits() == [2, 3], "nothing new: no state, and a ledger row for each table"
+    assert project.rows("select count(*) from raw._cq_syncs") == [(15,)]
+
+    newer = json.dumps({**project.state("shop.t0"), "format": 99})
+    project.spark.sql(
+        f"insert into {project.schema}._cq_state values ('shop.t0', '{newer}', 3, now())"
+    )
+    for name in names:
+        postgres_database.execute(f"insert into {name} values (3)")
+    ran = project.loader("run")
+    assert (ran.code, len(ran.errors)) == (1, 1), ran.text
+    assert "shop.t0" in ran.errors[0]
+    assert [ran.table(f"shop.{name}")["batch"] for name in names[1:]] == [3] * 4

@@ -71,8 +71,8 @@ def test_numbers_that_would_be_rounded_are_refused_until_somebody_chooses(
         ran = project.loader("run")
         assert ran.errors == [
             "table shop.t, column rate: 1 values of rate do not fit decimal(38,18): they would be "
-            "rounded. Choose what to load them as, table_options.t.column_types: {rate: string}, "
-            'or "decimal(38, 30)"; or declare precision and scale in the source'
+            "rounded. Choose the type to load them as, table_options.t.column_types: "
+            '{rate: string}, or "decimal(38, 30)"; or declare precision and scale in the source'
         ]
         assert project.state("shop.t")["cursor"] == "1"
         postgres_database.execute("delete from t where id = 2")
@@ -181,10 +181,10 @@ def test_such_a_text_orders_no_versions_where_only_it_could(
     options = {"cursor_field": "code", "primary_key": "id"}
     project.jdbc(coded, ["t"], table_options={"t": options})
     assert project.loader("run").errors == [
-        "table shop.t, cursor_field: code is a text that the source orders by a collation, and its "
-        "key is declared by the spec only: which of a key's versions is the newest cannot be told. "
-        "Choose a time or a number; or declare the primary key in the source, or the column with "
-        'a collation that orders by bytes (PostgreSQL: "C")'
+        "table shop.t, cursor_field: the source orders the text column code by a collation, and "
+        "only the spec declares the key: the loader cannot tell which of a key's versions is the "
+        "newest. Choose a time or a number; or declare the primary key in the source; or give the "
+        'column a collation that orders by bytes (PostgreSQL: "C")'
     ]
 
 

@@ -98,6 +98,6 @@ def test_what_cannot_be_is_refused(project: Project, parts: Database) -> None:
     assert sorted(ran.errors) == [
         "table shop.parts, cursor_field: the cursor xmin knows which transactions were in flight, "
         "and takes no lookback. Remove the lookback",
-        "table shop.v, cursor_field: only tables of PostgreSQL know the transactions that wrote "
-        "their rows. Choose a column, or read the tables behind it",
+        "table shop.v, cursor_field: views and foreign tables do not record which transaction "
+        "wrote a row. Choose a column, or read the tables behind it",
     ]

@@ -67,7 +67,7 @@ def _one_error(result: Result) -> str:
         ("path: jdbc", "path: jbdc", "there is no connector 'jbdc'. Did you mean 'jdbc'?"),
         ("jdbc:postgresql:", "postgresql:", "spec.spec.url: this is not a JDBC url. Begin it with"),
         ("updated_at}", "updated_at, lookback: soon}", "orders.lookback: "),
-        ("user: tide", "time_zone: Atlantis", "time_zone: there is no time zone 'Atlantis'. Name"),
+        ("user: tide", "time_zone: Atlantis", "time_zone: there is no time zone 'Atlantis'. Use"),
         ("[lake]", "[pond]", "there is no destination 'pond'. There are: lake"),
         ("kind: source", "kind source", "not YAML"),
     ],

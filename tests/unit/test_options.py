@@ -65,7 +65,7 @@ def options_refused(value: dict[str, Any], redactor: Redactor | None = None) -> 
         ),
         (
             {"url": "x", "table_options": {"o": {"primary_key": ["a", "a"]}}},
-            "'a' stands here twice",
+            "'a' appears twice here",
         ),
         (
             {"url": "x", "table_options": {"o": {"initial_cursor": ""}}},
@@ -74,7 +74,7 @@ def options_refused(value: dict[str, Any], redactor: Redactor | None = None) -> 
         ({"url": "x", "table_options": {"o": {"initial_cursor": 1.5}}}, "cannot be a float"),
         (
             {"url": "x", "table_options": {"o": {"initial_cursor": True}}},
-            "initial_cursor: must be a text, not true",
+            "initial_cursor: must be a string, not true",
         ),
         (
             {"url": "x", "table_options": {"o": None}},

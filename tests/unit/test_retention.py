@@ -48,7 +48,7 @@ class TestRefusal:
         finer = ("id", "line")
         assert refusal(finer, "at", [dependent()]) == ""
         told = refusal(finer, "at", [dependent(history=True)])
-        assert told == "mart.orders needs other versions: per id, by at"
+        assert told == "mart.orders needs other versions: its key is id, ordered by at"
 
 
 def test_a_table_that_does_not_say_what_it_reads_may_read_anything() -> None:

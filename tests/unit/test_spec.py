@@ -186,9 +186,9 @@ def test_a_source_and_a_destination_may_share_a_name(tmp_path: Path) -> None:
             "tables: orders",
             ["spec.tables: must be a list, not 'orders'. Write a list"],
         ),
-        ("tables: [orders]", "tables: [orders, orders]", ["'orders' stands here twice"]),
+        ("tables: [orders]", "tables: [orders, orders]", ["'orders' appears twice here"]),
         ("tables: [orders]", "tables: [a, '']", ["spec.tables[1]: must not be empty"]),
-        ("tables: [orders]", "tables: [a, [b]]", ["spec.tables[1]: must be a text"]),
+        ("tables: [orders]", "tables: [a, [b]]", ["spec.tables[1]: must be a string"]),
         (
             "destinations: [lake]",
             "x: 1",
@@ -236,7 +236,7 @@ def test_a_source_and_a_destination_may_share_a_name(tmp_path: Path) -> None:
         (
             "path: jdbc",
             "path: jdbc\n  backend_options: {table_name: _CQ_locks}",
-            ["spec.backend_options.table_name: '_CQ_locks' is, or may become, another table"],
+            ["spec.backend_options.table_name: '_CQ_locks' is, or may become, another of the"],
         ),
         (
             "path: jdbc",
@@ -366,7 +366,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"a folder, not a spec file. Name the file.*loader\.yml"):
         load_spec(tmp_path, {})
     (tmp_path / "loader.yml").write_bytes(b"\xff\xfe")
-    with pytest.raises(SpecError, match="not a text in UTF-8"):
+    with pytest.raises(SpecError, match="not UTF-8 text"):
         load_spec(tmp_path / "loader.yml", {})
 
 

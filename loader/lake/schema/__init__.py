@@ -1,1 +1,1 @@
-"""How raw tables follow the columns of their source."""
+"""How raw tables follow their source's columns."""

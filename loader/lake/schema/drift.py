@@ -1,11 +1,11 @@
-"""What has to happen to a raw table before rows of the source's schema fit, and what is told of it.
+"""Plans the ALTERs that raw needs to accept the source's schema, and the ledger's notes.
 
-Two comparisons, for two purposes. What is told is the source as it was at the last batch against
-the source as it is now. What is done is raw's columns against the source's. After a crash between
-the two, raw has changed already and nothing was told: then the same is told, and nothing is done.
+These are two comparisons. The notes compare the source at the last batch with the source now. The
+ALTERs compare raw's columns with the source's. After a crash between ALTER and publish, raw has
+changed but no note was recorded: then the notes are the same again, and there is nothing to alter.
 
-A column of raw never changes its meaning. What its type cannot follow
-(:mod:`loader.lake.schema.widening`) goes into a variant column, ``<name>__<type>``, and is null in
+A column of raw never changes its meaning. Values that its type cannot take
+(:mod:`loader.lake.schema.widening`) go into a variant column, ``<name>__<type>``, and are null in
 the column itself.
 """
 
@@ -26,10 +26,10 @@ from loader.rows.order import quoted
 
 @dataclass(frozen=True)
 class Alteration:
-    """One change of raw: a column or a field is added, or its type widened.
+    """One change to raw: adds a column or field, or widens its type.
 
     Attributes:
-        path: the column's name, then those of fields; `element` of an array, `value` of a map.
+        path: the column's name, then the fields'; `element` for an array, `value` for a map.
     """
 
     path: tuple[str, ...]
@@ -38,7 +38,7 @@ class Alteration:
 
     @property
     def sql(self) -> str:
-        """The clause of an `alter table`."""
+        """The clause for `alter table`."""
         name = ".".join(quoted(part) for part in self.path)
         if self.adds:
             return f"add column {name} {ddl(self.type)}"
@@ -47,11 +47,11 @@ class Alteration:
 
 @dataclass(frozen=True)
 class Route:
-    """Where a source's column goes.
+    """Which raw column takes a source column's values.
 
     Attributes:
-        source: its name in the source; its type there.
-        raw: the name of the raw column that takes its values; its type once raw is altered.
+        source, source_type: its name and type in the source.
+        raw, raw_type: the raw column's name, and its type once raw is altered.
     """
 
     source: str
@@ -62,14 +62,14 @@ class Route:
 
 @dataclass(frozen=True)
 class Drift:
-    """How a source's schema is followed.
+    """How raw follows a source's schema.
 
     Attributes:
-        notes: what the ledger is told, a change each.
-        alterations: what is done to raw, in this order.
+        notes: for the ledger, one for each change.
+        alterations: the changes to raw, in this order.
         routes: where each of the source's columns goes.
-        before: what to remember before raw is altered.
-        after: what to remember with the batch.
+        before: the source schema to remember before raw is altered.
+        after: the source schema to remember with the batch.
     """
 
     notes: tuple[str, ...]
@@ -80,7 +80,7 @@ class Drift:
 
 
 def unchanged(source: t.StructType) -> Drift:
-    """That of a table which is not there yet: raw is made like the source."""
+    """Returns the drift for a raw table that does not exist yet: it is created like the source."""
     routes = (Route(f.name, bare(f.dataType), f.name, kept_as(f.dataType)) for f in source.fields)
     schema = SourceSchema.of(source)
     return Drift((), (), tuple(routes), schema, schema)
@@ -89,15 +89,15 @@ def unchanged(source: t.StructType) -> Drift:
 def drift(
     raw: t.StructType, remembered: SourceSchema | None, source: t.StructType, terms: Terms
 ) -> Drift:
-    """What brings raw up to the source. Names are compared as Spark does, without case.
+    """Plans how raw follows the source. Names are compared as Spark does, ignoring case.
 
     Args:
         raw: all columns of the raw table.
-        remembered: the source at the last batch; None where nothing was remembered.
+        remembered: the source at the last batch; None if nothing was remembered.
 
     Raises:
-        TableError: where a key's or the cursor's column cannot be followed, or may not be; where
-            a variant column would have the name of another one; where the table is frozen.
+        TableError: if a change of a key or cursor column cannot or may not be followed; if a
+            variant column would have another column's name; if the table is frozen and changed.
     """
     before = remembered or SourceSchema.derived(raw, source)
     columns = {f.name.lower(): t.StructField(f.name, bare(f.dataType)) for f in raw.fields}
@@ -119,7 +119,7 @@ def drift(
         raise TableError(
             f"the source's columns have changed: {'; '.join(notes)}",
             where=f"{terms.where}, schema_changes: freeze",
-            remedy="Set schema_changes: evolve to take the change over, or undo it in the source "
+            remedy="Set schema_changes: evolve to accept the change, or undo it in the source "
             "or in a view of it",
         )
     gone = {*before.dropped, *before.columns} - set(arriving)
@@ -133,7 +133,7 @@ def drift(
 
 
 def _base(column: t.StructField | None, field: t.StructField) -> Route | None:
-    """The way into the column of the same name, where there is none yet or it can follow."""
+    """Returns the route into the column of the same name; None if that cannot take the type."""
     if column is None:
         return Route(field.name, field.dataType, field.name, kept_as(field.dataType))
     data_type = followed(column.dataType, field.dataType)
@@ -150,10 +150,10 @@ def _variant(
     arriving: Mapping[str, t.StructField],
     terms: Terms,
 ) -> Route:
-    """The way into a variant column: one that raw has and that can follow, or a new one.
+    """Returns the route into a variant column: one of raw's that can take the type, or a new one.
 
-    A name states a scalar type in full. Structs that do not go together are numbered, and so is a
-    variant whose name belongs to a column that the source once had.
+    Its name states a scalar type in full. Structs that do not fit together are numbered, and so is
+    a variant whose name belongs to a column that the source once had.
     """
     kept = kept_as(field.dataType)
     first = name = f"{base}__{spelled(kept)}"
@@ -178,7 +178,7 @@ def _base_of(variant: str) -> str:
 
 def _taken(column: str, variant: str, terms: Terms) -> TableError:
     return TableError(
-        f"the column {column!r} has the name of the one in which raw keeps values of "
+        f"the column {column!r} has the name under which raw keeps values of "
         f"{_base_of(variant)!r} that have another type",
         where=terms.where,
         remedy=f"Rename {column!r} in the source or in a view of it",
@@ -241,7 +241,7 @@ def _notes(
 
 
 def _told(old: t.DataType, new: t.DataType, path: str) -> Iterator[str]:
-    """What changed inside a column that raw follows in place."""
+    """Yields a note for each change inside a column that raw follows in place."""
     if isinstance(old, t.StructType) and isinstance(new, t.StructType):
         before = {field.name.lower(): field for field in old.fields}
         for field in new.fields:

@@ -1,4 +1,4 @@
-"""Rows of a source as raw takes them: its names, its types, null in the fields that they lack."""
+"""Fits a source's rows into raw: raw's names and types, null in fields that the rows lack."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from loader.rows.order import quoted
 
 
 def fitted(rows: DataFrame, routes: Sequence[Route], where: str) -> DataFrame:
-    """Brings each column of the source into the raw column that it goes to.
+    """Casts and renames each of the source's columns to its raw column.
 
     Args:
         rows: the source's columns and the loader's own; the latter stay as they are.
 
     Raises:
-        TableError: where the rows have another type than the source's description has.
+        TableError: if a column's type differs from the source's description of the table.
     """
     there = {field.name.lower(): field for field in rows.schema.fields}
     own = [name for name in rows.columns if name.lower() in COLUMNS]
@@ -30,7 +30,7 @@ def fitted(rows: DataFrame, routes: Sequence[Route], where: str) -> DataFrame:
     for route in routes:
         arrived = bare(there[route.source.lower()].dataType)
         if arrived != route.source_type:
-            # Written into raw as it is, a value might be cut to the type that was expected.
+            # Written to the type that was expected, its values might be truncated.
             raise TableError(
                 f"the column {route.source!r} changed its type while the table was read, from "
                 f"{route.source_type.simpleString()} to {arrived.simpleString()}",

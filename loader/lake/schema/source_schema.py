@@ -1,10 +1,10 @@
 """What a source's table looked like when its last batch was published.
 
-Kept as a property of the raw table, as raw itself does not tell: it keeps columns that the source
-has dropped, and has variant columns that the source never had. What the ledger is told of a change
-is the difference between this and the source as it is now. The property is therefore written by
-the very commit that publishes a batch, whose ledger row tells the change: neither can be lost
-without the other, nor told twice.
+Kept as a property of the raw table, because raw's columns do not show it: raw keeps columns that
+the source has dropped, and has variant columns that the source never had. The ledger's notes of
+schema changes are the difference between this property and the source now. So the commit that
+publishes a batch also writes the property, and carries the ledger row with the notes: neither can
+be lost without the other, and no change is noted twice.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ PROPERTY = "strandline.source_schema"
 
 
 def property_of(source: str) -> str:
-    """The property of one of the sources that share a table; of the only one it is `PROPERTY`."""
+    """Returns the property for a source: its own if sources share the table, else `PROPERTY`."""
     return f"{PROPERTY}.{source}" if source else PROPERTY
 
 
 def remembered(properties: Mapping[str, str], source: str, where: str) -> SourceSchema | None:
-    """What a raw table's properties say of a source; None where they say nothing.
+    """Reads a source's remembered schema from a raw table's properties; None if there is none.
 
-    A source that has not loaded a shared table yet is compared with the table's first one. Variant
-    columns are raw's, whichever source they were made for.
+    A source that has not loaded a shared table yet is compared with the table's first source.
+    Variant columns belong to raw, whichever source they were created for.
 
     Raises:
-        TableError: where this loader did not write it.
+        TableError: if this loader did not write the property.
     """
     text = properties.get(property_of(source)) or properties.get(PROPERTY)
     if text is None:
@@ -52,12 +52,12 @@ def remembered(properties: Mapping[str, str], source: str, where: str) -> Source
 
 @dataclass(frozen=True)
 class SourceSchema:
-    """A source's columns, and what raw has besides.
+    """A source's columns, and the others that raw has.
 
     Attributes:
         schema: the source's columns, bare (:func:`loader.lake.schema.widening.bare`).
-        dropped: columns that the source had once, in lower case.
-        variants: columns of raw that keep another column's values of another type.
+        dropped: columns that the source once had, in lower case.
+        variants: raw's columns that keep values of another column, of another type.
     """
 
     schema: t.StructType
@@ -68,15 +68,15 @@ class SourceSchema:
     def of(
         cls, schema: t.StructType, dropped: Iterable[str] = (), variants: Iterable[str] = ()
     ) -> SourceSchema:
-        """The description of a source as it is now."""
+        """Describes a source as it is now."""
         fields = [t.StructField(f.name, bare(f.dataType)) for f in schema.fields]
         return cls(t.StructType(fields), tuple(sorted(dropped)), tuple(sorted(variants)))
 
     @classmethod
     def derived(cls, raw: t.StructType, source: t.StructType) -> SourceSchema:
-        """What raw's columns tell, where nothing was remembered.
+        """Derives the source's schema from raw's columns, if nothing was remembered.
 
-        A type that raw holds in a wider one is taken for the one that it had.
+        If raw's type can hold the source's current type, the source is taken to have had it before.
         """
         now = {field.name.lower(): field for field in source.fields}
         fields = []
@@ -91,12 +91,12 @@ class SourceSchema:
 
     @cached_property
     def columns(self) -> dict[str, t.StructField]:
-        """The source's columns, by their names in lower case."""
+        """The source's columns, by name in lower case."""
         return {field.name.lower(): field for field in self.schema.fields}
 
     @cached_property
     def text(self) -> str:
-        """JSON: what the property holds."""
+        """The property's value, as JSON."""
         columns = [{"name": f.name, "type": f.dataType.jsonValue()} for f in self.schema.fields]
         value: dict[str, Any] = {"columns": columns}
         if self.dropped:
@@ -110,7 +110,7 @@ class SourceSchema:
         """Reads the property.
 
         Raises:
-            TableError: where this loader did not write it.
+            TableError: if this loader did not write it.
         """
         try:
             value = json.loads(text)
@@ -123,5 +123,5 @@ class SourceSchema:
                 f"its property {PROPERTY} was not written by this loader ({problem})",
                 where=where,
                 remedy="Remove it with `alter table … unset tblproperties`: it is then derived "
-                "from the columns of raw",
+                "from raw's columns",
             ) from None

@@ -1,4 +1,4 @@
-"""Which changes of a table's columns are followed, and which never: those of its key and cursor."""
+"""Which changes of a table's columns raw follows, and which it refuses: those of key and cursor."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from loader.rows.cursor import CursorType
 
 @dataclass(frozen=True)
 class Terms:
-    """Which changes of a table are followed.
+    """Which changes of a table raw follows.
 
     Attributes:
         where: the table, in errors.
         select: its name on the command line.
         key: the primary key's columns.
         cursor: the cursor column.
-        freeze: no change is followed.
-        accepts_key_change: types of key and cursor may change as far as raw's columns follow.
-        anew: everything is read again, so that no row stays without a new column's value.
-        source: of a table that sources share, whose columns these are; each is remembered apart.
+        freeze: refuses every change.
+        accepts_key_change: key and cursor columns may change their type if raw can follow.
+        anew: everything is read again, so every row gets a value in a new column.
+        source: whose columns these are, if sources share the table; each has its own property.
     """
 
     where: str
@@ -44,15 +44,15 @@ def check_key_and_cursor(
     arriving: Mapping[str, t.StructField],
     terms: Terms,
 ) -> None:
-    """Refuses what would make rows of one key, or their order, incomparable with those in raw.
+    """Refuses changes after which new rows' keys or order cannot be compared with those in raw.
 
     Args:
-        columns: raw's, by their names in lower case, their types bare.
+        columns: raw's columns by name in lower case, with bare types.
         before: the source as it was.
-        arriving: its columns as they are, as `columns`.
+        arriving: the source's columns as they are, in the same form as `columns`.
 
     Raises:
-        TableError: names the column, its old and new type, and the way out.
+        TableError: if there is one; names the column, its old and new type, and the way out.
     """
     cursor = terms.cursor.lower() if terms.cursor else None
     key = {name.lower() for name in terms.key}
@@ -79,15 +79,15 @@ def check_key_and_cursor(
             "raw can follow in place"
             if follows
             else "Raw cannot follow in place: cast it back in a view of the source, or load the "
-            "table anew, into another schema or under another name",
+            "table again, into another schema or under another name",
         )
 
 
 def _new_key(name: str, terms: Terms) -> TableError:
     return TableError(
-        f"the key column {name!r} is new: the rows in raw have no value in it",
+        f"the key column {name!r} is new: the rows in raw have no value for it",
         where=terms.where,
-        remedy="Give it its old name in a view of the source; or read everything again with "
-        f"`loader run --full-refresh --select {terms.select}`, for models with the new "
-        "primary_key and delete_stale: true",
+        remedy="If it was renamed, give it its old name in a view of the source. Else read "
+        f"everything again with `loader run --full-refresh --select {terms.select}`, and give the "
+        "models the new primary_key and delete_stale: true",
     )

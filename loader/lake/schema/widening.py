@@ -1,4 +1,4 @@
-"""What a raw column can take of another type: what it holds already, what Iceberg widens in place.
+"""Which other types a raw column can take: those it holds, and those Iceberg widens to in place.
 
 | raw column | the source's new type | what happens |
 |---|---|---|
@@ -13,8 +13,8 @@
 | decimal(p, s) | decimal(q, s) with q > p | widened |
 | struct, array, map | the same with other fields or widths | fields added, widened |
 
-Everything else is another column's business: :mod:`loader.lake.schema.drift`. Where the rules come
-from: https://iceberg.apache.org/spec/#schema-evolution (dates to timestamps only of its version 3,
+Every other type goes into another column: :mod:`loader.lake.schema.drift`. The rules come from
+https://iceberg.apache.org/spec/#schema-evolution (dates to timestamps only since its version 3,
 and a map's key never). `docs/drift.md` shows the same table.
 """
 
@@ -41,7 +41,7 @@ _HELD: dict[type[t.DataType], tuple[type[t.DataType], ...]] = {
 
 
 def bare(data_type: t.DataType) -> t.DataType:
-    """A type without what is no change of it: nullability, metadata, the length of a text."""
+    """Strips a type of what does not count as a change: nullability, metadata, a text's length."""
     if isinstance(data_type, t.StructType):
         return t.StructType([t.StructField(f.name, bare(f.dataType)) for f in data_type.fields])
     if isinstance(data_type, t.ArrayType):
@@ -54,7 +54,7 @@ def bare(data_type: t.DataType) -> t.DataType:
 
 
 def kept_as(data_type: t.DataType) -> t.DataType:
-    """The type that raw keeps values of a source's type as: Iceberg has no integer below int."""
+    """Returns the type in which raw keeps a source's type: Iceberg has no integer below int."""
     if isinstance(data_type, t.StructType):
         return t.StructType([t.StructField(f.name, kept_as(f.dataType)) for f in data_type.fields])
     if isinstance(data_type, t.ArrayType):
@@ -67,10 +67,10 @@ def kept_as(data_type: t.DataType) -> t.DataType:
 
 
 def followed(raw: t.DataType, source: t.DataType) -> t.DataType | None:
-    """The type that a raw column of type `raw` needs for the values of `source` as well.
+    """Returns the type that a raw column of type `raw` needs to also hold values of `source`.
 
-    It is `raw` itself where that holds them; None where Iceberg cannot change to it in place.
-    Fields of structs are known by their names without case.
+    That is `raw` itself if it already holds them; None if Iceberg cannot change to it in place.
+    Fields of structs match by name, ignoring case.
     """
     raw, source = bare(raw), bare(source)
     if isinstance(raw, t.StructType) and isinstance(source, t.StructType):
@@ -88,12 +88,12 @@ def followed(raw: t.DataType, source: t.DataType) -> t.DataType | None:
 
 
 def holds(raw: t.DataType, source: t.DataType) -> bool:
-    """Whether a raw column has a place for every value of `source` as it is."""
+    """Whether a raw column can hold every value of `source` without a change."""
     return followed(raw, source) == bare(raw)
 
 
 def ddl(data_type: t.DataType) -> str:
-    """A type as SQL, the names of its fields quoted; in one piece, however many they are."""
+    """Returns a type as SQL with field names quoted; in full, however many fields it has."""
     if isinstance(data_type, t.StructType):
         fields = ", ".join(f"{quoted(f.name)}: {ddl(f.dataType)}" for f in data_type.fields)
         return f"struct<{fields}>"
@@ -105,7 +105,7 @@ def ddl(data_type: t.DataType) -> str:
 
 
 def spelled(data_type: t.DataType) -> str:
-    """A type as part of a column's name: ``decimal_20_0``, ``array_string``, ``struct``."""
+    """Spells a type as part of a column's name: ``decimal_20_0``, ``array_string``, ``struct``."""
     if isinstance(data_type, t.StructType):
         return "struct"
     if isinstance(data_type, t.ArrayType):

@@ -1,6 +1,6 @@
-"""The headers of CSV files: which columns each file has, in its own order.
+"""Reads the headers of CSV files: which columns each file has, in its own order.
 
-Spark takes one header for all files and reads the others by position.
+Spark itself applies one file's header to all files, and reads the others by position.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _READERS = 16
 
 @dataclass(frozen=True)
 class Group:
-    """Files with one header.
+    """Files with the same header.
 
     Attributes:
-        columns: their names, as Spark reads this header.
-        paths: as :data:`loader.sources.file.listing.PATH` has them, the first one first.
-        literal: the header's text has these very names.
+        columns: the columns' names, as Spark reads this header.
+        paths: the files, as in :data:`loader.sources.file.listing.PATH`; the first one first.
+        literal: the header's text contains exactly these names.
     """
 
     columns: tuple[str, ...]
@@ -33,10 +33,10 @@ class Group:
     literal: bool = False
 
     def guarded(self, native: Native) -> Native:
-        """The reader's options under which a file with another header is an error.
+        """Returns reader options that make a file with another header an error.
 
-        It may have been written since. Spark cannot hold names against a header that it made
-        itself, of columns without a name or with one name.
+        A file may have been rewritten since its header was read. Spark cannot check names that it
+        made up itself, for columns without a name or with the same name.
         """
         if not self.literal:
             return native
@@ -44,9 +44,9 @@ class Group:
 
 
 def matched(native: Native) -> bool:
-    """Whether a table's files are CSV with headers, whose columns are matched by name.
+    """Returns whether a table's files are CSV with headers, whose columns are matched by name.
 
-    `enforceSchema`, where the spec sets it, says what Spark itself does with headers.
+    If the spec sets `enforceSchema`, Spark itself handles the headers.
     """
     options = {name.lower(): value.lower() for name, value in native.options}
     header = options.get("header") == "true"
@@ -54,10 +54,10 @@ def matched(native: Native) -> bool:
 
 
 def groups(spark: SparkSession, native: Native, paths: Iterable[str]) -> list[Group]:
-    """The files by their headers; files without any line are left out.
+    """Groups files by their headers; leaves out files without any line.
 
     Raises:
-        Py4JJavaError: where a file cannot be read.
+        Py4JJavaError: if a file cannot be read.
     """
     paths = tuple(paths)
     read = _Reader(spark, native)
@@ -77,7 +77,7 @@ def groups(spark: SparkSession, native: Native, paths: Iterable[str]) -> list[Gr
 
 
 def union(groups: Sequence[Group]) -> list[str]:
-    """The columns of all groups, each once whatever its case, in the order of their appearance."""
+    """Returns the columns of all groups, each once whatever its case, in order of appearance."""
     names: dict[str, str] = {}
     for group in groups:
         for name in group.columns:
@@ -86,7 +86,7 @@ def union(groups: Sequence[Group]) -> list[str]:
 
 
 class _Reader:
-    """Reads the first line of files by Hadoop, and has Spark parse it."""
+    """Reads the first line of files through Hadoop, and parses it with Spark."""
 
     def __init__(self, spark: SparkSession, native: Native) -> None:
         session: Any = spark
@@ -95,12 +95,12 @@ class _Reader:
         self.options = {name.lower(): value for name, value in native.options}
         self.hadoop = session.sparkContext._jsc.hadoopConfiguration()
         self.codecs = self.jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(self.hadoop)
-        # A header that may not be the first line: Spark reads each of these files by itself.
+        # The header may not be the first line, so Spark reads each file separately.
         self.whole = "linesep" in self.options or self.options.get("multiline") == "true"
         self.native = native
 
     def header(self, path: str) -> str | tuple[str, ...] | None:
-        """A file's header: its line, or its columns; None where it has no line."""
+        """Returns a file's header: its line, or its columns; None if the file has no line."""
         file = self.jvm.org.apache.hadoop.fs.Path(self.jvm.java.net.URI(path))
         if self.whole:
             options = {
@@ -126,7 +126,7 @@ class _Reader:
             plain.close()
 
     def columns(self, header: str | tuple[str, ...]) -> tuple[str, ...]:
-        """The names that Spark reads from a header."""
+        """Returns the names that Spark reads from a header."""
         if isinstance(header, tuple):
             return header
         lines = self.spark._jsparkSession.createDataset(
@@ -145,5 +145,5 @@ class _Reader:
 
 
 def escaped(path: str) -> str:
-    """A path that Hadoop does not take for a pattern."""
+    """Escapes a path so that Hadoop does not read it as a pattern."""
     return "".join(f"\\{letter}" if letter in "\\*?[]{}," else letter for letter in path)

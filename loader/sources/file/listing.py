@@ -1,7 +1,7 @@
-"""The files of one table: which there are, which of them a window reads.
+"""Lists the files of one table, and chooses those that a window reads.
 
-Spark lists them, by the table's own reader options, so what is listed is what is read. A file is
-named by its path and modification time.
+Spark lists them with the table's own reader options, so it lists the same files that it reads. A
+file is identified by its path and modification time.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ RECURSIVE = "recursiveFileLookup"
 
 
 def listed(spark: SparkSession, native: Native) -> DataFrame:
-    """One row per file: PATH and MODIFIED. Nothing of the files is read."""
+    """Returns one row per file, in Spark's `binaryFile` columns; does not read the files."""
     return spark.read.format("binaryFile").options(**dict(native.options)).load(native.path)
 
 
 def files(spark: SparkSession, native: Native) -> DataFrame:
-    """The table's files: PATH, MODIFIED and size."""
+    """Returns the table's files: PATH, MODIFIED and size."""
     return listed(spark, native).select(
         path().alias(PATH),
         f.col("_metadata.file_modification_time").alias(MODIFIED),
@@ -43,12 +43,12 @@ def files(spark: SparkSession, native: Native) -> DataFrame:
 
 
 def path() -> Column:
-    """The path of the file that a row comes from, as PATH holds it."""
+    """Returns the path of the file that a row comes from, as PATH holds it."""
     return f.col("_metadata.file_path")
 
 
 def within(window: Window, end: Cursor | None) -> Column:
-    """Whether a file's time lies in the window, which ends at `end`."""
+    """Returns whether a file's time lies in the window, which ends at `end`."""
     time, inside = f.col(MODIFIED), f.lit(True)
     if window.low is not None:
         inside = inside & (time >= _literal(window.low))
@@ -59,13 +59,13 @@ def within(window: Window, end: Cursor | None) -> Column:
 
 @dataclass(frozen=True)
 class Older:
-    """The files below a time, told apart from those of the last sync without naming each.
+    """A summary of the files below a time: shows, without naming each, whether they have changed.
 
     Attributes:
-        before: exclusive.
-        count: how many there are.
+        before: the time, exclusive.
+        count: how many files there are.
         digest: the sum of a 64-bit hash of each file's path, time and size.
-        begin: files below it are not sought: somebody set the cursor there.
+        begin: the time at which somebody set the cursor: files below it are not looked for.
     """
 
     before: Cursor
@@ -75,7 +75,7 @@ class Older:
 
     @classmethod
     def of(cls, files: DataFrame, before: Cursor, begin: Cursor | None) -> Older:
-        """Sums up the files below a time."""
+        """Summarizes the files below a time."""
         hashed = f.xxhash64(PATH, MODIFIED, _SIZE).cast("decimal(20, 0)")
         [found] = (
             files.where(f.col(MODIFIED) < _literal(before))
@@ -86,7 +86,7 @@ class Older:
 
     @classmethod
     def from_mark(cls, mark: Mapping[str, Any] | None) -> Older | None:
-        """What the last sync remembered; None where it remembered nothing."""
+        """Reads what the last sync remembered; None if it remembered nothing."""
         if mark is None or not {"before", "files", "digest"} <= set(mark):
             return None
         before, begin = (
@@ -97,17 +97,18 @@ class Older:
         return cls(before, int(mark["files"]), str(mark["digest"]), begin)
 
     def to_mark(self) -> dict[str, Any]:
-        """The form that is stored."""
+        """Returns the form that the state stores."""
         mark = {"before": self.before.text, "files": self.count, "digest": self.digest}
         return mark if self.begin is None else {**mark, "from": self.begin.text}
 
 
 def moved_in(files: DataFrame, window: Window) -> DataFrame | None:
-    """Files below the window that raw does not hold; None where there can be none.
+    """Returns the files below the window that raw does not hold; None if there can be none.
 
-    They were moved in with a time of their own (`mv`, `rsync -a`) after the sync that passed it,
-    or replaced by an older file. Raw is asked only if the older files are not those that the last
-    sync summed up. Without its sum, after `loader state set`, reading begins at the cursor.
+    Such files kept an older time when they were moved in (`mv`, `rsync -a`) after a sync had
+    passed that time, or they are older files that replaced others. Reads raw only if the files
+    below the window are not those that the last sync summarized. Without that summary, after
+    `loader state set`, reading begins at the cursor.
     """
     remembered = Older.from_mark(window.mark)
     if window.low is None or window.held is None or remembered is None:
@@ -123,7 +124,7 @@ def moved_in(files: DataFrame, window: Window) -> DataFrame | None:
 
 
 def remembered(files: DataFrame, window: Window, before: Cursor) -> dict[str, Any]:
-    """The mark of a sync that has read all files below a time, or passed them over."""
+    """Returns the mark of a sync that has read or skipped all files below a time."""
     last = Older.from_mark(window.mark)
     begin = last.begin if last else window.low
     if window.low is None or (last is None and window.low == window.initial):

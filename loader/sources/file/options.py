@@ -1,4 +1,4 @@
-"""What a source of files may say in the spec, and how a table of it is read."""
+"""The options of a source document with `path: file`, and how to read a table."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from loader.spec.options import TableOptions
 
 
 class FileTableOptions(TableOptions):
-    """What one table of files may say beyond the common options.
+    """A table's options, beyond the common ones.
 
     Attributes:
-        path: a folder, file or glob, relative to the source's path; its name by default.
-        format, options: of Spark's reader; the source's by default.
-        columns: the columns as DDL (`id bigint, name string`); inferred by Spark where absent.
+        path: a folder, file or glob, relative to the source's path; the table's name by default.
+        format, options: for Spark's reader; the source's by default.
+        columns: the columns as DDL (`id bigint, name string`); if absent, Spark infers them.
     """
 
     path: str | None = None
@@ -30,7 +30,7 @@ class FileOptions(BaseModel):
     Attributes:
         path: a folder, relative to the spec; each folder and file in it is a table.
         format: csv, json, parquet, orc, text, avro, or any other that Spark has a reader for.
-        options: of that reader, such as `sep`; a CSV has a header unless said otherwise.
+        options: options of that reader, such as `sep`; a CSV has a header by default.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,4 +1,4 @@
-"""Reading a table's files: which a window reads, and their rows in the order of their writing."""
+"""Reads a table's files: those in a window, and their rows in the order they were written."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from loader.sources.file.options import Native
 
 _BY_NAME = frozenset({"csv", "json", "parquet", "orc", "avro"})
-"""Formats whose reader takes the columns that it should read."""
+"""Formats whose reader can be given the columns to read."""
 
 _OF_LISTING = frozenset({"path", "modificationTime", "length", "content"})
 
 
 class FileSnapshot(Snapshot):
-    """Files as they are: a file written while it is read has a later time, and is read again."""
+    """The files as they are: one written during the read gets a later time, and is read again."""
 
     tells_deletes = False
 
@@ -61,7 +61,7 @@ class FileSnapshot(Snapshot):
         )
 
     def _bounds_of_files(self, table: SourceTable, window: Window) -> Bounds:
-        """By names and times only: the rows of new files are counted when they are read."""
+        """Uses only names and times: the rows of new files are counted when they are read."""
         files = list_of.files(self.spark, table.ref.native).localCheckpoint(eager=True)
         inside = files.where(list_of.within(window, window.high))
         if window.cursor is None:
@@ -112,12 +112,12 @@ class FileSnapshot(Snapshot):
             chosen = list_of.within(window, end) | f.col(PATH).isin(paths)
         rows = _rows(spark, table, chosen)
         rows = rows if by_time else rows.where(_within(table, window, end))
-        # Spark packs files into partitions by size; this is the order in which they were written.
+        # Spark packs files into partitions by size, so restore the order they were written in.
         return rows.orderBy(MODIFIED, PATH, "_cq_block", "_cq_line").select(*names)
 
 
 def columns_of(spark: SparkSession, native: Native) -> StructType:
-    """The columns of a table's files: all that any of them has, unless the spec names them."""
+    """Returns the columns that any of a table's files has, unless the spec names them."""
     schema = _reader(spark, native, None).schema
     if native.columns is not None or not matched(native):
         return schema
@@ -132,7 +132,7 @@ def columns_of(spark: SparkSession, native: Native) -> StructType:
 
 
 def partitions(spark: SparkSession, native: Native) -> list[StructField]:
-    """The columns that folders named `column=value` make."""
+    """Returns the columns that come from folders named `column=value`."""
     fields = listed(spark, native).schema.fields
     return [field for field in fields if field.name not in _OF_LISTING]
 
@@ -161,10 +161,10 @@ def _inferred(spark: SparkSession, native: Native, group: Group) -> StructType:
 
 
 def _rows(spark: SparkSession, table: SourceTable, chosen: Column | None) -> DataFrame:
-    """The rows of some files, or of all: the table's columns, `_cq_block` and `_cq_line`.
+    """Reads the rows of the chosen files: the table's columns, `_cq_block` and `_cq_line`.
 
     Args:
-        chosen: which files, by MODIFIED and PATH; None is all.
+        chosen: a condition on MODIFIED and PATH that chooses the files; None means all.
     """
     native: Native = table.ref.native
     own = StructType([c for c in table.schema.fields if c.name not in (MODIFIED, PATH)])
@@ -196,7 +196,7 @@ def _of_group(
             f"the header of {group.paths[0]} names none of the table's columns: it has "
             f"{', '.join(group.columns)}",
             where=f"table {table.ref.name}, columns",
-            remedy="Name the columns as the header does; or set the option header: 'false' where "
+            remedy="Name the columns as the header does; or set the option header: 'false' if "
             "there is none, or enforceSchema: 'true' to read by position",
         )
     fields = [StructField(n, types.get(n.lower(), StringType())) for n in group.columns]
@@ -209,7 +209,7 @@ def _of_group(
 
 
 def _placed(rows: DataFrame, table: SourceTable, chosen: Column | None) -> DataFrame:
-    """Rows in the table's columns, each with its place in its file."""
+    """Returns rows with the table's columns, and each row's position in its file."""
     there = {name.lower() for name in rows.columns} | {MODIFIED, PATH}
     rows = rows.withColumns(
         {

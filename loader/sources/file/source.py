@@ -1,7 +1,7 @@
 """The `file` connector: folders of files in any format that Spark reads.
 
-Its own cursor is the file's modification time, so a file is read when it is new or was written
-again. A column of the files can be the cursor instead.
+Its own cursor is the file's modification time, so it reads files that are new or were rewritten. A
+column of the files can be the cursor instead.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ from loader.sources.file.options import FileOptions, FileTableOptions, Native
 from loader.sources.file.snapshot import FileSnapshot, columns_of, partitions
 
 _DEFAULTS = {
-    # A line that is no row of the table: of a file half written, with other columns, or broken.
+    # Fail on a line that is not a row of the table: from a half-written file, one with other
+    # columns, or a broken one.
     "csv": {"header": "true", "mode": "FAILFAST"},
-    # Columns that only some of the files have.
+    # Read columns that only some of the files have.
     "parquet": {"mergeSchema": "true"},
     "orc": {"mergeSchema": "true"},
 }
 
 
 class FileSource(Source):
-    """Reads tables out of folders of files."""
+    """Reads tables from folders of files."""
 
     options_model = FileOptions
     options: FileOptions
 
     @property
     def base(self) -> str:
-        """The folder of the tables, absolute."""
+        """The folder that holds the tables, absolute."""
         if urlparse(self.options.path).scheme:
             return self.options.path.rstrip("/")
         return str((self.folder / self.options.path).resolve())
@@ -61,10 +62,10 @@ class FileSource(Source):
             raise TableError(
                 f"there is no folder {self.base}",
                 where=f"source {self.name}, path",
-                remedy="Create it, or mend the source's path (relative to the spec)",
+                remedy="Create it, or correct the source's path (relative to the spec)",
             )
         names = [status.getPath().getName() for status in system.listStatus(path)]
-        # Spark passes over these as well.
+        # Spark skips such names, too.
         return [name for name in names if not name.startswith((".", "_"))]
 
     def _native(self, name: str, path: str) -> Native:
@@ -73,11 +74,11 @@ class FileSource(Source):
         settings: dict[str, tuple[str, str]] = {}
         defaults = _DEFAULTS.get(form.lower(), {})
         if form.lower() == "json" and options.columns is None:
-            # Inferred types hold every value, so what fails then is no JSON. Declared ones may
-            # change, and a file of before must not stop the table.
+            # Inferred types hold every value, so a line that fails is not JSON. Declared types may
+            # change, and an older file must not stop the table.
             defaults = {"mode": "FAILFAST"}
         for given in (defaults, self.options.options, options.options):
-            # Spark reads the names of options in any case.
+            # Spark ignores the case of option names.
             settings.update((name.lower(), (name, value)) for name, value in given.items())
         full = path if urlparse(path).scheme or path.startswith("/") else f"{self.base}/{path}"
         return Native(full, form, tuple(sorted(settings.values())), options.columns)
@@ -96,7 +97,7 @@ class FileSource(Source):
             found = clear(error, "")
             what = found.what
             remedy = (
-                "Check path, format and options of the table's reader; `columns` where "
+                "Check the path, format and options of the table's reader; set `columns` if "
                 "Spark cannot infer them"
             )
             if found.remedy == BROKEN_LINE:
@@ -127,10 +128,10 @@ class FileSource(Source):
         )
 
     def _nested(self, ref: TableRef) -> Native:
-        """How to read the table with the files in its nested folders.
+        """Returns how to read the table with the files in its nested folders.
 
         Raises:
-            TableError: where Spark would pass over files without a word.
+            TableError: if Spark would silently skip files.
         """
         native: Native = ref.native
         if any(name.lower() == RECURSIVE.lower() for name, _ in native.options):
@@ -142,11 +143,11 @@ class FileSource(Source):
         beside = len(there) - read.select("path").count()
         if beside > 0:
             raise TableError(
-                f"{beside} of its files lie outside of the folders named column=value that the "
-                "others lie in; Spark would not read them",
+                f"{beside} of its files lie outside of the folders named column=value that hold "
+                "the others; Spark would not read them",
                 where=f"table {self.name}.{ref.name} ({native.path})",
                 remedy="Move them into such folders, or set the option recursiveFileLookup: "
-                "'true', which makes no columns of folders",
+                "'true', which makes no columns from folders",
             )
         return native
 

@@ -1,4 +1,4 @@
-"""The connector `jdbc`: any database with a driver, and late rows where its open work is seen."""
+"""The connector `jdbc`: any database with a driver; finds late rows if it can see open work."""
 
 from loader.sources.jdbc.source import JdbcSource
 

@@ -1,4 +1,4 @@
-"""Rows asked for by the values of their keys, in SQL."""
+"""SQL that selects rows by the values of their keys."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from pyspark.sql import types as t
 from loader.rows.cursor import Cursor, CursorType
 from loader.sources.jdbc.dialect import Dialect
 
-_NAMED = 2_000  # keys in an SQL list; beyond it all rows are read
+_NAMED = 2_000  # keys in an SQL list; for more, all rows are read
 _PLAIN = re.compile(r"[!-~]([ -~]*[!-~])?")
 
 
 def asked_by_value(dialect: Dialect, columns: Mapping[str, str], keys: DataFrame) -> str:
-    """A where clause that holds for at least the rows with these keys; empty asks for all rows.
+    """Returns a where clause that selects at least the rows with these keys; empty selects all.
 
-    A database is asked for a value only where what it holds and what Spark holds of it are one
-    text: whole numbers, and printable ASCII without blanks at its ends. Others may have become
-    another value on the way: a date of October 1582, a fraction cut off, bytes of an unknown
-    encoding.
+    A value is compared only if the database and Spark write it as the same text: whole numbers,
+    and printable ASCII without blanks at its ends. Any other value may have changed on the way to
+    Spark: a date in October 1582, a fraction cut off, bytes in an unknown encoding.
 
     Args:
-        columns: SQL of the key's columns, by their names.
+        columns: SQL for the key's columns, by their names.
         keys: the keys, in columns of these names.
     """
     types = {name: keys.schema[name].dataType for name in columns}
@@ -55,7 +54,7 @@ def _askable(data_type: t.DataType) -> bool:
 
 
 def _literal(dialect: Dialect, value: object) -> str | None:
-    """A value in SQL; None where the database cannot be asked for it."""
+    """Returns a value as an SQL literal; None if it cannot be compared in SQL."""
     if isinstance(value, str):
         return dialect.text(value) if _PLAIN.fullmatch(value) else None
     if value is None:

@@ -1,6 +1,6 @@
-"""The texts, hashes and sums of :mod:`loader.sources.checksum` in SQL: of PostgreSQL, of MySQL.
+"""The texts, hashes and sums of :mod:`loader.sources.checksum` in SQL: for PostgreSQL and MySQL.
 
-Measured against Spark, value by value, in `tests/reconcile/test_checksum.py`.
+`tests/reconcile/test_checksum.py` compares them with Spark's, value by value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ARGUMENTS = 50  # PostgreSQL's functions take 100 arguments at most
 
 
 class Checksum(ABC):
-    """The same expressions in SQL; one class for each kind of database that has md5.
+    """The SQL expressions; one class for each kind of database that has md5.
 
     Args:
         dialect: how the database quotes.
@@ -29,35 +29,35 @@ class Checksum(ABC):
 
     @abstractmethod
     def types(self, space: str, table: str) -> str:
-        """SQL for the columns of a table: name, the database's name of the type, its kind."""
+        """Returns SQL that lists a table's columns: name, the database's type name, its kind."""
 
     @abstractmethod
     def form(self, type_: str, kind: str, data_type: t.DataType) -> Form | None:
-        """The form of a column of that type; None where it cannot be compared."""
+        """Returns the form of a column of that type; None if it cannot be compared."""
 
     @abstractmethod
     def text(self, part: Part, column: str) -> str:
-        """SQL of a column's text; null where the value is.
+        """Returns SQL for a column's text; null if the value is null.
 
         Args:
-            column: SQL of the value.
+            column: SQL for the value.
         """
 
     @abstractmethod
     def hash(self, texts: Sequence[str]) -> str:
-        """SQL of the md5 of texts."""
+        """Returns SQL for the md5 of texts."""
 
     @abstractmethod
     def number(self, md5: str) -> str:
-        """SQL of the first 60 bits of an md5."""
+        """Returns SQL for the first 60 bits of an md5."""
 
     @abstractmethod
     def total(self, number: str) -> str:
-        """SQL of the sum of numbers, as text."""
+        """Returns SQL for the sum of numbers, as text."""
 
 
 class PostgreSQLChecksum(Checksum):
-    """PostgreSQL, from version 10 on."""
+    """PostgreSQL 10 and later."""
 
     _FORMS: ClassVar[dict[str, Form]] = {
         **dict.fromkeys(("int2", "int4", "int8", "oid"), Form.INTEGER),
@@ -72,7 +72,7 @@ class PostgreSQLChecksum(Checksum):
     }
 
     def types(self, space: str, table: str) -> str:
-        # A domain's values come as its base type's.
+        # The values of a domain are those of its base type.
         return f"""
             select
                 a.attname,
@@ -102,14 +102,14 @@ class PostgreSQLChecksum(Checksum):
             days = f"({column} - date '1970-01-01')::text"
             return f"case when isfinite({column}) then {days} else ({column})::text end"
         if part.form is Form.TIMESTAMP:
-            # Of whole seconds, as versions before 14 extract floating point numbers.
+            # Takes whole seconds: versions before 14 extract floating point numbers.
             seconds = f"extract(epoch from date_trunc('second', {column}))::bigint"
             micros = f"{seconds} * 1000000 + extract(microseconds from {column})::bigint % 1000000"
             return f"case when isfinite({column}) then ({micros})::text else ({column})::text end"
         if part.form is Form.BINARY:
             return f"encode({column}, 'hex')"
         if part.form in (Form.TEXT, Form.PADDED):
-            # The cast takes the blanks off a char(n).
+            # The cast removes the blanks of a char(n).
             return f"char_length(({column})::text) || ':' || ({column})::text"
         return f"({column})::text"
 
@@ -146,7 +146,7 @@ class MySQLChecksum(Checksum):
         "date": Form.DATE,
         "datetime": Form.TIMESTAMP,
         "timestamp": Form.TIMESTAMP,
-        # The driver calls them all CHAR, and Spark pads those.
+        # The driver reports all of these as CHAR, which Spark pads.
         **dict.fromkeys(("char", "enum", "set"), Form.PADDED),
     }
 
@@ -161,14 +161,14 @@ class MySQLChecksum(Checksum):
     def form(self, type_: str, kind: str, data_type: t.DataType) -> Form | None:
         found = self._FORMS.get(type_)
         if found is Form.INTEGER and isinstance(data_type, t.BooleanType):
-            found = Form.BOOLEAN  # tinyint(1) and bit(1), as the driver sees them
+            found = Form.BOOLEAN  # tinyint(1) or bit(1), if the driver reports them as booleans
         elif found is Form.INTEGER and isinstance(data_type, t.DecimalType):
             found = Form.DECIMAL  # bigint unsigned
         return _fitting(found, data_type)
 
     def text(self, part: Part, column: str) -> str:
         if part.form is Form.DECIMAL:
-            # Adding nothing takes the zeros of a `zerofill` away.
+            # Adding 0 removes the leading zeros of a `zerofill`.
             digits = f"replace(cast(round({column} + 0, {part.scale}) as char), '.', '')"
             return f"cast(cast({digits} as decimal(65, 0)) as char)"
         if part.form is Form.BOOLEAN:
@@ -198,14 +198,14 @@ class MySQLChecksum(Checksum):
 
 
 def checksum(dialect: Dialect) -> Checksum | None:
-    """The expressions of a database; None where it has no md5."""
+    """Returns the expressions for a database; None if it has no md5."""
     if isinstance(dialect, PostgreSQL):
         return PostgreSQLChecksum(dialect)
     return MySQLChecksum(dialect) if isinstance(dialect, MySQL) else None
 
 
 def _fitting(form: Form | None, data_type: t.DataType) -> Form | None:
-    """The form, where Spark reads the column as a type that it is for."""
+    """Returns the form if it fits the type that Spark reads the column as, otherwise None."""
     own = spark_form(data_type)
     texts = (Form.TEXT, Form.PADDED)
     return form if form is own or (form in texts and own in texts) else None

@@ -1,6 +1,6 @@
-"""Whether a database orders a text column by its bytes, as Spark and raw's versions are ordered.
+"""Finds out whether a database orders a text column by bytes, as Spark does for raw's versions.
 
-Elsewhere the highest value is still the database's word, but which of two is lower, only it knows.
+If it does not, the database still says which value is highest, but only it can compare two values.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _POSTGRESQL = """
     where n.nspname = {space} and r.relname = {table} and a.attname = {column}
     """
 
-# All others pad with blanks: a tab would sort before the end of the text.
+# All other collations pad with blanks, so that a tab sorts before the end of the text.
 _MYSQL = """
     select case
         when collation_name like '%nopad_bin' or collation_name like '%0900_bin' then 'true'
@@ -47,10 +47,10 @@ _MYSQL = """
 
 
 def by_bytes(connection: Connection, dialect: Dialect, space: str, table: str, column: str) -> bool:
-    """Whether the column's order is that of its bytes in UTF-8, for certain.
+    """Returns whether the column is certain to be ordered by its bytes in UTF-8.
 
     Args:
-        space: the table's schema; of databases that have catalogs in their place, that.
+        space: the table's schema, or its catalog if the database uses catalogs instead.
     """
     query = {PostgreSQL: _POSTGRESQL, MySQL: _MYSQL}.get(type(dialect))
     if query is None:

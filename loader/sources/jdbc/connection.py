@@ -1,7 +1,7 @@
-"""A JDBC connection held by the driver, through Spark's own JVM.
+"""A JDBC connection of the Spark driver, through Spark's own JVM.
 
-Spark's reader opens its own connections on the executors; this one asks what must be known
-before: keys, bounds, clocks, and the snapshot that the readers share.
+Spark's reader opens its own connections on the executors. This one fetches what the loader needs
+to know before: keys, bounds, clocks, and the snapshot that the readers share.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from loader.runtime.database_errors import explain
 
 
 class Connection:
-    """One JDBC connection; every statement's result is small and read as text."""
+    """One JDBC connection, for small results, read as text."""
 
     def __init__(self, spark: SparkSession, java: Any, where: str) -> None:
         self.java = java
@@ -29,14 +29,14 @@ class Connection:
     def open(
         cls, spark: SparkSession, options: Mapping[str, str], where: str
     ) -> Iterator[Connection]:
-        """Connects as Spark's reader would: same driver, same properties.
+        """Connects as Spark's reader would, with the same driver and properties.
 
         Args:
             options: Spark's JDBC options (`url`, `driver`, `user`, `password`, properties).
             where: the source, for messages.
 
         Raises:
-            DatabaseError: where the database is down, refuses the password, or no driver is there.
+            DatabaseError: if the database is down, the password is refused, or there is no driver.
         """
         jvm: Any = spark._jvm
         java_map = jvm.java.util.HashMap()
@@ -58,7 +58,7 @@ class Connection:
 
     @property
     def product(self) -> str:
-        """The database's name and version, as it says itself."""
+        """The database's name and version, as it reports them."""
         meta = self.java.getMetaData()
         return f"{meta.getDatabaseProductName()} {meta.getDatabaseProductVersion()}"
 
@@ -68,7 +68,7 @@ class Connection:
             statement.execute(sql)
 
     def rows(self, sql: str) -> list[tuple[str | None, ...]]:
-        """Runs a query and returns its rows as text, instants and wall clocks with all digits.
+        """Runs a query and returns its rows as text; timestamps have all digits.
 
         Timestamps come as ``2025-01-01 00:00:00.123456789``; instants in the JVM's zone, which
         the loader sets to UTC.
@@ -77,7 +77,7 @@ class Connection:
             return list(self._fetch(statement.executeQuery(sql)))
 
     def metadata(self, call: str, *arguments: Any) -> list[dict[str, str | None]]:
-        """A result of ``java.sql.DatabaseMetaData``, one dict a row, labels in upper case."""
+        """Calls ``java.sql.DatabaseMetaData``; returns one dict a row, labels in upper case."""
         with self._explained():
             result = getattr(self.java.getMetaData(), call)(*arguments)
             meta = result.getMetaData()
@@ -89,7 +89,7 @@ class Connection:
             return found
 
     def array(self, *texts: str) -> Any:
-        """A Java ``String[]``."""
+        """Makes a Java ``String[]``."""
         gateway = self.java._gateway_client  # kept by py4j on every Java object
         from py4j.java_gateway import JavaClass
 
@@ -130,6 +130,6 @@ class Connection:
 
     @staticmethod
     def _quietly(call: Any) -> None:
-        # A connection that the database already dropped cannot be closed, and need not be.
+        # A connection that the database has already dropped cannot be closed, and need not be.
         with suppress(Py4JJavaError):
             call()

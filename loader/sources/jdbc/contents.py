@@ -1,4 +1,4 @@
-"""A table's contents by key, summed up and hashed by the database itself."""
+"""A table's contents by key; the database itself computes the sums and hashes."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ Read = Callable[[str, str], DataFrame]
 
 
 class JdbcContents(Contents):
-    """Contents of a table of PostgreSQL, MariaDB or MySQL that has each key once.
+    """Contents of a table in PostgreSQL, MariaDB or MySQL that has each key once.
 
-    Only buckets' sums, and of buckets that differ the hashes, leave the database.
+    The database sends only the sums of buckets, and the hashes of the buckets that differ.
 
     Args:
         checksum: the database's expressions.
         relation: the table, quoted.
-        wanted: SQL that holds for rows which the spec means to load; empty where it is all.
-        columns: SQL of the columns, by their names in Spark.
+        wanted: an SQL condition for the rows that the spec asks for; empty if it asks for all.
+        columns: SQL for the columns, by their names in Spark.
         query: reads the rows of a query in Spark.
-        read: reads rows of the table for which a condition holds, with an expression as KEY.
+        read: reads the table's rows for a where clause, with an expression as KEY.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class JdbcContents(Contents):
 
     def _holds(self, share: Share) -> str:
         if share.keys is not None:
-            # Hexadecimal digits of our own making, so they need no escape.
+            # We made these hexadecimal digits, so they need no escape.
             return f"{self._hash(self.key)} in ({', '.join(map(repr, share.keys))})"
         if share.buckets is None:
             return ""
@@ -106,10 +106,10 @@ class JdbcContents(Contents):
 def compared(
     checksum: Checksum, connection: Connection, table: SourceTable
 ) -> tuple[list[Part], list[str]]:
-    """The columns that can be compared, and those that cannot, as ``name (type)``.
+    """Returns the columns that can be compared, and those that cannot, as ``name (type)``.
 
     Args:
-        connection: to ask the database for its own names of the types.
+        connection: for the database's own names of the types.
     """
     native: Native = table.ref.native
     space = (native.catalog if checksum.dialect.uses_catalogs else native.schema) or ""
@@ -120,7 +120,7 @@ def compared(
     parts, left_out = [], []
     for name, column in zip(native.columns, table.schema.fields, strict=True):
         if native.writers and name == XMIN:
-            continue  # who wrote a row is not what it says
+            continue  # who wrote a row is not part of its contents
         type_, kind = own.get(name, ("", ""))
         form = checksum.form(type_, kind, column.dataType)
         if form is not None:

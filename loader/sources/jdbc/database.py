@@ -1,4 +1,4 @@
-"""A database as the connector reaches it: connections, Spark's readers, how it quotes names."""
+"""How the connector reaches a database: connections, Spark's readers, quoted names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from loader.sources.jdbc.options import JdbcOptions, JdbcTableOptions
 
 
 class Database(Source):
-    """One database, as a connector of it reaches it."""
+    """One database and how to reach it; the base of the connector."""
 
     options_model = JdbcOptions
     options: JdbcOptions
@@ -59,7 +59,7 @@ class Database(Source):
 
     @cached_property
     def _startup(self) -> Mapping[str, str]:
-        """Properties of ours; none where a pooler refuses them."""
+        """The loader's own connection properties; none if a pooler refuses them."""
         properties = self.kind.properties(self.lock_timeout)
         taken = [*self.options.properties, *re.findall(r"[?&;](\w+)=", self.options.url)]
         if not properties or set(properties) & set(taken):
@@ -74,10 +74,10 @@ class Database(Source):
 
     @contextmanager
     def connect(self, table: str = "") -> Iterator[Connection]:
-        """A connection whose session speaks UTC.
+        """Opens a connection whose session is in UTC.
 
         Args:
-            table: what is asked about; errors name it in place of the source.
+            table: the table that it is for; errors name it instead of the source.
         """
         where = f"table {self.name}.{table}" if table else self.where
         with Connection.open(self.spark, self.reader_options, where) as connection:
@@ -92,19 +92,19 @@ class Database(Source):
 
     @property
     def session(self) -> tuple[str, ...]:
-        """Statements that every connection runs first."""
+        """Statements that every connection must run first."""
         return (*self.kind.session, *self.kind.waiting(self.lock_timeout))
 
     @cached_property
     def dialect(self) -> Dialect:
-        """How this database quotes and folds names, by its own word."""
+        """The dialect, with the quote character and the case of names that the database reports."""
         with Connection.open(self.spark, self.reader_options, self.where) as connection:
             meta = connection.java.getMetaData()
             quote = (meta.getIdentifierQuoteString() or "").strip()
             return self.kind(quote or '"', bool(meta.storesUpperCaseIdentifiers()))
 
     def relation(self, native: Native) -> str:
-        """The table's qualified and quoted name."""
+        """Returns the table's qualified and quoted name."""
         space = native.catalog if self.dialect.uses_catalogs else native.schema
         parts = [part for part in (space, native.table) if part]
         return ".".join(self.dialect.quote(part) for part in parts)
@@ -117,11 +117,11 @@ class Database(Source):
         session: tuple[str, ...] = (),
         types: Mapping[str, str] | None = None,
     ) -> DataFrame:
-        """A lazy read of a relation through Spark, one partition for each predicate.
+        """Reads a relation lazily through Spark, with one partition for each predicate.
 
         Args:
             session: statements that every connection of the read runs first.
-            types: of columns that are not read as the type that Spark would choose.
+            types: types of the columns to read as another type than Spark would choose.
         """
         options = {
             **self.reader_options,
@@ -141,17 +141,17 @@ class Database(Source):
         return spark.read.format("jdbc").options(**options, dbtable=relation).load()
 
     def read_options(self, ref: TableRef) -> JdbcTableOptions:
-        """How a table is read in parallel."""
+        """Returns a table's options, which say how to read it in parallel and as which types."""
         for name, options in self.options.table_options.items():
             if name.lower() == ref.name.lower():
                 return options
         return JdbcTableOptions()
 
     def partition_column(self, table: SourceTable) -> str | None:
-        """The column whose ranges a table is configured to be read by.
+        """Returns the column that the spec says to read the table by, in ranges; None if none.
 
         Raises:
-            TableError: where there is no such column, or its type cannot be cut into ranges.
+            TableError: if there is no such column, or its type cannot be cut into ranges.
         """
         wanted = self.read_options(table.ref).partition_column
         if wanted is None:
@@ -176,7 +176,7 @@ class Database(Source):
         )
 
     def wall_offset(self) -> int:
-        """Seconds that the wall clock of the rows is ahead of UTC."""
+        """Returns how many seconds the wall clock of the rows is ahead of UTC."""
         zone = self.options.time_zone
         if zone is not None:
             offset = dt.datetime.now(ZoneInfo(zone)).utcoffset()

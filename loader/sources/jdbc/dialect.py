@@ -1,7 +1,7 @@
-"""What databases say differently: quotes, literals, clocks, snapshots, lists of tables.
+"""The differences between databases: quotes, literals, clocks, snapshots, lists of tables.
 
-Column types are Spark's business (its JDBC dialects map them). Everything that enters SQL
-enters here: identifiers through :meth:`Dialect.quote`, values through :meth:`Dialect.literal`.
+Spark maps column types (in its JDBC dialects). Everything that goes into SQL is escaped here:
+identifiers by :meth:`Dialect.quote`, values by :meth:`Dialect.literal`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from loader.sources.jdbc.open_work import Lookout
 
 
 class Dialect:
-    """The rules of a database that the JDBC standard describes; others extend it.
+    """A database that follows the JDBC standard; the subclasses are for databases that differ.
 
     Attributes:
-        prefixes: the JDBC URLs that it is for.
-        session: statements that every connection runs first, so that all speak UTC.
-        shares_snapshots: whether many connections can read one snapshot.
+        prefixes: how its JDBC URLs begin.
+        session: statements that every connection runs first, so that all sessions are in UTC.
+        shares_snapshots: whether many connections can read one snapshot of the database.
         infinite_times: whether dates and timestamps can be infinite.
-        rounds_floats: whether it sends a `float` as a text with fewer digits than it has.
-        instant_types: the database's names of types that hold an instant, not a wall clock.
+        rounds_floats: whether the text of a `float` has fewer digits than its value.
+        instant_types: the database's names for types that hold an instant, not a wall clock.
     """
 
     prefixes: ClassVar[tuple[str, ...]] = ()
@@ -44,38 +44,38 @@ class Dialect:
         self.folds_to_upper = folds_to_upper
 
     def url(self, url: str, properties: Collection[str] = ()) -> str:
-        """The URL that the driver and Spark's own dialect both understand.
+        """Returns the URL in a form that both the driver and Spark's own dialect understand.
 
         Args:
-            properties: of the driver, that are given beside it.
+            properties: names of driver properties that are passed separately.
         """
         return url
 
     @classmethod
     def waiting(cls, seconds: int) -> tuple[str, ...]:
-        """Statements that bound how long a session waits for a table that another one locks."""
+        """Returns statements that limit how long a session waits for a table that is locked."""
         return ()
 
     @classmethod
     def properties(cls, seconds: int) -> dict[str, str]:
-        """The same for connections on which Spark runs no statement of ours: as properties."""
+        """Returns the same limit as properties, for connections where Spark runs no statements."""
         return {}
 
     def quote(self, name: str) -> str:
-        """An identifier, quoted as the database wants it, whatever is in it."""
+        """Quotes an identifier as the database requires, whatever characters it has."""
         mark = self.quote_character
         return f"{mark}{name.replace(mark, mark * 2)}{mark}"
 
     def lake_name(self, name: str) -> str:
-        """A name in the lake: what the database folded to upper case is folded to lower."""
+        """Returns a name for the lake: if the database folded it to upper case, in lower case."""
         return name.lower() if self.folds_to_upper and name == name.upper() else name
 
     def double(self, expression: str) -> str:
-        """SQL of a number as a double; of a `real` all digits, which its own text rounds."""
+        """Returns SQL for a number as a double: unlike a `real`'s text, it has all digits."""
         return f"cast({expression} as double precision)"
 
     def literal(self, cursor: Cursor) -> str:
-        """A cursor as a typed, escaped SQL literal: the one place where values become SQL."""
+        """Returns a cursor as a typed, escaped SQL literal: only here do values become SQL."""
         if cursor.type in (CursorType.INTEGER, CursorType.DECIMAL):
             return cursor.text
         if cursor.type is CursorType.DOUBLE:
@@ -89,37 +89,37 @@ class Dialect:
         return self.text(cursor.text)
 
     def text(self, value: str) -> str:
-        """A string literal; a NUL has no place in SQL text."""
+        """Returns a string literal; refuses a NUL, which SQL text cannot hold."""
         if "\0" in value:
             raise ValueError("a string cursor with a NUL character cannot be written into SQL")
         return "'" + value.replace("'", "''") + "'"
 
     def date(self, text: str) -> str:
-        """A date literal, in JDBC's escape, which every driver translates."""
+        """Returns a date literal, in JDBC's escape syntax, which every driver translates."""
         return f"{{d '{text}'}}"
 
     def timestamp(self, text: str) -> str:
-        """A literal of a wall clock."""
+        """Returns a literal for a wall clock time."""
         return f"{{ts '{text}'}}"
 
     def instant(self, text: str) -> str:
-        """A literal of an instant given in UTC; sessions run in UTC."""
+        """Returns a literal for an instant given in UTC; sessions are in UTC."""
         return self.timestamp(text)
 
     def wall_offset(self, connection: Connection) -> int:
-        """Seconds that the database's wall clock is ahead of UTC.
+        """Returns how many seconds the database's wall clock is ahead of UTC.
 
-        Asked on a fresh connection, before :attr:`session` has run. Columns without a zone are
-        taken to hold this wall clock, unless the source's `time_zone` says otherwise.
+        Needs a fresh connection, before :attr:`session` has run. Columns without a zone are
+        assumed to hold this wall clock, unless the source's `time_zone` says otherwise.
         """
         return 0
 
     def hidden_tables(self, connection: Connection) -> set[tuple[str, str]]:
-        """(schema, table) of what wildcards should pass over."""
+        """Returns the (schema, table) pairs that wildcards should skip."""
         return set()
 
     def lookout(self) -> Lookout | None:
-        """Sees statements and transactions that are open; None if nothing shows them.
+        """Returns what shows open statements and transactions; None if the database does not.
 
         Databases that share snapshots need none: see :mod:`loader.sources.jdbc.postgresql.horizon`.
         """
@@ -127,7 +127,7 @@ class Dialect:
 
 
 class PostgreSQL(Dialect):
-    """PostgreSQL: one exported snapshot for all readers."""
+    """PostgreSQL: all readers share one exported snapshot."""
 
     prefixes = ("jdbc:postgresql:",)
     driver = "org.postgresql.Driver"
@@ -155,9 +155,9 @@ class PostgreSQL(Dialect):
         return f"timestamptz '{text}+00'"
 
     def wall_offset(self, connection: Connection) -> int:
-        # The driver announces the JVM's zone as the session's, so `show timezone` answers UTC.
-        # The zone that the server gives to others: of the role or database, else the server's;
-        # the latter is only visible in log_timezone, which initdb sets alike.
+        # The driver sets the session's zone to the JVM's, so `show timezone` returns UTC.
+        # Other clients get the zone of the role or database, else the server's. The server's
+        # is only visible in log_timezone, which initdb sets to the same zone.
         [(seconds,)] = connection.rows(
             """
             with zone as (
@@ -188,7 +188,7 @@ class PostgreSQL(Dialect):
         return int(seconds or 0)
 
     def hidden_tables(self, connection: Connection) -> set[tuple[str, str]]:
-        # A partition's rows are its parent's: reading both would deliver them twice.
+        # A partition's rows are also its parent's: reading both would deliver them twice.
         return {
             (schema or "", name or "")
             for schema, name in connection.rows(
@@ -214,13 +214,13 @@ class MySQL(Dialect):
     utc_clock = "select utc_timestamp(6)"
 
     def url(self, url: str, properties: Collection[str] = ()) -> str:
-        # Spark knows MySQL's quotes and types by "jdbc:mysql" only; for any other URL it quotes
-        # columns with ", and MariaDB then reads each as a string constant.
+        # Spark uses MySQL's quotes and types only for "jdbc:mysql"; for any other URL it quotes
+        # columns with ", which MariaDB reads as string constants.
         if url.startswith("jdbc:mariadb:"):
             url = "jdbc:mysql:" + url.removeprefix("jdbc:mariadb:")
             if "permitMysqlScheme" not in url:
                 url = _with(url, "permitMysqlScheme=true")
-        # Else a tinyint(1) of 2 to 127 becomes true.
+        # Without it, a tinyint(1) of 2 to 127 becomes true.
         told = f"{url} {' '.join(properties)}".lower()
         return url if "tinyint1isbit" in told else _with(url, "tinyInt1isBit=false")
 
@@ -255,7 +255,7 @@ class Derby(Dialect):
     utc_clock = "values current_timestamp"
 
     def literal(self, cursor: Cursor) -> str:
-        if cursor.type is CursorType.DOUBLE:  # it casts no text to a number
+        if cursor.type is CursorType.DOUBLE:  # Derby does not cast text to numbers
             return cursor.text if "e" in cursor.text else f"{cursor.text}e0"
         return super().literal(cursor)
 
@@ -267,7 +267,7 @@ class Derby(Dialect):
 
 
 class Oracle(Dialect):
-    """Oracle, which selects from nothing only by naming it."""
+    """Oracle, which needs `from dual` to select without a table."""
 
     prefixes = ("jdbc:oracle:",)
     utc_clock = "select current_timestamp from dual"
@@ -281,7 +281,7 @@ _DIALECTS: tuple[type[Dialect], ...] = (PostgreSQL, MySQL, Derby, Oracle)
 
 
 def dialect_class(url: str) -> type[Dialect]:
-    """The dialect of a JDBC URL; the standard one for databases that need nothing special."""
+    """Returns the dialect for a JDBC URL; the standard one if the database needs no other."""
     lowered = url.lower()
     for dialect in _DIALECTS:
         if lowered.startswith(dialect.prefixes):
@@ -290,5 +290,5 @@ def dialect_class(url: str) -> type[Dialect]:
 
 
 def scrubbed(url: str) -> str:
-    """A URL without its parameters and credentials, for messages."""
+    """Returns a URL without its parameters and credentials, for messages."""
     return re.sub(r"[?;].*$", "", re.sub(r"//[^/@]*@", "//", url))

@@ -1,7 +1,7 @@
-"""Values that the lake cannot hold as they are: nothing is rounded or bent without a word.
+"""Values that the lake cannot hold as they are: none is rounded or changed silently.
 
-Spark's decimals have 38 digits; where the source declares no scale, 18 of them are after the
-point, and JDBC readers round to that. PostgreSQL's times may be infinite; Spark has no such time.
+Spark's decimals have 38 digits. If the source declares no scale, 18 of them are after the point,
+and JDBC readers round to that. PostgreSQL's times may be infinite; Spark has no such times.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pyspark.sql import types as t
 from loader.errors import TableError
 
 FOREVER = "9999-12-31 23:59:59.999999"
-"""What `infinity` is loaded as; of dates the day."""
+"""`infinity` is loaded as this time; in a date column, as its day."""
 EVER = "0001-01-01 00:00:00"
-"""What `-infinity` is loaded as; of dates the day."""
+"""`-infinity` is loaded as this time; in a date column, as its day."""
 
-_FREE = (38, 18)  # what Spark takes for a number without precision and scale
+_FREE = (38, 18)  # Spark's precision and scale for a number that declares neither
 _DISTINCT, _DATE, _TIMESTAMP = "2001", "91", "93"  # java.sql.Types
 
 
@@ -28,7 +28,7 @@ class Doubt:
 
     Attributes:
         index: its position.
-        holds: the decimal type that it is read as; None where it is a time that may be infinite.
+        holds: the decimal type that it is read as; None if it is a time that may be infinite.
         array: whether it holds arrays of such values.
     """
 
@@ -37,22 +37,22 @@ class Doubt:
     array: bool = False
 
     def condition(self, column: str) -> str:
-        """SQL that is true of such values."""
+        """Returns SQL that is true for such values."""
         if self.holds is None:
             return f"{column} in ('infinity', '-infinity')"
         value = "value" if self.array else column
         whole = self.holds.precision - self.holds.scale
-        # NaN is above every number, and equal to itself.
+        # NaN equals itself, but is above every number: the second comparison finds it.
         wrong = f"({value} <> round({value}, {self.holds.scale}) or abs({value}) >= 1{'0' * whole})"
         return (
             f"exists (select from unnest({column}) as value where {wrong})" if self.array else wrong
         )
 
     def refused(self, count: int, where: str, table: str, column: str) -> TableError:
-        """The error of a table that has some."""
+        """Returns the error for a table that has such values."""
         assert self.holds is not None
         choice = (
-            f"Choose what to load them as, table_options.{table}.column_types: "
+            f"Choose the type to load them as, table_options.{table}.column_types: "
             f'{{{column}: string}}, or "decimal(38, 30)"; or declare'
         )
         return TableError(
@@ -63,7 +63,7 @@ class Doubt:
         )
 
     def note(self, count: int, column: str) -> str:
-        """What to tell of a table that has some."""
+        """Returns the warning about a table that has such values."""
         return (
             f"{count} values of {column} are infinite: infinity is loaded as {FOREVER}, "
             f"-infinity as {EVER}"
@@ -71,7 +71,7 @@ class Doubt:
 
 
 def finite(column: str) -> str:
-    """SQL of a time that may be infinite, as it is loaded."""
+    """Returns SQL for a time that may be infinite, as it is loaded."""
     return (
         f"(case when {column} = 'infinity' then '{FOREVER}' "
         f"when {column} = '-infinity' then '{EVER}' else {column} end)"
@@ -81,11 +81,11 @@ def finite(column: str) -> str:
 def doubts(
     schema: t.StructType, told: Mapping[str, Mapping[str, str | None]], infinite: bool
 ) -> tuple[Doubt, ...]:
-    """The columns of a table that may hold such values.
+    """Returns the columns of a table that may hold such values.
 
     Args:
-        schema: the types that they are read as.
-        told: what the database says of each column (``DatabaseMetaData.getColumns``).
+        schema: the columns, with the types that they are read as.
+        told: the database's description of each column (``DatabaseMetaData.getColumns``).
         infinite: whether the database has infinite times.
     """
     found = []
@@ -109,6 +109,6 @@ def _fits(holds: t.DecimalType, row: Mapping[str, str | None]) -> bool:
     try:
         size, scale = int(row.get("COLUMN_SIZE") or ""), int(row.get("DECIMAL_DIGITS") or 0)
     except ValueError:
-        return not row  # the column of a domain may be told otherwise
+        return not row  # the column of a domain may be described differently
     declared = size > 0 and scale >= 0
     return declared and scale <= holds.scale and size - scale <= holds.precision - holds.scale

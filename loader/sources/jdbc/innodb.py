@@ -1,17 +1,19 @@
 """The open work of MariaDB and MySQL: running statements, and transactions that have written.
 
-`now()` is a statement's start there, in a trigger or stored function that of the calling one. The
-order of reading is what counts: first the clock, then the process list, then InnoDB's
+`now()` is the start of the statement; in a trigger or stored function, of the statement that called
+it. So the order of reading matters: first the clock, then the process list, then InnoDB's
 transactions, twice, then the rows.
 
 - A statement that ran when the process list was read is in it, with its start.
-- One that began later has a `now()` above the clock.
-- One that was over by then, but not committed, has changed rows in a transaction that InnoDB
-  shows both times. The many that it shows only once were committed before the rows are read.
+- A statement that began later has a `now()` above the clock.
+- A statement that had ended by then, but had not committed, has changed rows in a transaction that
+  InnoDB shows both times. The many transactions that it shows only once were committed before the
+  rows are read.
 
-`information_schema.innodb_trx` is a copy that InnoDB renews only when nobody has read it for a
-tenth of a second. Whether it is new shows by a transaction of our own, the first on its
-connection, begun after what came before: it must be in the copy, and once it is over it must not.
+`information_schema.innodb_trx` is a copy that InnoDB renews only if nobody has read it for a tenth
+of a second. To tell whether a copy is new, the loader begins a transaction of its own, the first on
+its connection, after all earlier reads: a new copy shows it. Once it has ended, the next new copy
+no longer does.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _REPLICA = "a replica does not show the transactions that are open on its primar
 
 
 class InnodbLookout(Lookout):
-    """Reads the open work of a MariaDB or MySQL server, at most once in a few seconds.
+    """Reads the open work of a MariaDB or MySQL server, at most once every few seconds.
 
     Args:
         text: writes a string literal.
@@ -86,7 +88,7 @@ class _Seen:
 
     Attributes:
         running: when the oldest running statement began; the clock if none is running.
-        writing: the same, of those that may write to InnoDB.
+        writing: the same, for statements that may write to InnoDB.
     """
 
     clock: dt.datetime = _PAST
@@ -97,7 +99,7 @@ class _Seen:
 
 
 def _standing(connection: Connection) -> str:
-    """Why this server never shows the open work behind its rows; empty where it does."""
+    """Returns why this server never shows the open work behind its rows; empty if it does."""
     settings = {
         (name or "").lower(): (value or "").upper()
         for name, value in connection.rows(
@@ -112,11 +114,11 @@ def _standing(connection: Connection) -> str:
 
 
 def _replicates(connection: Connection) -> bool:
-    """Whether the server is set up as a replica, as far as this account may know."""
+    """Returns whether the server is set up as a replica, as far as this account can see."""
     for statement in ("show all slaves status", "show replica status", "show slave status"):
         try:
             return bool(connection.rows(statement))
-        except DatabaseError:  # another server's words, or no privilege
+        except DatabaseError:  # not this server's syntax, or no privilege
             continue
     return False
 
@@ -124,7 +126,7 @@ def _replicates(connection: Connection) -> bool:
 def _look(connection: Connection) -> _Seen:
     [(clock_text, version)] = connection.rows("select cast(utc_timestamp(6) as char), version()")
     clock = _moment(clock_text)
-    # MySQL tells a statement's age in whole seconds, from a start in whole seconds.
+    # MySQL reports a statement's age in whole seconds, from a start in whole seconds.
     age = "time_ms * 1000" if "mariadb" in (version or "").lower() else "(time + 2) * 1000000"
     statements = connection.rows(
         f"""
@@ -160,10 +162,10 @@ def _look(connection: Connection) -> _Seen:
 
 
 class _Copies:
-    """InnoDB's transactions, again and again, each time as of after the time before.
+    """Copies of InnoDB's transactions, each taken after the one before.
 
     Attributes:
-        stale: there was no such copy in all its tries; others keep it from being renewed.
+        stale: no try gave a new copy: other readers keep InnoDB from renewing it.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -172,7 +174,7 @@ class _Copies:
         self._open = False
 
     def next(self) -> tuple[set[str], dict[str, Writer]]:
-        """The sessions that only read; and by their ids the transactions that have written."""
+        """Returns the sessions that only read, and the transactions that have written, by id."""
         if self.stale:
             return set(), {}
         self._connection.execute(
@@ -204,13 +206,13 @@ class _Copies:
                         if wrote == "1"
                     },
                 )
-            # By chance, as two that read in step would keep each other from ever seeing a new one.
+            # A random time: two that read in step would keep each other from seeing a new copy.
             time.sleep(_RENEWED_SECONDS * random.uniform(1, 2))
         self.stale = True
         return set(), {}
 
     def close(self) -> None:
-        """Ends the transaction of our own, so that what is read later is not as of now."""
+        """Ends our own transaction: otherwise later reads would see the database as of now."""
         if self._open:
             self._connection.execute("rollback")
 

@@ -1,4 +1,4 @@
-"""Rows that the work brings which was open at the last sync, and the mark for the next."""
+"""Late rows from work that was open at the last sync, and the mark for the next sync."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from loader.sources.jdbc.open_work import Activity, Lookout, OpenWork
 
 
 class LateWork:
-    """What a look knows of late rows, by the open work; :class:`loader.sources.jdbc.late.Late`.
+    """Finds late rows by the open work; see :class:`loader.sources.jdbc.late.Late`.
 
     Args:
-        snapshot: whose tables they are.
+        snapshot: the snapshot to find late rows in.
     """
 
     def __init__(self, snapshot: Moment, lookout: Lookout) -> None:
@@ -25,14 +25,14 @@ class LateWork:
         self.remembered: dict[str, OpenWork] = {}
 
     def look(self, connection: Connection, table: SourceTable, window: Window) -> None:
-        """Asks for the open work, before the clock and the rows."""
+        """Reads the open work, before the clock and the rows."""
         native = table.ref.native
         if native.stored and window.cursor is not None and window.cursor.type.is_time:
             seen = self.lookout.seen(connection, native.catalog or "", native.table)
             self.activities[table.ref.name] = seen
 
     def reach(self, table: SourceTable, window: Window) -> Cursor | None:
-        """A cursor that no late row can lie below."""
+        """Returns a cursor that no late row can lie below."""
         before = self._before(table, window)
         if before is None or window.low is None:
             return None
@@ -41,7 +41,7 @@ class LateWork:
     def condition(
         self, table: SourceTable, window: Window, lowest: Cursor | None = None
     ) -> str | None:
-        """SQL of the stretch below the window that late rows can lie in."""
+        """Returns SQL for the range below the window in which late rows can lie."""
         reach = lowest or self.reach(table, window)
         if reach is None or window.cursor is None or window.low is None:
             return None
@@ -52,7 +52,7 @@ class LateWork:
     def mark(
         self, connection: Connection, table: SourceTable, window: Window
     ) -> dict[str, Any] | None:
-        """What the next sync must know; None where the open work is not seen."""
+        """Returns what the next sync must know; None if the open work cannot be seen."""
         seen = self.activities.get(table.ref.name)
         if seen is None or seen.blind:
             return None
@@ -61,20 +61,20 @@ class LateWork:
         return self.remembered[table.ref.name].to_mark()
 
     def settled(self, table: SourceTable, window: Window) -> bool:
-        """Whether the rows that the last sync expected have come."""
+        """Returns whether the rows that the last sync expected have arrived."""
         before, after = self._before(table, window), self.remembered.get(table.ref.name)
         return before is not None and after is not None and before.settled(after)
 
     def rewound(self, table: SourceTable, window: Window) -> bool:
-        """Not known of these databases."""
+        """Returns False: these databases do not show it."""
         return False
 
     def notes(self, table: SourceTable, window: Window) -> tuple[str, ...]:
-        """Why late rows may be missed, where they may."""
+        """Returns why late rows may be missed, if they may."""
         if window.cursor is None or not window.cursor.type.is_time:
             return ()
         if not table.ref.native.stored:
-            return (f"of a view, {WITHIN}",)
+            return (f"in a view, {WITHIN}",)
         blind = self.activities[table.ref.name].blind
         return (f"{blind}: {WITHIN}",) if blind else ()
 

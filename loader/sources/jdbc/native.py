@@ -1,4 +1,4 @@
-"""Where a table of a database is, and what must be known to read it."""
+"""Where a table is in a database, and what the connector needs to read it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from loader.sources.jdbc.doubtful import Doubt
 
 @dataclass(frozen=True)
 class Native:
-    """Where a table is: its catalog, schema and name, exactly as the database has them.
+    """A table's catalog, schema and name, exactly as the database has them.
 
     Attributes:
-        stored: its rows lie in this database: no view, no foreign table.
+        stored: its rows are stored in this database: it is not a view or a foreign table.
         columns: the columns' names.
-        writers: whether the last of them is PostgreSQL's system column `xmin`.
+        writers: whether the last column is PostgreSQL's system column `xmin`.
         comment: the database's comment on the table.
         doubts: columns with values that the lake may be unable to hold.
-        types: what columns are read as in place of the types that Spark would choose.
+        types: columns, and the types to read them as instead of those that Spark would choose.
     """
 
     catalog: str | None

@@ -1,15 +1,15 @@
-"""What was open before a table was read, for databases that keep no transaction's id in a row.
+"""The work that was open before a table was read, for databases whose rows hold no transaction id.
 
 `now()` is the start of a statement, or of its transaction. Work that was open during one sync and
 commits after it brings rows with cursors from before that sync, and a plain `cursor >= stored`
 never sees them. So each sync remembers a time that no such row can lie below (`since`), and the
-next window reaches back that far. Rows that were read before are read again, and dropped as
-redeliveries. (PostgreSQL knows which transaction wrote a row, and reads only those that are late:
+next window reaches back that far. Rows that were read before are redelivered, and dropped.
+(PostgreSQL knows which transaction wrote a row, so there only late rows are read:
 :mod:`loader.sources.jdbc.postgresql.horizon`.)
 
-A database shows when a transaction began, not when the first statement in it did: that one may
-have waited for a lock before. Two things bound it. A statement that was running at the last sync
-was in its list of statements, and one that was not began after that sync.
+A database shows when a transaction began, but its first statement may have begun earlier, and
+waited for a lock. Two facts limit how much earlier. A statement that was running at the last sync
+was in its list of statements; a statement that was not running then began after that sync.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Writer:
 
     Attributes:
         started: when it began, in UTC, in whole seconds.
-        adopted: it belongs to no session (a prepared one), and `started` may be a restart.
+        adopted: it belongs to no session (it is prepared), and `started` may be a restart.
     """
 
     started: dt.datetime
@@ -47,9 +47,9 @@ class Activity:
 
     Attributes:
         clock: the database's clock before anything else was read.
-        base: no statement that can still bring rows began before; the clock if none is running.
+        base: no statement that can still bring rows began before it; the clock if none is running.
         writers: transactions that changed rows before `clock`, and may commit after the read.
-        blind: why the database does not show its open work, for people; empty where it does.
+        blind: why the database does not show its open work, for messages; empty if it does.
     """
 
     clock: dt.datetime
@@ -58,11 +58,11 @@ class Activity:
     blind: str = ""
 
     def remembered(self, before: OpenWork | None, until: dt.datetime) -> OpenWork:
-        """What the next sync has to know.
+        """Returns what the next sync has to know.
 
         Args:
             before: what the last sync remembered.
-            until: the clock after the table's bounds were read.
+            until: the database's clock after the table's bounds were read.
         """
         opened: dict[str, dt.datetime] = {}
         for writer in self.writers:
@@ -73,14 +73,14 @@ class Activity:
 
 
 def _first_statement(writer: Writer, key: str, before: OpenWork | None) -> dt.datetime:
-    """A time that the first statement of a transaction cannot have begun before."""
+    """Returns a time before which a transaction's first statement cannot have begun."""
     if writer.adopted:
         return before.since if before else _EVER
     known = before.open.get(key) if before else None
     if before and known:
         return min(known, before.base)  # several transactions may begin in one second
     if before and writer.started >= before.clock.replace(microsecond=0):
-        return before.base  # at the last sync it was running, or had not begun
+        return before.base  # its first statement ran at the last sync, or began after it
     return writer.started - _LONGEST_WAIT
 
 
@@ -91,8 +91,8 @@ class OpenWork:
     Attributes:
         clock, base: see :class:`Activity`.
         until: the clock after the bounds were read: no row that was seen is younger.
-        open: of each transaction that stayed open, by its start, when its first statement began
-            at the earliest.
+        open: the transactions that stayed open: by the start of each, the earliest time at which
+            its first statement can have begun.
     """
 
     clock: dt.datetime
@@ -102,29 +102,29 @@ class OpenWork:
 
     @property
     def since(self) -> dt.datetime:
-        """No row that was not seen, and has its cursor from `now()`, is older."""
+        """A time that no unseen row with a cursor from `now()` can lie below."""
         return min([self.base, *self.open.values()])
 
     @property
     def expects(self) -> bool:
-        """Whether more than the last second is read again because of it."""
+        """Whether the next sync reads more than the last second again because of it."""
         return self.since < self.clock - _ROUNDING
 
     def settled(self, now: OpenWork) -> bool:
-        """Whether the rows that it expects have come: worth remembering `now` instead."""
+        """Returns whether the rows that it expects have arrived; if so, `now` replaces it."""
         return self.expects and now.since > self.clock
 
     def reach(self, low: Cursor, wall_offset: int) -> Cursor:
-        """A cursor that no late row can lie below, in the cursor's type.
+        """Returns a cursor that no late row can lie below, in the cursor's type.
 
-        A wall clock is trusted only as far as it goes with the rows. If the writers' zone is not
-        the database's, what counts is how far below the stored cursor a late row can be: no
-        further than it can be older than the newest row that was seen. If the clock was set back
-        an hour meanwhile, the database's own wall clock is the lower one.
+        The writers of a wall clock may use another zone than the database, so there are two
+        bounds, and the lower one counts. The first is the newest row that was seen, minus how much
+        older a late row can be. The second is the database's own wall clock, which is lower if the
+        clock was set back an hour since.
 
         Args:
             low: where the window begins.
-            wall_offset: seconds that the database's wall clock is ahead of UTC now.
+            wall_offset: how many seconds the database's wall clock is ahead of UTC now.
         """
         late = self.since - _ROUNDING
         if low.type is not CursorType.TIMESTAMPTZ:
@@ -134,7 +134,7 @@ class OpenWork:
         return Cursor.parse(late.isoformat(sep=" ", timespec="microseconds"), low.type)
 
     def to_mark(self) -> dict[str, Any]:
-        """As the state keeps it."""
+        """Returns the form that the state stores."""
         return {
             "base": str(self.base),
             "clock": str(self.clock),
@@ -144,7 +144,7 @@ class OpenWork:
 
     @classmethod
     def from_mark(cls, mark: Mapping[str, Any] | None) -> OpenWork | None:
-        """As the state kept it; None where it did not."""
+        """Reads the form that the state stores; None if the mark does not have it."""
         if mark is None or not {"base", "clock", "open", "until"} <= set(mark):
             return None
         clock, base, until = (
@@ -155,12 +155,12 @@ class OpenWork:
 
 
 class Lookout(ABC):
-    """Asks a database for its open work; one serves all tables of a run, from several threads."""
+    """Reads a database's open work; one object serves all tables of a run, in several threads."""
 
     @abstractmethod
     def seen(self, connection: Connection, catalog: str, table: str) -> Activity:
-        """The activity that a table's rows may come from, read before its rows are.
+        """Reads the activity that a table's rows may come from; call it before reading the rows.
 
         Args:
-            connection: a new one, of which nobody has seen a transaction yet.
+            connection: a new one, on which no transaction has been seen yet.
         """

@@ -1,4 +1,4 @@
-"""What a source document says of a database that is read by JDBC."""
+"""The options of a source document with `path: jdbc`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _DECIMAL = re.compile(r"decimal\s*\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 
 
 class JdbcTableOptions(TableOptions):
-    """What one table of a database may say beyond the common options.
+    """A table's options, beyond the common ones.
 
     Attributes:
-        num_partitions: how many connections read it at once; chosen by size where absent.
-        partition_column: read by ranges of this column in place of the cursor.
-        column_types: what numbers are loaded as: `string`, or a decimal such as `decimal(38, 30)`.
+        num_partitions: how many connections read it at once; chosen by its size if absent.
+        partition_column: the column whose ranges it is read by, instead of the cursor.
+        column_types: the types to load numbers as: `string`, or a decimal: `decimal(38, 30)`.
     """
 
     num_partitions: int | None = Field(default=None, ge=1)
@@ -48,10 +48,12 @@ class JdbcOptions(BaseModel):
 
     Attributes:
         url: the JDBC URL.
-        user, password: the account; properties of the driver go into `properties`.
-        driver: the driver's class, where the URL does not tell.
-        time_zone: the zone that columns without zone are written in; the database's own by
-            default. Only "is this row dated in the future?" depends on it.
+        user, password: the account.
+        driver: the driver's class, if the URL does not imply it.
+        properties: properties of the driver.
+        time_zone: the zone of columns without a time zone; the database's own by default. It
+            decides whether a row is dated in the future, and on MariaDB and MySQL it is one of two
+            bounds for late rows.
         fetch_size: rows per round trip.
         lock_timeout: how long to wait for a table that another session locks (PostgreSQL).
     """
@@ -86,7 +88,7 @@ class JdbcOptions(BaseModel):
         except ValueError:
             seconds = None
         if not seconds:
-            raise OptionError(f"{text!r} is not a duration", "Write it as '30 seconds'")
+            raise OptionError(f"{text!r} is not a duration", "Use one such as '30 seconds'")
         return text
 
     @field_validator("time_zone")
@@ -96,11 +98,11 @@ class JdbcOptions(BaseModel):
             return name if name is None else ZoneInfo(name).key
         except (ZoneInfoNotFoundError, ValueError):
             raise OptionError(
-                f"there is no time zone {name!r}", "Name one as Europe/Berlin or UTC"
+                f"there is no time zone {name!r}", "Use a name such as Europe/Berlin or UTC"
             ) from None
 
 
 def column_type(text: str) -> DataType:
-    """The type that an option of `column_types` stands for."""
+    """Returns the type that an entry of `column_types` names."""
     found = _DECIMAL.fullmatch(text)
     return StringType() if found is None else DecimalType(int(found[1]), int(found[2]))

@@ -1,8 +1,8 @@
-"""How a large window is read in parallel: pure functions over counts.
+"""Splits a large window to read it in parallel: pure functions over counts.
 
 A window is cut into ranges of its cursor, so that each Spark task writes a file whose rows lie
-close together and Iceberg's statistics prune files by cursor later. Ranges are balanced with one
-count per slice, taken in one scan: bulk loads put most rows into few slices.
+close together, and Iceberg's statistics can prune files by cursor later. One scan counts the rows
+in each slice, to balance the ranges: bulk loads put most rows into few slices.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ SLICES = 32
 
 
 def partition_count(rows: int, parallelism: int, configured: int | None) -> int:
-    """How many partitions to read in: as configured, else one per 50,000 rows up to the cores."""
+    """Returns the number of partitions: as configured, or one per 50,000 rows up to the cores."""
     if configured is not None:
         return configured
     return max(1, min(parallelism, rows // ROWS_PER_PARTITION))
 
 
 def slices(bounds: Bounds, count: int = SLICES) -> list[Cursor]:
-    """Cursors that cut ``bounds.low .. bounds.high`` into `count` slices of equal width.
+    """Returns cursors that cut ``bounds.low .. bounds.high`` into `count` slices of equal width.
 
-    Empty where a range has no width or its type no arithmetic (strings).
+    Empty if the range has no width, or its type has no arithmetic (strings).
     """
     low, high = bounds.low, bounds.high
     if low is None or high is None or low.type is CursorType.STRING or not low.order < high.order:
@@ -42,11 +42,11 @@ def slices(bounds: Bounds, count: int = SLICES) -> list[Cursor]:
 
 
 def balanced(cuts: Sequence[Cursor], counts: Sequence[int], partitions: int) -> list[Cursor]:
-    """Chooses from `cuts` those that part the rows most evenly into `partitions` ranges.
+    """Chooses the `cuts` that divide the rows most evenly into `partitions` ranges.
 
     Args:
         cuts: boundaries, ascending.
-        counts: rows below each cut, ascending, and last the number of all rows.
+        counts: the rows below each cut, ascending, followed by the number of all rows.
     """
     total = counts[-1]
     chosen: list[Cursor] = []
@@ -59,7 +59,7 @@ def balanced(cuts: Sequence[Cursor], counts: Sequence[int], partitions: int) -> 
 
 
 def largest_share(below: Sequence[int]) -> float:
-    """The share of rows in the fullest slice, from counts as :func:`balanced` takes them."""
+    """Returns the share of rows in the fullest slice, from counts as in :func:`balanced`."""
     total = below[-1]
     widths = [b - a for a, b in zip([0, *below], below, strict=False)]
     return max(widths) / total if total else 0.0

@@ -1,4 +1,4 @@
-"""A window as ranges of a column, one for each reader: conditions in the database's SQL."""
+"""Splits a window into ranges of a column, one for each reader, as conditions in SQL."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from loader.sources.jdbc.dialect import Dialect
 from loader.sources.jdbc.native import Native
 from loader.sources.jdbc.partitions import balanced, largest_share, partition_count, slices
 
-# Above it, ranges of a column would leave one reader with nearly all rows.
+# If one slice has a larger share of the rows, one reader would get nearly all of them.
 _SKEWED = 0.8
 
 
 class Divided(Protocol):
-    """What the ranges ask of a database's snapshot."""
+    """The parts of a database's snapshot that the ranges use."""
 
     source: Database
     dialect: Dialect
 
     def connect(self, table: SourceTable) -> AbstractContextManager[Connection]:
-        """A connection that sees the snapshot."""
+        """Opens a connection that sees the snapshot."""
 
     def steady(self, table: SourceTable) -> bool:
-        """Whether all that is asked of a table is answered of one moment."""
+        """Returns whether all calls for a table see it at the same moment."""
 
     def column(self, table: SourceTable, name: str) -> str:
-        """SQL of a column, as the database has it."""
+        """Returns SQL for a column, as the database has it."""
 
     def alias(self, native: Native, index: int) -> str:
-        """A column's name in the subquery that Spark reads."""
+        """Returns a column's name in the subquery that Spark reads."""
 
     def where(self, table: SourceTable, window: Window, bounds: Bounds | None = None) -> str:
-        """The rows of a window, as a WHERE clause."""
+        """Returns a WHERE clause for the rows of a window."""
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """How the rows of a window are shared among readers.
+    """Divides the rows of a window among readers.
 
     Attributes:
-        snapshot: where they are read from.
-        window, bounds: what is read.
+        snapshot: the snapshot that they read.
+        window, bounds: the rows that they read.
     """
 
     snapshot: Divided
@@ -58,7 +58,7 @@ class Ranges:
     bounds: Bounds
 
     def predicates(self, spark: SparkSession) -> list[str] | None:
-        """A condition for each reader; None where one reads them all."""
+        """Returns a condition for each reader; None if one reader reads all rows."""
         source, literal = self.snapshot.source, self.snapshot.dialect.literal
         options = source.read_options(self.table.ref)
         cores = spark.sparkContext.defaultParallelism
@@ -79,7 +79,7 @@ class Ranges:
         return None
 
     def _columns(self) -> list[str]:
-        """Those by which to cut, best first."""
+        """Returns the columns to cut by, best first."""
         table, cursor = self.table, self.window.cursor
         configured = self.snapshot.source.partition_column(table)
         if configured is not None:
@@ -87,13 +87,13 @@ class Ranges:
         if cursor is None:
             return list(table.primary_key)
         if self.window.end(self.bounds) is None and not self.snapshot.steady(table):
-            # A read of everything, without an end: a row whose cursor moves from one range to
-            # another while they are read could be in none of them. Keys stay.
+            # This reads everything, without an upper bound. If a row's cursor moved from one
+            # range to another during the read, the row could be missed. Keys do not move.
             return list(table.primary_key)
         return [cursor.name, *table.primary_key]
 
     def _cuts(self, name: str, count: int) -> list[Cursor]:
-        """Values of a column between the ranges; empty where it does not part the rows well."""
+        """Returns a column's values between the ranges; empty if it does not divide rows evenly."""
         snapshot, table, window, bounds = self.snapshot, self.table, self.window, self.bounds
         type_ = CursorType.of(table.schema[name].dataType)
         if type_ is None or type_ is CursorType.STRING:

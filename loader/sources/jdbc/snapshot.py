@@ -1,4 +1,4 @@
-"""Reading one moment of a database: bounds first, then the rows, in parallel ranges."""
+"""Reads a database as of one moment: bounds first, then the rows, in parallel ranges."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from loader.sources.jdbc.ranges import Ranges
 
 
 class JdbcSnapshot(Snapshot):
-    """One moment of a database; of PostgreSQL truly one, exported to every reader.
+    """A look at a database; at PostgreSQL, in one snapshot that is exported to every reader.
 
     Args:
         source: the database.
-        wall_offset: seconds that the database's wall clock is ahead of UTC.
+        wall_offset: how many seconds the database's wall clock is ahead of UTC.
         exported: PostgreSQL's snapshot, which all connections read.
     """
 
@@ -87,7 +87,7 @@ class JdbcSnapshot(Snapshot):
             column = self.column(table, cursor.name)
             self.late.look(connection, table, window)
             reach = self.late.reach(table, window)
-            # The clock is read before the rows: what commits in between lies beyond it.
+            # The clock is read before the rows, so rows that commit in between lie beyond it.
             clock = self._clock(connection, type_)
             ends = self.ends(table, cursor)
             wanted = ["count(*)", f"count({column})", *ends, *self._doubted(table, cursor)]
@@ -135,9 +135,9 @@ class JdbcSnapshot(Snapshot):
         return self._selected(spark, table, where, predicates, window.cursor)
 
     def _doubtful(self, table: SourceTable, cursor: CursorField | None) -> list[Doubt]:
-        """The columns that may hold what the lake cannot.
+        """Returns the columns that may hold values that the lake cannot.
 
-        An infinite cursor is refused, as it has no place in an order.
+        Leaves out a cursor that may be infinite: infinite values are refused as cursors.
         """
         names = table.schema.names
         own = names.index(cursor.name) if cursor else None
@@ -156,10 +156,10 @@ class JdbcSnapshot(Snapshot):
         counts: Sequence[str | None],
         cursor: CursorField | None = None,
     ) -> tuple[str, ...]:
-        """What to tell of the values that were found.
+        """Returns the warnings about the values that were found.
 
         Raises:
-            TableError: where some would be rounded.
+            TableError: if some would be rounded.
         """
         notes = []
         for doubt, count in zip(self._doubtful(table, cursor), counts, strict=True):
@@ -173,13 +173,13 @@ class JdbcSnapshot(Snapshot):
         return tuple(notes)
 
     def steady(self, table: SourceTable) -> bool:
-        # A foreign table's rows come from another database, which has snapshots of its own.
-        # A materialized view's are visible to older snapshots, too, once it is refreshed.
+        # A foreign table's rows come from another database, which has its own snapshots.
+        # Once a materialized view is refreshed, older snapshots see its new rows, too.
         return bool(self.session) and bool(table.ref.native.stored)
 
     def living(self, spark: SparkSession, table: SourceTable, keys: DataFrame) -> DataFrame:
         fresh = copy(self)
-        fresh.session = ()  # of no snapshot: what is committed now
+        fresh.session = ()  # no snapshot: reads what is committed now
         columns = {name: self.column(table, name) for name in keys.columns}
         return fresh._selected(spark, table, asked_by_value(self.dialect, columns, keys))
 
@@ -246,9 +246,9 @@ class JdbcSnapshot(Snapshot):
         )
 
     def alias(self, native: Native, index: int) -> str:
-        """A column's name in the subquery that Spark reads.
+        """Returns a column's name in the subquery that Spark reads.
 
-        Spark quotes a column's name without doubling the quotes in it.
+        Replaces a name that contains quotes: Spark does not double them when it quotes a name.
         """
         return self.dialect.quote(self._alias_name(native, index))
 
@@ -257,7 +257,7 @@ class JdbcSnapshot(Snapshot):
         return f"strandline_{index}" if self.dialect.quote_character in name else name
 
     def _shown(self, table: SourceTable, cursor: CursorField | None = None) -> list[str]:
-        """SQL of each column as it is loaded; a cursor stays as its index has it."""
+        """Returns SQL for each column as it is loaded; a cursor stays as its index has it."""
         native = table.ref.native
         columns = [self._expression(native, i) for i in range(len(native.columns))]
         if cursor is not None and cursor.type is CursorType.DOUBLE and self.dialect.rounds_floats:
@@ -269,7 +269,7 @@ class JdbcSnapshot(Snapshot):
         return columns
 
     def ends(self, table: SourceTable, cursor: CursorField) -> list[str]:
-        """SQL of the lowest and the highest cursor; its text has all digits."""
+        """Returns SQL for the lowest and the highest cursor; their text has all digits."""
         column = self.column(table, cursor.name)
         ends = [f"min({column})", f"max({column})"]
         if cursor.type is CursorType.DOUBLE:
@@ -277,7 +277,7 @@ class JdbcSnapshot(Snapshot):
         return ends
 
     def column(self, table: SourceTable, name: str) -> str:
-        """SQL of a column, as the database has it."""
+        """Returns SQL for a column, as the database has it."""
         return self._expression(table.ref.native, table.schema.names.index(name))
 
     def _expression(self, native: Native, index: int) -> str:
@@ -286,7 +286,7 @@ class JdbcSnapshot(Snapshot):
         return self.dialect.quote(native.columns[index])
 
     def where(self, table: SourceTable, window: Window, bounds: Bounds | None = None) -> str:
-        """The rows of a window; of its answer, too, once there is one."""
+        """Returns a WHERE clause for the rows of a window, limited by its bounds once known."""
         if window.cursor is None:
             return ""
         column = self.column(table, window.cursor.name)
@@ -307,7 +307,7 @@ class JdbcSnapshot(Snapshot):
         text = " and ".join(limits)
         late = self.late.condition(table, window, bounds.reach if bounds else None)
         if late is not None and table.ref.native.writers:
-            text = late  # the transactions before were all over, and their rows are in raw
+            text = late  # all transactions before had ended, and raw has their rows
         elif late is not None:
             text = f"({text}) or ({late})"
         if window.nulls:
@@ -323,6 +323,6 @@ class JdbcSnapshot(Snapshot):
         return Cursor.parse(now.isoformat(sep=" ", timespec="microseconds"), type_)
 
     def now(self, connection: Connection) -> dt.datetime:
-        """The database's clock, in UTC."""
+        """Reads the database's clock, in UTC."""
         [(text,)] = connection.rows(self.dialect.utc_clock)
         return dt.datetime.fromisoformat(Cursor.parse(text or "", CursorType.TIMESTAMPTZ).text)

@@ -61,7 +61,7 @@ class JdbcSource(Database):
                 shown = bare if schema == default else f"{dialect.lake_name(schema or '')}.{bare}"
                 view = "VIEW" in (row["TABLE_TYPE"] or "")
                 stored = not view and "FOREIGN" not in (row["TABLE_TYPE"] or "")
-                # MySQL says VIEW of a view without a comment.
+                # For a view without a comment, MySQL reports the comment VIEW.
                 comment = "" if row["REMARKS"] == "VIEW" else row["REMARKS"] or ""
                 native = Native(row["TABLE_CAT"], row["TABLE_SCHEM"], name, stored, comment=comment)
                 refs.append(TableRef(shown, native, "view" if view else "table"))
@@ -116,14 +116,14 @@ class JdbcSource(Database):
                 self.dialect.lake_name(name): row["REMARKS"] or "" for name, row in told.items()
             },
         )
-        self.partition_column(described)  # a mistake in it is told before anything is read
+        self.partition_column(described)  # reports a mistake in it before anything is read
         return described
 
     def _chosen_types(self, ref: TableRef, schema: StructType) -> dict[str, str]:
-        """The types that the spec chooses, by the columns' names in the database.
+        """Returns the types that the spec chooses, by the columns' names in the database.
 
         Raises:
-            TableError: where there is no such column, or it is the cursor, or no number.
+            TableError: if there is no such column, or it is the cursor, or it is not a decimal.
         """
         options, chosen = self.read_options(ref), {}
         for name, text in options.column_types.items():
@@ -152,7 +152,7 @@ class JdbcSource(Database):
         return chosen
 
     def _collated(self, ref: TableRef, schema: StructType) -> frozenset[str]:
-        """The cursor's name, where it is a text whose order is not that of its bytes."""
+        """Returns the cursor's name if it is a text column that is not ordered by bytes."""
         wanted = (self.read_options(ref).cursor_field or "").lower()
         native: Native = ref.native
         space = (native.catalog if self.dialect.uses_catalogs else native.schema) or ""
@@ -166,7 +166,7 @@ class JdbcSource(Database):
         return frozenset(found)
 
     def _by_writer(self, ref: TableRef) -> bool:
-        """Whether a table's cursor is the transaction that wrote each row."""
+        """Returns whether a table's cursor is the transaction that wrote each row."""
         options = self.read_options(ref)
         wanted = (options.cursor_field or "").lower() == XMIN
         if not wanted or not self.dialect.shares_snapshots:
@@ -174,7 +174,7 @@ class JdbcSource(Database):
         where = f"table {self.name}.{ref.name}, cursor_field"
         if not ref.native.stored:
             raise TableError(
-                "only tables of PostgreSQL know the transactions that wrote their rows",
+                "views and foreign tables do not record which transaction wrote a row",
                 where=where,
                 remedy="Choose a column, or read the tables behind it",
             )
@@ -199,8 +199,8 @@ class JdbcSource(Database):
                 where=where,
                 remedy="Read it through a view in the database, with other names or fewer columns",
             ) from error
-        # Drivers call instants and wall clocks alike TIMESTAMP; only the database's own name of
-        # the type tells them apart.
+        # Drivers report both instants and wall clocks as TIMESTAMP; only the database's own name
+        # for the type tells them apart.
         instants = {
             name
             for name, row in told.items()
@@ -216,10 +216,10 @@ class JdbcSource(Database):
 
     @staticmethod
     def _columns(connection: Connection, native: Native) -> dict[str, dict[str, str | None]]:
-        """What the database says of each column: its own name of the type, its comment."""
+        """Returns the database's description of each column: its own type name, its comment."""
         place = (native.catalog, native.schema, native.table)
         rows = connection.metadata("getColumns", *place, "%")
-        # The metadata takes the name for a pattern: `a_b` finds `axb` as well.
+        # The metadata treats the name as a pattern: `a_b` finds `axb`, too.
         return {row["COLUMN_NAME"] or "": row for row in rows if row["TABLE_NAME"] == native.table}
 
     @contextmanager

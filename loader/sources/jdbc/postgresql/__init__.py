@@ -1,1 +1,1 @@
-"""PostgreSQL's own ways: the exported snapshot, its horizon, who wrote each row."""
+"""Specific to PostgreSQL: the exported snapshot, its horizon, which transaction wrote each row."""

@@ -1,4 +1,4 @@
-"""PostgreSQL: one moment of a database, exported to every connection that reads it."""
+"""PostgreSQL: one snapshot of a database, exported to every connection that reads it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from loader.sources.table import SourceTable
 
 @dataclass(frozen=True)
 class Exported:
-    """A snapshot that a session holds as long as a run lasts.
+    """A snapshot that a session holds until the run ends.
 
     Attributes:
-        name: by which other sessions take it.
-        horizon: which transactions it sees; None where the database does not tell.
-        blind: why it does not know how old open transactions are; empty where it does.
-        settings: statements for sessions that read it.
-        refused: tables that somebody else holds, by name, with the error of each.
+        name: the name by which other sessions use it.
+        horizon: which transactions it sees; None if the database does not say.
+        blind: why the age of open transactions is unknown; empty if it is known.
+        settings: statements for sessions that read the snapshot.
+        refused: tables that another session has locked, by name, with the error of each.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Exported:
 
 @contextmanager
 def exported(database: Database, tables: Sequence[SourceTable]) -> Iterator[Exported]:
-    """Holds the tables, then takes a snapshot of the database; both until the run is over."""
+    """Locks the tables, then takes a snapshot of the database; holds both until the run ends."""
     with database.connect() as holder:
         long = undisturbed(holder)
         for statement in (*long, "set statement_timeout = 0"):

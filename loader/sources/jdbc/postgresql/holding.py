@@ -1,8 +1,8 @@
-"""PostgreSQL: the session that holds a run's snapshot, and keeps its tables as they were.
+"""PostgreSQL: the session that holds a run's snapshot locks the tables against TRUNCATE and ALTER.
 
-TRUNCATE, and an ALTER that rewrites a table, are not MVCC-safe: a snapshot that is older sees an
-empty table afterwards. So the session locks the tables before it takes its snapshot, in the mode
-of a reader, as pg_dump does: they wait until the run is over.
+TRUNCATE, and an ALTER that rewrites a table, are not MVCC-safe: afterwards, an older snapshot sees
+an empty table. So the session locks the tables before it takes its snapshot, in the mode of a
+reader, as pg_dump does. Such statements then wait until the run ends.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from loader.runtime.database_errors import DatabaseError
 from loader.sources.jdbc.connection import Connection
 
 _LEFT = ("42809", "42501", "42P01", "0A000")
-"""SQLSTATEs of what is left unlocked: of another kind, not permitted, gone, not supported."""
+"""SQLSTATEs of relations left unlocked: of another kind, not permitted, gone, not supported."""
 
 
 def undisturbed(connection: Connection) -> tuple[str, ...]:
-    """Statements for a session whose transaction lasts as long as the run.
+    """Returns statements for a session whose transaction lasts as long as the run.
 
-    Roles and databases often limit how long a transaction may be idle, or last at all.
+    Roles and databases often limit how long a transaction may be idle, or may last.
     """
     settings = ["idle_in_transaction_session_timeout"]
     if int(connection.java.getMetaData().getDatabaseMajorVersion()) >= 17:
@@ -34,16 +34,17 @@ def hold(
     """Locks relations until the connection's transaction ends; takes no snapshot yet.
 
     Partitions and children are locked with their parents, and a view's tables with the view.
-    What cannot be locked at all (foreign tables, materialized views) is left as it is; reading it
-    says what else is wrong.
+    Relations that cannot be locked at all (foreign tables, materialized views) stay unlocked; if
+    anything else is wrong with them, reading them reports it.
 
     Args:
-        connection: in a transaction that has not read anything.
-        relations: by name, quoted.
+        connection: a connection in a transaction that has not read anything.
+        relations: the quoted relations, by name.
         seconds: how long to wait for all of them together.
 
     Returns:
-        The errors of those that somebody else holds, or that are too many, by name.
+        The errors, by name, of relations that another session has locked, or for which the server
+        has no locks left.
     """
     refused: dict[str, DatabaseError] = {}
     deadline = time.monotonic() + seconds

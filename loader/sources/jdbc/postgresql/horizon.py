@@ -1,23 +1,24 @@
-"""PostgreSQL's transaction horizon: what transactions in flight at one sync bring to the next.
+"""PostgreSQL's horizon: finds the late rows of transactions that were in flight at the last sync.
 
 `now()` is a transaction's start. A transaction that was open during a sync and commits after it
 brings rows with cursors below the one that was stored; a plain `cursor >= stored` never sees
-them. So each sync remembers, from the moment before its snapshot, how old the oldest open
-transaction was (`since`), and the snapshot's xmin: the oldest transaction that was not over. The
-next window also reads rows with `cursor >= since` that a transaction at or after that xmin wrote.
+them. So each sync remembers two things: the start of the oldest transaction that was open just
+before its snapshot (`since`), and the snapshot's xmin, the oldest transaction that had not ended.
+The next window also reads rows with `cursor >= since` that a transaction at or after that xmin
+wrote.
 
-Not `not pg_visible_in_snapshot(xmin, ...)`: it loses rows written inside a SAVEPOINT, whose
+`not pg_visible_in_snapshot(xmin, ...)` will not do: it loses rows written inside a SAVEPOINT, whose
 subtransaction ids a snapshot need not list.
 
-Of numbers and texts no time bounds how low a late one can be: sequences with a cache, and
-applications that draw blocks of numbers, bring low ones long after, with no transaction open at
-the sync. So all rows are asked who wrote them, which needs a scan and nothing else. The same holds
-of times where the open transactions cannot be seen, and of tables that logical replication writes,
-with times of another server's transactions.
+If the cursor is a number or a text, no time limits how low a late one can be: sequences with a
+cache, and applications that draw blocks of numbers, bring low ones long after, even if no
+transaction was open at the sync. So every row is checked for the transaction that wrote it, which
+needs a scan and nothing else. The same is true of times if the open transactions cannot be seen,
+and of tables that logical replication writes, with times of another server's transactions.
 
-A table without any cursor column has one all the same: the transaction that wrote each row
-(`cursor_field: xmin`). Then the next window is exact, and needs no clock: the rows written by
-transactions at or after the xmin that was remembered.
+A table without a cursor column can use the transaction that wrote each row (`cursor_field: xmin`).
+Then the next window is exact, and needs no clock: the rows written by transactions at or after the
+xmin that was remembered.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _ROUNDING = dt.timedelta(seconds=1)
 _ANY_ZONE = dt.timedelta(hours=14)
 
 XMIN = "xmin"
-"""The system column that holds the transaction that wrote a row; no user's column has its name."""
+"""The system column with the transaction that wrote a row; no user column can have its name."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,13 @@ class Horizon:
     """What one sync remembers for the next.
 
     Attributes:
-        since: UTC time that bounds from below every `now()` still to come; None where this role
-            or server cannot tell.
-        xmin: the oldest transaction that the snapshot did not see the end of (64 bits).
+        since: a UTC time that no `now()` still to come can lie below; None if this role or server
+            cannot tell.
+        xmin: the oldest transaction that had not ended in the snapshot (64 bits).
         open: whether any transaction was open, so that rows may really come late.
         system: the cluster's identity and timeline, ``7312…/1``: a restored database has another
-            identity or an older xmin, a failed-over one another timeline. Empty where hidden.
-        xmax: the first transaction that the snapshot sees nothing of; not stored.
+            identity or an older xmin, a failed-over one another timeline. Empty if hidden.
+        xmax: the first transaction of which the snapshot sees nothing; not stored.
     """
 
     since: str | None
@@ -61,7 +62,7 @@ class Horizon:
     xmax: int = 0
 
     def to_mark(self) -> dict[str, Any]:
-        """As the state keeps it."""
+        """Returns the form that the state stores."""
         return {
             "open": self.open,
             "since": self.since,
@@ -71,7 +72,7 @@ class Horizon:
 
     @classmethod
     def from_mark(cls, mark: Mapping[str, Any] | None) -> Horizon | None:
-        """As the state kept it; None where it did not."""
+        """Reads the form that the state stores; None if the mark does not have it."""
         if mark is None or not {"open", "since", "system", "xmin"} <= set(mark):
             return None
         since = mark["since"]
@@ -83,11 +84,11 @@ class Horizon:
         )
 
     def reach(self, type_: CursorType) -> Cursor | None:
-        """A cursor that no late row can lie below, in the cursor's type.
+        """Returns a cursor that no late row can lie below, in the cursor's type; None if unknown.
 
-        None for cursors that are not times: there only a lookback helps. A second is taken off,
-        as a column with fewer digits rounds; of a wall clock as many hours as any zone has. What
-        is read because of it is only what was written since.
+        Unknown for cursors that are not times. Subtracts a second, as a column with fewer digits
+        rounds; for a wall clock, also the largest offset of any zone. The margin costs little:
+        below the window, only rows written since are read.
         """
         if not type_.is_time or self.since is None:
             return None
@@ -97,11 +98,11 @@ class Horizon:
         return Cursor.parse(moment.isoformat(sep=" ", timespec="microseconds"), type_)
 
     def written_since(self, now: Horizon) -> str:
-        """SQL that is true of rows written by a transaction at or after :attr:`xmin`.
+        """Returns SQL that is true for rows written by a transaction at or after :attr:`xmin`.
 
-        A row's xmin has 32 bits and wraps around, so it is compared by distance. Where the
-        distance could have wrapped, or the database is not the same any more, all rows pass: more
-        is read again, nothing is missed. Ids below 3 are not transactions' (frozen by a load).
+        A row's xmin has 32 bits and wraps around, so it is compared by distance. If the distance
+        could have wrapped, or the database is no longer the same, all rows pass: more is read
+        again, nothing is missed. Ids below 3 are not transactions (rows frozen by a load).
         """
         if self.fate(now) is not Fate.SAME or not now.xmin < self.xmin + _HALF:
             return "true"
@@ -110,23 +111,24 @@ class Horizon:
         return f"({distance} < {_HALF} or xmin::text::bigint < 3)"
 
     def outlived(self, now: Horizon) -> bool:
-        """Whether so many transactions came since that ids will soon not tell old from new."""
+        """Returns whether there were so many transactions since that ids will soon be ambiguous."""
         return now.xmin > self.xmin + _HALF // 2
 
     def fate(self, now: Horizon) -> Fate:
-        """What happened to the database between two syncs, as far as it shows."""
+        """Returns what happened to the database between two syncs, as far as it shows."""
         before, after = self.system.partition("/")[0], now.system.partition("/")[0]
         hidden = not before or not after
         if before == after and not hidden and self.system != now.system:
-            return Fate.FAILED_OVER  # its counter may have gone back, too
+            return Fate.FAILED_OVER  # its transaction counter may have gone back, too
         if (before != after and not hidden) or now.xmin < self.xmin:
             return Fate.RESTORED
         return Fate.SAME
 
     def written_by(self) -> str:
-        """SQL of the transaction that wrote a row, in 64 bits: the newest that its 32 bits fit.
+        """Returns SQL for the transaction that wrote a row, in 64 bits.
 
-        A row older than 2^32 transactions seems younger than it is, and may be read again.
+        It is the newest transaction that matches the row's 32 bits: a row older than 2^32
+        transactions seems younger than it is, and may be read again.
         """
         text = "xmin::text::bigint"
         age = f"(({self.xmax} - {text}) & {2**32 - 1})"
@@ -146,8 +148,8 @@ class Activity:
     """The open transactions of a database, read before a snapshot is taken; see Horizon.
 
     Attributes:
-        since: None where this role or server cannot tell.
-        blind: why it cannot, for people; empty where it can.
+        since: None if this role or server cannot tell.
+        blind: why it cannot, for messages; empty if it can.
     """
 
     since: str | None
@@ -157,13 +159,13 @@ class Activity:
 
 
 def activity(connection: Connection, holder: int = 0) -> Activity:
-    """How old the oldest open transaction is.
+    """Reads how old the oldest open transaction is.
 
-    It must be read before the snapshot: it is not part of it, and a transaction that commits in
-    between would slip through.
+    Call it before taking the snapshot, which does not cover it: otherwise a transaction that
+    commits in between would slip through.
 
     Args:
-        holder: the process of our own session that will take the snapshot.
+        holder: the process id of our own session that will take the snapshot.
     """
     try:
         [(replica, visible)] = connection.rows(
@@ -179,8 +181,8 @@ def activity(connection: Connection, holder: int = 0) -> Activity:
         if visible not in _TRUE:
             why = "this role cannot see how old open transactions are (grant it pg_read_all_stats)"
             return Activity(None, True, _system(connection), why)
-        # A prepared transaction's start is not recorded, only when it was prepared. Not only
-        # clients write: workers of subscriptions and of extensions do, too.
+        # PostgreSQL records when a transaction was prepared, but not when it started. Not only
+        # clients write: workers of subscriptions and extensions do, too.
         [(since, is_open, prepared)] = connection.rows(
             f"""
             select
@@ -197,7 +199,7 @@ def activity(connection: Connection, holder: int = 0) -> Activity:
                 and backend_type is distinct from 'autovacuum worker'
             """
         )
-    except DatabaseError:  # databases that speak PostgreSQL's protocol, but are not PostgreSQL
+    except DatabaseError:  # speaks PostgreSQL's protocol, but is not PostgreSQL
         return Activity(None, True, "", "this server does not show open transactions")
     if int(prepared or 0):
         return Activity("1970-01-02 00:00:00", True, _system(connection))
@@ -209,9 +211,9 @@ _TRUE = ("t", "true")
 
 
 def horizon(connection: Connection, seen: Activity) -> Horizon | None:
-    """The horizon of the snapshot that a connection reads, with the activity seen before it.
+    """Returns the horizon of the snapshot that a connection reads, with the activity seen before.
 
-    None where the server has no such thing: it speaks PostgreSQL's protocol, but is another.
+    None if the server has no horizon: it speaks PostgreSQL's protocol, but is another database.
     """
     try:
         [(xmin, xmax)] = connection.rows(
@@ -234,7 +236,7 @@ def horizon(connection: Connection, seen: Activity) -> Horizon | None:
 
 
 def _system(connection: Connection) -> str:
-    """The cluster and its timeline; empty where a managed service hides them."""
+    """Returns the cluster's identity and timeline; empty if a managed service hides them."""
     try:
         [(identity,)] = connection.rows(
             """

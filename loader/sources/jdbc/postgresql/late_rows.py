@@ -1,6 +1,6 @@
-"""Rows of PostgreSQL below a window that the last sync may not have seen; the mark for the next.
+"""Finds PostgreSQL's late rows: rows below a window that the last sync may not have seen.
 
-What brings them: :mod:`loader.sources.jdbc.postgresql.horizon` and
+Where they come from: :mod:`loader.sources.jdbc.postgresql.horizon` and
 :mod:`loader.sources.jdbc.postgresql.lineage`.
 """
 
@@ -19,12 +19,12 @@ from loader.sources.jdbc.postgresql.lineage import Lineage, lineage, lowest
 
 
 class LateRows:
-    """What one snapshot knows of late rows.
+    """Finds the late rows of one snapshot; see :class:`loader.sources.jdbc.late.Late`.
 
     Args:
-        snapshot: whose tables they are.
-        horizon: of that snapshot; None where its database has none.
-        blind: why it does not know how old open transactions are, where it does not.
+        snapshot: the snapshot to find late rows in.
+        horizon: the snapshot's horizon; None if its database has none.
+        blind: why the age of open transactions is unknown; empty if it is known.
     """
 
     def __init__(self, snapshot: Moment, horizon: Horizon | None, blind: str) -> None:
@@ -35,10 +35,10 @@ class LateRows:
         self.added: dict[str, str] = {}
 
     def look(self, connection: Connection, table: SourceTable, window: Window) -> None:
-        """Asks what all else needs to know of a table; to be called before all else.
+        """Reads what the other methods need to know about a table; call it first.
 
         Raises:
-            DatabaseError: where its cursor means something else now.
+            DatabaseError: if the table's cursors no longer mean the same.
         """
         if self.horizon is None or not table.ref.native.stored:
             return
@@ -50,7 +50,7 @@ class LateRows:
     def mark(
         self, connection: Connection, table: SourceTable, window: Window
     ) -> dict[str, Any] | None:
-        """What the next sync must know."""
+        """Returns what the next sync must know."""
         if self.horizon is None or not table.ref.native.stored:
             return None
         return {**self.horizon.to_mark(), **self.lineages[table.ref.name].to_mark()}
@@ -58,11 +58,11 @@ class LateRows:
     def condition(
         self, table: SourceTable, window: Window, lowest: Cursor | None = None
     ) -> str | None:
-        """SQL that is true of such rows; None where there are none to look for.
+        """Returns SQL that is true for late rows; None if there are none to look for.
 
-        Times are sought from the oldest transaction's on. Where nothing tells how low cursors can
-        be, all rows are asked who wrote them, unless a lookback bounds it. Once the lowest has
-        been found, `lowest`, the cursor's index finds them again.
+        Looks for times from the start of the oldest open transaction on. If nothing tells how low
+        cursors can be, checks who wrote each row, unless a lookback limits it. Once the lowest
+        cursor is known (`lowest`), the cursor's index finds the rows again.
         """
         before, now = self._before(table, window), self.horizon
         if before is None or now is None or window.cursor is None:
@@ -86,7 +86,7 @@ class LateRows:
         return found or None
 
     def reach(self, table: SourceTable, window: Window) -> Cursor | None:
-        """A cursor that no row of a transaction in flight can lie below; None where none is."""
+        """Returns a cursor that no row of a transaction in flight can lie below, if known."""
         before = self._before(table, window)
         if before is None or window.cursor is None:
             return None
@@ -98,7 +98,7 @@ class LateRows:
         return None if self._replicated(table, window) else before.reach(window.cursor.type)
 
     def settled(self, table: SourceTable, window: Window) -> bool:
-        """Whether the mark is worth storing though nothing is new.
+        """Returns whether to store the mark even if there are no new rows.
 
         Without it the next sync would read again what this one has read, or would not know what
         is in flight now: after `loader state set` there is no mark.
@@ -117,31 +117,31 @@ class LateRows:
         return before.open and not self.horizon.open
 
     def rewound(self, table: SourceTable, window: Window) -> bool:
-        """Whether the database may give out numbers again; then its highest one counts."""
+        """Returns whether the database may reuse numbers; if so, its highest one is stored."""
         before, now = self._before(table, window), self.horizon
         if before is None or now is None or window.cursor is None:
             return False
         return before.fate(now) is Fate.FAILED_OVER and not window.cursor.type.is_time
 
     def notes(self, table: SourceTable, window: Window) -> tuple[str, ...]:
-        """What a user should know of late rows, though the sync goes on."""
+        """Returns warnings about late rows; the sync goes on."""
         is_time = window.cursor is not None and window.cursor.type.is_time
         if not self.snapshot.dialect.shares_snapshots:
             return ()
         if not table.ref.native.stored:
-            return (f"of a view, {WITHIN}",) if is_time else ()
+            return (f"in a view, {WITHIN}",) if is_time else ()
         notes = []
         before = self._before(table, window)
         fate = before.fate(self.horizon) if before and self.horizon else Fate.SAME
         if fate is not Fate.SAME:
             notes.append(
-                f"the database was {fate.value} since the last sync: what was written from the "
-                "last sync on is read again; what it lost stays in raw until a full refresh"
+                f"the database was {fate.value} since the last sync: rows written from the last "
+                "sync on are read again; rows that it lost stay in raw until a full refresh"
             )
         elif before and self.lineages[table.ref.name].replaced(window.mark):
             notes.append(
                 "another table has taken its name since the last sync: all its rows are read; "
-                "what it lacks stays in raw until a full refresh"
+                "rows that it lacks stay in raw until a full refresh"
             )
         exact = self.horizon is not None and not window.bounded
         if self.blind and is_time:
@@ -152,25 +152,25 @@ class LateRows:
         return tuple(notes)
 
     def _before(self, table: SourceTable, window: Window) -> Horizon | None:
-        """The horizon of the last sync, where it can be held against this one's."""
+        """Returns the horizon of the last sync, if it can be compared with this one's."""
         if not table.ref.native.stored or window.low is None or self.horizon is None:
             return None
         before = Horizon.from_mark(window.mark)
         if before is None or before.fate(self.horizon) is Fate.SAME:
             return before
-        # Of another database only the cursor is told, by whoever has set it.
+        # In another database, a cursor that somebody has set by hand is all that counts.
         return None if _by_hand(window) else before
 
     def _replicated(self, table: SourceTable, window: Window) -> bool:
-        """Whether rows come from another server, or did at the last sync."""
+        """Returns whether rows come from another server, or did at the last sync."""
         now = self.lineages[table.ref.name].replicated
         return now or bool((window.mark or {}).get("replicated"))
 
     def _added(self, connection: Connection, table: SourceTable, window: Window) -> str:
-        """SQL of the rows that came with tables which were not there at the last sync.
+        """Returns SQL for the rows of partitions and tables added since the last sync.
 
-        The rows of a new partition mostly lie in the window, and cost nothing. Where they do not,
-        their lowest cursor keeps the index of the others in use.
+        The rows of a new partition mostly lie in the window, and cost nothing. If they do not, a
+        condition on their lowest cursor lets the database still use the index for the others.
         """
         tables = self.lineages[table.ref.name].added(window.mark)
         if not tables or window.cursor is None or self._before(table, window) is None:
@@ -199,7 +199,7 @@ class LateRows:
         fate = before.fate(self.horizon)
         by_writer = table.ref.native.writers
         if fate is Fate.RESTORED and not window.cursor.type.is_time:
-            what = "the database is not the one of the last sync: restored, or another one"
+            what = "this is not the database of the last sync: it was restored or replaced"
         elif fate is Fate.FAILED_OVER and by_writer:
             what = "the database failed over since the last sync"
         else:
@@ -208,13 +208,13 @@ class LateRows:
         shown = window.low.text if window.low else "?"
         accept = "" if by_writer else f"; or accept it with `loader state set {name} {shown}`"
         raise DatabaseError(
-            f"{what}; it may give out values of {window.cursor.name} again that are below the "
-            f"stored cursor, {shown}",
+            f"{what}; it may reuse values of {window.cursor.name} that are below the stored "
+            f"cursor, {shown}",
             where=f"table {name}",
             remedy=f"`loader run --full-refresh --select {name}`{accept}",
         )
 
 
 def _by_hand(window: Window) -> bool:
-    """Whether somebody has set the cursor since the mark was stored."""
+    """Returns whether somebody has set the cursor since the mark was stored."""
     return bool((window.mark or {}).get(BY_HAND))

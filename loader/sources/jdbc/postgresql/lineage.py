@@ -1,8 +1,8 @@
-"""PostgreSQL: the stored tables behind a name, and who writes them.
+"""PostgreSQL: the stored tables behind a name, and whether another server writes them.
 
-Two things bring rows that no transaction since the last sync wrote, or whose times no clock here
-bounds: a table that was attached as a partition or put in another's place brings its rows as they
-are, and logical replication brings the publisher's times.
+Two kinds of rows escape the horizon. A table that was attached as a partition, or took another's
+place, brings rows that were written before the last sync. Logical replication brings the
+publisher's times, which no clock of this server bounds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from loader.sources.jdbc.connection import Connection
 
 _LONGEST = 20_000
-"""Characters of a mark; the ids of more tables than that are kept as one hash."""
+"""Characters of a mark; a longer list of table ids is stored as one hash."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,14 @@ class Lineage:
     replicated: bool
 
     def to_mark(self) -> dict[str, Any]:
-        """As the state keeps it, beside the horizon."""
+        """Returns the form that the state stores, beside the horizon."""
         text = " ".join(map(str, sorted(self.tables)))
         if len(text) > _LONGEST:
             text = "md5:" + hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
         return {"tables": text} | ({"replicated": True} if self.replicated else {})
 
     def added(self, mark: Mapping[str, Any] | None) -> frozenset[int]:
-        """The tables that were not there at a mark, as far as it knows; all where it does not."""
+        """Returns the tables added since a mark; all of them if it holds only another hash."""
         before = str((mark or {}).get("tables") or "")
         if not before or before == self.to_mark()["tables"]:
             return frozenset()
@@ -48,13 +48,13 @@ class Lineage:
         return self.tables - set(map(int, known))
 
     def replaced(self, mark: Mapping[str, Any] | None) -> bool:
-        """Whether another table had the name at a mark."""
+        """Returns whether another table had the name at the time of a mark."""
         before = str((mark or {}).get("tables") or "")
         known = before and not before.startswith("md5:")
         return bool(known) and self.root not in set(map(int, before.split()))
 
     def changed(self, mark: Mapping[str, Any] | None) -> bool:
-        """Whether a mark says something else."""
+        """Returns whether a mark differs from this lineage."""
         own = self.to_mark()
         return own != {name: value for name, value in (mark or {}).items() if name in _NAMES}
 
@@ -63,13 +63,13 @@ _NAMES = ("tables", "replicated")
 
 
 def lineage(connection: Connection, relation: str) -> Lineage:
-    """The lineage of a table as a connection's transaction sees it.
+    """Reads a table's lineage, as a connection's transaction sees it.
 
-    Replication origins of others than PostgreSQL's own subscriptions do not say which tables they
-    write: they count for all.
+    Replication origins other than PostgreSQL's own subscriptions do not say which tables they
+    write, so they count for all tables.
 
     Args:
-        relation: its name, quoted and as a text literal.
+        relation: the table's quoted name, as a text literal.
     """
     [(root, tables, replicated)] = connection.rows(
         f"""
@@ -102,9 +102,9 @@ def lineage(connection: Connection, relation: str) -> Lineage:
 
 
 def lowest(connection: Connection, tables: Iterable[int], minimum: str) -> list[str] | None:
-    """A minimum in each of some tables that has any rows.
+    """Returns the minimum of each table that has rows; None if one cannot be read in full.
 
-    None where they cannot be asked: a partition may be closed to those who may read its parent.
+    A role may be able to read a parent, but not its partition.
     """
     ids = ", ".join(map(str, sorted(tables)))
     found = connection.rows(

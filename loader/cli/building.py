@@ -1,0 +1,194 @@
+"""``loader run --build``: runs `dbt build` in the process and the Spark of the run before it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from loader.cli.output import Output
+from loader.errors import SpecError
+
+if TYPE_CHECKING:
+    from loader.runtime.profile import Profile
+
+_GOOD = frozenset({"success", "pass", "no-op"})
+_BAD = frozenset({"error", "fail", "runtime error", "partial success"})
+# dbt's options that the spec has decided for this process: one Spark, one profile and target.
+_OURS = {"--profile": "profile", "--target": "target", "-t": "target"}
+
+
+@dataclass(frozen=True)
+class Build:
+    """`dbt build` of the project beside a spec.
+
+    Attributes:
+        project: the folder of dbt_project.yml.
+        arguments: further ones for dbt, as they were given.
+    """
+
+    project: Path
+    arguments: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, folder: Path, arguments: Sequence[str]) -> Build:
+        """Returns the build for a command line; starts to load dbt, which takes seconds.
+
+        Args:
+            folder: the spec's.
+
+        Raises:
+            SpecError: if dbt is not installed or there is no project.
+        """
+        project = Path(_given(arguments, "--project-dir") or folder).absolute()
+        if find_spec("dbt") is None or find_spec("dbt.adapters.spark") is None:
+            raise SpecError(
+                "dbt-spark is not installed",
+                where="--build",
+                remedy="Run `pip install 'strandline[embedded]'`",
+            )
+        if not (project / "dbt_project.yml").is_file():
+            raise SpecError(
+                f"there is no dbt_project.yml in {project}",
+                where="--build",
+                remedy="Run `loader init` there, or name the folder: --build -- --project-dir DIR",
+            )
+        threading.Thread(target=_load, name="load-dbt", daemon=True).start()
+        return cls(project, tuple(arguments))
+
+    def check(self, profile: Profile) -> None:
+        """Refuses a build on another Spark than the loader's.
+
+        Raises:
+            SpecError: names what differs.
+        """
+        named = {"profile": profile.name, "target": profile.target}
+        for option, kind in _OURS.items():
+            given = _given(self.arguments, option)
+            if given is not None and given != named[kind]:
+                raise SpecError(
+                    f"the {kind} {given} is not the loader's, {named[kind]}",
+                    where=f"--build, {option}",
+                    remedy="One process has one Spark: set it in the destination of loader.yml, "
+                    "or run `dbt build` by itself",
+                )
+        own = _profile_of(self.project)
+        if own is not None and own != profile.name and not _given(self.arguments, "--profile"):
+            raise SpecError(
+                f"its profile is {own}, the loader's is {profile.name}",
+                where=str(self.project / "dbt_project.yml"),
+                remedy="One process has one Spark: name the same profile in both, "
+                "or run `dbt build` by itself",
+            )
+
+    def run(self, output: Output, profile: Profile, folder: Path) -> int:
+        """Builds, reports; returns 0, 1 if something failed, or 2 if dbt did not finish.
+
+        Args:
+            folder: the spec's; it is the profile's `PWD`, as it was for the loader.
+        """
+        began = time.monotonic()
+        with _at(folder):
+            ended = _runner().invoke(self._command(output, profile))
+        results = getattr(ended.result, "results", None) or []
+        told = Counter(str(result.status) for result in results)
+        facts = {
+            "succeeded": sum(told[status] for status in _GOOD),
+            "warned": told["warn"],
+            "failed": sum(told[status] for status in _BAD),
+            "skipped": told["skipped"],
+            "seconds": round(time.monotonic() - began, 1),
+        }
+        counts = ", ".join(f"{facts[k]} {k}" for k in ("succeeded", "warned", "failed", "skipped"))
+        if ended.exception is not None:
+            output.error(_unfinished(ended.exception))
+            return 2
+        output.table("build", tuple(facts), [tuple(facts.values())] if output.json else [])
+        output.say(f"dbt build: {counts}, in {facts['seconds']} s.")
+        return 0 if ended.success else 1
+
+    def _command(self, output: Output, profile: Profile) -> list[str]:
+        command = ["build", "--project-dir", str(self.project)]
+        command += ["--profiles-dir", str(profile.path.parent.absolute())]
+        command += ["--profile", profile.name, "--target", profile.target]
+        if output.json:
+            command += ["--log-format", "json"]
+        if output.quiet:
+            command.append("--quiet")
+        if not output.out.is_terminal:
+            command.append("--no-use-colors")
+        return [*command, *self.arguments]
+
+
+def _load() -> None:
+    # If loading fails, the build itself reports why.
+    with suppress(Exception):
+        _runner()
+        importlib.import_module("dbt.adapters.spark")
+
+
+def _runner() -> Any:
+    from dbt.cli.main import dbtRunner
+
+    return dbtRunner()
+
+
+@contextmanager
+def _at(folder: Path) -> Iterator[None]:
+    """Sets `PWD`, which the profile reads; restores it and the folder, which dbt changes."""
+    here, before = os.getcwd(), os.environ.get("PWD")
+    os.environ["PWD"] = str(folder.absolute())
+    try:
+        yield
+    finally:
+        os.chdir(here)
+        if before is None:
+            del os.environ["PWD"]
+        else:
+            os.environ["PWD"] = before
+
+
+def _given(arguments: Sequence[str], option: str) -> str | None:
+    """Returns the value of one of dbt's options, written as two words or with `=`."""
+    found = None
+    for i, argument in enumerate(arguments):
+        if argument == option and i + 1 < len(arguments):
+            found = arguments[i + 1]
+        elif argument.startswith(f"{option}="):
+            found = argument.partition("=")[2]
+    return found
+
+
+def _profile_of(project: Path) -> str | None:
+    """Returns the profile that a dbt project names; None if only dbt can tell."""
+    try:
+        read = yaml.safe_load((project / "dbt_project.yml").read_text("utf-8-sig"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return None  # dbt says what is wrong with it
+    name = read.get("profile") if isinstance(read, dict) else None
+    return name if isinstance(name, str) and "{" not in name else None
+
+
+def _unfinished(error: BaseException) -> SpecError:
+    if isinstance(error, KeyboardInterrupt):
+        return SpecError(
+            "it was interrupted",
+            where="dbt build",
+            remedy="What was built stays; run it again",
+        )
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    return SpecError(
+        " ".join(lines[:3])[:500].rstrip(".") or type(error).__name__,
+        where="dbt build",
+        remedy="Correct the dbt project, or the arguments after `--`",
+    )

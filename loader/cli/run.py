@@ -1,0 +1,103 @@
+"""``loader run``: the sync, the build after it, and both again and again."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from loader.duration import seconds_of
+
+if TYPE_CHECKING:
+    from loader.cli.settings import Settings
+
+_FORMS = "write how long from one run to the next: '30s', '5 min' or '1h'"
+
+
+def _interval(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    try:
+        seconds = float(seconds_of(value.strip(), "an interval", _FORMS))
+    except ValueError as problem:
+        raise click.BadParameter(str(problem)) from None
+    if seconds <= 0:
+        raise click.BadParameter(f"{value!r} is not a positive time: {_FORMS}")
+    return seconds
+
+
+@click.command()
+@click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
+@click.option("--full-refresh", is_flag=True, help="Read everything again, in a new generation.")
+@click.option("--concurrency", type=click.IntRange(1), help="How many tables to sync at once.")
+@click.option("--dry-run", is_flag=True, help="Show what would be read, write nothing.")
+@click.option("--accept-key-change", is_flag=True, help="Widen keys and cursors as the source did.")
+@click.option("--from", "low", help="Read again from this value on; the stored cursor stays.")
+@click.option("--to", "high", help="End of that range, inclusive; default: the stored cursor.")
+@click.option("--chunk", help="How much of that a batch covers: '1 day', or 10000 for numbers.")
+@click.option("--build", is_flag=True, help="Then run `dbt build`, in the same warm Spark.")
+@click.option(
+    "--every",
+    metavar="INTERVAL",
+    callback=_interval,
+    help="Run again and again in one process: '30s', '5 min'. SIGINT or SIGTERM ends it.",
+)
+@click.argument("dbt_arguments", nargs=-1, metavar="[-- DBT_ARGUMENTS]...")
+@click.pass_obj
+def run(
+    settings: Settings,
+    select: tuple[str, ...],
+    full_refresh: bool,
+    concurrency: int | None,
+    dry_run: bool,
+    accept_key_change: bool,
+    low: str | None,
+    high: str | None,
+    chunk: str | None,
+    build: bool,
+    every: float | None,
+    dbt_arguments: tuple[str, ...],
+) -> None:
+    """Appends what changed since the last cursor, one batch per table, and records the cursor.
+
+    With --build, what follows `--` goes to `dbt build`.
+    """
+    if low is None and (high or chunk):
+        raise click.UsageError("--to and --chunk belong to a backfill: set its start with --from.")
+    if low is not None and (full_refresh or dry_run):
+        raise click.UsageError("--from reads a range again: remove --full-refresh and --dry-run.")
+    if dry_run and build:
+        raise click.UsageError("--dry-run writes nothing to build: remove --build.")
+    if every is not None and (low is not None or full_refresh or dry_run):
+        raise click.UsageError(
+            "--every repeats an incremental sync: remove --full-refresh, --dry-run and --from."
+        )
+    if dbt_arguments and not build:
+        first = dbt_arguments[0]
+        raise click.UsageError(
+            f"{first!r} is not an option. Choose tables with --select {first}; put arguments for "
+            "dbt after `--build --`."
+        )
+    spec = settings.spec()
+    from loader.cli.building import Build
+
+    built = Build.of(spec.folder, dbt_arguments) if build else None
+    from loader.cli import report
+    from loader.cli.rounds import Loop, Wanted, once
+    from loader.cli.settings import opened
+    from loader.sync.backfill import Backfill
+    from loader.sync.protocol import sync_table
+
+    with opened(settings, spec) as pipeline:
+        if dry_run:
+            pipeline.accepts_key_change = accept_key_change
+            previews = pipeline.preview(select, full_refresh)
+            sys.exit(report.previewed(settings.output, previews))
+        if built is not None and settings.profile is not None:
+            built.check(settings.profile)
+        work = Backfill(low, high, chunk) if low is not None else sync_table
+        wanted = Wanted(select, full_refresh, concurrency, accept_key_change, work, built)
+        if every is None:
+            sys.exit(once(settings, pipeline, wanted))
+        sys.exit(Loop(settings, pipeline, wanted, every).run())

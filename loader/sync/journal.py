@@ -1,0 +1,137 @@
+"""State and ledger of a run's tables, written together: one commit each, however many tables.
+
+A table's rows are safe, and carry its state, once its data commit is published. What is written
+here are indexes of that: a crash before it leaves them behind, and the next run rolls them
+forward. A table stays locked until its state and its ledger row are written, so nobody else can
+roll them forward meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+from loader.lake.ledger import SyncRecord
+from loader.state import StateRow, TableState
+from loader.state.lake_table import LakeState
+from loader.sync.attempt import Attempt
+
+
+@dataclass
+class Entry:
+    """What one table's sync has made true.
+
+    Attributes:
+        state: to be stored; None if it has not changed.
+        record: the ledger's row.
+        error: why it could not be written.
+    """
+
+    attempt: Attempt
+    state: TableState | None
+    record: SyncRecord
+    error: Exception | None = None
+
+    def does(self, step: Callable[[], object]) -> None:
+        """Takes a step, unless one before it failed."""
+        if self.error is None:
+            try:
+                step()
+            except Exception as error:
+                self.error = error
+
+    @property
+    def state_place(self) -> Hashable:
+        """Equal for entries whose states one commit can hold."""
+        state = self.attempt.stores.state
+        if isinstance(state, LakeState):
+            return state.lake.schema, state.table
+        return self.attempt.plan.source
+
+
+class Journal:
+    """Collects the entries of a run until they are written."""
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+        self._adding = threading.Lock()
+
+    def add(self, attempt: Attempt, state: TableState | None, record: SyncRecord) -> None:
+        """Takes what a table's sync has made true; any thread may give it."""
+        with self._adding:
+            self._entries.append(Entry(attempt, state, record))
+
+    def write(self) -> list[Entry]:
+        """Writes what was added, states first, and unlocks the tables.
+
+        Returns the entries; those that could not be written say why.
+        """
+        with self._adding:
+            entries, self._entries = self._entries, []
+        for same in _grouped(entries, lambda entry: entry.state_place):
+            self._store([entry for entry in same if entry.state is not None])
+        _each(entries, "state-recorded")
+        for same in _grouped(entries, lambda entry: entry.attempt.lake.schema):
+            self._record(same)
+        _each(entries, "ledger-recorded")
+        for entry in entries:
+            entry.attempt.held.release()
+        _each(entries, "unlocked")
+        return entries
+
+    def _store(self, entries: Sequence[Entry]) -> None:
+        """Stores states in one commit.
+
+        If that fails, each is stored by itself: one that is refused is no reason for the others.
+        """
+        confirmed = _confirmed(entries)
+        if not confirmed:
+            return
+        backend = confirmed[0].attempt.stores.state
+        states = {entry.attempt.plan.name: entry.state for entry in confirmed if entry.state}
+        rows: dict[str, StateRow | Exception | None] = dict(backend.following(states))
+        fresh = [row for row in rows.values() if isinstance(row, StateRow)]
+        try:
+            backend.append(fresh)
+            fresh = []
+        except Exception as error:
+            if len(fresh) == 1:
+                rows[fresh[0].key], fresh = error, []
+        for entry in confirmed:
+            row = rows[entry.attempt.plan.name]
+            if isinstance(row, Exception):
+                entry.error = row
+            elif row in fresh:
+                entry.does(partial(backend.append, [row]))
+
+    def _record(self, entries: Sequence[Entry]) -> None:
+        confirmed = _confirmed(entries)
+        if not confirmed:
+            return
+        try:
+            ledger = confirmed[0].attempt.stores.ledger
+            ledger.append_all([entry.record for entry in confirmed])
+        except Exception as error:
+            for entry in confirmed:
+                entry.error = error
+
+
+def _confirmed(entries: Iterable[Entry]) -> list[Entry]:
+    """Those whose tables are still ours: nothing is written for one that was taken over."""
+    for entry in entries:
+        entry.does(entry.attempt.stores.confirm)
+    return [entry for entry in entries if entry.error is None]
+
+
+def _each(entries: Iterable[Entry], step: str) -> None:
+    for entry in entries:
+        entry.does(partial(entry.attempt.reached, step))
+
+
+def _grouped(entries: Iterable[Entry], by: Callable[[Entry], Any]) -> list[list[Entry]]:
+    ordered = sorted(entries, key=lambda entry: repr(by(entry)))
+    return [list(same) for _, same in groupby(ordered, by)]

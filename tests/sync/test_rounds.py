@@ -1,0 +1,225 @@
+"""`loader run --every`: rounds in one process, through what befalls a source, a spec, a build."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from loader.cli.building import Build
+from loader.cli.output import Output
+from loader.cli.rounds import Loop, Wanted
+from loader.cli.settings import Settings, opened
+from loader.errors import LoaderError
+from tests.services import Database, Postgres
+from tests.sync.project import ROOT, Project
+
+Action = Callable[[], Any]
+
+
+class Script(Output):
+    """What people would read, round by round; after each round something happens.
+
+    Attributes:
+        rounds: the facts of each round, with what else was told in it: errors, events.
+    """
+
+    def __init__(self, actions: list[Action], most: int = 40) -> None:
+        super().__init__("json")
+        self.actions = actions
+        self.most = most
+        self.rounds: list[dict[str, Any]] = []
+        self.told: list[str] = []
+        self.stop = threading.Event()
+
+    def event(self, kind: str, text: str, /, **facts: Any) -> None:
+        self.told.append(kind)
+        if kind != "round":
+            return
+        self.rounds.append({**facts, "told": self.told[:-1]})
+        self.told = []
+        # An action that is not done says so; then it is asked again after the next round.
+        if self.actions and self.actions[0]() is not False:
+            self.actions.pop(0)
+        if not self.actions or len(self.rounds) >= self.most:
+            self.stop.set()
+
+    def error(self, error: LoaderError) -> None:
+        self.told.append(f"error: {error}")
+
+    def warning(self, text: str, **facts: Any) -> None:
+        self.told.append(f"warning: {text}")
+
+    def table(self, kind: str, columns: Any, rows: Any, title: str = "") -> None:
+        self.told += [f"{kind}: {dict(zip(columns, row, strict=True))}" for row in rows]
+
+
+def looped(project: Project, script: Script, build: Build | None = None) -> int:
+    """Runs the loop until the script is at its end; the exit code."""
+    settings = Settings(project.folder / "loader.yml", "json", output=script)
+    with opened(settings) as pipeline:
+        loop = Loop(settings, pipeline, Wanted(build=build), every=0.05, stopped=script.stop)
+        code = loop.run()
+    assert script.actions == [], f"not all came about: {script.rounds}"
+    return code
+
+
+def _orders(database: Database) -> None:
+    database.execute(
+        "create table orders (id int primary key, updated_at timestamptz not null)",
+        "insert into orders values (1, '2025-01-01'), (2, '2025-01-02')",
+    )
+
+
+def test_a_source_that_goes_and_comes_back(
+    project: Project, postgres: Postgres, postgres_database: Database
+) -> None:
+    """It rests meanwhile; another source is not kept waiting, and nothing is lost."""
+    _orders(postgres_database)
+    with postgres.database() as other:
+        other.execute("create table events (id int primary key)", "insert into events values (1)")
+        options = {"orders": {"cursor_field": "updated_at"}}
+        project.jdbc(postgres_database, ["orders"], table_options=options)
+        project.jdbc(other, ["events"], "apart", table_options={"events": {"cursor_field": "id"}})
+        name = postgres_database.url.rpartition("/")[2]
+
+        def down() -> None:
+            other.execute(
+                f'alter database "{name}" allow_connections false',
+                f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'",
+            )
+
+        def rested() -> bool:
+            """Rests longer each time; the other source has news every round."""
+            row = len(script.rounds) + 100
+            other.execute(f"insert into events values ({row})")
+            return all("shop" in done["resting"] for done in script.rounds[-2:])
+
+        def up() -> None:
+            other.execute(f'alter database "{name}" allow_connections true')
+            postgres_database.execute("insert into orders values (3, '2025-01-03')")
+
+        def back() -> bool:
+            return "back" in script.rounds[-1]["told"]
+
+        script = Script([down, rested, up, back, lambda: None])
+        assert looped(project, script) == 0
+        rounds = script.rounds
+        assert (rounds[0]["tables"], rounds[0]["appended"]) == (2, 3)
+        failed = [done for done in rounds if done["failed"]]
+        assert {name for done in failed for name in done["failed"]} == {"shop.orders"}
+        errors = [text for done in rounds for text in done["told"] if text.startswith("error")]
+        assert len(errors) == 1, "told once, not in each round"
+        assert "not currently accepting connections" in errors[0]
+        resting = [done for done in rounds if done["resting"]]
+        assert any(done["appended"] for done in resting), "the other source went on"
+        [came] = [done for done in rounds if "back" in done["told"]]
+        assert (came["appended"] >= 1, came["told"][:2]) == (True, ["recovered", "back"])
+        assert project.rows("select id from raw.orders order by id") == [(1,), (2,), (3,)]
+
+
+def test_a_spec_that_changes(project: Project, postgres_database: Database) -> None:
+    """A wrong one is told of once, and the loop goes on with the one before."""
+    _orders(postgres_database)
+    postgres_database.execute("create table items (id int primary key)")
+    postgres_database.execute("insert into items values (1)")
+    spec = project.folder / "loader.yml"
+    options = {"orders": {"cursor_field": "updated_at"}, "items": {"cursor_field": "id"}}
+    project.jdbc(postgres_database, ["orders"], table_options={"orders": options["orders"]})
+    right = spec.read_text()
+
+    def more() -> None:
+        project.jdbc(postgres_database, ["orders", "items"], table_options=options)
+
+    script = Script(
+        [
+            lambda: spec.write_text(right.replace("kind: source", "kind: sauce")) and None,
+            lambda: None,
+            lambda: postgres_database.execute("insert into orders values (3, '2025-01-03')"),
+            more,
+            lambda: None,
+        ]
+    )
+    assert looped(project, script) == 0
+    assert [done["appended"] for done in script.rounds] == [2, 0, 0, 1, 1]
+    errors = [[t for t in done["told"] if t.startswith("error")] for done in script.rounds]
+    assert [len(told) for told in errors] == [0, 1, 0, 0, 0]
+    assert "unknown kind 'sauce'" in errors[1][0]
+    assert ["spec" in done["told"] for done in script.rounds] == [False] * 4 + [True]
+    assert project.rows("select count(*) from raw.items") == [(1,)]
+
+
+def test_a_build_follows_news_only(project: Project, postgres_database: Database) -> None:
+    """And in the same session: `current` reads what the sync has just committed."""
+    _orders(postgres_database)
+    project.jdbc(
+        postgres_database, ["orders"], table_options={"orders": {"cursor_field": "updated_at"}}
+    )
+    model = f"rounds_{project.schema}"
+    dbt_project(project, {model: f"select count(*) as n from lake.{project.schema}.orders"})
+    script = Script(
+        [
+            lambda: None,
+            lambda: postgres_database.execute("insert into orders values (3, '2025-01-03')"),
+            lambda: None,
+            lambda: None,
+        ]
+    )
+    assert looped(project, script, Build(project.folder)) == 0
+    assert [done["appended"] for done in script.rounds] == [2, 0, 1, 0]
+    # What is told after a round stands with the next one.
+    built = [[t for t in done["told"] if t.startswith("build")] for done in script.rounds]
+    assert [len(told) for told in built] == [0, 1, 0, 1]
+    assert "'succeeded': 1, 'warned': 0, 'failed': 0" in built[1][0]
+    assert project.spark.table(f"analytics.{model}").collect()[0]["n"] == 3
+
+
+def dbt_project(project: Project, models: dict[str, str]) -> None:
+    """A dbt project beside the spec, on the same profile."""
+    (project.folder / "models").mkdir(exist_ok=True)
+    (project.folder / "dbt_project.yml").write_text(
+        "name: rounds\nversion: '1.0'\nprofile: strandline\n"
+        "flags: {send_anonymous_usage_stats: false}\n"
+        "models: {+materialized: table, +file_format: iceberg}\n"
+    )
+    for name, sql in models.items():
+        (project.folder / "models" / f"{name}.sql").write_text(sql)
+
+
+def test_one_run_and_its_build(project: Project, postgres_database: Database) -> None:
+    """Both exit codes count; dbt's arguments are dbt's; no other Spark is taken."""
+    _orders(postgres_database)
+    table = {"orders": {"cursor_field": "updated_at"}}
+    project.jdbc(postgres_database, ["orders"], table_options=table)
+    none = project.loader("run", "--build")
+    assert (none.code, len(none.errors)) == (2, 1), none.text
+    assert f"there is no dbt_project.yml in {project.folder}" in none.errors[0]
+
+    good, bad = f"good_{project.schema}", f"bad_{project.schema}"
+    dbt_project(project, {good: "select 1 as id", bad: "select 1 as id from {{ nowhere }}"})
+    both = project.loader("run", "--build")
+    assert both.code == 1
+    assert both.table("shop.orders")["appended"] == 2
+    [build] = [event for event in both.events if event.get("event") == "build"]
+    assert (build["succeeded"], build["failed"]) == (1, 1)
+    one = project.loader("run", "--build", "--", "--select", good)
+    assert one.code == 0, one.text
+    assert one.table("shop.orders")["status"] == "nothing new"
+
+    project.jdbc(postgres_database, ["orders", "gone"], table_options=table)
+    failed = project.loader("run", "--build", "--", "--select", good)
+    assert (failed.code, len(failed.errors)) == (1, 1), "the table that is gone, though dbt is well"
+    assert [e["failed"] for e in failed.events if e.get("event") == "build"] == [0]
+    wrong = project.loader("run", "--build", "--", "--banana")
+    assert (wrong.code, len(wrong.errors)) == (2, 2)
+    assert "No such option '--banana'" in wrong.errors[1]
+    other = project.loader("run", "--build", "--", "--target", "cluster")
+    assert (other.code, other.errors) == (
+        2,
+        [
+            "--build, --target: the target cluster is not the loader's, embedded. One process has "
+            "one Spark: set it in the destination of loader.yml, or run `dbt build` by itself"
+        ],
+    )
+    assert project.rows("select count(*) from raw.orders") == [(2,)]
+    assert (ROOT / "profiles" / "profiles.yml").exists(), "dbt went elsewhere, and came back"
