@@ -9,13 +9,13 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Built:
-    """What a build came to.
+    """The result of a build.
 
     Attributes:
         models: models built.
         passed: tests passed.
         warned: the kinds of tests that warned, with the number of rows that they found.
-        wrong: what failed or was left out, with dbt's message.
+        wrong: what failed or was skipped, with dbt's message.
     """
 
     models: int
@@ -25,8 +25,8 @@ class Built:
 
 
 def build(project: Path, folder: Path) -> Built:
-    """Builds and tests all models; dbt's own words go to `folder`/logs/dbt.log."""
-    from dbt.cli.main import dbtRunner  # three seconds, not needed before
+    """Builds and tests all models; dbt's own output goes to `folder`/logs/dbt.log."""
+    from dbt.cli.main import dbtRunner  # takes three seconds
 
     places = ["--project-dir", str(project), "--profiles-dir", str(project / "profiles")]
     places += ["--target-path", str(folder / "target"), "--log-path", str(folder / "logs")]
@@ -48,7 +48,7 @@ def build(project: Path, folder: Path) -> Built:
         if str(result.status) == "warn":
             warned[result.node.test_metadata.name] += result.failures or 0
     kinds = Counter((str(r.node.resource_type), str(r.status)) for r in results)
-    good = {"success", "pass", "warn", "no-op"}  # the last: an exposure, of which nothing is built
+    good = {"success", "pass", "warn", "no-op"}  # no-op: an exposure, which is not built
     return Built(
         models=kinds["model", "success"],
         passed=kinds["test", "pass"],

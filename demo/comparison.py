@@ -1,4 +1,4 @@
-"""The snapshot against the source: counts, and a checksum for each column and for whole rows."""
+"""Compares a snapshot with its source: counts, checksums of each column and of whole rows."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pyspark.sql import functions as f
 
 @dataclass(frozen=True)
 class Sums:
-    """What is left of a table when it is added up.
+    """The sums of a table.
 
     Attributes:
-        rows: how many.
-        whole: the sum of the rows' checksums; equal only where every row is.
-        columns: each column's sum of its values' checksums.
+        rows: how many rows.
+        whole: the sum of the rows' checksums; equal only if every row is.
+        columns: for each column, the sum of its values' checksums.
     """
 
     rows: int
@@ -36,5 +36,5 @@ def sums(frame: DataFrame, columns: list[str]) -> Sums:
 
 
 def _text(column: Column) -> Column:
-    # A NULL counts as something that no text is.
+    # A NULL counts as a text that no value is.
     return f.coalesce(column.cast("string"), f.lit("\x01"))

@@ -1,10 +1,10 @@
 """`make demo`: a shop's database, synced into a lakehouse three times, built and checked.
 
-    python demo/run.py                            tells it
-    python demo/run.py --picture docs/demo.svg    also draws what it told (`make picture`)
+    python demo/run.py                            runs it
+    python demo/run.py --picture docs/demo.svg    also draws its picture (`make picture`)
 
-Everything happens in one process, in one folder (`.strandline/demo`, or STRANDLINE_DEMO) that is
-made anew each time. What it says it checks first; it ends with 1 where something is otherwise.
+Everything happens in one process, in one folder (`.strandline/demo`, or STRANDLINE_DEMO) that it
+empties each time. It checks every claim before it prints it, and exits with 1 if one is wrong.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MARK = "made-by-make-demo"
 
 
 def main() -> int:
-    """Tells the story; returns the exit code."""
+    """Runs the demo; returns the exit code."""
     began = time.monotonic()
     os.chdir(ROOT)
     screen = Screen()
@@ -53,10 +53,10 @@ def main() -> int:
 
 
 def _fresh(folder: Path) -> Path:
-    """An empty folder in place of the last demo's.
+    """Replaces the last demo's folder by an empty one.
 
     Raises:
-        NotAsClaimed: where the folder holds something that no demo made.
+        NotAsClaimed: if the folder holds something that no demo made.
     """
     if folder.exists():
         if any(folder.iterdir()) and not (folder / MARK).exists():
@@ -71,9 +71,9 @@ def _introduce(screen: Screen) -> None:
     screen.title("Strandline: incremental append, from a database to a proven snapshot")
     screen.say(
         """A shop keeps customers, orders and order lines in a database. The loader reads only what
-        changed since its last run, finds that out by a cursor (the column updated_at), and appends
-        it to raw tables, never changing what is there. dbt makes of them snapshots with one row
-        for each key, and tests them."""
+        changed since its last run, which it sees by a cursor (the column updated_at). It appends
+        these rows to raw tables, and never changes what is there. dbt builds snapshots from them,
+        with one row for each key, and tests them."""
     )
 
 
@@ -81,7 +81,7 @@ def _look_around(screen: Screen, folder: Path, seconds: float) -> None:
     shown = folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder
     screen.step(f"Done, in {seconds:.0f} seconds")
     screen.say(
-        f"""Database, tables and logs lie in {shown}, the spec is loader.yml, the models are
+        f"""Database, tables and logs are in {shown}, the spec is loader.yml, the models are in
         models/demo. To go on by yourself:"""
     )
     screen.command("source .venv/bin/activate")
@@ -89,7 +89,7 @@ def _look_around(screen: Screen, folder: Path, seconds: float) -> None:
     screen.command("loader status")
     screen.command("loader run && dbt build --profiles-dir profiles")
     screen.say(
-        """What no cursor shows: deleted rows, and rows below it that change without a newer
+        """What no cursor shows: deleted rows, and rows below the cursor that change without a newer
         updated_at."""
     )
 

@@ -1,4 +1,4 @@
-"""What the demo shows: 100 columns at most, the same words in a terminal and in a pipe."""
+"""The demo's output: at most 100 columns, the same words in a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PICTURED = (4, 5)
 
 
 class NotAsClaimed(Exception):
-    """Something turned out otherwise than the demo says."""
+    """Something is not as the demo claims."""
 
 
 class Screen:
@@ -40,43 +40,43 @@ class Screen:
     def _print(self, shown: RenderableType) -> None:
         if self._step in _PICTURED:
             self._drawn.print(shown)
-        # rich fills lines with spaces up to the width of what they belong to.
+        # rich pads lines with spaces to the width of their block.
         with self._console.capture() as captured:
             self._console.print(shown)
         for line in captured.get().splitlines():
             print(line.rstrip(), flush=True)
 
     def picture(self, path: Path) -> None:
-        """Writes the steps that tell most as an SVG."""
-        # a fixed id: else each picture of the same words would be another file
+        """Writes the pictured steps as an SVG."""
+        # a fixed id: otherwise each run would write a different file
         self._drawn.save_svg(str(path), title="make demo", unique_id="demo", clear=False)
 
     def title(self, text: str) -> None:
-        """The first line."""
+        """Prints the first line."""
         self._print(Text(text, style="bold"))
 
     def step(self, text: str) -> None:
-        """A numbered heading."""
+        """Prints a numbered heading."""
         self._print("")
         self._step += 1
         self._print(Text(f"{self._step}. {text}", style="bold cyan"))
 
     def say(self, text: str) -> None:
-        """A paragraph."""
+        """Prints a paragraph."""
         self._print(Padding(Text(" ".join(text.split())), (0, 0, 0, 3), expand=False))
 
     def item(self, mark: str, text: str, style: str = "") -> None:
-        """A line of a list; what does not fit is indented."""
+        """Prints a line of a list; wrapped text is indented."""
         line = Table.grid(padding=(0, 1))
         line.add_row(Text(mark, style=style), Text(" ".join(text.split())))
         self._print(Padding(line, (0, 0, 0, 3), expand=False))
 
     def command(self, text: str) -> None:
-        """What a user types for what follows."""
+        """Prints the command that a user would type."""
         self._print(Padding(Text(f"$ {text}", style="bold"), (0, 0, 0, 3), expand=False))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """A table; numbers to the right."""
+        """Prints a table; numbers are aligned right."""
         shown = [[_shown(value) for value in row] for row in rows]
         raw = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
         for index, column in enumerate(columns):
@@ -89,17 +89,17 @@ class Screen:
         self._print("")
 
     def claim(self, true: bool, text: str) -> None:
-        """Shows what is so.
+        """Prints a claim that holds.
 
         Raises:
-            NotAsClaimed: where it is not.
+            NotAsClaimed: if it does not hold.
         """
         if not true:
             raise NotAsClaimed(" ".join(text.split()))
         self.item("✓", text, "bold green")
 
     def failed(self, text: str) -> None:
-        """Why the demo ends here."""
+        """Prints why the demo ends here."""
         self.item("✗", text, "bold red")
 
 

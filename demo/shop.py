@@ -1,7 +1,7 @@
-"""The demo's source: a shop in an embedded Derby database, the same one at every run.
+"""The demo's source: a shop in an embedded Derby database, the same at every run.
 
-Derby lives inside Spark's JVM, and comes with it. Nothing here knows of cursors or batches: the
-loader reads this database as it reads any other.
+Derby runs inside Spark's JVM, and comes with it. Nothing here knows about cursors or batches: the
+loader reads this database like any other.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ TABLES = {
 CUSTOMERS = 500
 ORDERS = 2000
 OPENED = dt.datetime(2025, 1, 2)
-# A payment run stamps the last orders with one and the same second: where the first sync's cursor
-# will stand, and what happens in that second after the sync is what a careless loader loses.
+# A payment run stamps the last orders with the same second. The first sync's cursor will be that
+# second, and a careless loader loses what happens in it after the sync.
 PAYMENTS = dt.datetime(2025, 1, 29, 18)
 PAID = range(ORDERS - 4, ORDERS + 1)
 CORRECTED, RESAVED = PAID[2], PAID[3]
@@ -69,12 +69,12 @@ _PRODUCTS = ("kettle", "teapot", "tray", "strainer", "cosy", "cup, white", "sauc
 
 @dataclass(frozen=True)
 class Change:
-    """Something that the shop did between two syncs.
+    """A change at the shop between two syncs.
 
     Attributes:
-        what: in a sentence.
-        table: where.
-        rows: how many rows of it a loader has to append; 0 where it left them as they were.
+        what: the change, in a sentence.
+        table: the table that changed.
+        rows: how many of its rows a loader must append; 0 if the change left them as they were.
     """
 
     what: str
@@ -83,11 +83,11 @@ class Change:
 
 
 class Shop:
-    """The database, through a JDBC connection of its own.
+    """The database, through its own JDBC connection.
 
     Args:
         url: its JDBC URL, as in the loader's spec.
-        folder: where files lie for a moment while tables are filled.
+        folder: for temporary files while tables are filled.
     """
 
     def __init__(self, spark: SparkSession, url: str, folder: Path) -> None:
@@ -97,7 +97,7 @@ class Shop:
         self._random = random.Random(20250102)
 
     def create(self) -> None:
-        """Makes the database, with a month of orders in it."""
+        """Creates the database, with a month of orders in it."""
         with self._connect(";create=true") as connection:
             for table, columns in TABLES.items():
                 connection.execute(f"create table {table} ({columns})")
@@ -112,8 +112,8 @@ class Shop:
                 items += lines
             self._fill(connection, "orders", orders)
             self._fill(connection, "order_items", items)
-            # Each night all orders of the day leave the house, in one statement: they share their
-            # time. So ties on the cursor are the rule, not the exception.
+            # Each night one statement ships all orders of the day, so they share their time: ties
+            # on the cursor are the rule, not the exception.
             for day in range(27):
                 night = OPENED + dt.timedelta(days=day + 1, hours=2)
                 connection.execute(
@@ -127,7 +127,7 @@ class Shop:
             )
 
     def change(self) -> list[Change]:
-        """An evening at the shop, after the first sync."""
+        """Makes the changes of an evening, after the first sync."""
         evening = PAYMENTS + dt.timedelta(hours=1)
         late, last = ORDERS + 1, ORDERS + 41
         orders, items = [], []
@@ -136,7 +136,7 @@ class Shop:
             order, lines = self._order(number, placed)
             orders.append(order)
             items += lines
-        # The first was written in the payment run's second, by a transaction that ended later.
+        # The first is from the payment run's second, by a transaction that committed later.
         orders[0] = (*orders[0][:-1], PAYMENTS)
         # A guest's order: no customer, no note, no discount.
         guest = orders[-1]
@@ -166,7 +166,7 @@ class Shop:
         ]
 
     def described(self, table: str) -> tuple[int, int, int]:
-        """Rows; how many share their `updated_at` with others; how many have none."""
+        """Counts rows, rows that share their `updated_at` with others, and rows that have none."""
         ties = self.value(
             f"select coalesce(sum(n), 0) from (select count(*) as n from {table} "
             "where updated_at is not null group by updated_at having count(*) > 1) as ties"
@@ -175,26 +175,26 @@ class Shop:
         return int(self.value(f"select count(*) from {table}")), int(ties), int(without)
 
     def due(self, table: str, cursor: str | None) -> int:
-        """How many rows lie at or above a cursor or have none: what a sync has to read."""
+        """Counts the rows that a sync must read: at or above a cursor, or without one."""
         low = f"where updated_at >= timestamp('{cursor}') or updated_at is null" if cursor else ""
         return int(self.value(f"select count(*) from {table} {low}"))
 
     def value(self, sql: str) -> str:
-        """The one value of a query, as text."""
+        """Returns the single value of a query, as text."""
         with self._connect() as connection:
             [(value,)] = connection.rows(sql)
         return str(value)
 
     def frame(self, table: str) -> DataFrame:
-        """The whole table, read anew, past the loader; names in lower case as in the lake."""
+        """Reads the whole table, not through the loader; names in lower case as in the lake."""
         options = {"url": self.url, "driver": "org.apache.derby.jdbc.EmbeddedDriver"}
         reader = self.spark.read.format("jdbc").options(**options, preferTimestampNTZ="true")
         rows = reader.option("dbtable", table).load()
         return rows.toDF(*(name.lower() for name in rows.columns))
 
     def close(self) -> None:
-        """Shuts the database down, so that another process may open it."""
-        # Derby reports a shutdown that went well as an error.
+        """Shuts the database down, so that another process can open it."""
+        # Derby reports a successful shutdown as an error.
         with suppress(DatabaseError), self._connect(";shutdown=true"):
             pass
 
@@ -230,7 +230,7 @@ class Shop:
         return (number, customer, "open", placed.date(), total, note, placed), items
 
     def _fill(self, connection: Connection, table: str, rows: Any) -> None:
-        # One call for a table: an insert for each row would go through Python thousands of times.
+        # One call per table: an insert per row would go through Python thousands of times.
         path = self.folder / f"{table}.csv"
         with path.open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows(rows)

@@ -1,4 +1,4 @@
-"""The demo's story: three syncs of a shop, and what each is to show."""
+"""The demo's story: three syncs of a shop, and what each one shows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from loader.sync.watch import Watch
 
 
 class Story:
-    """The three syncs of the shop, and what each is to show."""
+    """The three syncs of the shop, and what each one shows."""
 
     def __init__(self, screen: Screen, project: Path, folder: Path) -> None:
         self.screen = screen
@@ -37,12 +37,12 @@ class Story:
         self.known: dict[str, SyncRecord] = {}
 
     def close(self) -> None:
-        """Leaves the shop to other processes."""
+        """Shuts down the shop and Spark, so that other processes can open the database."""
         self.shop.close()
         self.spark.stop()
 
     def tell(self) -> None:
-        """All of it, in order."""
+        """Runs all steps, in order."""
         self.open_shop()
         self.first_sync()
         self.build(warnings={})
@@ -53,7 +53,7 @@ class Story:
         self.third_sync()
 
     def open_shop(self) -> None:
-        """The source, before anything was read."""
+        """Shows the source, before anything is read."""
         self.screen.step("A shop: an embedded Derby database, read through JDBC")
         self.shop.create()
         self.screen.table(
@@ -61,13 +61,12 @@ class Story:
             [(t, *self.shop.described(t), self._newest(t)) for t in TABLES],
         )
         self.screen.say(
-            f"""Orders that are shipped in one go share their updated_at, and so do the {len(PAID)}
-            that were paid at {PAYMENTS:%H:%M:%S}. Such ties are where incremental loads go
-            wrong."""
+            f"""Orders shipped in one go share their updated_at, and so do the {len(PAID)} that were
+            paid at {PAYMENTS:%H:%M:%S}. Such ties are where incremental loads go wrong."""
         )
 
     def first_sync(self) -> None:
-        """Everything is read, as there is no cursor."""
+        """Reads everything, because there is no cursor yet."""
         self.screen.step("First sync: no cursor yet, so everything is read")
         records = self._sync()
         self._claim_read(records)
@@ -81,7 +80,7 @@ class Story:
         )
 
     def evening(self) -> list[Change]:
-        """The source changes."""
+        """Changes the source."""
         self.screen.step("An evening passes at the shop")
         changes = self.shop.change()
         for change in changes:
@@ -89,7 +88,7 @@ class Story:
         return changes
 
     def second_sync(self, changes: list[Change]) -> None:
-        """Only what changed is appended, the boundary included."""
+        """Appends only what changed, the boundary included."""
         before = self.known["orders"].cursor_high
         self.screen.step("Second sync: what lies at or above the cursor is read")
         records = self._sync()
@@ -124,10 +123,10 @@ class Story:
         )
 
     def build(self, warnings: dict[str, int]) -> None:
-        """dbt, and whether its snapshots are what the source holds.
+        """Runs dbt, and checks its snapshots against the source.
 
         Args:
-            warnings: the tests that are to warn, and of how many rows.
+            warnings: the tests that must warn, and for how many rows.
         """
         self.screen.step("Build: from all versions to the newest one of each key")
         self.screen.command("dbt build --profiles-dir profiles")
@@ -138,17 +137,17 @@ class Story:
             not built.wrong and built.models > 0 and built.passed > 0 and built.warned == warnings,
             f"{built.models} models built, {built.passed} tests passed, "
             + (
-                ", ".join(f"{t} warned of {n} row" for t, n in built.warned.items())
+                ", ".join(f"{t} warned about {n} row" for t, n in built.warned.items())
                 or "none warned"
             ),
         )
         self._compare()
 
     def show_versions(self) -> None:
-        """Raw keeps what the snapshot no longer shows."""
+        """Shows that raw keeps what the snapshot no longer has."""
         self.screen.say(
-            f"""Raw keeps every version, the snapshot the newest: the one with the highest cursor,
-            and where versions share it the one of the later batch. Order {CORRECTED}:"""
+            f"""Raw keeps every version, the snapshot only the newest: the one with the highest
+            cursor or, if cursors are equal, the one from the later batch. Order {CORRECTED}:"""
         )
         columns = ["status", "total", "updated_at", "_cq_batch"]
         rows: list[tuple[str, ...]] = []
@@ -159,13 +158,13 @@ class Story:
         self.screen.table(("", *columns), rows)
         self.screen.claim(len(rows) == 3, "two versions in raw, one row in the snapshot")
         self.screen.say(
-            """The test cursor_conflict tells of such versions, for updated_at alone does not say
-            which of them is newer. By default it fails; this demo makes them on purpose, and has
-            set it to warn (models/demo)."""
+            """The test cursor_conflict finds such versions, because updated_at alone does not say
+            which is newer. It fails by default; this demo makes such versions on purpose, so it
+            sets the test to warn (models/demo)."""
         )
 
     def third_sync(self) -> None:
-        """Nothing is new, so nothing is written."""
+        """Finds nothing new, so writes nothing."""
         self.screen.step("Third sync: nothing has changed")
         before = self._commits()
         records = self._sync()
@@ -181,11 +180,11 @@ class Story:
         )
         self.screen.claim(
             self._commits() == before,
-            "the raw tables have the Iceberg snapshots that they had: nothing was written",
+            "the raw tables still have the same Iceberg snapshots: nothing was written",
         )
 
     def _sync(self) -> dict[str, SyncRecord]:
-        """`loader run`, and a table of what it did; the records in the order of the spec."""
+        """Syncs like `loader run`, and shows it; returns the records in the spec's order."""
 
         self.screen.command("loader run")
         done: dict[str, SyncRecord] = {}
@@ -262,11 +261,11 @@ class Story:
         total = self.shop.value("select sum(total) from orders")
         [(ours,)] = self.spark.sql(f"select sum(total) from {self.analytics}.orders").collect()
         self.screen.claim(
-            str(ours) == total, f"sum(total) of orders is {ours} in both, each asked by itself"
+            str(ours) == total, f"sum(total) of orders is {ours} in both, each queried on its own"
         )
 
     def _batches(self, table: str, where: str) -> dict[int, list[int]]:
-        """In which batches raw has versions of the rows that `where` names."""
+        """Returns the batches that hold versions of each row that `where` selects."""
         key = f"{table.removesuffix('s')}_id"
         frame = self.spark.table(f"{self.raw}.{table}").where(where)
         found: dict[int, list[int]] = {}
@@ -275,7 +274,7 @@ class Story:
         return found
 
     def _commits(self) -> dict[str, list[int]]:
-        """The Iceberg snapshots of each raw table."""
+        """Returns the Iceberg snapshots of each raw table."""
         ids = "select snapshot_id from {}.{}.snapshots order by committed_at"
         return {
             table: [row[0] for row in self.spark.sql(ids.format(self.raw, table)).collect()]
@@ -283,7 +282,7 @@ class Story:
         }
 
     def _said(self, records: dict[str, SyncRecord]) -> list[str]:
-        """What the ledger holds of a run, for each table."""
+        """Returns the ledger's status of each table in a run."""
         [run] = {record.run_id for record in records.values()}
         ledger = self.spark.table(f"{self.raw}._cq_syncs").where(f"run_id = '{run}'")
         return [row[0] for row in ledger.select("status").collect()]
@@ -295,9 +294,9 @@ class Story:
 
 
 def _short_lived(conf: dict[str, str]) -> dict[str, str]:
-    """The target's settings, for a JVM of a minute: what speeds long work up costs it a quarter.
+    """Tunes the target for a JVM that lives a minute: tuning for long work costs it a quarter.
 
-    One compiler alone gets 48 MB for its code unless told otherwise; Spark ends once they are full.
+    The first compiler alone gets 48 MB for its code by default; Spark ends once they are full.
     """
     options = conf.get("spark.driver.extraJavaOptions", "")
     short = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"

@@ -1,6 +1,6 @@
-"""What all tests share: one Spark, one lake, one server of each database, started on first use.
+"""Shared by all tests: one Spark, one lake, one server of each database, started on first use.
 
-With pytest-xdist each of its processes has its own.
+With pytest-xdist, each process has its own.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ ROOT = Path(__file__).resolve().parents[1]
 hypothesis.settings.register_profile("suite", deadline=None)
 hypothesis.settings.load_profile("suite")
 
-# The machine, the session (UTC) and the databases are in four different zones: a time that is
+# The machine, the session (UTC) and the databases are in four different zones, so a time that is
 # taken for another zone's shows. Set before anything starts a JVM.
 os.environ["TZ"] = "Asia/Tokyo"
 time.tzset()
 SPARK_OPTIONS = (
-    # A suite's JVMs live for minutes over small tables: their second compiler costs more than it
-    # saves, most of all on two cores. The first alone gets little room for code by default; once
-    # that is full, nothing more is compiled.
+    # The suite's JVMs live for minutes and read small tables: their second compiler costs more
+    # than it saves, especially on two cores. The first alone gets a small code cache by default;
+    # once that is full, nothing more is compiled.
     "-XX:TieredStopAtLevel=1",
     "-XX:ReservedCodeCacheSize=256m",
     "-XX:+UseSerialGC",
@@ -44,11 +44,11 @@ SPARK_OPTIONS = (
     # Code generated for a query over ten rows costs more than it saves, too.
     "-Dspark.sql.codegen.wholeStage=false",
     "-Dspark.sql.codegen.factoryMode=NO_CODEGEN",
-    # Hadoop starts `chmod` for each file that it makes: this is the cheapest way to start one.
+    # Hadoop runs `chmod` for each file that it creates: this is the cheapest way to start it.
     "-Djdk.lang.Process.launchMechanism=VFORK",
-    # Nor does a plan of a query over ten rows gain from what its first half has shown.
+    # Nor does it pay to replan a query over ten rows halfway.
     "-Dspark.sql.adaptive.enabled=false",
-    # What nobody looks at: a hundred of each are enough.
+    # Nobody looks at these: a hundred of each are enough.
     "-Dspark.ui.retainedJobs=100",
     "-Dspark.ui.retainedStages=100",
     "-Dspark.ui.retainedTasks=1000",
@@ -67,10 +67,10 @@ SHARED = {"warehouse", "postgres", "mariadb", "redis_server"}
 """Fixtures that start Spark or a server."""
 
 SUBPROCESSES = ("tests/benchmarks/", "tests/demo/", "tests/setup/")
-"""Where tests without such a fixture start programs that take as long."""
+"""Files whose tests use no such fixture, but start programs that take as long."""
 
 HEAVY = (
-    # looks at every table of the lake, so while there are few
+    # looks at every table of the lake, so it runs while there are few
     "tests/maintenance/",
     "tests/crash/test_matrix.py",
     "tests/dbt/test_deduped_property.py",
@@ -78,7 +78,7 @@ HEAVY = (
     "tests/codegen/test_many_tables.py",
     "tests/crash/",
 )
-"""Files that take long, in this order: started last, one would keep a process waiting."""
+"""Files that take long, in this order: started last, one would keep the other processes waiting."""
 
 S = TypeVar("S", bound="Server | Redis")
 _VERSIONS = pytest.StashKey[list[str]]()
@@ -86,7 +86,7 @@ _VERSIONS = pytest.StashKey[list[str]]()
 
 @pytest.fixture(scope="session")
 def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The lake's folder; where `profiles/profiles.yml` points to from now on."""
+    """The lake's folder, to which `profiles/profiles.yml` points from now on."""
     folder = tmp_path_factory.mktemp("warehouse")
     os.environ["STRANDLINE_WAREHOUSE"] = str(folder)
     os.environ["STRANDLINE_LOCKS"] = str(tmp_path_factory.mktemp("locks") / "own")
@@ -95,7 +95,7 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def spark(warehouse: Path) -> Iterator[SparkSession]:
-    """The one session of the suite, by the profile's target `embedded`. dbt finds it, too."""
+    """The suite's only session, from the profile's target `embedded`. dbt finds it, too."""
     from loader.runtime.profile import load_profile
     from loader.runtime.spark import session
 
@@ -107,42 +107,42 @@ def spark(warehouse: Path) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def postgres(pytestconfig: pytest.Config) -> Iterator[Postgres]:
-    """The PostgreSQL server; `postgres.database()` makes a database."""
+    """The PostgreSQL server; `postgres.database()` creates a database."""
     with _running(Postgres, pytestconfig) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def mariadb(pytestconfig: pytest.Config) -> Iterator[MariaDb]:
-    """The MariaDB server; `mariadb.database()` makes a database."""
+    """The MariaDB server; `mariadb.database()` creates a database."""
     with _running(MariaDb, pytestconfig) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def redis_server(pytestconfig: pytest.Config) -> Iterator[Redis]:
-    """The Redis server; `redis_server.name()` makes a name that no test has had."""
+    """The Redis server; `redis_server.name()` returns a name that no test has used."""
     with _running(Redis, pytestconfig) as server:
         yield server
 
 
 @pytest.fixture
 def postgres_database(postgres: Postgres) -> Iterator[Database]:
-    """A PostgreSQL database of the test's own."""
+    """A PostgreSQL database for one test."""
     with postgres.database() as database:
         yield database
 
 
 @pytest.fixture
 def mariadb_database(mariadb: MariaDb) -> Iterator[Database]:
-    """A MariaDB database of the test's own."""
+    """A MariaDB database for one test."""
     with mariadb.database() as database:
         yield database
 
 
 @pytest.fixture(scope="session")
 def worker_pool(warehouse: Path) -> Iterator[Workers]:
-    """Loader processes over the same warehouse, which tests may kill."""
+    """Loader processes on the same warehouse, which tests may kill."""
     pool = Workers()
     yield pool
     pool.close()
@@ -163,7 +163,7 @@ def _running(kind: type[S], config: pytest.Config) -> Iterator[S]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the fast lane's tests; lets files that take long begin."""
+    """Marks the fast lane's tests; starts files that take long first."""
     for item in items:
         needed = SHARED & set(getattr(item, "fixturenames", ()))
         if not needed and not item.nodeid.startswith(SUBPROCESSES):
@@ -172,12 +172,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _turn(nodeid: str) -> int:
-    """A file's place among those that take long; the same for all others."""
+    """Returns a file's place among those that take long; the same for all others."""
     return next((n for n, name in enumerate(HEAVY) if nodeid.startswith(name)), len(HEAVY))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A process of pytest-xdist hands over which servers its tests ran against."""
+    """Hands over which servers the tests of an xdist process ran against."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["servers"] = session.config.stash.get(_VERSIONS, [])
@@ -185,7 +185,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Takes that over from a process that has ended."""
+    """Collects this from an xdist process that has ended."""
     found = getattr(node, "workeroutput", {}).get("servers", [])
     node.config.stash.setdefault(_VERSIONS, []).extend(found)
 
@@ -193,6 +193,6 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Says which database servers the tests ran against."""
+    """Prints which database servers the tests ran against."""
     for version in sorted(set(config.stash.get(_VERSIONS, []))):
         terminalreporter.write_line(f"ran against {version}")

@@ -1,4 +1,4 @@
-"""The correctness benchmark: ours under its writers, and that it sees what it is to count."""
+"""The correctness benchmark: strandline under its writers, and whether it counts correctly."""
 
 from __future__ import annotations
 

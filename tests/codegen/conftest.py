@@ -1,4 +1,4 @@
-"""A loader project that is a dbt project too."""
+"""A loader project that is also a dbt project."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.sync.project import Project
 
 @pytest.fixture
 def project(tmp_path: Path, spark: SparkSession) -> Project:
-    """A loader.yml without sources; its raw tables lie in a namespace of the test's own."""
+    """A loader.yml without sources; its raw tables are in the test's own namespace."""
     return Project(tmp_path, spark, f"raw_{uuid.uuid4().hex[:8]}")
 
 

@@ -1,4 +1,4 @@
-"""Finding the dbt project beside the spec, and what it has already."""
+"""Finds the dbt project beside the spec, and what it already declares."""
 
 from __future__ import annotations
 

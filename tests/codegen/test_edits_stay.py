@@ -1,4 +1,4 @@
-"""Whatever people do to a generated file: their edits outlive the next run, comments included."""
+"""Whatever people do to a generated file, their edits survive the next run, comments included."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ GENERATED = _tables().map(_generated)
 
 @st.composite
 def _edited(draw: st.DrawFn, data: Data) -> Data:
-    """What somebody made of it: changes, deletions, additions, another order."""
+    """Edits like a person's: changes, deletions, additions, another order."""
     mine = copy.deepcopy(data)
     [shop] = mine["sources"]
     for _ in range(draw(st.integers(0, 6))):
@@ -107,7 +107,7 @@ def _edit_table(draw: st.DrawFn, tables: list[Data], place: int, edit: str) -> N
 
 @st.composite
 def _written(draw: st.DrawFn, data: Data) -> str:
-    """The data as somebody's editor leaves it: any layout, comments, blank lines."""
+    """Writes the data as some editor would: any layout, comments, blank lines."""
     layout = draw(st.sampled_from(["ours", "block", "mixed", "brackets"]))
     if layout == "ours":
         text = document(data, "Written by codegen", (2, 6))
@@ -135,7 +135,7 @@ def _written(draw: st.DrawFn, data: Data) -> str:
 
 
 def _flat(value: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """Every node by its path: scalars and lists of one value as they are, containers as a mark."""
+    """Returns every node by path: scalars and one-value lists as they are, containers as a mark."""
     if isinstance(value, dict):
         parts = {str(key): item for key, item in value.items()}
     elif keyed(path) and isinstance(value, list):

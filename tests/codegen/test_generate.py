@@ -1,4 +1,4 @@
-"""Run after run over a folder that people work in: what is written, updated, kept, left out."""
+"""Repeated runs over a folder that people work in: what is written, updated, kept, left out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def table(name: str, *columns: str, **facts: Any) -> Table:
 
 @dataclass
 class Project:
-    """A folder in memory, and codegen over it."""
+    """A folder in memory, and codegen on it."""
 
     files: dict[str, str] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
@@ -85,7 +85,7 @@ def test_a_second_run_changes_nothing(project: Project) -> None:
     made = project.codegen(table("orders", "total"), table("log", key=()))
     assert set(whats(made).values()) == {"unchanged"}
     assert project.files == before
-    assert [about for about, _ in made.notes] == ["shop.log"]  # it has no key still
+    assert [about for about, _ in made.notes] == ["shop.log"]  # it still has no key
 
 
 def test_edits_stay_while_columns_and_tables_come(project: Project) -> None:
@@ -134,7 +134,7 @@ def test_a_model_with_an_edit_is_never_written_again(project: Project) -> None:
     assert "primary_key=['id', 'total']" in note
 
     again = project.codegen(changed, select=True)
-    assert [note for about, note in again.notes if about.endswith(".sql")] == []  # told once
+    assert [note for about, note in again.notes if about.endswith(".sql")] == []  # reported once
 
 
 def test_a_deleted_model_stays_deleted_with_its_entry(project: Project) -> None:

@@ -1,6 +1,6 @@
 """A database of many tables: synced, generated, built green; edited, generated again.
 
-STRANDLINE_LOOKUPS=15 makes it thirty; the suite is content with less, as each takes some seconds.
+STRANDLINE_LOOKUPS=15 makes it thirty; the suite does with fewer, because each takes some seconds.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tests.sync.project import Project, Ran
 PLAIN = [f"plain_{number}" for number in range(1, 7)]
 LOOKUPS = [f"lookup_{n}" for n in range(int(os.environ.get("STRANDLINE_LOOKUPS", "2")))]
 ALIKE = [*PLAIN[1:5], *LOOKUPS[1:]]
-"""Generated as the first of its kind is, and so not built."""
+"""Generated like the first of its kind, and so not built."""
 ODD = ["Order Items", "we.ird", "order_items", "select", "naïve", "2024"]
 READ = ODD[2:]
-"""Built and read, but not tested: where a test names a table, it quotes these as the first two."""
+"""Built and read, but not tested: a test quotes these names as it quotes the first two."""
 CURSORS = {"by_day": "date", "by_number": "int", "by_clock": "timestamp"}
 
 
 def _create(database: Database) -> dict[str, dict[str, Any]]:
-    """The tables, two rows each; returns the options that they need."""
+    """Creates the tables, two rows each; returns the options that they need."""
     statements = []
     for name in [*PLAIN, *ODD, *LOOKUPS]:
         statements += [
@@ -83,7 +83,7 @@ def test_many_tables(project: Project, dbt: DbtProject, postgres_database: Datab
     alike = [f"source:shop.{name}+" for name in ALIKE]
     untested = [f"source:shop.{named[name]}+,resource_type:test" for name in READ]
     built = dbt.run("build", "--exclude", *alike, *untested, manifest=manifest)
-    fine = ("success", "pass", "no-op")  # the last is said of exposures
+    fine = ("success", "pass", "no-op")  # no-op is for exposures
     assert {n: (r.status, r.message) for n, r in built.items() if r.status not in fine} == {}
     tests = [name for name in built if name.startswith("strandline_")]
     assert len(tests) > 8 * (len(models) - len(ALIKE) - len(READ))

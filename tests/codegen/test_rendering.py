@@ -1,4 +1,4 @@
-"""What codegen writes for a table: the tests that fit it, and names of any kind unharmed."""
+"""Codegen writes the tests that fit a table, and leaves names of any kind unharmed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _named(table: Table) -> Named:
 
 
 def _configured(sql: str) -> dict[str, Any]:
-    """What a model's `config()` is called with, by Jinja's own word."""
+    """Returns the arguments of a model's `config()`, as Jinja sees them."""
     said: dict[str, Any] = {}
     calls = {"config": said.update, "source": lambda *names: said.update(source=names)}
     Environment(autoescape=False).from_string(sql).render(**calls)

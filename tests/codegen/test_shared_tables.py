@@ -1,4 +1,4 @@
-"""A raw table that two sources share: generated models, proofs and upkeep are per source."""
+"""A raw table shared by two sources: generated models, proofs and upkeep are per source."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEY = ["_cq_source_name", "id"]
 
 @pytest.fixture
 def shards(postgres: Postgres, project: Project) -> Iterator[dict[str, Database]]:
-    """Two databases of one shape that share a raw table, synced one after the other."""
+    """Two databases with the same tables that share a raw table, synced one after the other."""
     with postgres.database() as eu, postgres.database() as us:
         for name, database, high in (("eu", eu, 5), ("us", us, 3)):
             database.execute(
@@ -95,7 +95,7 @@ def test_models_and_proofs_of_a_shared_table(
     ]
     assert sorted(history) == [("eu", "eu1", False), ("eu", "new", True), ("us", "us1", False)]
 
-    # Compaction keeps a version of each source's key, and what each source's newest commit said.
+    # Compaction keeps a version of each source's key, and what each source's newest commit says.
     assert project.loader("compact", "--keep-versions", "1", "--expire-days", "0").code == 0
     assert _not_green(dbt, manifest, "test") == {}
     spark.sql(f"drop table {project.schema}._cq_state")
@@ -103,7 +103,7 @@ def test_models_and_proofs_of_a_shared_table(
     assert [ran.table(f"{name}.orders")["status"] for name in shards] == ["nothing new"] * 2
     assert _latest(dbt, "stale_latest") == _rows(shards)
 
-    # The state of one source is not vouched for by the data of the other.
+    # The data of one source does not justify the state of the other.
     state = project.state("eu.orders")
     ahead = json.dumps({**state, "batch": state["batch"] + 1}).replace("'", "\\'")
     spark.sql(f"insert into {project.schema}._cq_state values ('eu.orders', '{ahead}', 100, now())")
@@ -111,7 +111,7 @@ def test_models_and_proofs_of_a_shared_table(
     failed = dbt.run("test", "--select", "test_name:state_not_ahead")
     assert [(r.status, r.failures) for r in failed.values()] == [("fail", 1)]
 
-    # Rows of two sources are no versions of each other.
+    # Rows of two sources are not versions of each other.
     dbt.write("models/mixed.sql", STALE.format(kind="latest", key=["id"]))
     [mixed] = dbt.run("run", "--select", "mixed").values()
     assert mixed.status == "error"

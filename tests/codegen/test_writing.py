@@ -1,4 +1,4 @@
-"""All files or none, whatever the disk says."""
+"""All files are written or none, whatever the disk does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file is brought to new contents without a byte of anybody's being touched."""
+"""A file gets new contents, and not a byte of anybody else's is touched."""
 
 from __future__ import annotations
 

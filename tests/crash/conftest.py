@@ -1,4 +1,4 @@
-"""Processes that may be killed, over the suite's own lake."""
+"""Processes that may be killed, on the suite's own lake."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.sync.conftest import project as project
 
 @pytest.fixture
 def workers(worker_pool: Workers) -> Iterator[Workers]:
-    """Loader processes that write the suite's warehouse."""
+    """Loader processes that write to the suite's warehouse."""
     yield worker_pool
     worker_pool.give_back()
 

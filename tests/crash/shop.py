@@ -1,4 +1,4 @@
-"""Tables that are synced while somebody pulls the plug, and what must hold of them afterwards."""
+"""Tables that are synced while somebody pulls the plug, and what must hold afterwards."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ UPDATED = 3
 
 
 def names(count: int) -> list[str]:
-    """The names of that many tables."""
+    """Returns the names of that many tables."""
     return [f"orders_{i}" for i in range(1, count + 1)]
 
 
 def create(database: Database, tables: list[str]) -> None:
-    """Makes the tables with their first rows; three of them share the highest cursor."""
+    """Creates the tables with their first rows; three of them share the highest cursor."""
     for table in tables:
         database.execute(
             f"create table {table} (id int primary key, note text, at timestamptz)",
@@ -29,7 +29,7 @@ def create(database: Database, tables: list[str]) -> None:
 
 
 def change(database: Database, tables: list[str]) -> None:
-    """Adds and updates rows, one update at the very cursor that was stored."""
+    """Adds and updates rows; one update is exactly at the stored cursor."""
     for table in tables:
         database.execute(
             f"insert into {table} select n, 'late', "
@@ -42,13 +42,13 @@ def change(database: Database, tables: list[str]) -> None:
 
 
 def configure(project: Project, database: Database, tables: list[str]) -> None:
-    """A spec of these tables."""
+    """Writes a spec of these tables."""
     options = {table: {"cursor_field": "at"} for table in tables}
     project.jdbc(database, tables, table_options=options)
 
 
 def batches_seen(project: Project, tables: list[str]) -> dict[str, list[tuple[int, int]]]:
-    """What a reader sees now: per table its batches and their rows."""
+    """Returns what a reader sees now: for each table, its batches and their rows."""
     present = {row[1] for row in project.rows(f"show tables in {project.schema}")}
     counted = [
         f"select '{table}', _cq_batch, count(*) from raw.{table} group by all"

@@ -1,4 +1,4 @@
-"""A run inside the test process that does something when a table comes to a step."""
+"""A run inside the test process that does something when a table reaches a step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Hook:
 
 
 def run_with(project: Project, reached: Callable[[str, str], None]) -> dict[str, Outcome]:
-    """Runs a project's spec; returns how each table ended."""
+    """Runs a project's spec; returns each table's outcome."""
     pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
     outcomes = pipeline.run(Watch(steps=Hook(reached)), (), False, None)
     return {outcome.table: outcome for outcome in outcomes}

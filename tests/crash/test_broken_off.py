@@ -1,4 +1,4 @@
-"""Long work that is killed half-way: a backfill goes on, a full refresh starts over, unseen."""
+"""Long work is killed halfway: a backfill goes on, a full refresh starts over, unseen."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_backfill_goes_on_with_the_chunk_after_the_last(
 def test_a_full_refresh_starts_over(
     project: Project, postgres_database: Database, workers: Workers
 ) -> None:
-    """A reader sees each table as before, until the whole refresh is there."""
+    """A reader sees each table as it was, until the whole refresh is there."""
     worker = workers.take()
     tables = ["extracted", "staged"]
     shop.create(postgres_database, tables)

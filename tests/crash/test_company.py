@@ -1,7 +1,7 @@
-"""A dbt project as people have it, built beside a loader and compaction, is what a rebuild gives.
+"""A typical dbt project, built while a loader and compaction run, equals a rebuild.
 
 Three raw schemas; staging, snapshots, a history and a mart; then the mart alone in development,
-deferred to production. STRANDLINE_BUILDS says how often it is built.
+deferred to production. STRANDLINE_BUILDS says how often to build it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _dbt(project: Project, projects: dict[str, Project], folder: Path) -> DbtPro
 def _loading(
     projects: dict[str, Project], database: Database, worker: Worker
 ) -> Iterator[list[int]]:
-    """Rows that change, runs that load them, and compactions, in another process."""
+    """Changes rows, loads them and compacts, in another process."""
     enough, codes = threading.Event(), [0]
 
     def load() -> None:
@@ -116,7 +116,7 @@ def _loading(
 
 def _built(dbt: DbtProject, *options: str, command: str = "build") -> None:
     results = dbt.run(command, *options)
-    # the last is said of exposures
+    # no-op is for exposures
     fine = ("success", "pass", "no-op")
     said = {name: (r.status, r.message) for name, r in results.items() if r.status not in fine}
     assert not said
@@ -144,11 +144,11 @@ def test_twenty_builds_beside_a_loader_and_compaction_are_a_rebuild(
             _built(dbt, command="build" if number else "run")
             heads += [project.spark.sql(batches).collect()[0]["b"]]
     for each in projects.values():
-        each.run()  # what came after the last one, or during a compaction
+        each.run()  # changes that came after the last run, or during a compaction
     assert set(codes) == {0}
     assert heads[-1] > heads[0], "no batch came while dbt ran"
     dbt.artifacts = True
-    # the tests were green beside the loader; now the rows themselves are compared
+    # the tests were green while the loader ran; now compare the rows themselves
     own = ("--exclude", "package:strandline")
     _built(dbt, *own, command="run")
     _built(dbt, *own, "--target", "anew", command="run")

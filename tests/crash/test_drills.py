@@ -1,4 +1,4 @@
-"""The drills of docs/operations.md: an operator's bad days, and what is right after each."""
+"""The drills of docs/operations.md: an operator's bad days, and that all is well after each."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _table(step: str) -> str:
 def test_a_machine_that_is_paused_at_every_step(
     project: Project, postgres_database: Database
 ) -> None:
-    """For ten minutes, in which another machine takes the table over and syncs it."""
+    """It stands still for ten minutes; another machine takes the table over and syncs it."""
     steps = [step for step in STEPS if step not in ("recovered-state", "unlocked")]
     tables = [_table(step) for step in steps]
     shop.create(postgres_database, tables)
@@ -51,7 +51,7 @@ def test_a_machine_that_is_paused_at_every_step(
     heirs: list[Outcome] = []
 
     def heir(table: str) -> None:
-        """The other machine's kernel knows nothing of this one's locks."""
+        """The other machine's kernel does not see this one's locks."""
         (folder / project.schema / f"{table}.lock").unlink()
         pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
         heirs.extend(pipeline.run(Watch(), [f"shop.{table}"], False, 1))
@@ -73,14 +73,14 @@ def test_a_machine_that_is_paused_at_every_step(
             assert error == "None"
         else:
             assert "another run took the table over while this one stood still" in error, step
-    project.run()  # what the paused runs had staged goes
+    project.run()  # what the paused runs had staged is deleted
     shop.assert_whole(project, postgres_database, tables, [shop.FIRST, shop.ADDED + shop.UPDATED])
 
 
 def test_a_clock_that_is_set_back(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cursor is the database's, the order of batches their numbers: no clock is asked."""
+    """The cursor is the database's and batches are ordered by number: the clock does not matter."""
     shop.create(postgres_database, ["orders"])
     shop.configure(project, postgres_database, ["orders"])
     project.run()
@@ -103,7 +103,7 @@ def test_a_clock_that_is_set_back(
 
 @contextmanager
 def _read_only(spark: SparkSession, folder: Path) -> Iterator[None]:
-    """Lets nobody write to a folder; root, who may write anywhere, no file of any size."""
+    """Makes a folder read-only; for root, by a mount or a limit on file sizes."""
     if os.geteuid():
         folder.chmod(0o500)
         yield
@@ -150,7 +150,7 @@ def test_a_warehouse_that_cannot_be_written(
 
 
 def test_a_state_store_that_is_gone(project: Project, postgres_database: Database) -> None:
-    """Dropped, with all cursors: the newest commit knows the cursor."""
+    """The state table is dropped, with all cursors: the newest commit has the cursor."""
     shop.create(postgres_database, ["orders"])
     shop.configure(project, postgres_database, ["orders"])
     project.run()
@@ -197,7 +197,7 @@ def test_credentials_that_are_rotated_between_two_runs(
 def test_credentials_that_are_rotated_in_the_midst_of_a_run(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was read before is kept; what comes after fails by name, until the variable is new."""
+    """What was read before is kept; later tables fail by name, until the variable is updated."""
     database, user, tables = postgres_database, f"midst_{project.schema}", ["first", "second"]
     before, after = "old-Tr0ub4dor", "new-c0rrecthorse"
     shop.create(database, tables)
@@ -224,7 +224,7 @@ def test_credentials_that_are_rotated_in_the_midst_of_a_run(
     assert [outcome.table for outcome in outcomes if outcome.error is None] == ended
     assert str(lost.error).startswith(f"table {lost.table}: ")
     assert "password authentication failed" in str(lost.error)
-    # the loop goes on with the old one: it says the same at each run, and writes no batch
+    # the loop goes on with the old password: each run says the same, and writes no batch
     for _ in range(2):
         ran = project.loader("run")
         assert ran.code == 1
@@ -242,12 +242,12 @@ def test_credentials_that_are_rotated_in_the_midst_of_a_run(
 
 
 def test_a_catalog_that_is_away_for_a_minute(spark: SparkSession, tmp_path: Path) -> None:
-    """Signs of life go on when it is back; what must be known in between is refused."""
+    """Signs of life go on when it is back; whatever must be certain in between is refused."""
     from tests.crash.test_lease import _lake, _lease
 
     served = RestCatalog(spark, tmp_path / "served")
     catalog = "away_" + project_name(tmp_path)
-    # clients try again for half a minute, unless they are told otherwise
+    # clients retry for half a minute by default
     patience = {f"spark.sql.catalog.{catalog}.rest.client.max-retries": "1"}
     lake = _lake(spark, {**served.settings(catalog), **patience})
     owners = CatalogOwners(lake)
@@ -264,12 +264,12 @@ def test_a_catalog_that_is_away_for_a_minute(spark: SparkSession, tmp_path: Path
 
 
 def project_name(folder: Path) -> str:
-    """A catalog's name that no other test has."""
+    """A catalog name that no other test uses."""
     return "".join(c for c in folder.name if c.isalnum())
 
 
 def test_a_newer_loader_on_the_same_lake(project: Project, postgres_database: Database) -> None:
-    """What it has written is refused by the older one, and nothing is read or appended."""
+    """The older loader refuses what the newer one wrote, and reads and appends nothing."""
     shop.create(postgres_database, ["orders"])
     shop.configure(project, postgres_database, ["orders"])
     project.run()

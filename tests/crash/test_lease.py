@@ -28,14 +28,14 @@ from tests.services.rest_catalog import RestCatalog
 from tests.sync.project import Project
 
 EXPIRY = 30.0
-"""Seconds of silence; fewer than the loader's own, so that there are fewer looks to wait for."""
+"""Seconds of silence; fewer than the loader's own, so that the test waits less."""
 
 
 class Clock:
-    """A clock of this machine that only waiting moves; a run elsewhere may live meanwhile.
+    """This machine's clock, which only waiting moves; a run elsewhere may live meanwhile.
 
     Attributes:
-        meanwhile: what happens elsewhere while somebody waits.
+        meanwhile: what happens elsewhere during a wait.
     """
 
     def __init__(self, meanwhile: Callable[[], object] = lambda: None) -> None:
@@ -63,7 +63,7 @@ def _lease(
 
 
 def _elsewhere(owners: Owners, ago: float) -> None:
-    """Makes the record one of another machine, by whose clock it was taken so long ago."""
+    """Rewrites the record as another machine's, taken that long ago by its clock."""
     found = owners.read("orders")
     owner = Owner.from_json(found)
     assert owner is not None
@@ -78,7 +78,7 @@ def _ago(seconds: float) -> str:
 
 @pytest.fixture(params=["files", "catalog"])
 def owners(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession) -> Owners:
-    """Both places where records are kept."""
+    """Both places for records."""
     if request.param == "files":
         return FileOwners(tmp_path)
     database: Database = request.getfixturevalue("postgres_database")
@@ -157,7 +157,7 @@ def test_a_dead_process_of_this_machine_is_taken_over_at_once(
 ) -> None:
     dead = _lease(tmp_path / "here", owners)
     dead.acquire()
-    dead._lock.release()  # what the kernel does with a killed process's lock
+    dead._lock.release()  # as the kernel does with a killed process's lock
     heir = _lease(tmp_path / "here", owners, "b")
     told = heir.acquire()
     assert told is not None
@@ -190,7 +190,7 @@ def test_another_machines_clock_does_not_matter(
     signs = 0
 
     def live() -> None:
-        """It gives a sign each 20 seconds, by its own clock."""
+        """It gives a sign of life every 20 seconds, by its own clock."""
         nonlocal signs
         if clock.time >= 20 * (signs + 1):
             signs += 1
@@ -216,7 +216,7 @@ def test_another_machines_clock_does_not_matter(
     with pytest.raises(TableError, match="took the table over while this one stood still"):
         far.confirm()
     late.confirm()
-    far.release()  # the late end of the other changes nothing
+    far.release()  # that the other one ends late changes nothing
     late.confirm()
     late.release()
 
@@ -259,7 +259,7 @@ def test_a_record_of_another_version_is_somebodys(owners: Owners, tmp_path: Path
 
 
 def test_two_folders_of_one_machine_do_not_share_locks(owners: Owners, tmp_path: Path) -> None:
-    # Two containers with /tmp of their own: the free lock in one proves nothing of the other.
+    # Two containers, each with its own /tmp: a free lock in one proves nothing about the other.
     first = _lease(tmp_path / "container-1", owners)
     first.acquire()
     with pytest.raises(LockedError):
@@ -307,13 +307,13 @@ def test_many_tables_are_one_commit(spark: SparkSession, tmp_path: Path) -> None
     owners = CatalogOwners(lake)
 
     def commits() -> int:
-        """How many the table of records has had."""
+        """Counts the versions of the table of records."""
         place = str(lake.handle("_cq_locks").operations().current().metadataFileLocation())
         return int(re.findall(r"v(\d+)\.metadata", place)[0])
 
     leases = [_lease(tmp_path / "here", owners, "a", f"t{number}") for number in range(50)]
     assert acquire_all(leases) == [None] * 50
-    assert commits() == 2  # the table's creation, and all records
+    assert commits() == 2  # creating the table, and all records
     owners.give_sign("a", _ago(0))
     assert commits() == 3
     assert len(list(lake.handle("_cq_locks").snapshots())) == 2
@@ -324,7 +324,7 @@ def test_many_tables_are_one_commit(spark: SparkSession, tmp_path: Path) -> None
 
 
 class Elsewhere(CatalogOwners):
-    """Another machine's records: each swap lets somebody else be first, as late as can be."""
+    """Another machine's records: before each swap somebody else is faster, as late as possible."""
 
     def __init__(self, lake: Lake, first: Callable[[], object]) -> None:
         super().__init__(lake)
@@ -341,20 +341,20 @@ def test_a_record_moves_only_from_what_was_read(shared_lake: Lake) -> None:
     owners = CatalogOwners(shared_lake)
     assert owners.swap("main", None, "m")  # a table may have any name
     assert not owners.swap("orders", "nobody", "a")
-    # Between reading the record and the commit another takes it: one of them holds the table.
+    # Between reading the record and the commit another run takes it: one of them holds the table.
     late = Elsewhere(shared_lake, lambda: owners.swap("orders", None, "early"))
     assert not late.swap("orders", None, "late")
     assert owners.read("orders") == "early"
-    # Another table's record does not stand in the way, also in that moment.
+    # Another table's record is not in the way, even at that moment.
     other = Elsewhere(shared_lake, lambda: owners.swap("customers", None, "c"))
     assert other.swap("orders", "early", "next")
-    # Giving it free is a swap like any other.
+    # Releasing it is a swap like any other.
     late = Elsewhere(shared_lake, lambda: owners.swap("orders", "next", "again"))
     assert not late.swap("orders", "next", None)
     assert [owners.read(name) for name in ("orders", "customers", "main")] == ["again", "c", "m"]
     assert owners.swap("orders", "again", None)
     assert owners.read("orders") is None
-    # What is gone leaves no trace: a snapshot a table that is held, and a sign of life adds none.
+    # Released tables leave no trace: one snapshot per held table, and signs of life add none.
     for sign in range(3):
         assert owners.swap("main", "m" if not sign else str(sign - 1), str(sign))
     assert len(list(shared_lake.handle("_cq_locks").snapshots())) == 2
@@ -362,7 +362,7 @@ def test_a_record_moves_only_from_what_was_read(shared_lake: Lake) -> None:
 
 def test_machines_race_for_a_table_of_a_shared_catalog(shared_lake: Lake, tmp_path: Path) -> None:
     lake = shared_lake
-    CatalogOwners(lake).swap("other", None, "{}")  # the table is there
+    CatalogOwners(lake).swap("other", None, "{}")  # the table exists
     for number in range(5):
         together = threading.Barrier(4)
         won: list[Lease] = []

@@ -1,4 +1,4 @@
-"""What the records of a shared catalog's locks leave behind: nothing that grows."""
+"""The lock records of a shared catalog leave nothing behind that grows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DAY = 86400.0
 
 
 def _there(lake: Lake) -> tuple[list[str], int, list[Path]]:
-    """Tags, snapshots and files of the table of records."""
+    """Counts tags, snapshots and files of the table of records."""
     handle = lake.handle("_cq_locks")
     folder = Path(str(handle.location()).removeprefix("file:")) / "metadata"
     files = [path for path in folder.iterdir() if not path.name.endswith(".crc")]
@@ -30,7 +30,7 @@ def _there(lake: Lake) -> tuple[list[str], int, list[Path]]:
 
 
 def test_runs_leave_nothing_of_their_locks(shared_lake: Lake, tmp_path: Path) -> None:
-    """Runs over three tables, some of which meet somebody else as they take them."""
+    """Runs over three tables, some of which meet another run as they take them."""
     owners = CatalogOwners(shared_lake)
     for number in range(6):
         mine: CatalogOwners = owners
@@ -47,13 +47,13 @@ def test_runs_leave_nothing_of_their_locks(shared_lake: Lake, tmp_path: Path) ->
         owners.give_sign(f"run{number}", None)
         owners.swap("other", "{}", None)
         assert _there(shared_lake)[:2] == ([], 0)
-    assert owners.sweep(DAY) == 0  # what was written for nothing is still young
+    assert owners.sweep(DAY) == 0  # files that were written in vain are still young
     owners.sweep(0)
     assert len(_there(shared_lake)[2]) <= 7  # the last versions of the metadata, and the hint
 
 
 def test_records_that_are_damaged_are_named(spark: SparkSession, tmp_path: Path) -> None:
-    """The table of records, not the one that somebody wants to lock; and what to do about it."""
+    """The error names the table of records, not the one to be locked, and says what to do."""
     setting = "spark.sql.catalog.broken"
     lake = _lake(
         spark,
@@ -78,7 +78,7 @@ def test_records_that_are_damaged_are_named(spark: SparkSession, tmp_path: Path)
 
 
 def test_a_record_that_is_none_is_somebodys(tmp_path: Path) -> None:
-    """Cut off, of another kind or no text: nobody fails over it, and nobody ignores it."""
+    """Cut off, of another kind or no text: it neither fails a run nor is ignored."""
     odd = {"run_id": 1, "host": [], "place": "", "pid": "x", "taken_at": 5}
     for record in (b"{", b"\xff\xfe", b"[]", json.dumps(odd).encode()):
         owners = FileOwners(tmp_path)
@@ -107,7 +107,7 @@ def test_what_dead_runs_left_is_swept(shared_lake: Lake) -> None:
     assert (written.exists(), young.exists()) == (False, True)
     assert _there(shared_lake)[0] == ["owner.orders", "run.held", "run.lives"]
     assert owners.sweep(DAY) == 0
-    # a record that outlived its run goes with the next that takes the table, and its sign
+    # a record that outlived its run, and its sign of life, go when the next run takes the table
     assert owners.swap("orders", held, None)
     owners.forget("held")
     assert _there(shared_lake)[0] == ["run.lives"]

@@ -1,4 +1,4 @@
-"""`loader run --every` as a real process: a signal ends it, and what it did stays."""
+"""`loader run --every` as a real process: a signal ends it, and its work stays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_signal_ends_the_loop(
     shop.configure(project, postgres_database, ["orders"])
     worker = workers.take()
     worker.start(project, "run", "--every", "1s")
-    # Its words come at its end; its rows are in the lake.
+    # Its output comes at its end; its rows are in the lake.
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if project.lake().exists("_cq_syncs") and project.rows(

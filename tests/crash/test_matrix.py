@@ -1,9 +1,9 @@
 """Killed at every step, and run again: as if nothing had happened.
 
 A crash leaves what is durable, and tables share nothing durable but the state table and the
-ledger, which each take whole commits. So one crash serves many tables: each stands at a step of
-its own when the process dies (`LOADER_CRASH_AT` with several places), and the next run finds all
-of these positions at once. What is durable when a step is reached:
+ledger, which both take whole commits. So one crash tests many tables: each is at a different step
+when the process dies (`LOADER_CRASH_AT` with several places), and the next run finds all of these
+positions at once. What is durable when a step is reached:
 
 =================  ==============================================================================
 locked             the owner's record of the lock
@@ -19,10 +19,10 @@ ledger-recorded    the ledger row; the lock's record is still there
 unlocked           the lock's record is gone
 =================  ==============================================================================
 
-A kill leaves all that the steps before it have made durable. So `extracted` stands for `windowed`,
-and in a first sync for `locked` as well. A table alone differs only where it is the lake's first:
-then state table and ledger are new, too. That is asked at the steps on both sides of each of their
-first commits.
+A kill leaves everything that the steps before it made durable. So `extracted` stands for
+`windowed`, and in a first sync for `locked` as well. A single table differs only if it is the
+lake's first: then state table and ledger are new, too. That is tested at the steps on both sides
+of each of their first commits.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from tests.sync.project import Project
 FIRST = (shop.FIRST,)
 SECOND = (shop.FIRST, shop.ADDED + shop.UPDATED)
 RECOVERING = ("recovered-state", "recovered")
-"""Reached with something to do only after another crash."""
+"""Steps that have something to do only after another crash."""
 
 LATER = [step for step in STEPS if step != "windowed"]
 FIRSTS = [step for step in LATER if step != "locked"]
 
 
 def _killed(worker: Worker, project: Project, places: dict[str, str]) -> None:
-    """Dies when each of these tables stands at its step."""
+    """Runs until each of these tables is at its step, and dies there."""
     crash_at = ",".join(f"{step}:shop.{table}" for table, step in places.items())
     chosen = [option for table in places for option in ("--select", f"shop.{table}")]
     worker.start(project, "run", "--concurrency", str(len(places)), *chosen, crash_at=crash_at)
@@ -58,7 +58,7 @@ def _killed(worker: Worker, project: Project, places: dict[str, str]) -> None:
 def test_killed_at_every_step_of_a_first_and_of_an_incremental_sync(
     project: Project, postgres_database: Database, workers: Workers
 ) -> None:
-    """No gap, no torn batch, no double: of 19 tables, each at a step of its own."""
+    """No gap, no torn batch, no double: 19 tables, each at a different step."""
     victims = [workers.take(), workers.take()]
     first = {f"first_{step.replace('-', '_')}": step for step in FIRSTS}
     later = {f"later_{step.replace('-', '_')}": step for step in LATER}

@@ -1,4 +1,4 @@
-"""The disk gives way under a run."""
+"""The disk fails under a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = 4000
 
 @pytest.fixture
 def place(project: Project) -> Iterator[Path]:
-    """The folder of the project's namespace, which a test may put on a disk of its own."""
+    """The folder of the project's namespace, which a test may put on a separate disk."""
     folder = Path(project.spark.conf.get("spark.sql.catalog.lake.warehouse") or "")
     folder /= project.schema
     folder.mkdir(parents=True)
@@ -30,12 +30,12 @@ def place(project: Project) -> Iterator[Path]:
 
 @contextmanager
 def _little_space(project: Project, folder: Path) -> Iterator[None]:
-    """Lets a folder take two megabytes, and no more."""
+    """Limits a folder to two megabytes."""
     if not _run("mount", "-t", "tmpfs", "-o", "size=2m", "strandline", folder):
         yield
         _run("mount", "-o", "remount,size=200m", folder)
         return
-    # Without the right to mount: a limit on the size of any file that Spark writes.
+    # Without the right to mount: limit the size of any file that Spark writes.
     jvm: Any = project.spark._jvm
     pid = jvm.java.lang.ProcessHandle.current().pid()
     soft, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)

@@ -1,6 +1,6 @@
 """Two loaders on one table, started together again and again.
 
-STRANDLINE_RACES=100 says how often; the suite does it six times, as each takes some seconds.
+STRANDLINE_RACES=100 says how often; the suite does it six times, because each takes some seconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two versions of the loader on one lake: an upgrade in the midst, and a downgrade after it."""
+"""Two versions of the loader on one lake: an upgrade during a run, and a downgrade after it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Died(Exception):
 
 @contextmanager
 def _newer() -> Iterator[None]:
-    """A later loader in this process: it means something else by a state, and says so."""
+    """A newer loader in this process: it means something else by a state, and marks it."""
 
     def to_json(state: TableState) -> str:
         return json.dumps({**json.loads(plain(state)), "format": 2}, sort_keys=True)
@@ -53,7 +53,7 @@ def shop_project(project: Project, postgres_database: Database) -> Project:
 def test_an_upgrade_in_the_midst_of_an_older_loaders_run(
     shop_project: Project, postgres_database: Database
 ) -> None:
-    """The newer one waits its turn, then goes on from what the older one has left."""
+    """The newer one skips the table while the older one holds it, then goes on from there."""
     project, met = shop_project, []
 
     def newer(step: str, name: str) -> None:
@@ -75,7 +75,7 @@ def test_an_upgrade_in_the_midst_of_an_older_loaders_run(
 def test_a_newer_loader_that_died_before_it_stored_its_state(
     shop_project: Project, postgres_database: Database
 ) -> None:
-    """Its batch is in raw; no command of the older loader puts an older state over it."""
+    """Its batch is in raw; no command of the older loader overwrites its state with older state."""
     project = shop_project
 
     def die(step: str, name: str) -> None:
@@ -102,7 +102,7 @@ def test_a_newer_loader_that_died_before_it_stored_its_state(
 
 
 def test_a_state_of_a_newer_loader_over_older_commits(shop_project: Project) -> None:
-    """A cursor that the newer one set by hand: no command of the older one goes over it."""
+    """A cursor was set by hand with the newer loader: no command of the older one overwrites it."""
     project = shop_project
     with _newer():
         moved = ("state", "set", "shop.orders", "2025-01-01 00:00:00+00:00")
@@ -124,7 +124,7 @@ def test_a_state_of_a_newer_loader_over_older_commits(shop_project: Project) -> 
 def test_tables_with_columns_of_a_newer_loader(
     shop_project: Project, postgres_database: Database
 ) -> None:
-    """An older one leaves them null, as long as the newer one has not raised the state's form."""
+    """An older loader leaves them null, unless the newer one has raised the state's form."""
     project = shop_project
     for table in ("_cq_state", "_cq_syncs", "orders"):
         project.spark.sql(f"alter table {project.schema}.{table} add column _cq_later string")

@@ -1,8 +1,8 @@
-"""A process of its own that runs `loader` commands on demand, with its Spark started beforehand.
+"""A separate process that runs `loader` commands on demand, with Spark already started.
 
-Reads one JSON object a line, ``{"arguments": […], "environment": {…}}``, and answers with one:
-``{"code": …, "output": …}``. What the loader does in it is what it does under its own command;
-only Spark's start is not waited for each time.
+Reads one JSON object per line, ``{"arguments": […], "environment": {…}}``, and answers with one:
+``{"code": …, "output": …}``. The loader does here what it does under its own command; only the
+wait for Spark's start is saved.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def serve() -> None:
-    """Answers until its input ends."""
+    """Answers requests until its input ends."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what else is printed must not look like an answer
+    os.dup2(2, 1)  # other output must not look like an answer
     profile = load_profile("strandline", "embedded", ROOT, profiles_dir=str(ROOT / "profiles"))
     spark = session(profile)
     spark.range(1).count()

@@ -28,7 +28,7 @@ class Worker:
         self.jvm = 0
 
     def wait_until_ready(self) -> Worker:
-        """Waits until its Spark is up."""
+        """Waits until Spark is up."""
         if not self.jvm:
             self.jvm = int(self._answer()["jvm"])
         return self
@@ -46,20 +46,20 @@ class Worker:
         self.process.stdin.flush()
 
     def ended(self) -> Ran:
-        """How the command ended that was begun."""
+        """Waits for the command to end; returns how it ended."""
         answer = self._answer()
         output: str = answer["output"]
         events = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
         return Ran(int(answer["code"]), events, output)
 
     def died(self) -> int:
-        """The signal that ended the process."""
+        """Waits for the process to die; returns the signal."""
         code = self.process.wait(timeout=120)
         assert code < 0, f"it was not killed, but ended with {code}"
         return -code
 
     def kill(self) -> None:
-        """Ends it, whatever it does."""
+        """Ends the process, whatever it is doing."""
         self.process.kill()
         self.process.wait()
 
@@ -81,13 +81,13 @@ class Workers:
         self._idle: list[Worker] = []
 
     def take(self) -> Worker:
-        """A worker whose Spark is up, or starts while the test makes its tables."""
+        """Returns a worker whose Spark is up, or starts while the test creates its tables."""
         taken = self._idle.pop() if self._idle else Worker()
         self._given.append(taken)
         return taken
 
     def give_back(self) -> None:
-        """After a test: those that live may serve the next one."""
+        """Takes workers back after a test; those that are alive may serve the next one."""
         self._idle += [worker for worker in self._given if worker.process.poll() is None]
         self._given.clear()
 

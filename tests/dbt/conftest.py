@@ -13,8 +13,8 @@ from tests.dbt.rawtables import RawSchema
 
 @pytest.fixture(scope="module")
 def raw(spark: SparkSession, request: pytest.FixtureRequest) -> RawSchema:
-    """A raw schema of the module's own, with an empty state table and ledger."""
-    # under importlib mode a module is named by its path: its last part is enough
+    """A raw schema for one module, with an empty state table and ledger."""
+    # in importlib mode a module's name is its path: the last part is enough
     return RawSchema(spark, f"raw_{request.module.__name__.split('.test_')[-1]}")
 
 
@@ -22,7 +22,7 @@ def raw(spark: SparkSession, request: pytest.FixtureRequest) -> RawSchema:
 def project(
     spark: SparkSession, raw: RawSchema, tmp_path_factory: pytest.TempPathFactory
 ) -> DbtProject:
-    """A project of the module's own that installs the package by ``packages: - local:``."""
+    """A project for one module that installs the package by ``packages: - local:``."""
     name = raw.schema.removeprefix("raw_")
     folder: Path = tmp_path_factory.mktemp(name)
     return DbtProject(spark, folder, schema=f"analytics_{name}", raw_schema=raw.schema)

@@ -1,4 +1,4 @@
-"""A dbt project in a folder of its own that installs the package, run in this process."""
+"""A dbt project in its own folder that installs the package, run in this process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SESSION = {
 
 @dataclass(frozen=True)
 class Result:
-    """What dbt said of one node.
+    """dbt's result for one node.
 
     Args:
         name: the model's or test's name.
@@ -49,12 +49,12 @@ class DbtProject:
         folder: where the project lives; nothing is written elsewhere.
         schema: the schema of its target.
         raw_schema: the schema that the package's variables name.
-        settings: more for ``dbt_project.yml``.
+        settings: more entries for ``dbt_project.yml``.
         output: the target, without its schema; by default the suite's own session.
 
     Attributes:
         artifacts: whether dbt writes manifest.json and the like, for `retry` and `--state`. They
-            are most of what a small command costs.
+            are most of a small command's cost.
     """
 
     artifacts = False
@@ -111,40 +111,40 @@ class DbtProject:
         self._invoke("deps")
 
     def run(self, *command: str, manifest: Any = None) -> dict[str, Result]:
-        """Runs a dbt command, returns the results by node name; raises what dbt raised."""
+        """Runs a dbt command; returns the results by node name, or raises what dbt raised."""
         if not (self.folder / "dbt_packages").exists():
             self.install()
         outcome = self._invoke(*command, manifest=manifest)
         return {result.name: result for result in map(_result, outcome.result.results)}
 
     def parse(self) -> Any:
-        """The manifest, to hand to further runs: parsing costs more than they do."""
+        """Returns the manifest, for further runs: parsing costs more than they do."""
         if not (self.folder / "dbt_packages").exists():
             self.install()
         return self._invoke("parse").result
 
     def operation(self, name: str, **arguments: Any) -> bool:
-        """A run-operation; whether it ended well."""
+        """Runs a run-operation; returns whether it succeeded."""
         return bool(self._invoke("run-operation", name, "--args", json.dumps(arguments)).success)
 
     def rows(self, relation: str) -> list[dict[str, Any]]:
-        """The rows of a table in the target schema, or of a name with a schema."""
+        """Returns the rows of a table in the target schema, or of a name with a schema."""
         name = relation if "." in relation else f"{self.schema}.{relation}"
         return [row.asDict(recursive=True) for row in self.spark.table(name).collect()]
 
     def failing_rows(self, result: Result) -> list[dict[str, Any]]:
-        """What a failing test's statement returns."""
+        """Returns the rows of a failing test's statement."""
         return [row.asDict(recursive=True) for row in self.spark.sql(result.sql).collect()]
 
     def snapshots(self, table: str) -> list[int]:
-        """The Iceberg snapshots of a table in the target schema."""
+        """Returns the Iceberg snapshots of a table in the target schema."""
         frame = self.spark.sql(f"select snapshot_id from {self.schema}.{table}.snapshots")
         return [row[0] for row in frame.collect()]
 
     def _invoke(self, *command: str, manifest: Any = None) -> Any:
         folder = str(self.folder)
         places = ["--project-dir", folder, "--log-path", f"{folder}/logs", "--quiet"]
-        # A line of dbt's log is a look at the file's size: of what it does itself, a quarter.
+        # dbt checks the log file's size for each line: a quarter of its own time.
         places += ["--log-level-file", "none"]
         if command[0] != "deps":
             places += ["--target-path", f"{folder}/target"]
@@ -166,5 +166,5 @@ def _result(run: Any) -> Result:
 
 
 def as_json(value: Any) -> str:
-    """A value as canonical JSON, to compare rows that hold maps and lists."""
+    """Returns a value as canonical JSON, to compare rows that hold maps and lists."""
     return json.dumps(value, default=str, sort_keys=True)

@@ -1,4 +1,4 @@
-"""Ways in which raw table, state, ledger, snapshot or history can be wrong, each with its proof."""
+"""Faults in raw table, state, ledger, snapshot or history, each with the proof that finds it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ ROW = "_cq_source_name, _cq_sync_time, _cq_batch, _cq_seq, _cq_row_hash, _cq_del
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is wrong.
+    """One fault.
 
     Args:
-        table: the table that it is done to, to be put back afterwards.
-        statement: how it is done.
+        table: the table that it changes, to be restored afterwards.
+        statement: how to make it.
         proof: the generic test that must turn red.
     """
 
@@ -26,7 +26,7 @@ class Fault:
 
 
 def copied(where: str, **changed: str) -> str:
-    """Appends a row of raw again, some columns otherwise."""
+    """Appends a row of raw again, with some columns changed."""
     names = ["id", "updated_at", "payload", *ROW.split(", "), "_cq_generation"]
     values = ", ".join(changed.get(name, name) for name in names)
     return f"insert into {RAW} select {values} from {RAW} where {where}"
@@ -191,4 +191,4 @@ FAULTS = {
         HISTORY_PROOF,
     ),
 }
-"""By what is wrong, in words."""
+"""The faults, by a description."""

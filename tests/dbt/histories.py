@@ -1,7 +1,7 @@
-"""Random histories of a raw table, and what its snapshot and history are by definition.
+"""Random histories of a raw table, and by definition its snapshot and history.
 
-Many histories share one table: the history's number is part of the key, so that one dbt run
-advances them all. A batch of the table holds one batch of every history.
+Many histories share one table: the history's number is part of the key, so one dbt run advances
+them all. A batch of the table holds one batch of every history.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Histories:
 
     @classmethod
     def drawn(cls, seed: int, histories: int, batches: int) -> Histories:
-        """The same rows for the same seed; few values, so that keys meet and cursors tie.
+        """Draws the same rows for the same seed; few values, so that keys meet and cursors tie.
 
-        Of even seeds a generation begins with a batch, as a loader's does: then most keys are
-        merged in order. Of odd ones it is any row's own, which no loader writes, and nearly
-        every key is computed anew.
+        For even seeds a generation begins with a batch, as a loader's does, so most keys are
+        merged in order. For odd seeds each row has its own, which no loader writes, so nearly
+        every key is computed again.
         """
         draw = Random(seed)
         generation = 1
@@ -75,10 +75,10 @@ def _change(draw: Random, history: int, generation: int) -> Row:
 
 
 def order(row: Row, cursor: str | None) -> tuple[Any, ...]:
-    """The place of a version among those of its key."""
+    """Returns the sort key of a version among those of its key."""
     value = row[cursor] if cursor else None
     return (
-        row.get("_place", 0),  # of several raw tables the later overrules
+        row.get("_place", 0),  # with several raw tables, the later one overrules
         row["_cq_generation"],
         value is not None,
         value or 0 if cursor != "at" else value or datetime.min,
@@ -88,13 +88,13 @@ def order(row: Row, cursor: str | None) -> tuple[Any, ...]:
 
 
 def latest(rows: Iterable[Row], cursor: str | None) -> dict[Key, Row]:
-    """The newest version per key, tombstones removed: the definition, without SQL."""
+    """Returns the newest version per key, without tombstones: the definition, without SQL."""
     newest = {key: versions[-1] for key, versions in _versions(rows, cursor).items()}
     return {key: row for key, row in newest.items() if not row["_cq_deleted"]}
 
 
 def history(rows: Iterable[Row], cursor: str | None) -> dict[Key, Row]:
-    """Every distinct version with its validity, by key, batch and position."""
+    """Returns every distinct version with its validity, by key, batch and position."""
     found: dict[Key, Row] = {}
     for key, versions in _versions(rows, cursor).items():
         valid_to = earliest = None
@@ -116,7 +116,7 @@ def history(rows: Iterable[Row], cursor: str | None) -> dict[Key, Row]:
 
 
 def by_key(rows: Iterable[Row], *more: str) -> dict[Key, Row]:
-    """Rows by their key and further columns, each once."""
+    """Returns rows by their key and further columns; each may occur once."""
     keyed: dict[Key, Row] = {}
     for row in rows:
         key = tuple(row[name] for name in (*KEY, *more))

@@ -1,4 +1,4 @@
-"""Rows of any type, appended by Iceberg itself: a Spark job for a handful takes half a second."""
+"""Appends rows of any type by Iceberg itself: a Spark job for a handful takes half a second."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 
 class IcebergRows:
-    """A table as it is now, without partitions.
+    """A table as it is now; it must have no partitions.
 
     Args:
         name: its name, with the schema, in the session's current catalog.
@@ -22,7 +22,7 @@ class IcebergRows:
     def __init__(self, spark: SparkSession, name: str) -> None:
         self._jvm: Any = spark._jvm
         session = spark._jsparkSession
-        # Catalogs are looked up in the settings of the session that is active in the thread.
+        # Catalogs are looked up in the settings of the thread's active session.
         self._jvm.org.apache.spark.sql.SparkSession.setActiveSession(session)
         self._iceberg = self._jvm.org.apache.iceberg
         self._handle = self._iceberg.spark.Spark3Util.loadIcebergTable(session, name)
@@ -41,7 +41,7 @@ class IcebergRows:
 
         Args:
             rows: values in the order of the columns, as Spark would take them.
-            summary: what the commit says.
+            summary: the commit's properties.
         """
         commit = self._handle.newAppend()
         for key, value in (summary or {}).items():
@@ -51,7 +51,7 @@ class IcebergRows:
         commit.commit()
 
     def _written(self, rows: Sequence[Sequence[Any]]) -> Any:
-        """A data file of the rows."""
+        """Writes the rows to a data file."""
         form = self._iceberg.FileFormat.PARQUET
         place = self._handle.locationProvider().newDataLocation(f"{uuid.uuid4().hex}.parquet")
         output = self._handle.io().newOutputFile(place)
@@ -72,7 +72,7 @@ class IcebergRows:
 
 
 def _json(kind: Any, value: Any) -> Any:
-    """A value as the JSON that Iceberg's specification has for a single value of its type."""
+    """Returns a value as JSON, in the form that Iceberg's specification gives for its type."""
     if value is None:
         return None
     if isinstance(kind, dict):

@@ -26,26 +26,26 @@ META_COLUMNS = (
     "_cq_source_name string, _cq_sync_time timestamp, _cq_batch bigint, _cq_seq bigint, "
     "_cq_row_hash bigint, _cq_deleted boolean, _cq_generation bigint"
 )
-# with its zone: Spark would take a naive time for the machine's
+# with its zone: Spark would read a naive time in the machine's zone
 EPOCH = datetime(2025, 1, 1, tzinfo=timezone.utc)
 
 Row = Mapping[str, Any]
 
 
 def row_hash(row: Row) -> int:
-    """A 64-bit hash of a row's payload: equal payloads, equal hashes; any will do for tests."""
+    """Returns a 64-bit hash of a row's payload; for tests any hash will do."""
     payload = repr(sorted((k, v) for k, v in row.items() if not k.startswith("_")))
     return int.from_bytes(hashlib.sha256(payload.encode()).digest()[:8], "big", signed=True)
 
 
 def sync_time(batch: int) -> datetime:
-    """When the sync of a batch began: one a day."""
+    """Returns when the sync of a batch began: one a day."""
     return EPOCH + timedelta(days=batch)
 
 
 @dataclass
 class RawSchema:
-    """A schema that the loader writes to.
+    """A schema like the ones that the loader writes.
 
     Args:
         spark: the session that writes.
@@ -88,7 +88,7 @@ class RawSchema:
         A row's key ``_deleted`` makes it a tombstone; ``_generation`` overrides the batch's.
 
         Args:
-            state: what the commit says of the state that became true with it.
+            state: the state that the commit carries.
         """
         target = IcebergRows(self.spark, f"{self.schema}.{table}")
         metas = (
@@ -119,7 +119,7 @@ class RawSchema:
     def state_rows(
         self, table: str, values: Iterable[tuple[int | None, Any]]
     ) -> list[tuple[Any, ...]]:
-        """What :meth:`states` appends."""
+        """Returns what :meth:`states` appends."""
         return [
             (
                 f"shop.{table}",
@@ -133,12 +133,12 @@ class RawSchema:
     def syncs(self, table: str, entries: Iterable[Mapping[str, Any]]) -> None:
         """Appends ledger rows, one sync a day from the first day on.
 
-        What an entry does not give is what a healthy incremental sync leaves.
+        Missing columns get the values that a healthy incremental sync leaves.
         """
         self.insert(self.syncs_table, self.sync_rows(table, entries))
 
     def sync_rows(self, table: str, entries: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
-        """What :meth:`syncs` appends."""
+        """Returns what :meth:`syncs` appends."""
         names = [column.split()[0] for column in LEDGER_COLUMNS.split(", ")]
         rows = []
         for run, entry in enumerate(entries, start=1):

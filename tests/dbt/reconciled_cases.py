@@ -19,9 +19,9 @@ class ReconciledCase:
     """One raw table, the test on it.
 
     Args:
-        verified: of each bucket that was compared: its number, of how many, hours ago, counts.
-        status: what dbt says.
-        rows: what the failing rows hold, column by column; all of them.
+        verified: for each compared bucket: its number, of how many, hours ago, counts.
+        status: dbt's status.
+            rows: the expected failing rows, column by column; all of them.
         arguments: the test's arguments.
     """
 
@@ -66,7 +66,7 @@ CASES = {
             },
         ),
     ),
-    # two of four lately, after a time of eight
+    # two of four recently, after there were eight
     "reconciled_divided_anew": ReconciledCase(
         (*_all(8, 5), (0, 4, 2, {}), (1, 4, 1, {})),
         "warn",
@@ -90,7 +90,7 @@ CASES = {
 
 
 def plant(raw: RawSchema, table: str, case: ReconciledCase) -> None:
-    """Writes what a case's reconciliations have left."""
+    """Writes what a case's reconciliations left."""
     now = dt.datetime.now(dt.timezone.utc)
     rows = [
         Verified(

@@ -1,4 +1,4 @@
-"""A shop of raw tables, with models written as the cases need them."""
+"""A shop of raw tables, with models as the cases need them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def row(key: int, cursor: int, status: str | None = "open", **more: Any) -> Row:
 
 
 def gone(key: int, cursor: int) -> Row:
-    """A tombstone: nothing but the key and its place."""
+    """Returns a tombstone: nothing but the key and its place."""
     return {"id": key, "cursor": cursor, "status": None, "_deleted": True}
 
 
 class Shop:
-    """One raw table per case, models written as the cases need them."""
+    """One raw table per case, with models as the cases need them."""
 
     def __init__(self, project: DbtProject, raw: RawSchema, tables: Sequence[str]) -> None:
         self.project, self.raw = project, raw
@@ -58,11 +58,11 @@ class Shop:
         return self.project.run(*command)
 
     def build(self, *models: str, flags: tuple[str, ...] = ()) -> str:
-        """Builds and proves; returns what dbt said of the last model, with its proof's answer."""
+        """Builds and tests; returns dbt's result for the last model, and for its proof."""
         return self.messages(*models, flags=flags)[models[-1]]
 
     def messages(self, *models: str, flags: tuple[str, ...] = ()) -> dict[str, str]:
-        """The same of each of the models: one command for all is one reading of the project."""
+        """Does the same for each of the models: one command for all reads the project once."""
         results = self.run("build", "--select", *models, *flags)
         proofs = {one.status for name, one in results.items() if "matches_raw" in name}
         assert proofs <= {"pass", "skipped"}, results
@@ -72,7 +72,7 @@ class Shop:
         return {one["id"]: one["status"] for one in self.project.rows(model)}
 
     def has(self, model: str) -> bool:
-        """Whether a model was built."""
+        """Returns whether a model was built."""
         return self.project.spark.catalog.tableExists(f"{self.project.schema}.{model}")
 
     def proof(self, model: str) -> Result:

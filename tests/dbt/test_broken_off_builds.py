@@ -29,7 +29,7 @@ SEEN = """
 {{ config(materialized='table', file_format='iceberg') }}
 select * from {{ ref('orders') }}
 """
-# changed variables would have dbt parse everything again: it dies while a table is missing
+# changed variables would make dbt parse everything again, so it dies because a table is missing
 DIES = "post_hook='select * from ' ~ target.schema ~ '.killed'"
 
 
@@ -43,7 +43,7 @@ def _described(payload: str) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def shop(project: DbtProject, raw: RawSchema) -> DbtProject:
-    """A snapshot that can be made to fail, with a table after it; two snapshots under contract."""
+    """A snapshot that can be made to fail, a table after it, and two snapshots under contract."""
     for table in ("orders", "agreed"):
         raw.create(table, "id int, cursor int, payload string")
         raw.append(table, 1, [{"id": n, "cursor": 1, "payload": "x"} for n in (1, 2)])

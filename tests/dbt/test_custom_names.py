@@ -1,4 +1,4 @@
-"""Schemas and aliases by a project's own macros, and two targets over one raw schema."""
+"""Schemas and aliases from a project's own macros, and two targets on one raw schema."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_each_target_has_tables_and_watermarks_of_its_own(
     assert build("dev") == {"MERGE to batch 2"}
     assert build("prod") == build("dev") == {"NO NEW BATCH"}
     assert payloads("dev") == payloads("prod") == [("a", "A"), ("b", "B")]
-    # another target's tables are no reason to build anew, nor what --defer reads
+    # neither another target's tables nor what --defer reads cause a rebuild
     named.artifacts = True
     named.run("compile", "--select", "stg_orders+", "--target", "prod")
     state = named.folder / "prod"

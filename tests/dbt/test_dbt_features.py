@@ -1,4 +1,4 @@
-"""dbt's own features on both materializations and tests: each works, or is refused."""
+"""dbt's own features with both materializations and the tests: each works, or is refused."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Company:
         self.schema_file()
 
     def schema_file(self, **config: Any) -> None:
-        """Sources, tests and, for both models, a config."""
+        """Writes sources, tests and, for both models, a config."""
         contract = config.get("contract", {}).get("enforced")
         models = []
         for name in MODELS:
@@ -138,7 +138,7 @@ def state_of_production(company: Company) -> tuple[str, ...]:
 
 
 def test_defer(company: Company) -> None:
-    """Tests of what was not built here ask production; a model above reads it."""
+    """Tests of models that were not built here read production, and so does a model above them."""
     defer = state_of_production(company)
     results = company.run("test", *defer)
     assert set(said(results).values()) == {"pass"}, results
@@ -150,7 +150,7 @@ def test_defer(company: Company) -> None:
 
 
 def test_empty(company: Company) -> None:
-    """In a schema of its own: tables without rows that the next build fills."""
+    """In a separate schema: tables without rows, which the next build fills."""
     results = company.run("build", "--empty", "--target", "empty")
     assert set(said(results).values()) <= {"success", "pass"}, results
     assert company.rows("empty", "orders_latest") == []
@@ -166,7 +166,7 @@ def test_sample(company: Company) -> None:
 
 
 def test_show(company: Company) -> None:
-    """A model's own SELECT are the versions; what the table holds is asked of the table."""
+    """A model's own SELECT returns the versions; to see the table, query the table."""
     inline = "select * from {{ ref('orders_latest') }}"
     [shown] = company.run("show", "--inline", inline, "--target", "prod").values()
     assert shown.status == "success"
@@ -175,7 +175,7 @@ def test_show(company: Company) -> None:
 
 
 def test_unit_tests(company: Company) -> None:
-    """They run the model's own SELECT: given versions in, versions out, and nothing is built."""
+    """They run the model's own SELECT: versions in, versions out, and nothing is built."""
     given = "select 1 as id, 'b' as payload, 7 as _cq_batch"
     expected = {"format": "sql", "rows": given}
     tests = []
@@ -206,7 +206,7 @@ def in_production(company: Company, table: str) -> str:
 
 
 def test_settings_of_tests(company: Company) -> None:
-    """severity, warn_if, limit, store_failures: dbt's own, on a proof that fails."""
+    """dbt's own severity, warn_if, limit and store_failures, on a failing proof."""
     table = f"dev_{company.project.schema}.orders_latest"
     company.run("run", "--select", "orders_latest")
     company.project.spark.sql(f"delete from {table}")
@@ -224,7 +224,7 @@ def test_settings_of_tests(company: Company) -> None:
 
 
 def test_contracts(company: Company) -> None:
-    """Held at a build and at a merge."""
+    """It is enforced at a build and at a merge."""
     company.schema_file(contract={"enforced": True})
     try:
         results = company.run("build", "--target", "contract")
@@ -242,7 +242,7 @@ def test_contracts(company: Company) -> None:
 
 
 def test_retry_and_fail_fast(company: Company) -> None:
-    """What failed is done again, by dbt, after its cause is gone."""
+    """dbt retries what failed once the cause is gone."""
     path = company.project.folder / "models" / "orders_history.sql"
     good = path.read_text()
     path.write_text(good.replace("primary_key='id'", "primary_key='nobody'"))

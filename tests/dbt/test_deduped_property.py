@@ -1,6 +1,6 @@
 """Incremental = full rebuild = the definition, after every prefix of random histories.
 
-The suite asks the example that is written down everything, and a drawn one about merges.
+The suite tests everything on a fixed example, and merges on a random one.
 Longer: STRANDLINE_EXAMPLES=5 runs five hundred histories.
 """
 
@@ -66,7 +66,7 @@ class Probe:
 
 @pytest.fixture(scope="module")
 def shuffled(spark: SparkSession) -> Iterator[None]:
-    """Several partitions, where the suite has one: no order of rows may come from there."""
+    """Several partitions instead of one: nothing may depend on the order of rows."""
     before = spark.conf.get("spark.sql.shuffle.partitions")
     spark.conf.set("spark.sql.shuffle.partitions", "3")
     yield
@@ -91,7 +91,7 @@ def probe(project: DbtProject, raw: RawSchema, shuffled: None) -> Probe:
 
 
 @settings(
-    max_examples=EXAMPLES - 1,  # besides the one that is written down
+    max_examples=EXAMPLES - 1,  # besides the fixed one
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=list(HealthCheck),
@@ -99,9 +99,9 @@ def probe(project: DbtProject, raw: RawSchema, shuffled: None) -> Probe:
 @given(seed=st.integers(1, 2**31))
 @example(seed=0)
 def test_merged_is_rebuilt_is_defined(probe: Probe, seed: int) -> None:
-    """After each build, of one new batch or of several; and building again changes nothing.
+    """Compares after each build, of one new batch or several; building again changes nothing.
 
-    The histories of a seed are independent of each other: what differs names its history.
+    The histories of a seed are independent of each other: a difference names its history.
     """
     print(f"seed {seed}")
     project, raw = probe.project, probe.raw

@@ -1,4 +1,4 @@
-"""Nothing of the package without a description."""
+"""Nothing in the package lacks a description."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def ours(manifest: Any, kind: str) -> list[Any]:
 
 
 def signature(macro_sql: str) -> list[str]:
-    """The argument names of a macro, as Jinja reads them."""
+    """Returns the argument names of a macro, as Jinja reads them."""
     text = macro_sql.replace("{% test ", "{% macro ").replace("endtest", "endmacro")
     (macro,) = Environment(extensions=["jinja2.ext.do"]).parse(text).find_all(nodes.Macro)
     return [one.name for one in macro.args]
 
 
 def test_macros_and_their_arguments(manifest: Any) -> None:
-    """Implementations behind a dispatch are described by their public macro."""
+    """Implementations behind a dispatch are described with their public macro."""
     public = [one for one in ours(manifest, "macros") if not one.name.startswith("spark__")]
     assert public
     assert [one.name for one in public if not one.description] == []

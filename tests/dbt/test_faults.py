@@ -1,4 +1,4 @@
-"""A catalogue of wrong tables: for each a proof that turns red; none where nothing is wrong.
+"""A catalogue of faults: each turns a proof red; without a fault none is red.
 
 STRANDLINE_FAULTS=all runs every proof for every fault and prints which turned red (-s).
 """
@@ -38,7 +38,7 @@ BATCHES: list[list[Row]] = [
 
 
 class Healthy:
-    """A raw table with state and ledger, a snapshot and a history, all as they should be."""
+    """A raw table with state and ledger, a snapshot and a history, all correct."""
 
     def __init__(self, project: DbtProject, raw: RawSchema) -> None:
         self.project, self.raw = project, raw
@@ -89,9 +89,9 @@ class Healthy:
         return template.format(raw=self.raw.schema, marts=self.project.schema)
 
     def red(self, *proofs: str) -> set[str]:
-        """The proofs that turn red, of those that are named, or of all."""
+        """Returns the proofs that turn red, among the named ones or all."""
         select = ["--select", *(f"test_name:{proof}" for proof in proofs)] if proofs else []
-        # a proof lists the schemas that it asks about, and no others
+        # a proof lists only the schemas that it needs
         flags = ["--no-populate-cache"] if proofs else []
         results = self.project.run("test", *select, *flags, manifest=self.manifest)
         assert results
@@ -133,7 +133,7 @@ def sync(batch: int) -> dict[str, Any]:
 
 
 def proof_of(test: str) -> str:
-    """The generic test of a dbt test's name."""
+    """Returns the generic test of a dbt test's name."""
     names = sorted([*RAW_PROOFS, "unique_key", "latest_matches_raw", "history_matches_raw",
                     "state_monotonic"], key=len, reverse=True)  # fmt: skip
     return next((name for name in names if name in test), test)
@@ -164,7 +164,7 @@ def test_a_proof_turns_red(healthy: Healthy, wrong: str) -> None:
 
 
 def test_all_is_put_back(healthy: Healthy) -> None:
-    """What the faults left behind would hide the next one."""
+    """Leftovers of a fault would hide the next one."""
     assert healthy.red() == set()
     for table in (RAW, STATE, SYNCS, LATEST, HISTORY):
         assert healthy.project.spark.table(healthy.named(table)).count() > 0

@@ -1,4 +1,4 @@
-"""Each generic test with a fixture that passes and fixtures that fail and name the rows."""
+"""Each generic test, with cases that pass and cases that fail and name the rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEY = {"primary_key": ["id"], "cursor_field": "updated_at"}
 
 
 def version(key: int | None, day: int | None, amount: str | None = "1.00", **more: Any) -> Row:
-    """A row whose cursor is midnight of a day in January 2025."""
+    """Returns a row whose cursor is midnight of a day in January 2025."""
     cursor = None if day is None else sync_time(day)
     return {"id": key, "updated_at": cursor, "amount": amount, "tags": {"a": 1}, **more}
 
@@ -43,15 +43,15 @@ class Case:
     Args:
         test: the generic test's name.
         batches: rows per batch, from batch 1; None leaves a gap.
-        status: what dbt says.
-        rows: what the failing rows hold, column by column; all of them.
+        status: dbt's status.
+            rows: the expected failing rows, column by column; all of them.
         states: state rows (version, value).
         syncs: ledger rows as keyword arguments.
         arguments: the test's arguments.
         config: the test's config.
-        planted: SQL that somebody runs on the table afterwards, `{table}` its name.
+        planted: SQL that is run on the table afterwards; `{table}` is its name.
         meta: more of the table's config.meta.strandline.
-        commits: by batch, the state that its commit says.
+        commits: by batch, the state that its commit carries.
     """
 
     test: str
@@ -68,7 +68,7 @@ class Case:
 
 
 def window(batch: int | None, low: int | None, high: int | None, **more: Any) -> dict[str, Any]:
-    """A ledger row of a sync from one day's cursor to another's."""
+    """Returns a ledger row of a sync from one day's cursor to another's."""
     return {
         "batch": batch,
         "cursor_field": "updated_at",
@@ -80,14 +80,14 @@ def window(batch: int | None, low: int | None, high: int | None, **more: Any) ->
 
 
 def whole(mode: str, low: int | None, high: int | None, **more: Any) -> dict[str, Any]:
-    """A ledger row of a sync that read a range of days whole, and of its rows appended none."""
+    """Returns a ledger row of a sync that read a range of days completely and appended nothing."""
     more = {"read_from": None if low is None else cursor_text(low), **more}
     more = {"read_to": None if high is None else cursor_text(high), **more}
     return window(None, low, 9, mode=mode, **more)
 
 
 def copied(batch: str, generation: str = "1") -> str:
-    """SQL that appends a copy of a row, in another batch."""
+    """Returns SQL that appends a copy of a row, in another batch."""
     return (
         "insert into {table} select id, part, updated_at, amount, tags, _cq_source_name, "
         f"_cq_sync_time, {batch}, 99, _cq_row_hash, _cq_deleted, {generation} "
@@ -96,7 +96,7 @@ def copied(batch: str, generation: str = "1") -> str:
 
 
 def later_life(batch: int) -> str:
-    """SQL that says with which batch the table began."""
+    """Returns SQL that records the batch that the table began with."""
     return f"alter table {{table}} set tblproperties ('strandline.first-batch' = '{batch}')"
 
 
@@ -197,7 +197,7 @@ CASES = {
             window(None, 1, 1),
             window(None, 9, None, status="failed"),
             window(2, 1, 10),
-            # as text the 2nd sorts after the 10th; as a timestamp it lies before it
+            # as text the 2nd sorts after the 10th; as a timestamp it comes before
             window(3, 2, 10, status="recovered"),
             window(4, None, 10, mode="full_refresh"),
         ),
@@ -298,7 +298,7 @@ CASES = {
         ({"raw_cursor": cursor_text(1), "problem": "cursor is ahead of the raw data"},),
         states=((1, state(1, 5)),),
     ),
-    # the source's clock, at which the cursor stays then
+    # the source's clock, at which the cursor then stays
     "ahead_at_the_clock_pass": Case(
         "state_not_ahead",
         ([version(1, 1), version(2, 20)],),
@@ -322,7 +322,7 @@ CASES = {
     "accounted_pass": Case(
         "batches_accounted",
         (TWO, ONE, TWO),
-        # the newest batch is published, its ledger row is not written yet
+        # the newest batch is published, but its ledger row is not written yet
         syncs=({"batch": 1, "rows_appended": 2}, {"batch": 2, "rows_appended": 1}, {"batch": None}),
     ),
     "accounted_not_in_ledger": Case(
@@ -637,7 +637,7 @@ CASES = {
     ),
 }
 
-# what stands in for the snapshot of a latest_matches_raw case
+# stands in for the snapshot of a latest_matches_raw case
 SNAPSHOTS = {
     "matches_pass": "where id = 1 and _cq_batch = 2 or id <=> 2 or id is null",
     "matches_missing": "where id = 1",
@@ -660,7 +660,7 @@ STATES = {
 }
 
 
-# columns that are not there: arguments, and what is not found
+# missing columns: arguments, and what is not found
 TYPOS: dict[str, tuple[Mapping[str, Any], str]] = {
     "unique_key": ({"primary_key": ["id", "teil"]}, "primary_key 'teil'"),
     "cursor_conflict": ({}, "cursor_field 'updated'"),
@@ -674,7 +674,7 @@ TYPOS: dict[str, tuple[Mapping[str, Any], str]] = {
 
 @pytest.fixture(scope="module")
 def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
-    """All cases in one dbt invocation: a test's name is its case's."""
+    """Runs all cases in one dbt invocation: a test has its case's name."""
     tables = []
     states: list[tuple[Any, ...]] = []
     syncs: list[tuple[Any, ...]] = []
@@ -726,7 +726,7 @@ def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
 
 
 def stand_in(raw: RawSchema, name: str, snapshot: str) -> None:
-    """A snapshot table as it may have come out, right or wrong."""
+    """Writes a snapshot table, right or wrong."""
     table = f"{raw.schema}.{name}"
     raw.spark.sql(
         f"create table {raw.schema}.{snapshot} using iceberg as "
@@ -748,7 +748,7 @@ def matched(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 
 @pytest.mark.parametrize("name", [*CASES, *STATES])
 def test_names_the_rows(name: str, results: dict[str, Result], project: DbtProject) -> None:
-    """Severity, count and rows are what the case says, no row more."""
+    """Severity, count and rows are what the case says, and no more rows."""
     if name in CASES:
         status, wanted = CASES[name].status, CASES[name].rows
     else:
@@ -761,7 +761,7 @@ def test_names_the_rows(name: str, results: dict[str, Result], project: DbtProje
 
 @pytest.mark.parametrize("test", TYPOS)
 def test_a_column_that_is_not_there(test: str, results: dict[str, Result], raw: RawSchema) -> None:
-    """Not Spark's plan: what is wrong, where, and what there is instead."""
+    """The error is not Spark's plan: it says what is wrong, where, and what exists instead."""
     told = results[f"typo_{test}"]
     assert told.status == "error"
     assert (
@@ -773,7 +773,7 @@ def test_a_column_that_is_not_there(test: str, results: dict[str, Result], raw: 
 
 
 def test_every_test_is_covered() -> None:
-    """A generic test without a passing and a failing case cannot slip in."""
+    """No generic test lacks a passing or a failing case."""
     from tests.dbt.dbtproject import PACKAGE
 
     tests = {file.stem for file in (PACKAGE / "macros" / "generic_tests").glob("*.sql")}

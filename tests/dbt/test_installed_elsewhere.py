@@ -1,4 +1,4 @@
-"""The package in a project with names of its own, from a fresh catalog on."""
+"""The package in a project with its own names, starting from a fresh catalog."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GENERATE_SCHEMA_NAME = """
     {{ "mart_" ~ (custom_schema_name or target.schema) }}
 {%- endmacro %}
 """
-# names of the demo's own, to see that nothing of it meets a user's
+# the demo's own names, to see that none of them collides with a user's
 MODEL = """
 {{ config(materialized='deduped_latest', primary_key='id', cursor_field='updated_at') }}
 select * from {{ source('shop', 'orders') }}
@@ -25,7 +25,7 @@ select * from {{ source('shop', 'orders') }}
 
 @pytest.fixture(scope="module")
 def foreign(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DbtProject:
-    """Other project, profile, schema, variables, naming; its namespaces do not exist yet."""
+    """Another project, profile, schema, variables and naming; its namespaces do not exist yet."""
     folder = tmp_path_factory.mktemp("foreign")
     project = DbtProject(
         spark,
@@ -56,8 +56,8 @@ def test_says_what_the_project_lacks(spark: SparkSession, tmp_path: Path) -> Non
 
 
 def test_refuses_a_relative_warehouse(spark: SparkSession, tmp_path: Path) -> None:
-    """Tables would keep it: whoever is started in another folder looks for them there."""
-    spark.sql("show schemas")  # the session's catalog keeps the warehouse that it begins with
+    """Tables would store it: a process started in another folder would look for them there."""
+    spark.sql("show schemas")  # the session's catalog keeps the warehouse that it started with
     setting = "spark.sql.catalog.lake.warehouse"
     before = spark.conf.get(setting)
     output = {**SESSION, "server_side_parameters": {setting: "./warehouse"}}
@@ -70,7 +70,7 @@ def test_refuses_a_relative_warehouse(spark: SparkSession, tmp_path: Path) -> No
 
 
 def test_a_project_has_its_own_way_of_a_test(spark: SparkSession, tmp_path: Path) -> None:
-    """A macro of the root project comes before the package's, as in dbt-utils."""
+    """The root project's macro comes before the package's, as in dbt-utils."""
     project = DbtProject(spark, tmp_path, name="own", schema="own", raw_schema="raw")
     project.write("models/one.sql", "select 1 as id")
     test = {"strandline.unique_key": {"name": "one_key", "arguments": {"primary_key": "id"}}}

@@ -1,4 +1,4 @@
-"""What a build of deduped_latest reads, writes, refuses and survives."""
+"""What builds of deduped_latest read, write, refuse and survive."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Shop:
         self.manifest = project.parse()
 
     def build(self, model: str, *flags: str) -> str:
-        """Builds one model; returns dbt's message for it."""
+        """Builds one model; returns dbt's message."""
         results = self.project.run("run", "--select", model, *flags, manifest=self.manifest)
         return results[model].message
 
@@ -101,7 +101,7 @@ def shop(project: DbtProject, raw: RawSchema) -> Shop:
 
 
 def test_nothing_new_writes_nothing(shop: Shop) -> None:
-    """No snapshot, no metadata file, documentation persisted once."""
+    """It makes no snapshot and no metadata file, and persists documentation once."""
     shop.raw.append("orders", 1, [row(1, 1), row(2, 1)])
     assert shop.build("orders") == "BUILD to batch 1"
     assert shop.build("orders") == "NO NEW BATCH"
@@ -138,7 +138,7 @@ def test_empty_is_refused_on_a_real_target(shop: Shop) -> None:
 
 
 def test_column_added_in_raw(shop: Shop) -> None:
-    """Null for what was there, filled for what comes; also a struct too wide for DESCRIBE."""
+    """It is null in old rows and filled in new ones; also for a struct too wide for DESCRIBE."""
     shop.raw.append("grown", 1, [row(1, 1), row(2, 1)])
     shop.build("grown")
     fields = ", ".join(f"f{number}: int" for number in range(40))
@@ -168,7 +168,7 @@ def test_rolled_back_target_heals(shop: Shop) -> None:
 
 
 def test_crash_between_merge_and_watermark(shop: Shop) -> None:
-    """The old watermark with the new rows: nothing tells a merge of ours from a foreign one."""
+    """Old watermark and new rows: nothing distinguishes our own merge from a foreign one."""
     shop.raw.append("crashed", 1, [row(1, 1, "1"), row(2, 1, "1")])
     shop.build("crashed")
     table = f"{shop.project.schema}.crashed"
@@ -195,7 +195,7 @@ def test_recreated_raw_table_is_built_anew(shop: Shop) -> None:
 
 
 def test_raw_loaded_anew_to_the_same_batch_is_built_anew(shop: Shop) -> None:
-    """The batch number says nothing of a table that is another one: its identity does."""
+    """For another table the batch number means nothing: its identity tells."""
     for table in ("reloaded", "kept"):
         load(shop, table, "first", [row(1, 1), row(2, 1)])
         shop.build(table)
@@ -208,7 +208,7 @@ def test_raw_loaded_anew_to_the_same_batch_is_built_anew(shop: Shop) -> None:
     assert shop.build("reloaded") == shop.build("history_reloaded") == "BUILD to batch 1"
     assert shop.latest("reloaded") == shop.latest("history_reloaded") == {7: "x"}
     assert shop.build("reloaded") == shop.build("history_reloaded") == "NO NEW BATCH"
-    # A model that may not be built anew is left as it is.
+    # A model that may not be rebuilt is left as it is.
     refusal = re.sub(r"\s+", " ", shop.build("kept"))
     assert f"{shop.raw.schema}.kept was dropped and reloaded" in refusal
     assert "full_refresh: false" in refusal
@@ -225,7 +225,7 @@ def load(shop: Shop, table: str, identity: str, rows: list[Row]) -> None:
 
 
 def test_a_foreign_compaction_is_no_difference(shop: Shop) -> None:
-    """Also after a batch that only deleted: no row in the snapshot tells of it."""
+    """Even after a batch that only deleted: no row in the snapshot shows it."""
     shop.raw.append("foreign", 1, [row(1, 1), row(2, 1), row(3, 1)])
     shop.build("foreign")
     shop.raw.append("foreign", 2, [row(2, 2, _deleted=True)])
@@ -236,7 +236,7 @@ def test_a_foreign_compaction_is_no_difference(shop: Shop) -> None:
         "options => map('rewrite-all', 'true'))"
     )
     assert matches_raw(shop, "foreign") == "pass"
-    # What a foreign write did is found, also where it took what the newest batch had brought.
+    # A foreign write is found, even if it removed what the newest batch had brought.
     shop.raw.append("foreign", 3, [row(4, 3)])
     shop.build("foreign")
     shop.project.spark.sql(f"delete from {name} where id = 4")
@@ -246,14 +246,14 @@ def test_a_foreign_compaction_is_no_difference(shop: Shop) -> None:
 
 
 def matches_raw(shop: Shop, model: str) -> str:
-    """How the snapshot's test ends."""
+    """Returns how the snapshot's test ends."""
     results = shop.project.run("test", "--select", model, manifest=shop.manifest)
     [result] = results.values()
     return result.status
 
 
 def test_full_refresh_hides_what_vanished(shop: Shop) -> None:
-    """Only once the ledger calls it complete; an interrupted one hides nothing."""
+    """It hides rows only once the ledger calls it complete; an interrupted one hides nothing."""
     raw = shop.raw
     raw.append("stale", 1, [row(1, 1), row(2, 1)])
     raw.syncs("stale", [{"batch": 1}])
@@ -282,13 +282,13 @@ def statements(spark: SparkSession) -> Any:
 
 
 def last_execution(spark: SparkSession) -> int:
-    """The id of the newest statement; ids grow, while the list of them forgets the oldest."""
+    """Returns the newest statement's id; ids grow, but their list forgets the oldest."""
     found = statements(spark).executionsList()
     return max(int(found.apply(at).executionId()) for at in range(found.size()))
 
 
 def files_read(spark: SparkSession, table: str, after: int) -> int:
-    """Data files that the statements after the given one planned to read of a table."""
+    """Counts the data files of a table that the statements after the given one planned to read."""
     store = statements(spark)
     found = store.executionsList()
     total = 0
@@ -322,7 +322,7 @@ def test_only_new_files_are_read(shop: Shop) -> None:
 
 
 def confirm(spark: SparkSession, table: str) -> None:
-    """Makes a table's content what its watermark was written for."""
+    """Makes the table's current content count as what its watermark was written for."""
     listed = spark.sql(f"show tblproperties {table}").collect()
     [stored] = [one[1] for one in listed if one[0] == "strandline.watermark"]
     [[snapshot]] = spark.sql(f"select cast(snapshot_id as string) from {table}.refs").collect()
@@ -331,7 +331,7 @@ def confirm(spark: SparkSession, table: str) -> None:
 
 
 def test_small_files_are_put_together_once(shop: Shop) -> None:
-    """Delete files go as well: left behind, they would make every build rewrite the table."""
+    """Delete files go as well; otherwise they would make every build rewrite the table."""
     raw, spark = shop.raw, shop.project.spark
     table = f"{shop.project.schema}.small_files"
 

@@ -1,6 +1,6 @@
 """Named cases of the latest version per key, each built batch by batch and at once.
 
-All cases share one table, their name being part of the key: three builds serve them all.
+All cases share one table, with their name in the key: three builds test them all.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def gone(k1: str, cursor: int | None, **more: Any) -> Row:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A table's batches and what its snapshot holds in the end.
+    """A table's batches, and its snapshot at the end.
 
     Args:
         batches: rows in emission order.
@@ -119,7 +119,7 @@ VARIANTS = {"cursor": "'cursor'", "without": "none"}
 
 @pytest.fixture(scope="module")
 def snapshots(project: DbtProject, raw: RawSchema) -> dict[str, list[dict[str, Any]]]:
-    """The rows of the table built batch by batch, and of the one built from all batches."""
+    """Returns the rows of the table built batch by batch, and of the one built at once."""
     raw.create("scenarios", COLUMNS)
     source = "source('shop', 'scenarios')"
     for variant, cursor in VARIANTS.items():
@@ -163,7 +163,7 @@ def rows_of(batch: int) -> list[Row]:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_latest(name: str, snapshots: dict[str, list[dict[str, Any]]]) -> None:
-    """The expected rows, whole rows equal between merge and rebuild."""
+    """The rows are as expected, and whole rows are equal between merge and rebuild."""
     variant = "cursor" if SCENARIOS[name].cursor else "without"
     merged, rebuilt = (
         sorted((one for one in snapshots[kind] if one["scenario"] == name), key=as_json)

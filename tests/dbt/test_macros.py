@@ -1,7 +1,7 @@
-"""dbt's own unit tests of the macros: rows given as SQL, no table is needed.
+"""Runs dbt unit tests of the macros: rows are given as SQL, without tables.
 
-A wrapper model stands for each call. What a unit test expects must name all columns of its model,
-so a wrapper selects those that are asked about.
+Each call has a wrapper model. A unit test must expect all columns of its model, so a wrapper
+selects only the ones that matter.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from tests.dbt.dbtproject import DbtProject
 
-# a table that says when it was: a CTE has no properties to ask
+# a table that records its time: a CTE has no properties
 VERSIONS = "'(select * from ' ~ ref('versions') ~ ')'"
 WRAPPERS = {
     "latest": ("id, v", "deduped_latest(ref('versions'), 'id', 'at')"),
@@ -120,7 +120,7 @@ UNIT_TESTS = {
         """,
     ),
     "history_of_a_key": (
-        # created, sent again, changed; a version in between that came late; deleted, created again
+        # created, sent again, changed; a late version in between; deleted, created again
         "history",
         """
         select
@@ -205,7 +205,7 @@ UNIT_TESTS = {
         "select 2L as _cq_batch, 'redelivery' as duplicate_kind",
     ),
     "newest_state": (
-        # two rows of one version: the lower batch at worst reads again
+        # two rows of one version: with the lower batch, at worst rows are read again
         "state",
         """
         select 'shop.a.b' as key, value, version, timestamp '2025-01-01' as updated_at
@@ -255,7 +255,7 @@ REFRESHED = (
     "select id, cast(id as bigint) as _cq_generation from values (1), (2), (3) as t(id)",
     "select id, cast(id as bigint) as _cq_generation from values (2), (3) as t(id)",
 )
-# what the ledger would say, which a unit test has not got
+# what the ledger would say, which a unit test lacks
 REFRESHES = {"strandline.complete_refreshes": [{"batch": 5, "generation": 2, "began_at": 0}]}
 
 
@@ -269,7 +269,7 @@ def _unit_test(name: str, model: str, given: str, expected: str) -> dict[str, ob
 def results(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, tuple[str, str]]:
-    """What dbt said of each unit test: status and message. Nothing was built before."""
+    """Returns status and message of each unit test. Nothing was built before."""
     folder: Path = tmp_path_factory.mktemp("macros")
     project = DbtProject(spark, folder, schema="nothing_yet", raw_schema="nothing_yet_raw")
     project.write("models/versions.sql", "select 1 as id")

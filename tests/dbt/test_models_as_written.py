@@ -1,4 +1,4 @@
-"""Models as people write them: staged, filtered, joined, renamed: each right or refused."""
+"""Models as people write them, staged, filtered, joined, renamed: each is right or refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def shop(project: DbtProject, raw: RawSchema) -> Shop:
 
 
 def test_a_filter_before_the_dedupe_is_refused(shop: Shop) -> None:
-    """Closed and deleted rows would stay for ever; row_filter is the place for it."""
+    """Closed and deleted rows would stay forever; the condition belongs in row_filter."""
     shop.raw.append("closed", 1, [row(1, 1), row(2, 1), row(3, 1)])
     shop.model("closed", READS % "closed" + " where status = 'open'")
     shop.model("open_orders", READS % "closed", row_filter="status = 'open'")
@@ -38,7 +38,7 @@ def test_a_filter_before_the_dedupe_is_refused(shop: Shop) -> None:
     assert shop.open_ids("open_orders") == {3: "open", 4: "open"}
     current = [one["id"] for one in shop.project.rows("open_history") if one["is_current"]]
     assert sorted(current) == [3, 4]
-    # an older version that comes late does not bring the key back; a newer one does
+    # a late older version does not bring the key back; a newer one does
     shop.raw.append("closed", 3, [row(1, 1, "open"), row(3, 2, None)])
     shop.build("open_orders")
     shop.build("open_history")
@@ -76,7 +76,7 @@ def test_a_filter_beside_a_computed_key_is_refused(shop: Shop) -> None:
     )
     shop.model("filtered", staged + " where status = 'open'")
     assert "leaves out 2 versions of keys that it keeps (id 1, batch 2)" in shop.build("filtered")
-    # as many rows as there are versions, but not those
+    # as many rows as there are versions, but not the same
     twice = READS % "filtered" + " cross join (values (1), (2)) as v(n) where status = 'open'"
     shop.model("filtered", twice)
     assert "gives 4 rows for 2 versions" in shop.build("filtered")
@@ -104,7 +104,7 @@ def test_several_raw_tables_say_where_a_row_is_from(shop: Shop) -> None:
 
 
 def test_what_it_reads_and_how_is_part_of_the_watermark(shop: Shop) -> None:
-    """Another table, another expression: built anew, or refused where that is forbidden."""
+    """Another table or expression: rebuilt, or refused if that is forbidden."""
     shop.raw.append("moved", 1, [row(1, 1, "old")])
     shop.raw.append("edited", 1, [row(1, 1, "new"), row(2, 1, "new")])
     shop.model("edited", READS % "moved")
@@ -125,7 +125,7 @@ def test_what_it_reads_and_how_is_part_of_the_watermark(shop: Shop) -> None:
 
 
 def test_through_ephemeral_models_to_the_raw_table(shop: Shop) -> None:
-    """delete_stale, proofs and the watermark see the raw table behind; a change builds anew."""
+    """delete_stale, proofs and the watermark see the raw table behind it; a change rebuilds."""
     shop.raw.append("viewed", 1, [row(1, 1), row(2, 1)])
     shop.raw.syncs("viewed", [{"batch": 1, "mode": "full_refresh"}])
     renamed = STAGED % ("status as state", "viewed")
@@ -147,7 +147,7 @@ def test_through_ephemeral_models_to_the_raw_table(shop: Shop) -> None:
 
 
 def test_a_table_between_raw_and_its_snapshot_is_refused(shop: Shop) -> None:
-    """What it leaves out cannot be told from its rows: a deleted one would stay, and be proved."""
+    """Its rows do not show what it leaves out: a deleted row would stay, and the proof pass."""
     shop.raw.append("tabled", 1, [row(1, 1), row(2, 1), gone(2, 2)])
     living = READS % "tabled" + " where not _cq_deleted"
     shop.model("stg_tabled", living, "table", file_format="iceberg")
@@ -163,7 +163,7 @@ def test_a_table_between_raw_and_its_snapshot_is_refused(shop: Shop) -> None:
 
 
 def test_a_seed_may_stand_for_raw(shop: Shop) -> None:
-    """As in a project's own tests. No batch tells of its changes: its rows do."""
+    """As in a project's own tests. No batch shows its changes: its rows do."""
     line = "{},{},open,shop,2025-01-01 00:00:00,1,{},7,false,1"
     header = f"id,cursor,status,{META.replace(', ', ',')}"
     shop.model("of_seed", "select * from {{ ref('raw_seed') }}")
@@ -185,7 +185,7 @@ def test_sample_is_refused(shop: Shop) -> None:
 
 
 def test_names_that_sql_would_trip_over(shop: Shop) -> None:
-    """Columns named as the package's own aliases, struct fields with a dash, capitals."""
+    """Columns named like the package's own aliases, struct fields with a dash, capitals."""
     odd = {"at": 1, "since": 2, "place": 3, "newest": 4, "keys": 5}
     shop.raw.spark.sql(
         f"alter table {shop.raw.schema}.odd add columns ({', '.join(f'{n} int' for n in odd)})"
@@ -211,7 +211,7 @@ def test_names_that_sql_would_trip_over(shop: Shop) -> None:
 
 
 def test_words_of_secrets_are_names_like_others(shop: Shop) -> None:
-    """Spark redacts properties that hold them: `url`, `password`, `token`."""
+    """Spark redacts properties that contain them: `url`, `password`, `token`."""
     shop.raw.spark.sql(f"alter table {shop.raw.schema}.tokens add columns (url string)")
     shop.raw.append("tokens", 1, [row(1, 1, url="a"), row(2, 1, "password", url="b")])
     for kind in ("latest", "history"):
@@ -250,7 +250,7 @@ DIFFERS = "differs from what the raw table says"
     ],
 )
 def test_the_proof_of_a_snapshot(shop: Shop, damage: str, problem: str) -> None:
-    """The stored watermark and SELECT are the yardstick, not what is left of the table."""
+    """The stored watermark and SELECT are the yardstick, not the table's remaining rows."""
     if "orders" not in {
         one[1] for one in shop.project.spark.sql(f"show tables in {shop.project.schema}").collect()
     }:

@@ -1,4 +1,4 @@
-"""What a merge cannot make right is built anew, or refused where that is forbidden."""
+"""What a merge cannot get right is rebuilt, or refused if that is forbidden."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def shop(project: DbtProject, raw: RawSchema) -> Shop:
 
 
 def test_a_table_that_something_else_wrote(shop: Shop) -> None:
-    """Its properties outlive `create or replace`: the watermark is that of one snapshot."""
+    """Its properties outlive `create or replace`: the watermark belongs to one Iceberg snapshot."""
     kinds, spark = ("latest", "history"), shop.project.spark
     shop.raw.append("written", 1, [row(1, 1), row(2, 1)])
     shop.raw.append("written", 2, [row(1, 2, "shut")])
@@ -37,7 +37,7 @@ def test_a_table_that_something_else_wrote(shop: Shop) -> None:
 
     models()
     assert shop.messages(*kinds) == dict.fromkeys(kinds, "BUILD to batch 2")
-    # for one run an ordinary table, whose rows are of the newest batch, too
+    # for one run an ordinary table, with rows of the newest batch, too
     models("table", file_format="iceberg")
     shop.run("run", "--select", *kinds)
     models()
@@ -53,7 +53,7 @@ def test_a_table_that_something_else_wrote(shop: Shop) -> None:
 
 
 def test_where_a_build_anew_is_forbidden(shop: Shop) -> None:
-    """A build that broke off goes on; foreign rows are not merged upon."""
+    """A build that broke off goes on; it does not merge into foreign rows."""
     table, spark = f"{shop.project.schema}.forbidden", shop.project.spark
     shop.raw.append("forbidden", 1, [row(1, 1), row(2, 1)])
     shop.model("forbidden", READS % "forbidden", full_refresh=False)
@@ -80,7 +80,7 @@ def test_every_reason_to_build_anew_is_refused_where_that_is_forbidden(shop: Sho
         shop.raw.append(table, 1, [row(1, 1), row(2, 1)])
 
     def models(**changed: dict[str, Any]) -> dict[str, str]:
-        """What dbt says of one model for each reason; only its reason differs from before."""
+        """Builds a model for each reason; returns dbt's messages."""
         for name in ("key", "cursor", "kind", "plain", "stale", "typed"):
             config = {"kind": "deduped_latest", **changed.get(name, {})}
             if config["kind"].startswith("deduped"):
@@ -117,7 +117,7 @@ def test_every_reason_to_build_anew_is_refused_where_that_is_forbidden(shop: Sho
 
 
 def test_of_a_key_in_two_tables_the_later_in_the_list_tells(shop: Shop) -> None:
-    """Whatever the order of the source() calls; also where its full refresh no longer finds it."""
+    """Whatever the order of the source() calls, and even if its full refresh lacks the key."""
     shop.raw.append("old", 1, [row(1, 1, "old"), row(2, 1, "old"), row(3, 1, "old")])
     shop.raw.append("new", 1, [row(1, 1, "new"), row(2, 1, "new")])
     select = (
@@ -147,7 +147,7 @@ def test_of_a_key_in_two_tables_the_later_in_the_list_tells(shop: Shop) -> None:
 
 
 def test_what_is_joined_beside_raw(shop: Shop) -> None:
-    """A seed, a table of others, a model: a change of their rows reaches old rows, too."""
+    """A seed, a foreign table, a model: if their rows change, old rows change, too."""
     raw, spark = shop.raw, shop.project.spark
     spark.sql(f"create table {raw.schema}.rates using iceberg as select 1 as id, 2 as rate")
     shop.project.write(
@@ -164,7 +164,7 @@ def test_what_is_joined_beside_raw(shop: Shop) -> None:
         "left join {{ ref('rated') }} as r on o.id = r.id",
     )
     assert shop.build("names", "beside") == "BUILD to batch 1"
-    # dbt writes a seed again at each build; its rows are the same
+    # dbt rewrites a seed at each build, with the same rows
     assert shop.build("names", "beside") == "NO NEW BATCH"
     raw.append("beside", 2, [row(2, 1)])
     assert shop.build("beside") == "MERGE to batch 2"
@@ -194,7 +194,7 @@ def test_types_that_iceberg_stores_as_others(shop: Shop) -> None:
 
 
 def test_a_union_follows_a_column_that_raw_gains(shop: Shop) -> None:
-    """union_raw() writes raw's columns into the SQL, which is no change of the model."""
+    """union_raw() writes raw's columns into the SQL, which does not count as a change."""
     both = "source('shop', 'eu'), source('shop', 'us')"
     union = f"select * from ({{{{ strandline.union_raw([{both}]) }}}}) as both"
     for kind in ("latest", "history"):

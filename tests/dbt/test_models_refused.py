@@ -69,7 +69,7 @@ def test_says_what_to_do(shop: Shop) -> None:
 
 
 def test_what_only_looks_alike_is_built(shop: Shop) -> None:
-    """Words in text, names and comments; a filter on the part of the key that keeps its name."""
+    """Such words in text, names and comments; a filter on a part of the key that keeps its name."""
     said = "status <> 'current_date; (select)' and unix_timestamp('2025-01-01', 'yyyy-MM-dd') > 0"
     shop.model("text", READ + " -- is this all; or\n/* no; */", row_filter=said)
     shop.model("renamed", RENAMED, primary_key="order_id", row_filter="order_id < 100")
@@ -81,7 +81,7 @@ def test_what_only_looks_alike_is_built(shop: Shop) -> None:
 
 
 def test_a_union_of_one_table(shop: Shop) -> None:
-    """As a list that grows begins: `_cq_table` is in the key already."""
+    """As a growing list begins: `_cq_table` is already in the key."""
     union = UNION.replace("orders", "one") + " where id < 100"
     kinds = ("union_latest", "union_history")
     for name in kinds:

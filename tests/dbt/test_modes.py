@@ -1,4 +1,4 @@
-"""docs/modes.md, row by row: one loader, one raw table, and the models that make the modes."""
+"""docs/modes.md, row by row: one loader, one raw table, and the models for the modes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MODELS = {
 
 
 class Modes:
-    """A table that is synced, changed, and looked at through every model."""
+    """A table that is synced, changed, and read through every model."""
 
     def __init__(self, project: Project, database: Database, folder: Path) -> None:
         self.loader = project
@@ -64,11 +64,11 @@ class Modes:
         return warnings
 
     def rows(self, model: str) -> list[tuple[int, str]]:
-        """Key and payload of each row."""
+        """Returns key and payload of each row."""
         return sorted((row["id"], row["note"]) for row in self.dbt.rows(model))
 
     def raw(self) -> list[tuple[int, int, str]]:
-        """Generation, key and payload of each row."""
+        """Returns generation, key and payload of each row."""
         return self.loader.rows(
             "select _cq_generation, id, note from raw.orders order by 1, 2, _cq_batch"
         )

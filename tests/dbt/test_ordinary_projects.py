@@ -25,7 +25,7 @@ def test_it_compiles_before_anything_is_built(shop: Shop) -> None:
     shop.model("compiled", READS % "eu")
     told = shop.project.run("compile")
     assert {one.status for one in told.values()} == {"success"}, told
-    # but a test that is asked for an answer says what is missing
+    # but if a test is run, it says what is missing
     tested = shop.project.run("test", "--select", "compiled")
     assert "there is no such table" in " ".join(one.message for one in tested.values())
     assert "there is no such table" not in shop.build("compiled")
@@ -50,7 +50,7 @@ def test_a_target_schema_may_name_its_catalog(
 
 
 def test_a_source_schema_may_name_its_catalog(shop: Shop) -> None:
-    """dbt-spark knows no catalogs, so it is a part of the schema; the watermark knows the table."""
+    """dbt-spark knows no catalogs, so it is part of the schema; the watermark knows the table."""
     shop.project.write(
         "models/far.yml",
         {
@@ -98,7 +98,7 @@ def test_a_seed_that_changes_its_types_is_seen(shop: Shop) -> None:
 
 
 def test_a_column_that_raw_gains_is_there_at_once(shop: Shop) -> None:
-    """A loader adds it before its batch comes; until then no proof may fail for it."""
+    """The loader adds it before its batch comes; until then no proof may fail because of it."""
     shop.raw.append("gains", 1, [row(1, 1)])
     for kind in ("latest", "history"):
         shop.model(f"gains_{kind}", READS % "gains", f"deduped_{kind}")
@@ -110,7 +110,7 @@ def test_a_column_that_raw_gains_is_there_at_once(shop: Shop) -> None:
 
 
 def test_a_snapshot_may_be_joined(shop: Shop) -> None:
-    """It has raw's columns and is no raw table: it is watched as what is read beside raw."""
+    """It has raw's columns but is no raw table: it is watched like any table that is joined."""
     shop.model("known", READS % "us")
     shop.model(
         "beside",
@@ -168,7 +168,7 @@ def test_comments_and_line_breaks_are_no_change(shop: Shop) -> None:
 
 
 def test_a_column_that_somebody_renamed_in_a_snapshot(shop: Shop) -> None:
-    """Iceberg makes no snapshot of it: the columns tell."""
+    """Iceberg makes no snapshot for it: the columns show it."""
     shop.model("renamed", READS % "eu")
     shop.build("renamed")
     shop.project.spark.sql(f"alter table {shop.project.schema}.renamed rename column status to was")
@@ -177,7 +177,7 @@ def test_a_column_that_somebody_renamed_in_a_snapshot(shop: Shop) -> None:
 
 
 def test_a_broken_off_merge_of_deletes_alone_goes_on(shop: Shop) -> None:
-    """It leaves no row that tells how far it came; where a build is forbidden, the content does."""
+    """It leaves no row that shows how far it got; if a rebuild is forbidden, the content does."""
     shop.raw.append("kept", 1, [row(1, 1), row(2, 1)])
     shop.model("kept", READS % "kept", full_refresh=False)
     shop.build("kept")

@@ -11,7 +11,7 @@ from tests.dbt.reconciled_cases import CASES, plant
 
 @pytest.fixture(scope="module")
 def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
-    """All cases in one dbt invocation: a test's name is its case's."""
+    """Runs all cases in one dbt invocation: a test has its case's name."""
     tables = []
     for name, case in CASES.items():
         raw.create(name, "id int")
@@ -27,7 +27,7 @@ def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_names_what_to_do(name: str, results: dict[str, Result], project: DbtProject) -> None:
-    """Severity, count and rows are what the case says, no row more."""
+    """Severity, count and rows are what the case says, and no more rows."""
     case = CASES[name]
     found = project.failing_rows(results[name])
     assert (results[name].status, results[name].failures) == (case.status, len(case.rows)), found
@@ -36,7 +36,7 @@ def test_names_what_to_do(name: str, results: dict[str, Result], project: DbtPro
 
 
 def test_a_schema_that_was_never_reconciled(project: DbtProject, raw: RawSchema) -> None:
-    """Without the loader's table there is an answer, not an error."""
+    """Without the loader's table the test fails with an answer, not an error."""
     empty = RawSchema(raw.spark, f"{raw.schema}_never")
     empty.create("orders", "id int")
     test = {"name": "never_in_schema"}

@@ -40,7 +40,7 @@ def _append(raw: RawSchema, table: str, sql: str, batch: int, renamed: str = "")
 
 @pytest.fixture(scope="module")
 def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
-    """A table that was widened, gained a column and its variant; a copy that somebody changed."""
+    """A table that was widened and gained a column and its variant; a copy with a changed value."""
     for table in ("right", "changed"):
         name = f"{raw.schema}.{table}"
         raw.spark.sql(f"create table {name} ({CREATED}, {META_COLUMNS}) using iceberg")

@@ -1,4 +1,4 @@
-"""A session in another time zone than UTC: the same proofs, the same `as_of`."""
+"""A session in a time zone other than UTC: the same proofs, the same `as_of`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def zone(request: pytest.FixtureRequest, raw: RawSchema) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def shop(project: DbtProject, raw: RawSchema) -> DbtProject:
-    """A table as it should be, and one whose state is an hour ahead; times, wall clocks, dates."""
+    """A correct table, and one whose state is an hour ahead; times, wall clocks, dates."""
     for table, ahead in (("right", 0), ("wrong", 1)):
         raw.create(table, "id int, at timestamp, wall timestamp_ntz, day date")
         batches = []
@@ -116,7 +116,7 @@ def test_a_time_is_utc(shop: DbtProject, zone: str) -> None:
 
 
 def test_a_history_by_dates_and_wall_clocks(shop: DbtProject, zone: str) -> None:
-    """They are taken for UTC: a zone more, and versions of one day would begin on another."""
+    """They count as UTC: in another zone, versions of one day would begin on another."""
     results = shop.run("run", "--full-refresh", "--select", "by_wall", "by_day")
     assert {one.status for one in results.values()} == {"success"}, results
     for column in ("wall", "day"):

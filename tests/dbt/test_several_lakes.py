@@ -1,7 +1,7 @@
-"""One project over several raw schemas, its names set for the package, beside another package.
+"""One project over several raw schemas, with names set for the package, beside another package.
 
-Tests find state and ledger by the graph: `var()` in a test of the root project does not see what a
-project sets for this package alone.
+Tests find state and ledger through the graph: `var()` in a test of the root project does not see
+what a project sets for this package alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ON_LEDGER = ("batches_accounted", "inclusive_cursor", "redelivered_at_boundary")
 ON_STATE = ("state_not_ahead", "state_not_behind")
 KEY = {"primary_key": "id", "cursor_field": "at"}
 AHEAD = {"batch": 9, "cursor": None, "cursor_field": "at", "generation": 1}
-# a package whose macros and tests have the names of ours, and one that overrules nothing
+# a package whose macros and tests have our names, and one that overrides nothing
 UTILS = """
 {% macro not_ours() %}{{ exceptions.raise_compiler_error("dbt_utils was asked") }}{% endmacro %}
 {% macro quoted(name) %}{{ dbt_utils.not_ours() }}{% endmacro %}
@@ -73,7 +73,7 @@ def _source(schema: str, **settings: Any) -> dict[str, Any]:
 
 
 def _problems(project: DbtProject, results: Mapping[str, Result]) -> dict[str, str]:
-    """By test, what is wrong with the first of its failing rows."""
+    """Returns, by test, what is wrong with the first of its failing rows."""
     found = {}
     for name, one in results.items():
         assert one.status != "error", (name, one.message)
@@ -84,7 +84,7 @@ def _problems(project: DbtProject, results: Mapping[str, Result]) -> dict[str, s
 
 @pytest.fixture(scope="module")
 def lakes(spark: SparkSession) -> dict[str, Lake]:
-    """Three schemas with names of their own; the third's cursors are in a fourth."""
+    """Three schemas with different names; the third's cursors are in a fourth."""
     names = {"state_table": "cursors", "syncs_table": "Attempts"}
     lakes = {schema: Lake(spark, schema, **names) for schema in ("lake_eu", "lake_us", "lake_by")}
     for schema, lake in lakes.items():
@@ -98,7 +98,7 @@ def lakes(spark: SparkSession) -> dict[str, Lake]:
 def test_names_that_are_set_for_the_package(
     lakes: dict[str, Lake], spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Beside each table, or where its source says; the other package's names are not ours."""
+    """They are beside each table, or where its source says; another package's names do nothing."""
     variables = {
         "strandline__raw_schema": "lake_eu",
         "strandline__state_table": "cursors",
@@ -123,7 +123,7 @@ def test_names_that_are_set_for_the_package(
 def test_what_is_missing_fails_unless_it_is_declared(
     lakes: dict[str, Lake], spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Default names where there are others: no proof passes by finding nothing."""
+    """Default names instead of the real ones: no proof passes by finding nothing."""
     project = _project(spark, tmp_path, "missing", {"strandline__raw_schema": "lake_eu"})
     sources = [_source("lake_eu"), _source("lake_us", state_in_lake=False)]
     project.write("models/sources.yml", {"sources": sources})
@@ -144,7 +144,7 @@ def test_what_is_missing_fails_unless_it_is_declared(
 
 
 def test_a_project_before_its_first_sync(spark: SparkSession, tmp_path: Path) -> None:
-    """The package builds; a test of a table that is not there says so in a line."""
+    """The package builds; a test of a missing table says so in one line."""
     project = _project(spark, tmp_path, "fresh", {"strandline__raw_schema": "lake_to_come"})
     project.write("models/sources.yml", {"sources": [_source("lake_to_come")]})
     results = project.run("build")
@@ -162,7 +162,7 @@ def test_a_project_before_its_first_sync(spark: SparkSession, tmp_path: Path) ->
 def test_an_incident_stays_known(
     lakes: dict[str, Lake], spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Acknowledged with who, when and why it fails no more, and a model lists it."""
+    """Once acknowledged with who, when and why, it no longer fails, and a model lists it."""
     lake = Lake(spark, "lake_ack")
     lake.create("orders", "id int, at timestamp")
     lake.append("orders", 1, [{"id": 1, "at": sync_time(1)}, {"id": 2, "at": sync_time(1)}])

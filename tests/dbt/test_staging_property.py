@@ -14,7 +14,7 @@ from tests.dbt.rawtables import RawSchema, Row
 
 BATCHES = 4
 HISTORIES = 60
-# listed in this order: of a key in both, the second table's version counts
+# listed in this order: for a key in both, the second table's version counts
 TABLES = ("zoo", "ark")
 DEFINED: Mapping[str, Callable[..., dict[Key, Row]]] = {"latest": latest, "history": history}
 IDENTITY: Mapping[str, tuple[str, ...]] = {
@@ -83,7 +83,7 @@ def shown(row: Row) -> bool:
 
 
 def expected(project: DbtProject, raw: RawSchema, name: str) -> dict[Key, Row]:
-    """What a model has to show, from all rows of the raw tables."""
+    """Returns what a model must show, from all rows of the raw tables."""
     way, _, kind = name.partition("_")
     versions = []
     for place, table in enumerate(TABLES if way == "union" else TABLES[:1]):
@@ -105,7 +105,7 @@ def stripped(row: Row, way: str) -> Row:
 
 
 def test_merged_is_defined_and_proved(project: DbtProject, raw: RawSchema, written: None) -> None:
-    """The tables' batches come one by one, each table at its own pace."""
+    """Batches come one by one, each table at its own pace."""
     drawn = {name: Histories.drawn(seed, HISTORIES, BATCHES) for seed, name in enumerate(TABLES)}
     numbers = dict.fromkeys(TABLES, 0)
     pace = Random(7)

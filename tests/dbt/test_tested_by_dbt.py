@@ -28,7 +28,7 @@ MODEL = """
 {{{{ config(materialized='deduped_latest', primary_key={key}, cursor_field='at') }}}}
 select * from {{{{ source('shop', '{table}') }}}}
 """
-# whatever people call a key; what our SQL calls its own columns
+# odd names for a key; names that our SQL uses itself
 KEYS = ("since", "place", "cursor", "batch", "value", "version", "newest", "Key of it", "order")
 
 
@@ -38,7 +38,7 @@ def _row(key: int, day: int, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def shop(project: DbtProject, raw: RawSchema) -> DbtProject:
-    """Two batches, the second a redelivery; the tests with a `where` and without."""
+    """Two batches, the second a redelivery; tests with and without a `where`."""
     raw.create("orders", "id int, at timestamp")
     raw.append("orders", 1, [_row(1, 1), _row(2, 1)])
     raw.append("orders", 2, [_row(2, 1)])
@@ -123,7 +123,7 @@ def test_nothing_is_judged_of_empty_models(shop: DbtProject) -> None:
 
 
 def test_deferred_to_another_target(shop: DbtProject, spark: SparkSession, tmp_path: Path) -> None:
-    """The tests of a model that is built in production only find its key and its source."""
+    """Tests of a model that is built only in production find its key and its source."""
     shop.artifacts = True
     shop.run("run", "--select", "orders_latest")
     shop.artifacts = False

@@ -1,4 +1,4 @@
-"""The package over a Spark Thrift server, the way of BI tools and of dbt Cloud."""
+"""The package over a Spark Thrift server, as BI tools and dbt Cloud use it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RAW_TESTS = (
 
 @pytest.fixture(scope="module")
 def port(spark: SparkSession) -> Iterator[int]:
-    """A Thrift server over the suite's own Spark; returns the port that it listens on."""
+    """A Thrift server on the suite's own Spark; returns its port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         number: int = free.getsockname()[1]
@@ -50,7 +50,7 @@ def port(spark: SparkSession) -> Iterator[int]:
 
 
 def test_builds_over_thrift(spark: SparkSession, raw: RawSchema, port: int, tmp_path: Path) -> None:
-    """First build, then one with a new batch: models, snapshot, history and tests."""
+    """A first build, then one with a new batch: models, snapshot, history and tests."""
     thrift = {"type": "spark", "method": "thrift", "host": "127.0.0.1", "port": port, "threads": 2}
     project = DbtProject(
         spark,

@@ -1,4 +1,4 @@
-"""In a catalog that has views: staging views are looked through, also those of production."""
+"""In a catalog that has views, models see through staging views, production's included."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STAGED = (
 def catalog(
     spark: SparkSession, postgres_database: Database, tmp_path: Path
 ) -> Iterator[SparkSession]:
-    """The session in an Iceberg catalog that PostgreSQL keeps, which has views."""
+    """The session in an Iceberg catalog in PostgreSQL, which has views."""
     settings = {
         "": "org.apache.iceberg.spark.SparkCatalog",
         ".type": "jdbc",
@@ -78,7 +78,7 @@ def test_views(catalog: SparkSession, tmp_path: Path) -> None:
     raw.append("orders", 2, [{"id": 1, "cursor": 2, "status": "shut"}])
     assert build() == "MERGE to batch 2"
     assert states("prod") == {1: "shut"}
-    # the view says something else now, whoever changed it
+    # the view's SELECT is different now, whoever changed it
     project.write("models/stg_orders.sql", STAGED % "upper(status)")
     assert build() == "BUILD to batch 2"
     assert states("prod") == {1: "SHUT"}
@@ -95,7 +95,7 @@ def test_views(catalog: SparkSession, tmp_path: Path) -> None:
     assert build("build", "--select", "orders", *defer, *state) == "BUILD to batch 3"
     assert states("dev") == {1: "SHUT", 2: "OPEN"}
 
-    # a source that is a view hides what it leaves out of raw
+    # a source that is a view does not show what it leaves out of raw
     living = f"select * from {raw.schema}.orders where not _cq_deleted"
     catalog.sql(f"create view {raw.schema}.living as {living}")
     project.write(

@@ -71,7 +71,7 @@ def test_a_folder_that_is_not_the_demos_is_left_alone(tmp_path: Path) -> None:
 
 
 def _words(picture: Path) -> list[str]:
-    """What a picture says, line by line."""
+    """Returns a picture's text, line by line."""
     svg = picture.read_text(encoding="utf-8")
     return [html.unescape(text) for text in re.findall(r"<text[^>]*>([^<]*)</text>", svg)]
 
@@ -97,7 +97,7 @@ def _left_by_a_killed_run(folder: Path) -> None:
 
 
 def _contents(clone: Path) -> dict[str, str]:
-    """Every file but those that .gitignore names, with a digest."""
+    """Returns every file that .gitignore does not name, with a digest."""
     return {
         str(path.relative_to(clone)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(clone.rglob("*"))
@@ -106,8 +106,8 @@ def _contents(clone: Path) -> dict[str, str]:
 
 
 def _environment() -> dict[str, str]:
-    # A zone far away and a JVM for short work, as the whole suite has them; and what a user may
-    # have exported.
+    # A distant time zone and a JVM for short work, like the whole suite; and what a user may have
+    # exported.
     return {
         "SPARK_SUBMIT_OPTS": os.environ["SPARK_SUBMIT_OPTS"],
         "PATH": os.environ["PATH"],

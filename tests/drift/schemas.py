@@ -1,4 +1,4 @@
-"""Schemas written briefly, and raw tables that are followed without Spark."""
+"""Short notation for schemas, and raw tables that follow them without Spark."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TERMS = Terms(where="table shop.t", select="shop.t")
 
 
 def of(written: Any) -> t.DataType:
-    """A type: ``"int"``, ``(10, 2)`` a decimal, ``[…]`` an array, a mapping a struct.
+    """Returns a type: ``"int"``, ``(10, 2)`` a decimal, ``[…]`` an array, a mapping a struct.
 
     A mapping whose only key is ``"map"`` is a map with text keys.
     """
@@ -51,12 +51,12 @@ def of(written: Any) -> t.DataType:
 
 
 def schema(columns: dict[str, Any]) -> t.StructType:
-    """Columns by their names."""
+    """Returns columns by their names."""
     return t.StructType([t.StructField(name, of(written)) for name, written in columns.items()])
 
 
 def altered(raw: t.StructType, alteration: Alteration) -> t.StructType:
-    """Raw as Iceberg would make it; raises where Iceberg would refuse."""
+    """Alters raw as Iceberg would; raises if Iceberg would refuse."""
     found = _altered(raw, alteration.path, alteration)
     assert isinstance(found, t.StructType)
     return found
@@ -103,39 +103,39 @@ def _more_digits(old: t.DataType, new: t.DataType) -> bool:
 
 @dataclass(frozen=True)
 class Table:
-    """A raw table and what is remembered of its source."""
+    """A raw table, and what is remembered about its source."""
 
     raw: t.StructType
     remembered: SourceSchema | None
 
     @classmethod
     def first(cls, source: t.StructType) -> Table:
-        """As a first load makes it."""
+        """Creates the table as a first load does."""
         own = [t.StructField(name, data_type) for name, data_type in COLUMNS.items()]
         fields = [t.StructField(f.name, kept_as(f.dataType)) for f in source.fields]
         return cls(t.StructType([*fields, *own]), unchanged(source).after)
 
     def drift(self, source: t.StructType, terms: Terms = TERMS) -> Drift:
-        """What a changed source asks for."""
+        """Returns the drift of a changed source."""
         return drift(self.raw, self.remembered, source, terms)
 
     def prepared(self, found: Drift) -> Table:
-        """Altered, and nothing published."""
+        """Alters raw, and publishes nothing."""
         raw = self.raw
         for alteration in found.alterations:
             raw = altered(raw, alteration)
         return Table(raw, found.before if found.alterations else self.remembered)
 
     def published(self, found: Drift) -> Table:
-        """Altered, and a batch published."""
+        """Alters raw, and publishes a batch."""
         return Table(self.prepared(found).raw, found.after)
 
     def synced(self, source: t.StructType, terms: Terms = TERMS) -> tuple[Table, Drift]:
-        """Through a whole sync."""
+        """Does a whole sync."""
         found = self.drift(source, terms)
         return self.published(found), found
 
     @property
     def columns(self) -> dict[str, str]:
-        """Raw's columns without the loader's own."""
+        """Returns raw's columns without the loader's own."""
         return {f.name: f.dataType.simpleString() for f in self.raw.fields if f.name not in COLUMNS}

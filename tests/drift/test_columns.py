@@ -1,4 +1,4 @@
-"""Names of columns in a raw table that follows its source, and what lies between two looks."""
+"""Column names in a raw table that follows its source, and changes between two looks at it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def table(project: Project, postgres_database: Database) -> Database:
     postgres_database.execute(
         "create table t (id int primary key, c int)", "insert into t values (1, 1)"
     )
-    # A lookback: else the rows that an ALTER rewrote would be read again, too.
+    # A lookback: otherwise the rows that an ALTER rewrote would be read again, too.
     options = {"t": {"cursor_field": "c", "lookback": 0}}
     project.jdbc(postgres_database, ["t"], table_options=options)
     project.run()
@@ -106,7 +106,7 @@ def test_a_variant_whose_name_is_taken(project: Project, table: Database) -> Non
     )
     table.execute("alter table t rename v__string to other")
     project.run()
-    # raw keeps the column that was renamed
+    # raw keeps the renamed column
     assert project.rows(
         "select id, v, v__string, v__string_2, other from raw.t where id > 1 order by _cq_batch, id"
     ) == [

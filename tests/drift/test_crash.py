@@ -1,4 +1,4 @@
-"""Killed between altering raw and publishing the batch: the ledger tells each change once."""
+"""Killed between altering raw and publishing the batch: the ledger lists each change once."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ STEPS = ["extracted", "prepared", "staged", "published", "state-recorded"]
 
 
 def _create(database: Database, project: Project, tables: list[str]) -> None:
-    """Tables that were synced, whose columns have changed since."""
+    """Synced tables whose columns have changed since."""
     for t in tables:
         database.execute(
             f"create table {t} (id int primary key, c int, note text, gone text)",
             f"insert into {t} select n, n, n, 'g' from generate_series(1, 3) n",
         )
-    # A lookback: else the rows that an ALTER rewrote would be read again, too.
+    # A lookback: otherwise the rows that an ALTER rewrote would be read again, too.
     options = {t: {"cursor_field": "c", "lookback": 0} for t in tables}
     project.jdbc(database, tables, table_options=options)
     project.run("--concurrency", "4")
@@ -45,7 +45,7 @@ def _told(project: Project, table: str) -> list[tuple[object, ...]]:
 
 @pytest.mark.slow
 def test_killed(project: Project, postgres_database: Database, workers: Workers) -> None:
-    """Six tables, each at a step of its own; the source of one changes once more after that."""
+    """Six tables, each at a different step; the source of one changes once more after that."""
     worker = workers.take()
     places = {step.replace("-", "_"): step for step in STEPS} | {"changed_again": "prepared"}
     _create(postgres_database, project, list(places))

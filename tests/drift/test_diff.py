@@ -1,4 +1,4 @@
-"""What each change of a source does to raw, and what the ledger is told of it; without Spark."""
+"""What each change of a source does to raw, and what the ledger lists; without Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.drift.schemas import TERMS, Table, of, schema
 
 KEYED = replace(TERMS, key=("id",), cursor="c")
 
-# the column's type, its new one; what the ledger is told; the clauses
+# the column's type, its new one; the ledger's note; the clauses
 IN_PLACE: list[tuple[Any, Any, str, list[str]]] = [
     ("int", "bigint", "widened x int to bigint", ["alter column `x` type bigint"]),
     ("float", "double", "widened x float to double", ["alter column `x` type double"]),
@@ -130,7 +130,7 @@ def test_what_becomes_a_variant_column(old: Any, new: Any, variant: str, kept: s
     assert back.notes == (
         f"changed x {_text(new)} to {_text(old)}, in x".replace("varchar(7)", "string"),
     )
-    # and once more: the variant column that is there
+    # and once more: into the existing variant column
     once_more, _ = again.synced(schema({"id": "int", "x": new}))
     assert once_more.columns == after.columns
 

@@ -1,4 +1,4 @@
-"""Columns of key and cursor: a change of type is refused, or accepted where raw can follow."""
+"""Columns of key and cursor: a change of type is refused, or accepted if raw can follow."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_a_widened_one_is_refused_until_it_is_accepted(
         f"table shop.t: the {role} column '{column}' changed its type from int to bigint. Accept "
         "it with `loader run --accept-key-change --select shop.t`: raw can follow in place"
     )
-    assert _refused(project) == refusal  # though no row is new
+    assert _refused(project) == refusal  # although no row is new
     for command in (("run", "--dry-run"), ("check",)):
         asked = project.loader(*command)
         assert (asked.code, asked.errors) == (1, [refusal])
     table.execute("insert into t values (4, 4, 'n')")
     assert _refused(project, "--full-refresh") == refusal
     accepted = project.run(ACCEPT).table("shop.t")
-    # the rows that the ALTER rewrote, of a narrower key, are known again; the state stays valid
+    # the rows that the ALTER rewrote, with a wider key, are recognised; the state stays valid
     assert (accepted["appended"], accepted["redelivered"]) == (1, 3)
     assert _types(project)[column] == "bigint"
     assert project.rows("select schema_changes from raw._cq_syncs where batch = 2") == [

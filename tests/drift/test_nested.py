@@ -1,4 +1,4 @@
-"""Structs, arrays and maps whose inner fields change: raw, and the rows in it."""
+"""Structs, arrays and maps whose inner fields change: raw and its rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OWN = {*COLUMNS, "_file_modified_at", "_file_path"}
 
 
 class Files:
-    """JSON files with columns that are said anew at each step, an hour apart."""
+    """JSON files an hour apart; each step declares its columns again."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
@@ -22,7 +22,7 @@ class Files:
         (project.folder / "data" / "t").mkdir(parents=True)
 
     def sync(self, columns: str, *rows: dict[str, Any]) -> Ran:
-        """Writes a file, if there are rows, and syncs."""
+        """Writes a file if there are rows, and syncs."""
         if rows:
             self.number += 1
             file = self.project.folder / "data" / "t" / f"{self.number}.json"
@@ -35,18 +35,18 @@ class Files:
         return self.project.run()
 
     def types(self) -> dict[str, str]:
-        """Raw's columns."""
+        """Returns raw's columns."""
         fields = self.project.lake().frame("t").schema.fields
         return {f.name: f.dataType.simpleString() for f in fields if f.name not in OWN}
 
     def raw(self, columns: str) -> list[tuple[Any, ...]]:
-        """Raw's rows, in the order in which they came."""
+        """Returns raw's rows, in order of arrival."""
         rows = self.project.lake().frame("t").orderBy("_cq_batch", "_cq_seq")
         found = rows.selectExpr(*columns.split(", ")).collect()
         return [tuple(row.asDict(recursive=True).values()) for row in found]
 
     def told(self) -> str:
-        """What the ledger says of the newest batch."""
+        """Returns the ledger's note on the newest batch."""
         [(told,)] = self.project.rows("select max_by(schema_changes, batch) from raw._cq_syncs")
         return str(told)
 
@@ -65,7 +65,7 @@ def test_fields_are_added_dropped_and_widened_wherever_they_lie(project: Project
         "id int, n array<bigint>, s struct<`c d`: struct<e: date>, a: bigint>, "
         "l array<struct<y: string, x: bigint>>, m map<string, struct<w: decimal(5,2), v: bigint>>"
     )
-    # What is read again says the same, but for the field that it has lost.
+    # Rows that are read again are the same, except for the field that they lost.
     new: dict[str, Any] = {
         "s": {"a": 2**40, "c d": {"e": "2025-01-31"}},
         "l": [{"y": "y", "x": 2**40}],
@@ -95,7 +95,7 @@ def test_fields_are_added_dropped_and_widened_wherever_they_lie(project: Project
         (3, 2**40, None, day, [2**40], ["y"], 2**40, 1.25, [2**40]),
         (4, None, None, None, None, None, None, None, []),
     ]
-    # a struct that is null is not one of nulls
+    # a null struct is not a struct of nulls
     assert files.raw("id, s is null as s, l[1] is null as l, size(m) as m")[-2:] == [
         (3, False, True, 2),
         (4, True, True, -1),
@@ -133,7 +133,7 @@ def test_what_cannot_be_widened_inside_becomes_a_variant_of_the_whole_column(
     }
     newest = files.raw("id, s, m, s__struct, m__map_string_string")
     assert {row[0]: row[1:] for row in newest} == {
-        # each file is read again with the next one, and its rows say something else then
+        # each file is read again with the next one, and its rows differ then
         1: (None, None, {"a": "1", "b": None}, {}),
         2: (None, None, {"a": "x", "b": None}, {"k": "v"}),
         3: ({"a": None}, None, None, None),

@@ -1,4 +1,4 @@
-"""Which rows are the same: blind to names' case, to order and to widths, and to nothing else."""
+"""Which rows count as the same: case and order of names and widths do not matter, all else does."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ DIFFERENT = [
 
 def _hash(spark: SparkSession, columns: str) -> int:
     rows = spark.sql(f"select {columns}")
-    # Through a file, as a row of raw is: a literal's own nullability must not matter.
+    # Through a file, like a row of raw: a literal's own nullability must not matter.
     [row] = rows.select(row_hash(rows.schema).alias("h"), f.lit(1)).collect()
     found: int = row["h"]
     return found

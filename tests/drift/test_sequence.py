@@ -1,4 +1,4 @@
-"""A table of PostgreSQL through every change: raw, ledger, snapshot and history after each."""
+"""A PostgreSQL table through every change: raw, ledger, snapshot and history after each."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Driven:
             "'7' || n, array[n, null] from generate_series(1, 3) n",
             "update t set c = 100 where id = 2",
         )
-        # A lookback: else the rows that an ALTER rewrote would be read again, too.
+        # A lookback: otherwise the rows that an ALTER rewrote would be read again, too.
         options = {"t": {"cursor_field": "c", "lookback": 0}}
         project.jdbc(database, ["t"], table_options=options)
         schema = project.schema
@@ -63,7 +63,7 @@ class Driven:
         self.build("history", "BUILD")
 
     def quiet(self, *ddl: str) -> None:
-        """A change that no row shows: the boundary row is still known, and nothing is told."""
+        """Makes a change that no row shows: the boundary row is recognised, nothing is logged."""
         self.database.execute(*ddl)
         before = self.project.rows("describe table raw.t")
         ran = self.project.run().table("shop.t")
@@ -78,10 +78,10 @@ class Driven:
         routes: dict[str, str] | None = None,
         build: str = "MERGE",
     ) -> None:
-        """A change, rows after it, a sync and a build.
+        """Makes a change, adds rows, syncs and builds.
 
         Args:
-            told: what the ledger says of it.
+            told: the ledger's note.
             columns: raw's columns that it adds or widens.
             routes: source's columns that go into another one of raw.
         """
@@ -114,7 +114,7 @@ class Driven:
         self.build("latest", build)
 
     def build(self, model: str, verb: str) -> None:
-        """Builds a model, whose newest versions must be those of the source when it was read."""
+        """Builds a model; its newest versions must be the source's rows when they were read."""
         results = self.dbt.run("run", "--select", model, manifest=self.manifest)
         assert results[model].message == f"{verb} to batch {self.batches}", results[model].message
         rows = [row for row in self.dbt.rows(model) if row.get("is_current", True)]
@@ -126,7 +126,7 @@ class Driven:
         }
 
     def _told(self) -> dict[int, str | None]:
-        """The newest batch's entry; every other one was looked at before and stays as it was."""
+        """Returns the newest batch's entry; the others were checked before and must not change."""
         rows = self.project.rows(
             "select batch, schema_changes from raw._cq_syncs where batch is not null "
             "or schema_changes is not null order by batch"
@@ -186,7 +186,7 @@ def test_columns_that_come_and_go(driven: Driven) -> None:
     driven.quiet('alter table t rename c to "C"')
     driven.quiet('alter table t rename "ID" to id', 'alter table t rename "C" to c')
     driven.change("renamed extra2 to EXTRA2, in extra2")
-    # Another table in its place is read whole: rows 1 and 3 had columns that are no longer there.
+    # Another table in its place is read whole: rows 1 and 3 had columns that no longer exist.
     driven.database.execute(
         'create table other as select tags, "EXTRA2", price, c, id, qty, fee, day, code from t',
         "drop table t",

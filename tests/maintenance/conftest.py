@@ -1,4 +1,4 @@
-"""A loader project, a shop that it syncs, and a dbt project over its raw tables."""
+"""A loader project, a shop that it syncs, and a dbt project on its raw tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def kept(
     postgres: Postgres,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Kept]:
-    """A shop with a table of orders that was synced in five batches, to be had again and again."""
+    """A shop with a table of orders, synced in five batches, to be restored again and again."""
     folder = tmp_path_factory.mktemp("kept")
     with postgres.database("kept") as database:
         shop = _grown(Shop(Project(folder, spark, "raw_kept"), database, folder / "dbt"))
@@ -34,7 +34,7 @@ def kept(
 
 @pytest.fixture
 def shop(kept: Kept, tmp_path: Path) -> Shop:
-    """Such a shop for one test."""
+    """Such a shop for a single test."""
     return kept.again(tmp_path)
 
 

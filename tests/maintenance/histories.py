@@ -1,4 +1,4 @@
-"""Random histories of versions, and by definition what compaction may take from them."""
+"""Random histories of versions, and by definition what compaction may remove from them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ histories = st.lists(
 
 
 def versions(drawn: Sequence[Sequence[Sequence[Change]]], generations: Sequence[int]) -> list[Row]:
-    """All histories' rows, each batch in the generation that is its turn."""
+    """Returns all histories' rows, each batch in its generation."""
     rows = []
     for batch in range(1, BATCHES + 1):
         emitted = [
@@ -71,23 +71,23 @@ def versions(drawn: Sequence[Sequence[Sequence[Change]]], generations: Sequence[
 
 
 def place(row: Row) -> tuple[int, int]:
-    """What names a row."""
+    """Returns what identifies a row."""
     return row["_cq_batch"], row["_cq_seq"]
 
 
 def order(row: Row) -> tuple[Any, ...]:
-    """The total order of a key's versions."""
+    """Returns a version's place in the total order of its key."""
     cursor = row["cursor"]
     return (row["_cq_generation"], cursor is not None, cursor or 0, *place(row))
 
 
 def content(row: Row) -> tuple[Any, ...]:
-    """What a version says; all tombstones say the same."""
+    """Returns a version's content; all tombstones have the same."""
     return row["_cq_deleted"], None if row["_cq_deleted"] else row["_cq_row_hash"]
 
 
 def by_key(rows: Iterable[Row]) -> dict[tuple[Any, ...], list[Row]]:
-    """Each key's versions, oldest first."""
+    """Returns each key's versions, oldest first."""
     found: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in sorted(rows, key=order):
         found[tuple(row[name] for name in KEY)].append(row)
@@ -95,13 +95,13 @@ def by_key(rows: Iterable[Row]) -> dict[tuple[Any, ...], list[Row]]:
 
 
 def latest(rows: Iterable[Row], batch: int) -> dict[tuple[Any, ...], Row]:
-    """The snapshot as of a batch."""
+    """Returns the snapshot as of a batch."""
     held = by_key(row for row in rows if row["_cq_batch"] <= batch)
     return {key: own[-1] for key, own in held.items() if not own[-1]["_cq_deleted"]}
 
 
 def history(rows: Iterable[Row], batch: int) -> dict[tuple[Any, ...], list[tuple[int, int]]]:
-    """The distinct versions of each key as of a batch, in their order."""
+    """Returns the distinct versions of each key as of a batch, in order."""
     held = by_key(row for row in rows if row["_cq_batch"] <= batch)
     return {
         key: [
@@ -116,7 +116,7 @@ def history(rows: Iterable[Row], batch: int) -> dict[tuple[Any, ...], list[tuple
 def removable(
     rows: Iterable[Row], batch: int, keep: int, floor: int | None, only_repeated: bool
 ) -> set[tuple[int, int]]:
-    """By definition, the rows that may go."""
+    """Returns the rows that may go, by definition."""
     gone = set()
     for own in by_key(row for row in rows if row["_cq_batch"] <= batch).values():
         for before, row in zip([None, *own], own[:-keep], strict=False):

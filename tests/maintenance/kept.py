@@ -1,4 +1,4 @@
-"""A shop as it once was: five syncs cost more than copying what they have left."""
+"""A shop as it was after five syncs: copying costs less than syncing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tests.sync.project import Project
 
 
 class Kept:
-    """Copies of a shop's database and of its tables in the lake, put back for each test.
+    """Copies of a shop's database and of its tables in the lake, restored for each test.
 
-    Under the same names, as Iceberg's metadata holds absolute paths.
+    Under the same names, because Iceberg's metadata has absolute paths.
     """
 
     def __init__(self, shop: Shop, warehouse: Path) -> None:
@@ -28,7 +28,7 @@ class Kept:
         )
 
     def again(self, folder: Path) -> Shop:
-        """The shop as it was, with a project in this folder."""
+        """Restores the shop, with a project in this folder."""
         shop = self._shop
         schema, name = shop.project.schema, shop.database.name
         for left in self._warehouse.glob(f"*{schema}"):

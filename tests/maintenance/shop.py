@@ -1,4 +1,4 @@
-"""Orders that change, the raw table that grows with them, and what is built from it."""
+"""Orders that change, the raw table that grows with them, and the models built from it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ select * from {{{{ source('shop', 'orders') }}}}
 
 
 class Parsed(DbtProject):
-    """Parsed once, and again only after a file was written: most of what a small command costs."""
+    """Parsed once, and again only after a file is written: parsing is most of a command's cost."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         self._manifest: Any = None
@@ -46,11 +46,11 @@ class Parsed(DbtProject):
         super().write(path, content)
 
     def keep(self) -> None:
-        """What was written so far stays when the project is put back."""
+        """Keeps what was written so far when the project is restored."""
         self._own = len(self._written)
 
     def put_back(self) -> None:
-        """Removes what was written since."""
+        """Removes what was written since then."""
         for path in self._written[self._own :]:
             (self.folder / path).unlink(missing_ok=True)
             self._manifest = None
@@ -60,7 +60,7 @@ class Parsed(DbtProject):
         return super().run(*command, manifest=manifest or self.manifest())
 
     def manifest(self) -> Any:
-        """The project as its files are."""
+        """Returns the project, parsed from its current files."""
         if self._manifest is None:
             self._manifest = self.parse()
         return self._manifest
@@ -81,7 +81,7 @@ class Shop:
     _dbt: Parsed | None = field(default=None, repr=False)
 
     def open(self, **options: Any) -> None:
-        """Makes the orders and syncs them; their cursors are seconds of a day in January."""
+        """Creates the orders and syncs them; their cursors are seconds of a day in January."""
         self.database.execute(
             "create table orders (id int primary key, note text, at timestamp)",
             "insert into orders select n, 'n' || n, timestamp '2025-01-01' + n * interval '1 ms' "
@@ -92,7 +92,7 @@ class Shop:
         self.project.run()
 
     def change(self) -> None:
-        """Changes some orders; over time all of them, again and again."""
+        """Changes some orders; in time all of them, again and again."""
         self.version += 1
         first = self.version * CHANGED % ORDERS
         self.database.execute(
@@ -102,34 +102,34 @@ class Shop:
         )
 
     def compact(self, *arguments: str) -> Ran:
-        """`loader compact`, which must end well."""
+        """Runs `loader compact`, which must succeed."""
         ran = self.project.loader("compact", *arguments)
         assert ran.code == 0, ran.text
         return ran
 
     def freed(self, ran: Ran, table: str = "shop.orders") -> dict[str, Any]:
-        """The report's line of a table."""
+        """Returns a table's line of the report."""
         kinds = ("compacted", "preview")
         return next(e for e in ran.events if e["event"] in kinds and e["table"] == table)
 
     def versions(self) -> list[tuple[Any, ...]]:
-        """What raw holds: a row of key, batch and note for each version."""
+        """Returns what raw holds: key, batch and note of each version."""
         return self.project.rows("select id, _cq_batch, note from raw.orders order by 1, 2")
 
     def latest(self) -> list[tuple[Any, ...]]:
-        """The newest version of each key in raw."""
+        """Returns the newest version of each key in raw."""
         return self.project.rows(
             "select id, max_by(note, struct(_cq_generation, at, _cq_batch, _cq_seq)) "
             "from raw.orders group by id order by id"
         )
 
     def head(self) -> Commit:
-        """What the newest batch's commit says."""
+        """Returns what the newest batch's commit records."""
         return newest_commit(self.project.lake(), "orders")
 
     @property
     def dbt(self) -> Parsed:
-        """A dbt project with the raw table's tests; models are added by :meth:`model`."""
+        """Creates a dbt project with the raw table's tests; :meth:`model` adds models."""
         if self._dbt is None:
             name = self.project.schema
             self._dbt = Parsed(
@@ -146,7 +146,7 @@ class Shop:
         return self._dbt
 
     def model(self, name: str, kind: str) -> None:
-        """Adds a model of a materialization over the orders, and builds it."""
+        """Adds a model of the orders with this materialization, and builds it."""
         self.dbt.write(f"models/{name}.sql", MODEL.format(kind=kind))
         if kind == "deduped_latest":
             tested = {"name": name, "data_tests": ["strandline.latest_matches_raw"]}
@@ -155,10 +155,10 @@ class Shop:
         assert {one.status for one in results.values()} == {"success"}, results
 
     def proven(self, *failing: str, by: str = "") -> dict[str, list[dict[str, Any]]]:
-        """Runs all tests; all but the given ones hold. Returns their failing rows.
+        """Runs all tests; all but the given ones must pass. Returns their failing rows.
 
         Args:
-            by: only these of the package's tests, divided by spaces.
+            by: only these of the package's tests, separated by spaces.
         """
         chosen = ["--select", *(f"test_name:{name}" for name in by.split())] if by else []
         results = self.dbt.run("test", *chosen, "--exclude", "package:strandline")
@@ -172,13 +172,13 @@ class Shop:
         return {test: self.dbt.failing_rows(one) for test, one in found.items()}
 
     def operation(self, name: str, **arguments: Any) -> str:
-        """A run-operation that must end well; returns what it logged."""
+        """Runs a run-operation that must succeed; returns what it logged."""
         ended, log = self._operate(name, arguments)
         assert ended, log
         return log
 
     def refused(self, name: str, **arguments: Any) -> str:
-        """A run-operation that must fail; returns what it said."""
+        """Runs a run-operation that must fail; returns its message."""
         ended, log = self._operate(name, arguments)
         assert not ended, log
         return log

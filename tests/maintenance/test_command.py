@@ -13,7 +13,7 @@ from tests.services import Database
 from tests.sync.project import Project
 
 ROWS = ORDERS + 4 * CHANGED
-"""Rows in raw after five batches; the fifth holds the newest version of its keys."""
+"""The number of rows in raw after five batches; the fifth has the newest version of its keys."""
 
 ORDERS_ONLY = ("--select", "shop.orders")
 
@@ -41,7 +41,7 @@ def test_by_itself_it_changes_no_row_and_only_what_is_new_is_read(
     assert shop.head() == head
     state = shop.freed(ran, f"{shop.project.schema}._cq_state")
     assert (state["files_before"], state["files_after"]) == (8, 1)
-    # what a sync asks of a year of runs lies together: its own table's rows, then their batches
+    # what a sync reads of a year of runs lies together: its own table's rows, ordered by batch
     listed = shop.project.rows("select table_name, batch from raw._cq_syncs")
     assert listed == sorted(listed, key=lambda row: (row[0], row[1] or 0))
     assert shop.project.run().table("shop.orders")["status"] == "nothing new"
@@ -50,7 +50,7 @@ def test_by_itself_it_changes_no_row_and_only_what_is_new_is_read(
     shop.change()
     shop.project.run()
     files = shop.project.rows("select count(*) from raw.orders.files")
-    assert files == [(3,)]  # the seven first batches together, the head then, the head now
+    assert files == [(3,)]  # the first seven batches together, the head then, the head now
     boundary = shop.project.state("shop.orders")["cursor"]
     for condition in ("_cq_batch > 8", f"at >= timestamp_ntz '{boundary}'"):
         frame = shop.project.spark.sql(
@@ -206,7 +206,7 @@ def test_old_versions_of_cursors_go(shop: Shop) -> None:
     [(count, top)] = project.rows("select count(*), max(version) from raw._cq_state")
     assert (count, top) == (10, 17)
     assert project.state("shop.orders") == newest
-    # what a loader may be reading stays for an hour
+    # files that a loader may be reading stay for an hour
     time.sleep(0.01)
     shop.compact("--expire-days", "0")
     assert project.snapshots("_cq_state") > 1

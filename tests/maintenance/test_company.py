@@ -1,6 +1,6 @@
 """Many batches are compacted while a loader goes on in another process.
 
-STRANDLINE_BATCHES=200 says how many; the sizes are printed (-s).
+STRANDLINE_BATCHES=200 says how many; -s shows the sizes.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def test_a_loader_runs_beside_compaction(
             f"insert into {table} select n, md5(n::text), timestamp '2025-01-01' "
             f"from generate_series(1, {ROWS}) n",
         )
-    # the lines come again and again: what compaction may take from under a history
+    # the lines come again and again: such rows compaction may remove even if there is a history
     again = {"redelivered_rows": "append", "lookback": "3 minutes"}
     options = {"orders": {"cursor_field": "at"}, "lines": {"cursor_field": "at", **again}}
     project.jdbc(postgres_database, list(TABLES), table_options=options)
@@ -124,7 +124,7 @@ def test_a_loader_runs_beside_compaction(
         for number in range(2):
             ran = project.loader("compact", "--keep-versions", "1", "--expire-days", "0")
             reports += [event for event in ran.events if event["event"] == "compacted"]
-            # it waits for the moment between two syncs
+            # it waits for a moment between two syncs
             assert ran.code == 0, ran.text
             assert {model: rows(model) for model in MODELS} == built
             if number:

@@ -1,8 +1,8 @@
 """A compaction that dies leaves the table as it was or smaller, and every row accounted for.
 
-What differs between two steps is the account of removed rows, which `batches_accounted` judges;
-so it is asked after each crash. It adds up all compactions of a table, so what one leaves wrong
-stands out after the next, too. The other tests judge rows, state and ledger: once at the end.
+Two steps differ in the account of removed rows, which `batches_accounted` checks; so it runs after
+each crash. It adds up all compactions of a table, so an error that one leaves also shows after the
+next. The other tests check rows, state and ledger: they run once, at the end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.crash.workers import Workers
 from tests.maintenance.shop import CHANGED, ORDERS, Shop
 
 LEFT = ORDERS + CHANGED
-"""What raw holds after a compaction: a version of each key, and the newest batch."""
+"""Raw's rows after a compaction: a version of each key, and the newest batch."""
 
 ORDERS_ONLY = ("--select", "shop.orders")
 COMPACT = ("compact", "--keep-versions", "1", "--expire-days", "0")
@@ -31,11 +31,11 @@ KILLS = int(os.environ.get("STRANDLINE_KILLS", "1"))
 
 
 class Crash(BaseException):
-    """Ends a compaction as a killed process would: nothing after it is done."""
+    """Ends a compaction like a killed process: nothing more is done."""
 
 
 def _at(number: int, after: bool) -> Callable[[pytest.MonkeyPatch], None]:
-    """Dies at the n-th time that properties are set: before or after it."""
+    """Dies before or after properties are set for the n-th time."""
 
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
         real, calls = Lake.set_properties, iter(range(1, 100))
@@ -54,7 +54,7 @@ def _at(number: int, after: bool) -> Callable[[pytest.MonkeyPatch], None]:
 
 
 def _in(module: Any, name: str) -> Callable[[pytest.MonkeyPatch], None]:
-    """Dies where a function is called."""
+    """Dies when a function is called."""
 
     def crash(*_: object) -> None:
         raise Crash
@@ -66,7 +66,7 @@ def _in(module: Any, name: str) -> Callable[[pytest.MonkeyPatch], None]:
     ("dies", "gone"),
     [
         (_at(1, after=False), False),
-        (_at(1, after=True), False),  # it was written what would go, and nothing went
+        (_at(1, after=True), False),  # the account says what would go, and nothing went
         (_at(2, after=False), True),  # the rows are gone, the account is open
         (_in(compaction, "rewrite_raw"), True),
         (_at(3, after=False), True),
@@ -130,7 +130,7 @@ def test_killed_at_any_moment(shop: Shop, workers: Workers) -> None:
 
 
 def test_a_removal_that_fails_leaves_every_batch_to_be_asked_for(shop: Shop) -> None:
-    """`as_of` refuses batches that compaction has thinned out; none was."""
+    """`as_of` refuses batches that compaction has removed versions of; here there are none."""
     table = f"{shop.project.schema}.orders"
     sql = shop.project.spark.sql
     sql(f"alter table {table} set tblproperties ('write.delete.format.default' = 'none such')")

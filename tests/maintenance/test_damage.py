@@ -1,4 +1,4 @@
-"""One table whose metadata was cut off stops no command for the others, and can be brought back."""
+"""A table whose metadata was cut off stops no command for the others, and can be brought back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def metadata(project: Project, postgres_database: Database, warehouse: Path) -> 
 
 
 def _told_once(ran: Ran, where: str) -> None:
-    """The command failed, by one error, which names the table and the file."""
+    """The command failed with one error, which names the table and the file."""
     assert ran.code == 1, ran.text
     [error] = ran.errors
     assert error.startswith(f"{where}: {TOLD}"), error
@@ -81,7 +81,7 @@ def test_the_other_tables_go_on(
 def test_a_damaged_model_keeps_versions_but_stops_nothing(
     project: Project, metadata: Path, warehouse: Path
 ) -> None:
-    """Nobody can say which versions it needs, so none goes; files and snapshots do."""
+    """Nobody can say which versions it needs, so none go; files and Iceberg snapshots do."""
     marts = f"mart_{project.schema.removeprefix('raw_')}"
     project.spark.sql(f"create namespace {marts}")
     project.spark.sql(f"create table {marts}.latest (id int) using iceberg")

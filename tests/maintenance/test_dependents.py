@@ -1,4 +1,4 @@
-"""What dbt models have built from a raw table, and not merged yet, limits its compaction."""
+"""The batches that dbt models have not merged yet limit the compaction of their raw table."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_snapshot_that_lags_finds_what_it_has_not_merged(shop: Shop) -> None:
     before = _rows(shop, "lagging")
     freed = _freed(shop)
     assert freed["note"] == f"{found.name} has merged up to batch 5 only"
-    # of the five batches one version of each order, and the three that came since
+    # one version of each order from the five batches, and the three that came since
     assert freed["rows_after"] == ORDERS + 3 * CHANGED
     assert _rows(shop, "lagging") == before
     shop.proven(by=JUDGED)
@@ -56,11 +56,11 @@ def test_of_a_history_only_repeated_rows_go(shop: Shop) -> None:
     options = {"cursor_field": "at", "redelivered_rows": "append", "lookback": "2 minutes"}
     project.jdbc(shop.database, ["orders"], table_options={"orders": options})
     for _ in range(3):
-        project.run()  # what lies in the lookback, again and again
+        project.run()  # the rows in the lookback, again and again
     shop.change()
     project.run()
     shop.model("history", "deduped_history")
-    # back to now: what the last windows reach stays in raw in any case
+    # back to now: rows within reach of the last windows always stay in raw
     project.jdbc(shop.database, ["orders"], table_options={"orders": {"cursor_field": "at"}})
     for _ in range(2):
         shop.change()

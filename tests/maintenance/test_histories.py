@@ -1,4 +1,4 @@
-"""After any history: raw says the same from the horizon on, whatever comes later."""
+"""After any history, raw says the same from the removal limit on, whatever comes later."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_redelivery_is_told_as_before(
     low = floor + low
     current = generation[head - 1]
     window = Window(AT, Cursor.parse(str(low), CursorType.INTEGER))
-    # new rows, and all that raw holds once more, as far as the window reaches
+    # new rows, and again all of raw's rows within the window
     coming = [
         {**row, "_cq_batch": head + 1, "_cq_seq": seq, "_cq_generation": current}
         for seq, row in enumerate([*held, *(r for r in rows if r["_cq_batch"] > head)])

@@ -1,4 +1,4 @@
-"""The run-operations: dbt keeps what dbt builds, and leaves the loader's tables to the loader."""
+"""The run-operations: dbt maintains what dbt builds, and leaves the loader's tables alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What killed runs leave in a table's folder goes with `loader compact`, and `stored` tells it."""
+"""`loader compact` deletes what killed runs leave in a table's folder, and `stored` counts it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DAYS = 86_400.0
 
 
 def _left(folder: Path, name: str, age: float) -> Path:
-    """A data file that a run had written when it was killed, so many seconds ago."""
+    """Plants a data file of a run that was killed that many seconds ago."""
     source = next(folder.glob("*.parquet"))
     stray = folder / f"{name}.parquet"
     shutil.copyfile(source, stray)
@@ -82,7 +82,7 @@ def test_a_batch_that_was_staged_and_never_published_goes(shop: Shop) -> None:
 
 
 def test_comparisons_are_kept_small_like_state(shop: Shop) -> None:
-    """Without being asked: each bucket keeps its newest ten."""
+    """By default each bucket keeps its newest ten."""
     project = shop.project
     assert project.loader("reconcile", "--buckets", "2").code == 0
     table = f"{project.schema}._cq_reconciled"

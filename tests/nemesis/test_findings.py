@@ -1,4 +1,4 @@
-"""Each invariant holds of what is right, and names what is wrong."""
+"""Each invariant passes if all is right, and names what is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A short hunt: a schedule holds, and a planted fault is found. `make nemesis` hunts longer."""
+"""A short hunt: a schedule passes, and a planted fault is found. `make nemesis` hunts longer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEEDS = (3,)
 
 @pytest.fixture(scope="module")
 def hunt(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[Hunt]:
-    """A hunt on a PostgreSQL of its own."""
+    """A hunt on its own PostgreSQL."""
     folder = tmp_path_factory.mktemp("nemesis")
     arena = PostgresArena(folder)
     found = Hunt(arena, spark, folder)

@@ -1,4 +1,4 @@
-"""A project, one table of which is changed behind the loader's back."""
+"""A project with a table that is changed behind the loader's back."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Opened = Callable[[str], Shop]
 
 @pytest.fixture
 def derby(spark: SparkSession, tmp_path: Path) -> Iterator[DerbyShop]:
-    """A new Derby database, held by the JVM that Spark runs in."""
+    """A new Derby database, in Spark's JVM."""
     manager: Any = spark._jvm.java.sql.DriverManager  # type: ignore[union-attr]
     url = f"jdbc:derby:{tmp_path / 'shop'}"
     connection = manager.getConnection(f"{url};create=true")
     yield DerbyShop(url, connection)
     connection.close()
-    with pytest.raises(Py4JJavaError, match="shutdown"):  # so Derby reports success
+    with pytest.raises(Py4JJavaError, match="shutdown"):  # that is how Derby reports success
         manager.getConnection(f"{url};shutdown=true")
 
 

@@ -1,4 +1,4 @@
-"""A database that is changed so that no cursor tells of it, and what must hold afterwards."""
+"""A database with changes that no cursor shows, and what must hold afterwards."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Shop(ABC):
         """Writes a spec of tables, each with the same options."""
 
     def open(self, project: Project, **options: Any) -> None:
-        """Makes the table with its first rows, and syncs them."""
+        """Creates the table with its first rows, and syncs them."""
         self.execute(
             "create table orders (id int not null, part varchar(10) not null, "
             "note varchar(40), amount decimal(10, 2), changed timestamp not null, "
@@ -45,7 +45,7 @@ class Shop(ABC):
         assert project.run().table("shop.orders")["appended"] == FIRST
 
     def damage(self) -> None:
-        """7 updates without a bump, 3 rows behind the cursor, 5 deletes."""
+        """Makes 7 updates that leave the cursor alone, 3 inserts below it, and 5 deletes."""
         self.execute(
             "update orders set note = 'changed' where id between 11 and 13",
             "update orders set note = null where id = 15",
@@ -107,29 +107,29 @@ class DerbyShop(Shop):
 
 
 def reconcile(project: Project, *arguments: str, code: int = 0) -> Ran:
-    """`loader reconcile`, which must end with this code."""
+    """Runs `loader reconcile`, which must exit with this code."""
     ran = project.loader("reconcile", *arguments)
     assert ran.code == code, ran.text
     return ran
 
 
 def line(ran: Ran, table: str = "shop.orders") -> dict[str, Any]:
-    """A table's line of the summary."""
+    """Returns a table's line of the summary."""
     return next(e for e in ran.events if e["event"] == "reconciled" and e["table"] == table)
 
 
 def missed(ran: Ran, table: str = "shop.orders") -> dict[str, int]:
-    """What the summary says was missed of a table."""
+    """Returns the counts of missed changes in a table's summary."""
     return {name: line(ran, table)[name] for name in COUNTS}
 
 
 def nothing() -> dict[str, int]:
-    """What is missed where source and lake are equal."""
+    """The counts if source and lake are equal."""
     return dict.fromkeys(COUNTS, 0)
 
 
 def newest(project: Project, columns: str, key: str = "id, part", table: str = "orders") -> Any:
-    """The snapshot: the newest versions in the total order, without deleted ones; as texts."""
+    """Returns the snapshot as texts: the newest versions in the total order, no deleted ones."""
     rows = project.rows(
         f"select newest.* from (select max_by(struct({columns}, _cq_deleted), "
         f"struct(_cq_generation, changed, _cq_batch, _cq_seq)) as newest from raw.{table} "
@@ -147,12 +147,12 @@ def assert_equal(project: Project, shop: Shop) -> None:
 
 
 def text(number: int) -> str:
-    """A note, as an SQL literal."""
+    """Returns a note, as an SQL literal."""
     return "null" if number % 10 == 0 else f"'note {number}'"
 
 
 def moment(number: int) -> str:
-    """A cursor; microseconds count."""
+    """Returns a cursor; microseconds count."""
     return f"2025-01-01 {number // 60:02d}:{number % 60:02d}:00.{number:06d}"
 
 

@@ -1,4 +1,4 @@
-"""Which buckets are due, and how finely they are summed up: pure."""
+"""Which buckets are due, and how finely they are summed: pure functions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The database and Spark say the same of every value: sums of buckets are equal to the last bit.
+"""The database and Spark agree on every value: the sums of buckets are equal to the last bit.
 
-What is held against each other are the checksums themselves. A row whose checksums differ although
-it is the same would be read again and be found equal: slow, not wrong, and so not seen elsewhere.
+The tests compare the checksums themselves. If the checksums of an equal row differed, the row would
+be read again and found equal: slow, but not wrong, so no other test would notice.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def _fill(database: Database, mark: str, columns: dict[str, tuple[str, Values]])
 
 @contextlib.contextmanager
 def _comparison(project: Project) -> Iterator[Comparison]:
-    """The only table, compared without a sync before."""
+    """Compares the only table, without syncing first."""
     pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
     [part] = pipeline.planned()
     [plan] = part.plans
@@ -208,7 +208,7 @@ def _equal(comparison: Comparison) -> bool:
 
 
 def _differing(comparison: Comparison) -> set[str]:
-    """The columns whose texts differ."""
+    """Returns the columns whose texts differ."""
     whole = comparison.contents.parts
     found = set()
     for part in whole:
@@ -266,7 +266,7 @@ def test_tables_of_any_width(project: Project, postgres_database: Database, colu
 def test_values_that_the_driver_brings_as_others(
     project: Project, mariadb_database: Database
 ) -> None:
-    # Of times before the calendar's reform it makes others: another text, but no other row.
+    # Times before the calendar reform come out differently: another text, but the same row.
     mariadb_database.execute(
         "create table t (id int primary key, wall datetime(6))",
         "insert into t values (1, '0001-01-01 00:00:00'), (2, '1500-01-01 00:00:00'), (3, null), "

@@ -1,4 +1,4 @@
-"""What reconcile does not believe: an empty source, rows that seem gone, hashes of keys."""
+"""What reconcile doubts: an empty source, rows that seem gone, hashes of keys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_many_deletes_are_not_believed(project: Project, shop: Shop) -> None:
     shop.execute("create table notes (id int primary key, note varchar(20), c int)")
     rows = ", ".join(f"({i}, 'a', {i})" for i in range(1, 21))
     shop.execute(f"insert into notes values {rows}")
-    # A lookback bounds what a sync finds of late rows by itself.
+    # With a lookback, a sync by itself finds late rows only within it.
     shop.configure(project, ["notes"], cursor_field="c", lookback=0)
     project.run()
     shop.execute("delete from notes where id < 4", "update notes set note = 'b' where id = 9")
@@ -39,7 +39,7 @@ def test_many_deletes_are_not_believed(project: Project, shop: Shop) -> None:
     )
     ran = reconcile(project, "--repair", "--allow-deletes")
     assert line(ran, "shop.notes")["repaired"] == 4
-    # a tenth, and not more; then all of them
+    # a tenth, and no more; then all of them
     shop.execute("delete from notes where id = 4")
     assert line(reconcile(project, "--repair"), "shop.notes")["repaired"] == 1
     shop.execute("delete from notes")
@@ -73,11 +73,11 @@ def test_a_table_that_is_emptied_and_filled_meanwhile(
     project.run()
 
     def repaired(note: str) -> tuple[Reconciliation, bool]:
-        """What a repair finds, during which all rows are written anew, in an older look."""
+        """Returns what a repair finds if all rows are rewritten after its snapshot was taken."""
         done = []
 
         def rewrite() -> None:
-            # Not where the snapshot holds the table.
+            # Not if the snapshot holds the table.
             with contextlib.suppress(psycopg.errors.LockNotAvailable):
                 postgres_database.execute(
                     "set lock_timeout = '300ms'",
@@ -111,7 +111,7 @@ def test_a_table_that_is_emptied_and_filled_meanwhile(
 
 @pytest.fixture
 def ascii_database(postgres: Postgres) -> Iterator[Database]:
-    """A database that knows of no encoding."""
+    """A database without an encoding."""
     name = "shop_ascii"
     maker = Database(postgres, "postgres")
     maker.execute(

@@ -1,4 +1,4 @@
-"""What is on its way is no difference: writers at work, transactions open, while it compares."""
+"""Rows in flight are no differences: writers work and transactions are open while it compares."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _writing(database: Database, clock: str, late: bool) -> Iterator[None]:
 
     Args:
         clock: SQL of the cursor that they set.
-        late: their transactions last, roll back, and write in savepoints.
+        late: whether their transactions last, roll back, and write in savepoints.
     """
     over = threading.Event()
     failures: list[BaseException] = []
@@ -37,7 +37,7 @@ def _writing(database: Database, clock: str, late: bool) -> Iterator[None]:
                 while not over.is_set():
                     with connection.cursor() as cursor:
                         for _ in range(chance.randint(1, 3)):
-                            # each writes rows of its own: a row's cursor never goes back
+                            # each writes its own rows: a row's cursor never goes back
                             row = chance.randint(1, 30) * 10 + writer
                             if late:
                                 cursor.execute("savepoint s")
@@ -81,7 +81,7 @@ def test_writers_of_postgresql_make_no_false_difference(
         for _ in range(ROUNDS):
             ran = reconcile(project)
             assert missed(ran, "shop.events") == nothing()
-        # what is really missed is found all the same, and is all that is repaired
+        # really missed rows are still found, and nothing else is repaired
         postgres_database.execute(
             "delete from events where id in (5, 15)", "update events set n = -1 where id = 9"
         )
@@ -100,7 +100,7 @@ def test_writers_of_postgresql_make_no_false_difference(
 def test_writers_of_mariadb_make_no_false_difference(
     project: Project, mariadb_database: Database
 ) -> None:
-    # older than whatever is open on this server: a sync reads again from there
+    # older than any open work on this server: a sync reads again from there
     values = ", ".join(f"({i}, 0, utc_timestamp(6) - interval 1 day)" for i in range(1, 401))
     mariadb_database.execute(
         "create table events (id int primary key, n int, at datetime(6))",
@@ -141,7 +141,7 @@ def test_a_transaction_that_is_open_meanwhile(
         assert missed(ran, "shop.events") == nothing()
         assert line(ran, "shop.events")["synced"] == 1
         late.commit()
-    # the next one's sync brings what the cursor tells of; the delete alone was missed
+    # the next one's sync brings what the cursor shows; only the delete was missed
     ran = reconcile(project, "--repair")
     assert line(ran, "shop.events")["synced"] == 2
     assert missed(ran, "shop.events") == {**nothing(), "missed_deletes": 1}

@@ -1,4 +1,4 @@
-"""Killed in the midst of a repair: the next run completes it, or finds it undone."""
+"""Killed during a repair: the next run completes it, or finds it undone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEPS = ["prepared", "staged", "published"]
 def test_killed_in_a_repair(
     project: Project, postgres_database: Database, workers: Workers
 ) -> None:
-    """Three tables, each at a step of its own."""
+    """Three tables, each at a different step."""
     worker = workers.take()
     for table in STEPS:
         postgres_database.execute(

@@ -1,4 +1,4 @@
-"""What dbt makes of a repair: snapshots follow it, and no test takes it for an error."""
+"""dbt after a repair: snapshots follow it, and no test takes it for an error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODELS = {
     "viewed": "{{ config(materialized='table', file_format='iceberg') }} "
     "{{ strandline.deduped_latest(source('shop', 't'), 'id', 'at') }}",
 }
-# on raw; the package's others ask nothing that a repair touches
+# on raw; a repair does not affect the package's other tests
 TESTS = (
     "cursor_conflict",
     "exact_redelivery",

@@ -1,4 +1,4 @@
-"""What cursors cannot see is reported exactly, and mended exactly; on each kind of database."""
+"""What cursors cannot see is reported and repaired exactly, on each kind of database."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_what_cursors_cannot_see_is_found_and_repaired(project: Project, shop: S
     ) == [(TOTAL, 5, 2, 2, TOTAL)]
     assert_equal(project, shop)
 
-    # the cursor stays; the ledger tells what it was, and the next sync has nothing to do
+    # the cursor stays; the ledger says what was done, and the next sync has nothing to do
     after = project.state("shop.orders")
     assert after["cursor"] == before["cursor"]
     assert (after["batch"], after["generation"], after["base_generation"]) == (2, 2, 1)
@@ -58,8 +58,8 @@ def test_a_deleted_row_that_comes_back(project: Project, shop: Shop) -> None:
         "select _cq_generation, note, changed from raw.orders where _cq_deleted and id = 20"
     )
     assert (generation, note, changed) == (2, None, None)
-    # with a newer cursor the next sync brings it; with an older one, the next reconcile does;
-    # and updates that tell of themselves are synced in the new generation as before
+    # with a newer cursor the next sync brings it, with an older one the next reconcile does;
+    # and updates that move the cursor are synced in the new generation as before
     shop.execute(
         f"update orders set note = 'bumped', changed = timestamp('{moment(FIRST + 5)}') "
         "where id < 20",
@@ -95,7 +95,7 @@ def test_rows_that_the_spec_does_not_load_are_not_missed(project: Project, shop:
     )
     ran = reconcile(project)
     assert (missed(ran, "shop.notes"), line(ran, "shop.notes")["rows"]) == (nothing(), 2)
-    # one that left the range is still there; one that is within it was missed
+    # one that left the range still exists; one within it was missed
     shop.execute(
         "update notes set c = null where id = 2",
         "insert into notes values (7, 'g', 15)",

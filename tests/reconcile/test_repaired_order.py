@@ -1,4 +1,4 @@
-"""After a repair, cursors still order what it did not touch: of sources that have keys twice."""
+"""After a repair, cursors still order what it did not touch, in sources that have keys twice."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ class Row:
 
 
 class Raw:
-    """Raw as the loader writes it, beside what the newest versions are by definition.
+    """Raw as the loader writes it, and its newest versions by definition.
 
-    A repair says what a key is. What is delivered later is newer where its cursor is not lower
-    than that of the newest of what was delivered since, the repair included.
+    A repair sets a key's row. A later delivery is newer if its cursor is not lower than that of the
+    newest version since the repair, the repair included.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -124,7 +124,7 @@ def test_the_newest_versions_after_any_sequence_of_syncs_and_repairs(
                 rows.append(Row(key, n, payload, batch, len(rows), raw.generation, deleted))
         raw.repair(rows) if repairs else raw.sync(batch, rows, floor)
         assert raw.newest() == {key: row.says for key, row in raw.wanted.items()}
-    # What is there already is not appended once more.
+    # Rows that raw already has are not appended again.
     before = len(raw.rows)
     alive = [row for row in raw.wanted.values() if not row.deleted]
     again = [Row(r.id, r.n, r.payload, STEPS + 1, i, 1) for i, r in enumerate(alive)]
@@ -159,7 +159,7 @@ def test_a_late_file_brings_an_older_version_after_a_repair(project: Project) ->
     write("b.json", (1, 95, "late"), (3, 101, "newer"))
     assert project.run().table("drop.t")["appended"] == 2
     assert snapshot() == [(1, "n100"), (2, "right"), (3, "newer")]
-    # Of the key that was repaired, what comes later is compared with the repair.
+    # For the repaired key, later rows are compared with the repair.
     write("c.json", (2, 102, "newest"), (4, 95, "new"))
     assert project.run().table("drop.t")["appended"] == 2
     assert snapshot() == [(1, "n100"), (2, "newest"), (3, "newer"), (4, "new")]

@@ -1,4 +1,4 @@
-"""Tables of all kinds: columns that came later, views, files, no key, no cursor column."""
+"""Tables of all kinds: late columns, views, files, no key, no cursor column."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.sync.project import Project
 
 
 def _equal(project: Project, table: str) -> bool:
-    """Whether the sync that comes first has nothing to append, and nothing differs after it."""
+    """Returns whether the sync at the start appends nothing, and nothing differs after it."""
     ran = reconcile(project)
     return line(ran, table)["synced"] == 0 and missed(ran, table) == nothing()
 
@@ -32,7 +32,7 @@ def test_a_column_that_was_added_with_a_default(
     assert line(ran, "shop.t")["synced"] == 1
     assert missed(ran, "shop.t") == {**nothing(), "missed_updates": 19}
     assert _equal(project, "shop.t")
-    # a column that went is no difference: raw keeps what it said
+    # a dropped column is no difference: raw keeps its values
     postgres_database.execute("alter table t drop column kind")
     assert missed(reconcile(project), "shop.t") == nothing()
 
@@ -134,7 +134,7 @@ def test_files_that_are_gone_are_not_deletes(project: Project) -> None:
     project.add("drop", "file", ["orders"], own)
     project.run()
     assert missed(reconcile(project), "drop.orders") == nothing()
-    # written again with their old times: a.csv, and b.csv, which lies at the cursor
+    # rewritten with their old times: a.csv, and b.csv, which is at the cursor
     write("a.csv", "id,note\n1,A\n", 1)
     write("b.csv", "id,note\n2,c\n3,C\n", 2)
     ran = reconcile(project, "--repair")
@@ -153,7 +153,7 @@ def test_rows_that_the_source_marks_deleted(project: Project, postgres_database:
     options = {"t": {"cursor_field": "at", "deleted_field": "gone"}}
     project.jdbc(postgres_database, ["t"], table_options=options)
     project.run()
-    # marked without a bump; and a row that was marked before is purged, which changes nothing
+    # marked without moving the cursor; and a row marked before is purged, which changes nothing
     postgres_database.execute(
         "update t set gone = true where id in (4, 5)", "delete from t where id = 2"
     )
@@ -163,7 +163,7 @@ def test_rows_that_the_source_marks_deleted(project: Project, postgres_database:
         "select id, note, _cq_deleted from raw.t where _cq_batch = 2 order by id"
     ) == [(4, "n", True), (5, "n", True)]
     assert _equal(project, "shop.t")
-    # a mark that counts for nothing any more
+    # a mark that no longer counts
     project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "at"}})
     assert missed(reconcile(project, "--repair"), "shop.t") == {**wanted, "missed_deletes": 0}
     assert project.rows("select count_if(_cq_deleted) from raw.t where _cq_batch = 3") == [(0,)]
@@ -180,7 +180,7 @@ def test_a_column_that_became_another_type(project: Project, postgres_database: 
     postgres_database.execute(
         "alter table t alter column wide type bigint", "alter table t alter column n type text"
     )
-    # what is widened says the same; a text goes into a column of its own, where old rows have none
+    # widened values are the same; a text goes into another column, where old rows have none
     ran = reconcile(project, "--repair")
     assert line(ran, "shop.t")["synced"] == 1
     assert missed(ran, "shop.t") == {**nothing(), "missed_updates": 8}

@@ -88,7 +88,7 @@ class MariaDb(Server):
         return [*command, "--user=root"] if os.geteuid() == 0 else command
 
     def _bootstrap(self) -> None:
-        """Makes the system tables, as mariadb-install-db does, which needs more programs."""
+        """Creates the system tables like mariadb-install-db, which needs more programs."""
         share = Path(self._program).resolve().parents[1] / "share" / "mysql"
         scripts = (
             "mysql_system_tables.sql",
@@ -103,7 +103,7 @@ class MariaDb(Server):
             f"create user '{USER}'@'127.0.0.1' identified by '{PASSWORD}';",
             f"grant all on *.* to '{USER}'@'127.0.0.1' with grant option;",
         ]
-        # A bootstrapping server takes one statement a line, as the scripts are written.
+        # A bootstrapping server takes one statement per line, which is how the scripts are written.
         done = subprocess.run(
             self._command("--bootstrap", "--skip-networking"),
             input="\n".join(statements).encode(),

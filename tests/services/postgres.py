@@ -15,7 +15,7 @@ from tests.services.server import PASSWORD, USER, Server, ServerMissing, tail
 
 
 class Postgres(Server):
-    """PostgreSQL: the one from PyPI, or with STRANDLINE_TEST_POSTGRES=FOLDER that in FOLDER."""
+    """PostgreSQL from PyPI, or with STRANDLINE_TEST_POSTGRES=FOLDER the one in FOLDER."""
 
     time_zone = "America/New_York"
 
@@ -52,7 +52,7 @@ class Postgres(Server):
         return _Replica(self)
 
     def promote(self) -> None:
-        """Makes a replica a primary, on a timeline of its own."""
+        """Makes a replica a primary, on its own timeline."""
         self._run("pg_ctl", "-w", "-s", "promote")
 
     def connect(self, database: str) -> psycopg.Connection[Any]:
@@ -69,7 +69,7 @@ class Postgres(Server):
         return f"jdbc:postgresql://127.0.0.1:{self.port}/{database}"
 
     def _execute(self, statement: str) -> None:
-        # By the socket, where the administrator is trusted: TCP takes passwords only.
+        # Through the socket, which trusts the administrator: TCP takes passwords only.
         with psycopg.connect(
             host=str(self.folder),
             port=self.port,
@@ -95,7 +95,7 @@ class Postgres(Server):
         server.ensure_pgdata_inited()
 
     def _configure(self) -> None:
-        """Appends to the settings, of which the last one counts."""
+        """Appends to the settings; the last one counts."""
         self.folder.chmod(0o777)  # the socket's folder, for a server that runs as another user
         settings = {
             "listen_addresses": "127.0.0.1",
@@ -119,7 +119,7 @@ class Postgres(Server):
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [str(self._bin / program), "-D", str(self._data), *arguments]
-        # Not to a pipe: the server inherits it, and reading it would not end.
+        # Not to a pipe: the server inherits it, and reading from it would never end.
         with tempfile.TemporaryFile() as output:
             done = subprocess.run(
                 command, stdout=output, stderr=output, user=self._os_user, cwd="/", check=False

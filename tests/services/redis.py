@@ -44,11 +44,11 @@ class Redis:
         return redis.Redis.from_url(self.url, decode_responses=True)
 
     def name(self) -> str:
-        """A name that no test has had."""
+        """Returns a name that no test has used."""
         return f"state_{next(self._names)}"
 
     def start(self) -> None:
-        """Starts it in its folder: a new one, or again after `stop`."""
+        """Starts the server in its folder: a new one, or again after `stop`."""
         program = shutil.which("redis-server")
         if program is None:
             raise ServerMissing("no redis-server on PATH: apt-get install redis-server")
@@ -63,19 +63,19 @@ class Redis:
         }
         command = [program, *(part for k, v in options.items() for part in (f"--{k}", v))]
         with (self.folder / "log").open("ab") as log:
-            # No file of the system's own, whose settings differ from machine to machine.
+            # Not the system's settings, which differ from machine to machine.
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
         self._await()
 
     def stop(self) -> None:
-        """Kills it; what was acknowledged stays."""
+        """Kills the server; acknowledged writes stay."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def remove(self) -> None:
-        """Stops it and deletes its folder."""
+        """Stops the server and deletes its folder."""
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 

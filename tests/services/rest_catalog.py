@@ -1,7 +1,7 @@
 """An Iceberg REST catalog on loopback: Python's HTTP server over Iceberg's reference handlers.
 
-Iceberg ships what a REST server answers with (``CatalogHandlers``) and a catalog in memory; only
-the routes are here. Clients run in the same JVM, and speak real HTTP with it.
+Iceberg ships the answers of a REST server (``CatalogHandlers``) and a catalog in memory; only the
+routes are here. Clients run in the same JVM, and speak real HTTP to it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _STATUS = {
 
 
 class RestCatalog:
-    """A catalog of its own; gone with :meth:`close`."""
+    """A new catalog; gone after :meth:`close`."""
 
     def __init__(self, spark: SparkSession, warehouse: Path) -> None:
         jvm: Any = spark._jvm
@@ -73,7 +73,7 @@ class RestCatalog:
         self._thread.start()
 
     def settings(self, catalog: str) -> dict[str, str]:
-        """The Spark settings of a client."""
+        """Returns a client's Spark settings."""
         setting = f"spark.sql.catalog.{catalog}"
         return {
             setting: "org.apache.iceberg.spark.SparkCatalog",
@@ -85,14 +85,14 @@ class RestCatalog:
         }
 
     def close(self) -> None:
-        """Ends it."""
+        """Stops the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """Answers each request with an error, as a catalog that is being restarted."""
+        """Answers each request with an error, like a catalog that is being restarted."""
         self._away = True
         try:
             yield
@@ -100,7 +100,7 @@ class RestCatalog:
             self._away = False
 
     def answer(self, method: str, path: list[str], body: str) -> tuple[int, str]:
-        """The status and the JSON text of a request."""
+        """Answers a request: status and JSON text."""
         if self._away:
             told = {"message": "unavailable", "type": "ServiceFailure", "code": 503}
             return 503, json.dumps({"error": told})

@@ -1,4 +1,4 @@
-"""What a database server of the suite offers to tests, whichever it is."""
+"""The interface of the suite's database servers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Database:
     """A database of a server, empty at first.
 
     Attributes:
-        server: where it lives.
+        server: the server that it is on.
         name: its name there.
     """
 
@@ -65,7 +65,7 @@ class Server(ABC):
     Attributes:
         port: its port on 127.0.0.1.
         version: its product and version, as people write it.
-        time_zone: of its sessions, unless they set another.
+        time_zone: the zone of its sessions, unless they set another.
     """
 
     time_zone: str
@@ -86,11 +86,11 @@ class Server(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Starts it in its folder: a new one, or again after `stop`."""
+        """Starts the server in its folder: a new one, or again after `stop`."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Stops it; what was committed stays."""
+        """Stops the server; committed data stays."""
 
     @abstractmethod
     def connect(self, database: str) -> Any:
@@ -106,7 +106,7 @@ class Server(ABC):
 
     @contextlib.contextmanager
     def database(self, name: str | None = None) -> Iterator[Database]:
-        """A fresh database, dropped in the end."""
+        """A fresh database, dropped at the end."""
         name = name or f"shop_{next(self._names)}"
         self._execute(f"create database {name}")
         try:
@@ -118,7 +118,7 @@ class Server(ABC):
         self._execute(f"drop database {name}")
 
     def remove(self) -> None:
-        """Stops it and deletes its folder."""
+        """Stops the server and deletes its folder."""
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""What users install: the wheel, built once."""
+"""The wheel that users install, built once."""
 
 from __future__ import annotations
 

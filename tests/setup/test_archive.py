@@ -1,4 +1,4 @@
-"""The class archive: a JVM started as dbt starts it uses it, and nothing breaks where it cannot."""
+"""The class archive: a JVM started as dbt starts it uses it, and nothing breaks if it cannot."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loader.runtime import archive, setup, sparkhome
 
 ROOT = Path(archive.__file__).parents[2]
 _SUBMIT = "org.apache.spark.deploy.SparkSubmit"
-# Spark as dbt's method `session` starts it: in its own process, with no code of ours.
+# Spark as dbt's method `session` starts it: in its own process, without our code.
 _START = """
 from pyspark.sql import SparkSession
 spark = (
@@ -30,7 +30,7 @@ print("kept", spark._jvm.System.getProperty("ours.is"))
 
 
 def _spark(folder: Path) -> Path:
-    """A Spark of links to the installed one, prepared by `loader setup` but for its archive."""
+    """A Spark of links to the installed one, prepared by `loader setup` except for its archive."""
     installed = sparkhome.find()
     shutil.copytree(installed / "bin", folder / "bin")
     (folder / "jars").mkdir()
@@ -44,9 +44,9 @@ def _spark(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[str]]]:
-    """A Spark with an archive, and what making it told."""
+    """A Spark with an archive, and the output of making it."""
     home = _spark(tmp_path_factory.mktemp("archived") / "spark")
-    killed = home / "strandline" / "making-one"  # where a JVM may still write what it began
+    killed = home / "strandline" / "making-one"  # where a JVM may still be writing
     (killed / "run").mkdir(parents=True)
     (killed / "classes.jsa").touch()
     told: list[str] = []
@@ -57,7 +57,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A folder that looks like a Spark with an archive, for what the shell decides by itself."""
+    """A folder that looks like a Spark with an archive, for what the shell alone decides."""
     (tmp_path / "spark" / "conf").mkdir(parents=True)
     folder = tmp_path / "spark" / "strandline"
     folder.mkdir()
@@ -78,7 +78,7 @@ def _started(home: Path, script: str = _START, **env: str) -> subprocess.Complet
 def _sourced(
     home: Path, main: str = _SUBMIT, given: tuple[str, ...] = (), **env: str
 ) -> tuple[str, str]:
-    """SPARK_CONF_DIR and SPARK_SUBMIT_OPTS as Spark's launcher gets them."""
+    """Returns SPARK_CONF_DIR and SPARK_SUBMIT_OPTS as Spark's launcher gets them."""
     (home / "spark-class").write_text(
         "set -a; . $SPARK_CONF_DIR/spark-env.sh; set +a\n"
         'bash -c \'echo "$SPARK_CONF_DIR"; echo "$SPARK_SUBMIT_OPTS"; declare -F\'\n'
@@ -102,7 +102,7 @@ def test_a_jvm_takes_its_classes_from_the_archive(made: tuple[Path, list[str]]) 
     assert " MB, made in " in told[1]
     log = home / "classes.log"
 
-    # the suite's own collector, which is not the one that the archive was made with
+    # the suite's own garbage collector, not the one that the archive was made with
     own = f"-XX:+UseSerialGC -Xlog:class+load:file={log}"
     done = _started(home, SPARK_SUBMIT_OPTS=own)
 
@@ -119,7 +119,7 @@ def test_a_jvm_takes_its_classes_from_the_archive(made: tuple[Path, list[str]]) 
 
 
 def test_a_java_agent_is_no_reason_to_crash(made: tuple[Path, list[str]]) -> None:
-    """Monitoring comes as one; the JVM's own recorder is one that every Java has."""
+    """Monitoring tools are agents; the JVM's flight recorder is one that every Java has."""
     recording = "-XX:StartFlightRecording:disk=false -Xlog:jfr*=off"
     done = _started(made[0], SPARK_SUBMIT_OPTS=f"-XX:+UseSerialGC {recording}")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "kept kept"), done.stderr
@@ -206,8 +206,8 @@ def test_what_it_does_not_fit_starts_as_before(home: Path, tmp_path: Path) -> No
 def test_one_that_was_cut_short_is_not_used(home: Path) -> None:
     folder = home / "strandline"
     assert _sourced(home)[1]
-    (folder / "fingerprint").write_text("one 7\n")  # as a copy that was broken off: the JVM crashes
-    assert archive._recorded(folder) is None  # and `loader setup` makes it anew
+    (folder / "fingerprint").write_text("one 7\n")  # like an interrupted copy: the JVM crashes
+    assert archive._recorded(folder) is None  # and `loader setup` makes a new one
     assert _sourced(home) == (f"{home}/conf", "")
     (folder / "fingerprint").unlink()
     assert _sourced(home) == (f"{home}/conf", "")

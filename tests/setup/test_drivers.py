@@ -1,4 +1,4 @@
-"""Drivers by name: what is known, what is downloaded, and that nothing unverified stays."""
+"""Drivers by name: known ones, downloads, and nothing unverified stays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DRIVER = replace(drivers.DRIVERS["postgresql"], sha256=hashlib.sha256(JAR).hexdi
 
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *arguments: object) -> None:
-        """Requests are not worth a line of a test's output."""
+        """Logs nothing: requests are not worth a line of a test's output."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""README and guide as a newcomer follows them: from a wheel, on a real PostgreSQL."""
+"""Follows README and guide as a newcomer would: from a wheel, on a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ TABLES = """
 
 
 def blocks(text: str, language: str) -> list[str]:
-    """The code blocks of a page, as they stand."""
+    """Returns the code blocks of a page, unchanged."""
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
 def named(text: str, language: str, name: str) -> str:
-    """The block whose first line is a comment with a file's name; without that line."""
+    """Returns the block whose first line is a comment with this file name, without that line."""
     [found] = [b for b in blocks(text, language) if b.splitlines()[0].endswith(f" {name}")]
     return found.partition("\n")[2]
 
 
 def commands(text: str) -> list[str]:
-    """The commands of a page's blocks, without comments."""
+    """Returns the commands in a page's blocks, without comments."""
     lines = [
         line.partition("  #")[0].strip() for b in blocks(text, "bash") for line in b.split("\n")
     ]
@@ -57,9 +57,9 @@ def commands(text: str) -> list[str]:
 
 @pytest.fixture
 def environment(wheel: Path, tmp_path: Path) -> Path:
-    """The `bin` of a clean virtual environment: the wheel, and a PySpark nobody has set up.
+    """The `bin` of a clean virtual environment with the wheel, and a PySpark that is not set up.
 
-    What the wheel depends on comes from the suite's own environment, so that nothing is downloaded.
+    The wheel's dependencies come from the suite's own environment, so nothing is downloaded.
     """
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
@@ -72,7 +72,7 @@ def environment(wheel: Path, tmp_path: Path) -> Path:
     )
     (packages / "suite.pth").write_text("\n".join(site.getsitepackages()))
     given = Path(pyspark.__file__).parent
-    # Copies of what finds Spark's folder by its own place, links to the rest.
+    # Copies of what finds Spark's folder by its own path, links to the rest.
     shutil.copytree(given / "bin", packages / "pyspark" / "bin")
     for path in given.iterdir():
         if path.is_file():
@@ -95,7 +95,7 @@ def _link(path: Path, place: Path) -> None:
 
 @pytest.fixture
 def role(postgres_database: Database) -> Iterator[str]:
-    """The guide's role, with its rights; returns its password."""
+    """Creates the guide's role, with its rights; yields its password."""
     postgres_database.execute(TABLES)
     [statements] = blocks(GUIDE, "sql")[:1]
     postgres_database.execute(statements)
@@ -110,14 +110,14 @@ def test_the_guide_is_followed_to_the_letter(
     start = [line for line in steps[: steps.index("loader discover")] if "pip install" not in line]
     start = [line for line in start if not line.startswith("python3 -m venv")]
     assert start[0] == "mkdir lakehouse && cd lakehouse"
-    # The class archive takes its time, and test_archive.py makes one.
+    # The class archive takes a while, and test_archive.py makes one.
     start = [line.replace("loader setup ", "loader setup --no-archive ") for line in start]
     load, build = steps[steps.index("loader discover") : -1], steps[-1]
     assert build == "dbt build --profiles-dir profiles"
     lakehouse, elsewhere = tmp_path / "lakehouse", tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / "guide.yml").write_text(named(GUIDE, "yaml", "loader.yml"))
-    # dbt from another folder: what it writes must not depend on where it was started.
+    # dbt runs in another folder: what it writes must not depend on where it was started.
     from_elsewhere = build.replace("profiles-dir ", f"profiles-dir {lakehouse}/")
     script = [*start, "cp ../guide.yml loader.yml", *load, "cd ../elsewhere"]
     script.append(f"{from_elsewhere} --project-dir {lakehouse}")
@@ -167,7 +167,7 @@ def test_the_guide_is_followed_to_the_letter(
 
 
 def _within(part: object, whole: object) -> bool:
-    """Whether a page's excerpt is as it says: nothing is there that is not in the whole."""
+    """Returns whether everything in a page's excerpt is in the whole file."""
     if isinstance(part, dict) and isinstance(whole, dict):
         return all(key in whole and _within(value, whole[key]) for key, value in part.items())
     if isinstance(part, list) and isinstance(whole, list):
@@ -176,7 +176,7 @@ def _within(part: object, whole: object) -> bool:
 
 
 def test_the_readme_shows_what_the_guide_does() -> None:
-    """So that it is executed, too."""
+    """So the README is executed, too."""
     for language, name in (
         ("yaml", "loader.yml"),
         ("sql", "models/strandline/shop_orders_latest.sql"),

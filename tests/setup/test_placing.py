@@ -1,4 +1,4 @@
-"""Files of other programs are never overwritten, and what is placed is whole."""
+"""Other programs' files are never overwritten, and placed files are complete."""
 
 from __future__ import annotations
 

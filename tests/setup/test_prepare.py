@@ -1,4 +1,4 @@
-"""`loader setup` on a real Spark in a folder of its own, started with no Java to be found."""
+"""`loader setup` on a real Spark in its own folder, with no Java on the machine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ print("home", spark._jvm.System.getProperty("java.home"))
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A Spark as it is after `pip install`, made of links to the installed one."""
+    """A Spark as `pip install` leaves it, made of links to the installed one."""
     monkeypatch.delenv("SPARK_HOME", raising=False)
     installed = sparkhome.find()
     folder = tmp_path / "spark"
@@ -54,7 +54,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def without_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """PATH with everything of the system but Java."""
+    """A PATH with all of the system's programs except Java."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for program in Path("/usr/bin").iterdir():
@@ -183,7 +183,7 @@ def test_a_spark_of_another_line_is_refused(
 
 
 def test_without_pyspark_it_says_what_to_install(tmp_path: Path) -> None:
-    """In a Python that has no site-packages of this one but the loader and its light needs."""
+    """Runs in a Python that has only the loader and its light dependencies."""
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from loader.runtime import setup\n"

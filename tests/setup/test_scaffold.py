@@ -1,4 +1,4 @@
-"""`loader init`: a project that dbt parses as it is, from a checkout and from a wheel."""
+"""`loader init` makes a project that dbt parses as it is, from a checkout and from a wheel."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_new_project_parses(tmp_path: Path) -> None:
     parsed = _dbt(folder, "parse")
 
     assert parsed.returncode == 0, parsed.stdout
-    # Sources and models are codegen's: what is declared twice, dbt refuses.
+    # Sources and models come from codegen: dbt refuses what is declared twice.
     assert not (folder / "models").exists()
     assert "wrote loader.yml" in told
 
@@ -109,7 +109,7 @@ def test_the_warehouse_is_absolute_and_moves_with_the_project(tmp_path: Path) ->
     (plain / "warehouse").mkdir()
     setup.prepare([], moved, told.append)
     assert f"warehouse: {plain}/warehouse, as profiles/profiles.yml says" in told[-1]
-    assert _warehouse(moved) == f"{plain}/warehouse"  # it is there, and may be meant
+    assert _warehouse(moved) == f"{plain}/warehouse"  # it exists, and may be intended
     (plain / "warehouse").rmdir()
     setup.prepare([], moved, told.append)
     assert told[-1] == f"warehouse: {moved}/warehouse, in profiles/profiles.yml"

@@ -1,4 +1,4 @@
-"""The servers that the suite starts are what the other tests take them for."""
+"""The servers that the suite starts are as the other tests assume."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_cluster_target_has_views_on_a_jdbc_catalog(
     spark: SparkSession, postgres_database: Database, tmp_path: Path
 ) -> None:
-    # dbt lists a schema's views before it builds; such a catalog has none by default, and fails.
+    # dbt lists a schema's views before it builds; such a catalog lacks them by default, and fails.
     user = f"user={postgres_database.user}&password={postgres_database.password}"
     env = {
         "STRANDLINE_SPARK_MASTER": "local[1]",

@@ -1,3 +1,3 @@
-"""A project whose cursors live elsewhere than its tables."""
+"""A project whose cursors are not kept beside its tables."""
 
 from tests.sync.conftest import project as project

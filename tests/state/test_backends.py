@@ -1,4 +1,4 @@
-"""The shared suite on every backend, with real servers."""
+"""The shared suite, on every backend, with real servers."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ class TestPostgres(_WithoutKey):
 
 
 class TestMariaDb(_Sql):
-    """Any SQLAlchemy URL: a database that compares without case and trims."""
+    """Any SQLAlchemy URL: here a database that ignores case and trailing spaces."""
 
     @pytest.fixture
     def reopened(self, mariadb_database: Database) -> Reopened:

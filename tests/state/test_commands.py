@@ -1,4 +1,4 @@
-"""`loader state prune | export | import`, by hand and over backends."""
+"""`loader state prune | export | import`, by hand and between backends."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_prune_keeps_the_newest_versions(shop: Project) -> None:
     assert shop.loader("state", "prune", "--keep", "0").code == 2
     assert shop.run().table("shop.orders")["status"] == "nothing new"
     assert shop.loader("state", "set", "shop.orders", "5").code == 0
-    # the run has stored what the next one must know, which a cursor that was set by hand lacks
+    # the run has stored what the next one must know; a cursor set by hand lacks that
     assert _versions(shop) == [(8, "5"), (7, "6"), (6, "6")]
 
 

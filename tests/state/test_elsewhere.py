@@ -1,4 +1,4 @@
-"""Cursors that live elsewhere than the tables: real runs over every backend, up and down."""
+"""Cursors that are not kept beside the tables: real runs with every backend, up and down."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.services import Database, Redis
 from tests.sync.project import Project
 
 Kept = Callable[[Project, str], None]
-"""Makes a source's cursors live in a backend; its name is that of the destination."""
+"""Keeps a source's cursors in a backend; its name is the destination's."""
 
 
 def keep_in(project: Project, path: str, connection_string: str, *, source: int = 0) -> None:
@@ -63,7 +63,7 @@ def test_a_source_is_synced_with_its_cursors_elsewhere(
     else:
         database = postgres_database
         connection = {
-            "sqlite": "./db.sqlite",  # as CloudQuery's documentation has it
+            "sqlite": "./db.sqlite",  # as in CloudQuery's documentation
             "postgresql": _libpq(database),
             "postgresql key=value": f"host=127.0.0.1 port={database.server.port} "
             f"user={database.user} password={database.password} dbname={database.name}",
@@ -115,7 +115,7 @@ def test_a_state_store_that_is_down_fails_its_source_only(
         "select status, error from raw._cq_syncs where source_name = 'shop'"
     )
     assert (status, told.count("password authentication failed")) == ("failed", 1)
-    assert not shop.lake().exists("orders")  # nothing was read that could not be recorded
+    assert not shop.lake().exists("orders")  # nothing is read if it could not be recorded
     debug = shop.loader("run", options=("--debug",))
     for text in (checked.text, ran.text, told, debug.text):
         assert "hunter22" not in text
@@ -148,7 +148,7 @@ def test_a_store_that_goes_away_between_data_and_state_is_caught_up_with(
     assert shop.rows("select count(*), count(distinct id) from raw.orders") == [(3, 3)]
     [listed] = shop.loader("state", "list").events
     assert (listed["cursor"], listed["batch"]) == ("7", 2)
-    # all of Redis lost: the data knows
+    # all of Redis is lost: the data knows
     redis_server.client().flushall()
     assert shop.run().table("shop.orders")["status"] == "nothing new"
     assert len(shop.loader("state", "show", "shop.orders").events) == 1

@@ -1,4 +1,4 @@
-"""State and ledger are indexes of the data commits: dropped, they are made anew."""
+"""State and ledger are indexes of the data commits: if dropped, they are rebuilt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TESTS = ["batches_accounted", "state_not_ahead", "inclusive_cursor"]
 
 @pytest.fixture
 def shop(project: Project, postgres_database: Database) -> Project:
-    """Two tables; orders has three batches, the third of a full refresh."""
+    """Two tables; orders has three batches, the third from a full refresh."""
     postgres_database.execute(
         "create table orders (id int primary key, note text, version bigint)",
         "insert into orders select i, 'n', i from generate_series(1, 10) as i",
@@ -33,7 +33,7 @@ def shop(project: Project, postgres_database: Database) -> Project:
 
 
 def _proven(project: Project, spark: SparkSession, folder: Path) -> None:
-    """dbt's own tests of raw, state and ledger hold."""
+    """Checks that the dbt tests of raw, state and ledger pass."""
     folder.mkdir()
     dbt = DbtProject(spark, folder, schema=f"{project.schema}_dbt", raw_schema=project.schema)
     strandline = [f"strandline.{name}" for name in TESTS]
@@ -63,7 +63,7 @@ def _states(project: Project) -> list[tuple[object, ...]]:
 
 
 def _syncs(project: Project) -> list[tuple[object, ...]]:
-    """What the commits tell of the ledger."""
+    """Returns the ledger rows that the commits record."""
     return project.rows(
         "select source_name, table_name, batch, generation, mode, cursor_field, cursor_type, "
         "cursor_low, cursor_high, rows_appended, rows_redelivered, started_at, snapshot_id "
@@ -149,7 +149,7 @@ def test_expired_commits_are_told_by_their_rows(
         ("orders", 2, 1, "incremental", 1),
         ("orders", 3, 2, "full_refresh", 11),
     ]
-    assert _syncs(shop)[-1] == before[-1]  # the newest is told by its commit
+    assert _syncs(shop)[-1] == before[-1]  # the newest comes from its commit
     assert [version for key, version, _ in _states(shop) if key == "shop.orders"] == [1]
     _proven(shop, spark, tmp_path / "dbt")
     assert shop.run().table("shop.orders")["status"] == "nothing new"
@@ -158,7 +158,7 @@ def test_expired_commits_are_told_by_their_rows(
 def test_an_expired_repair_is_not_taken_for_a_full_refresh(
     shop: Project, postgres_database: Database
 ) -> None:
-    """By the ledger's full refreshes `delete_stale` hides rows: those before a repair are alive."""
+    """`delete_stale` hides rows by the ledger's full refreshes: rows before a repair are alive."""
     postgres_database.execute("update orders set version = 1 where id = 3")
     repaired = shop.loader("reconcile", "--repair", "-s", "shop.orders")
     assert repaired.code == 0, repaired.text
@@ -191,7 +191,7 @@ def test_where_the_newest_commit_has_expired_everything_is_read_again_and_said_s
 ) -> None:
     lake = shop.lake()
     name = lake.name("orders")
-    # as a compaction leaves it: the rows are there, their commits are not
+    # as compaction leaves it: the rows exist, their commits do not
     spark.sql(f"alter table {name} set tblproperties ('commit.retry.num-retries' = '3')")
     spark.sql(f"insert overwrite {name} select * from {name}")
     handle = lake.handle("orders")
@@ -212,7 +212,7 @@ def test_where_the_newest_commit_has_expired_everything_is_read_again_and_said_s
     ran = shop.run().table("shop.orders")
     assert (ran["status"], ran["redelivered"]) == ("nothing new", 11)
     assert shop.state("shop.orders")["cursor"] == "11"
-    # from now on it is the state that knows
+    # from now on the state knows
     again = shop.loader("state", "rebuild", "-s", "shop.orders")
     assert (again.events[0]["states_added"], again.warnings) == (0, [])
 

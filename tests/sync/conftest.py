@@ -15,9 +15,9 @@ from tests.sync.project import Project
 
 @pytest.fixture
 def project(tmp_path: Path, spark: SparkSession, warehouse: Path) -> Iterator[Project]:
-    """An empty project; its raw tables lie in a namespace that no other test has.
+    """An empty project; its raw tables are in a namespace that no other test uses.
 
-    What it leaves in the lake goes: some commands look at every table that is there.
+    Its tables are dropped afterwards, because some commands look at every table of the lake.
     """
     name = uuid.uuid4().hex[:8]
     yield Project(tmp_path, spark, f"raw_{name}")

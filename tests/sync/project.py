@@ -1,4 +1,4 @@
-"""A loader project of a test's own, driven through the command line inside the test process."""
+"""A loader project for one test, driven through the command line inside the test process."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Ran:
 
     Attributes:
         code: its exit code.
-        events: the JSON lines that it wrote.
-        text: all that it wrote.
+        events: the JSON lines of its output.
+        text: all of its output.
     """
 
     code: int
@@ -34,12 +34,12 @@ class Ran:
     text: str
 
     def table(self, name: str) -> dict[str, Any]:
-        """The summary's line of a table."""
+        """Returns a table's line of the summary."""
         return next(e for e in self.events if e["event"] == "table" and e["table"] == name)
 
     @property
     def errors(self) -> list[str]:
-        """What, where and remedy of each error."""
+        """Returns what, where and remedy of each error."""
         return [
             f"{e['where']}: {e['what']}. {e['remedy']}"
             for e in self.events
@@ -48,13 +48,13 @@ class Ran:
 
     @property
     def warnings(self) -> list[str]:
-        """The warnings' texts."""
+        """Returns the warnings' texts."""
         return [e["text"] for e in self.events if e["event"] == "warning"]
 
 
 @dataclass
 class Project:
-    """A folder with a loader.yml whose raw tables lie in a namespace of their own."""
+    """A folder with a loader.yml whose raw tables are in their own namespace."""
 
     folder: Path
     spark: SparkSession
@@ -103,7 +103,7 @@ class Project:
         return Ran(result.exit_code, events, result.output)
 
     def run(self, *arguments: str) -> Ran:
-        """`loader run`, which must end well."""
+        """Runs `loader run`, which must succeed."""
         ran = self.loader("run", *arguments)
         assert ran.code == 0, ran.text
         return ran
@@ -113,13 +113,13 @@ class Project:
         return Lake(self.spark, self.schema)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """Rows of a query in which `raw` is the project's namespace."""
+        """Returns the rows of a query in which `raw` is the project's namespace."""
         return [
             tuple(row) for row in self.spark.sql(sql.replace("raw.", f"{self.schema}.")).collect()
         ]
 
     def state(self, table: str) -> dict[str, Any]:
-        """The newest state value of a table."""
+        """Returns the newest state value of a table."""
         [(value,)] = self.rows(
             f"select max_by(value, version) from raw._cq_state where key = '{table}'"
         )
@@ -127,5 +127,5 @@ class Project:
         return found
 
     def snapshots(self, table: str) -> int:
-        """How many snapshots Iceberg has of a table, staged ones as well."""
+        """Counts a table's Iceberg snapshots, staged ones included."""
         return len(self.rows(f"select snapshot_id from raw.{table}.snapshots"))

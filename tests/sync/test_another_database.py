@@ -23,7 +23,7 @@ OPTIONS = {
 
 @pytest.fixture(scope="module")
 def primary() -> Iterator[Postgres]:
-    """A server that may be lost."""
+    """A server that a test may lose."""
     server = Postgres()
     yield server
     server.remove()
@@ -113,7 +113,7 @@ def test_numbers_that_a_failover_gives_out_again_are_read(
             )
         replica = primary.replica()
         try:
-            replica.promote()  # and the primary lives on for a while: what it writes is lost
+            replica.promote()  # the primary goes on for a while; what it writes is lost
             for table in options:
                 database.execute(fill.format(table, "lost", 4, 12))
             project.jdbc(database, list(options), table_options=options)
@@ -177,7 +177,7 @@ def test_a_logical_subscriber_brings_another_servers_times(
             late.commit()
             late.close()
             applied(2)
-            # Also where the subscription has ended meanwhile.
+            # Even if the subscription has ended in between.
             assert project.run().table("shop.events")["appended"] == 1
             publisher.execute("insert into events values (3, now() - interval '2 hours')")
             applied(3)

@@ -1,4 +1,4 @@
-"""A range that is read again: what was missed is found, and the cursor stays where it is."""
+"""A range is read again: what was missed is found, and the cursor stays where it is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MONTHS = 12
 
 @pytest.fixture
 def orders(project: Project, postgres_database: Database) -> Database:
-    """Two rows a month, synced; then each was changed without moving its cursor."""
+    """Two rows a month, synced; then each is changed without moving its cursor."""
     postgres_database.execute(
         "create table orders (id int primary key, note text, at date)",
         "insert into orders select n, 'first', date '2025-01-03' + (n - 1) / 2 * 31 "
@@ -50,7 +50,7 @@ def test_a_range_is_read_again_in_chunks(project: Project, orders: Database) -> 
     notes = [note for _, note in newest(project)]
     assert notes == ["changed"] * 12 + ["first"] * 12
 
-    # what is known is not appended again, and a sync goes on where it would have
+    # known rows are not appended again, and a sync goes on where it would have
     ran = project.run("--from", "2025-01-01", "--to", "2025-06-30")
     assert (ran.table("shop.orders")["appended"], ran.table("shop.orders")["redelivered"]) == (
         0,

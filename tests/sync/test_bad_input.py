@@ -37,7 +37,7 @@ def _failed(ran: Ran) -> set[str]:
 
 
 def _ledger(project: Project) -> dict[str, tuple[str, str | None]]:
-    """Status and error of each table's only attempt."""
+    """Returns the status and error of each table's only attempt."""
     rows = project.rows("select source_name, table_name, status, error from raw._cq_syncs")
     return {f"{source}.{table}": (status, error) for source, table, status, error in rows}
 
@@ -120,7 +120,7 @@ def test_each_source_that_cannot_be_read_says_why_and_the_others_go_on(
     for name, (_, what, remedy) in sources.items():
         assert what in told[name]["what"], name
         assert told[name]["remedy"].startswith(remedy), name
-    # one error a source, and for each of its tables a line in the summary and in the ledger
+    # one error per source, and for each of its tables a line in the summary and in the ledger
     failed = {f"{name}.{table}" for name in sources for table in ("a", "b")}
     assert _failed(ran) == failed
     ledger = _ledger(project)
@@ -172,7 +172,7 @@ def test_each_bad_table_says_why_and_the_others_go_on(
     ran = project.loader("run")
     assert ran.code == 1
     assert ran.table("shop.fine")["appended"] == 2
-    # a table without a key is no error: it syncs, and says what a snapshot needs
+    # a table without a key is not an error: it syncs, and says what a snapshot needs
     assert ran.table("shop.nokey")["appended"] == 2
     assert "shop.nokey: no primary key: a snapshot needs one" in ran.warnings
     shown = ", ".join([*sorted([*names, "typo", "unsorted", "nokey"])[:10], "..."])
@@ -277,7 +277,7 @@ def test_a_state_that_another_tool_wrote_is_refused_until_it_is_set_or_reset(
 
 
 class _Slow:
-    """A view whose rows take their time to be read, though not to be counted."""
+    """A view whose rows are slow to read, but quick to count."""
 
     def __init__(self, database: Database, rows: int = 1200) -> None:
         self.database = database
@@ -289,7 +289,7 @@ class _Slow:
         )
 
     def reader(self) -> int:
-        """The process id of the backend that reads it, once there is one."""
+        """Waits for a backend that reads the view; returns its process id."""
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             found = self.database.query(
@@ -302,7 +302,7 @@ class _Slow:
         raise AssertionError("nobody reads the view")
 
     def hurry(self) -> None:
-        """From now on it is read at once."""
+        """Makes it quick to read from now on."""
         self.database.execute(
             "create or replace function slowly(i int) returns int language sql stable as 'select i'"
         )

@@ -1,4 +1,4 @@
-"""Every command as people and as machines see it."""
+"""Every command's output, for people and for machines."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def _shop(project: Project, database: Database) -> None:
 
 
 def _text(project: Project, *arguments: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr as a person's."""
+    """Returns exit code, stdout and stderr as a person gets them."""
     config = str(project.folder / "loader.yml")
     result = CliRunner().invoke(main, ["-c", config, *arguments])
     return result.exit_code, result.stdout, result.stderr
 
 
 def _cells(text: str) -> list[list[str]]:
-    """The table's cells; columns are two spaces apart or more."""
+    """Returns the table's cells; columns are at least two spaces apart."""
     return [[c.strip() for c in line.split("  ") if c.strip()] for line in text.splitlines()]
 
 
@@ -151,7 +151,7 @@ def test_state_by_hand(project: Project, postgres_database: Database) -> None:
     assert _text(project, "state", "set", name, "2025-01-01")[1] == (
         "shop.orders: cursor 2025-01-01 00:00:00 (version 3)\n"
     )
-    # what is read again is recognised, and the cursor follows
+    # rows that are read again are recognised, and the cursor follows
     ran = project.run().table(name)
     assert (ran["status"], ran["redelivered"]) == ("nothing new", 2)
     assert project.state(name)["cursor"] == "2025-01-02 10:00:00"

@@ -1,4 +1,4 @@
-"""A read of everything is complete, also where the source goes on changing meanwhile."""
+"""A read of everything is complete, even if the source changes during it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.sync.project import Project
 
 @dataclass(frozen=True)
 class At:
-    """Does something when a table has come to a step."""
+    """Does something when a table reaches a step."""
 
     step: str
     act: Callable[[], None]
@@ -30,7 +30,7 @@ class At:
 
 
 def _run(project: Project, act: Callable[[], None], full_refresh: bool) -> int:
-    """Rows that a run appends, while something happens between its bounds and its read."""
+    """Runs while something happens between bounds and read; returns the rows that it appends."""
     pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
     watch = Watch(steps=At("windowed", act))
     [outcome] = pipeline.run(watch, (), full_refresh, None)
@@ -51,7 +51,7 @@ def test_rows_that_are_updated_between_bounds_and_read(project: Project, shop: S
     for full_refresh, number in ((False, 101), (True, 102)):
         before = {False: 39, True: 101}[full_refresh]
         assert _run(project, update(number), full_refresh) == 40
-        # the row comes again with the next window, and is known
+        # the row comes again with the next window, and is recognised
         assert project.state("shop.orders")["cursor"] == str(before)
         ran = project.run().table("shop.orders")
         assert (ran["appended"], ran["cursor"]) == (0, str(number))

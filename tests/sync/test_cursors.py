@@ -1,4 +1,4 @@
-"""Cursor values keep their exact text, whatever the type and whatever the zones."""
+"""Cursor values keep their exact text, whatever their type and time zone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.services import Database
 from tests.sync.project import Project
 
 Kind = tuple[str, list[str], str]
-# type, values in ascending order, the text that the state must hold after all of them
+# type, values in ascending order, the text that the state must hold afterwards
 POSTGRES: list[Kind] = [
     ("bigint", ["1", "9007199254740993"], "9007199254740993"),
     (
@@ -56,7 +56,7 @@ MARIADB: list[Kind] = [
 
 
 def _keep_their_text(project: Project, database: Database, kinds: list[Kind]) -> None:
-    """A table for each kind of cursor, all in the same three syncs."""
+    """A table for each type of cursor, all in the same three syncs."""
     tables = {f"t{number}": kind for number, kind in enumerate(kinds)}
 
     def each(status: str) -> dict[str, Any]:

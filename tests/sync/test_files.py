@@ -1,4 +1,4 @@
-"""The `file` connector: what changed is what was written since, or what a column says."""
+"""The `file` connector: the cursor is the modification time, or a column."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_csv_is_read_when_it_is_new_or_written_again(project: Project) -> None
     again = project.run().table("drop.orders")
     assert (again["status"], again["redelivered"]) == ("nothing new", 2)
 
-    # a later file: in the order of modification, whatever its name; of a key twice the last wins
+    # a later file: ordered by modification time, whatever its name; the last row of a key wins
     _write(folder / "a.csv", "id,name\n3,x\n3,y\n3,z\n", 2)
     _write(folder / "c.csv", "id,name\n3,w\n", 1)
     assert project.run().table("drop.orders")["appended"] == 4
@@ -79,7 +79,7 @@ def test_a_column_as_cursor_in_json_with_maps_and_structs(project: Project) -> N
         (1, {"a": "1", "b": "2"}, [1], 1),
         (2, {}, None, 1),
     ]
-    # the map says the same in another order; another row does say something new
+    # the map is the same in another order; another row really changes
     rows = [
         {"id": 2, "at": "2025-01-02 10:00:00", "tags": {}, "who": None},
         {"id": 3, "at": "2025-01-02 10:00:00", "tags": {"b": "2", "a": "1"}, "who": {"n": []}},
@@ -170,7 +170,7 @@ def test_columns_of_csv_files_are_matched_by_name(project: Project) -> None:
     project.run()
     assert _raw(project, "id, name") == [(1, "one", 1), (2, "two", 1)]
 
-    # a column more in the midst, a nested folder, compression and a byte order mark
+    # one more column in the middle, a nested folder, compression and a byte order mark
     _write(folder / "2025" / "c.csv", "name,price,id\nthree,3.5,3\n", 2)
     packed = _write(folder / "d.csv.gz", "", 2)
     packed.write_bytes(gzip.compress("\ufeff\nid,name\n4,four\n".encode()))
@@ -247,11 +247,11 @@ def test_files_that_do_not_fit_are_refused(project: Project) -> None:
     assert set(told) == {"drop.bare", "drop.half", "drop.cut", "other", "drop.stray"}
     assert ran.code == 1
 
-    # what the spec says of the reader is done
+    # the spec's reader options apply
     tables["bare"]["options"] = {"header": "false", "MODE": "PERMISSIVE"}
     tables["other"]["options"] = {"enforceSchema": "true"}
     tables["stray"]["options"] = {"recursiveFileLookup": "true"}
-    # a header of two lines
+    # a header with two lines
     _write(data / "lines" / "1.csv", '"a\nb",id\nx,1\n', 0)
     _write(data / "lines" / "2.csv", 'id,"a\nb"\n2,y\n', 0)
     tables["lines"] = {"options": {"multiLine": "true"}, "columns": "id int"}
@@ -294,14 +294,14 @@ def test_a_file_that_is_moved_in_with_an_older_time(project: Project) -> None:
     ran = project.run().table("drop.orders")
     assert (ran["appended"], ran["redelivered"]) == (2, 1)
     assert project.state("drop.orders")["cursor"] == "2025-01-09 00:00:00"
-    # one that was archived, one without rows: nothing to append, and not asked for again
+    # an archived file, one without rows: nothing to append, and they are not looked at again
     (folder / "a.csv").unlink()
     _write(folder / "none.csv", "id,name\n", 7)
     assert project.run().table("drop.orders")["appended"] == 0
     mark = project.state("drop.orders")["mark"]
     assert project.run().table("drop.orders")["appended"] == 0
     assert (mark["files"], project.state("drop.orders")["mark"]) == (3, mark)
-    # replaced by an older file; and one that comes together with a newer one
+    # a file replaced by an older one; and one that comes together with a newer one
     _write(folder / "c.csv", "id,name\n3,older\n", 4)
     _write(folder / "d.csv", "id,name\n4,d\n", 7)
     _write(folder / "e.csv", "id,name\n5,e\n", 9)
@@ -315,7 +315,7 @@ def test_a_file_that_is_moved_in_with_an_older_time(project: Project) -> None:
         ("4", "d"),
         ("5", "e"),
     ]
-    # the cursor that somebody sets is where the next sync begins
+    # the next sync begins at the cursor that somebody sets
     project.loader("state", "set", "drop.orders", "2025-01-21")
     _write(folder / "f.csv", "id,name\n6,f\n", 19)
     assert project.run().table("drop.orders")["status"] == "nothing new"

@@ -1,4 +1,4 @@
-"""PostgreSQL: a run's tables stay as they were when it began; what cannot be held is told."""
+"""PostgreSQL: a run's tables stay as they were when it began; if they cannot, it says so."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.sync.project import Project
 
 @pytest.fixture
 def shop(project: Project, postgres_database: Database) -> Database:
-    """Two tables, synced once, of which `orders` has ten rows more since."""
+    """Two tables, synced once; `orders` has ten more rows since."""
     postgres_database.execute(
         "create table orders (id int primary key)",
         "create table customers (id int primary key)",
@@ -35,7 +35,7 @@ def shop(project: Project, postgres_database: Database) -> Database:
 
 
 def _at(step: str, call: Callable[[], None], project: Project) -> Outcome:
-    """A run in which something happens when `orders` comes to a step."""
+    """Runs while something happens when `orders` reaches a step."""
 
     def reached(name: str, table: str) -> None:
         if (name, table) == (step, "shop.orders"):
@@ -86,7 +86,7 @@ def test_a_table_that_another_session_locks_fails_alone(project: Project, shop: 
     with shop.connect() as session:
         session.autocommit = False
         session.execute("lock table orders in access exclusive mode")
-        # while it is opened, and already when its columns are asked for
+        # while it is opened, and even when its columns are read
         with part.source.snapshot(list(tables.values())) as snapshot:
             with pytest.raises(DatabaseError) as refused:
                 snapshot.bounds(tables["orders"], Window())
@@ -144,11 +144,11 @@ def test_rows_that_were_not_counted_are_not_published(project: Project, shop: Da
         assert error is not None
         return error.what
 
-    # of the first load, which streams
+    # in the first load, which streams
     assert refused().startswith("8 rows were read where 3 were counted in the same snapshot")
     assert project.rows("select count(*) from raw.parts") == [(0,)]
     assert project.run().table("shop.parts")["appended"] == 8
-    # of a later one, which is judged
+    # in a later one, which is compared with raw
     shop.execute("alter table parts detach partition low", "insert into parts values (104)")
     project.loader("state", "set", "shop.parts", "1")
     assert refused().startswith("9 rows were read where 4 were counted in the same snapshot")

@@ -24,14 +24,14 @@ def _transaction(database: Database) -> Iterator[Any]:
 
 @pytest.fixture
 def events(project: Project, postgres_database: Database) -> Database:
-    """A table whose cursor is set by now(), with a row, synced once."""
+    """A table whose cursor is set by now(), with one row, synced once."""
     postgres_database.execute(*_made("events"))
     project.jdbc(postgres_database, ["events"], table_options={"events": {"cursor_field": "at"}})
     return postgres_database
 
 
 def _made(table: str) -> list[str]:
-    """SQL that makes a table whose cursor is set by now(), with a row."""
+    """Returns SQL that creates a table whose cursor is set by now(), with one row."""
     return [
         f"create table {table} (id int primary key, at timestamptz default now())",
         f"insert into {table} values (1)",
@@ -39,7 +39,7 @@ def _made(table: str) -> list[str]:
 
 
 def _appended(project: Project, tables: Iterable[str]) -> dict[str, int]:
-    """How many rows a run appends to each table."""
+    """Runs the loader; returns how many rows it appends to each table."""
     ran = project.run()
     return {table: ran.table(f"shop.{table}")["appended"] for table in tables}
 
@@ -155,7 +155,7 @@ def test_a_cursor_that_is_no_time_misses_no_late_row_either(
     with _transaction(postgres_database) as late:
         for insert in kinds.values():
             late.execute("savepoint s")
-            late.execute(insert.format(150))  # a number that it took before others took 300
+            late.execute(insert.format(150))  # a number drawn before others drew 300
             late.execute("release savepoint s")
         project.run()
         postgres_database.execute(*(insert.format(300) for insert in kinds.values()))
@@ -238,7 +238,7 @@ def test_numbers_that_commit_out_of_order_are_found_with_nothing_open(
         first.autocommit = second.autocommit = True
         for table, drawn in tables.items():
             first.execute(f"insert into {table} default values")
-            if drawn == "before":  # a number taken by a statement of its own, used later
+            if drawn == "before":  # a number drawn by a separate statement, used later
                 first.execute(f"select nextval('{table}_numbers')")
             second.execute(f"insert into {table} default values")
         project.run()

@@ -1,4 +1,4 @@
-"""docs/incremental.md is executed: after each step, raw, snapshot and history are what it says."""
+"""Executes docs/incremental.md: after each step, raw, snapshot and history are what it says."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOUND = {
 
 
 class Page:
-    """What the page does and says, in its order."""
+    """The page's commands and tables, in order."""
 
     def __init__(self, project: Project, database: Database, folder: Path) -> None:
         self.project, self.database = project, database
@@ -54,7 +54,7 @@ class Page:
         return compared
 
     def models(self, text: str) -> None:
-        """Writes the models; the tables are in the source by now, so the spec as well."""
+        """Writes the models, and the spec, because the tables are in the source by now."""
         for path, body in re.findall(
             r"-- (models/\w+\.sql)\n(.*?)(?=\n-- models|\Z)", text, re.DOTALL
         ):
@@ -76,7 +76,7 @@ class Page:
                 assert {one.status for one in told.values()} == {"success"}, told
 
     def compare(self, name: str, table: str) -> None:
-        """Holds a table of the page against the real one, in the page's columns."""
+        """Compares a table of the page with the real one, in the page's columns."""
         head, _, *lines = (
             [cell.strip() for cell in line.strip("|").split("|")]
             for line in table.strip().splitlines()
@@ -92,7 +92,7 @@ class Page:
 
 
 def _shown(text: str | None) -> str:
-    """A value as the page writes it: a midnight as its day."""
+    """Returns a value as the page writes it: midnight as its day."""
     return (text or "").removesuffix(" 00:00:00")
 
 

@@ -1,4 +1,4 @@
-"""The JVM is asked once what a name means, and still asked where it was no name before."""
+"""The JVM resolves a name once, but is asked again if the name did not exist before."""
 
 from __future__ import annotations
 

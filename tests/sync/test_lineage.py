@@ -1,4 +1,4 @@
-"""PostgreSQL: rows that come with a table: attached as a partition, or put in another's place."""
+"""PostgreSQL: rows that come with a table, attached as a partition or put in another's place."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_rows_of_a_partition_that_was_attached_are_read(
     postgres_database.execute("alter table parts attach partition low for values from (0) to (100)")
     ran = project.run().table("shop.parts")
     assert ran["appended"] == 2
-    # Once: a partition that is known is read as any other row is, detached and attached or not.
+    # Only once: rows of a known partition are read like any other, reattached or not.
     for change in ("detach partition low", "attach partition low for values from (0) to (100)"):
         postgres_database.execute(f"alter table parts {change}")
     assert project.run().table("shop.parts")["read"] <= 1

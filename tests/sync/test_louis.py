@@ -1,8 +1,8 @@
 """The worked example of Airbyte's "Incremental Append" page, over all three states of its table.
 
-Its "known limitations" example too: a row that changes below the cursor is not seen. Where the
-cursor is a number, PostgreSQL knows who wrote the row, so ours sees it; a lookback that says how
-far below the cursor to look bounds that, too.
+Its "known limitations" example, too: a row that changes below the cursor is not seen. If the cursor
+is a number, PostgreSQL knows who wrote the row, so the loader sees it; a lookback limits that, too:
+it says how far below the cursor to look.
 """
 
 from __future__ import annotations

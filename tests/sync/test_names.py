@@ -1,4 +1,4 @@
-"""Names and types that a database allows, whatever is in them, go through a sync unharmed."""
+"""Whatever names and types a database allows go through a sync unharmed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _sync_twice(project: Project, database: Database, tables: list[str], mark: s
     assert _appended(project.run()) == dict.fromkeys(expected, ("synced", 3))
     for table in tables:
         database.execute(f"update {_quoted(table, mark)} set c = 9 where id = 1")
-    # state and raw rows are found by the name: of the boundary's row nothing is new
+    # state and raw rows are found by the name: the boundary row is not new
     ran = project.run()
     assert _appended(ran) == dict.fromkeys(expected, ("synced", 1))
     assert {ran.table(name)["redelivered"] for name in expected} == {1}
@@ -80,7 +80,7 @@ def _sync_twice(project: Project, database: Database, tables: list[str], mark: s
     assert {(e["table"], e["cursor"], e["batch"]) for e in listed} == {
         (name, "9", 2) for name in expected
     }
-    # no name makes a folder within a folder, which nothing would list
+    # no name creates a folder within a folder, which nothing would list
     listed = {f"shop.{name}" for name in project.lake().raw_tables()[0]}
     assert listed == expected
 
@@ -128,7 +128,7 @@ def test_columns_with_any_name(project: Project, request: pytest.FixtureRequest,
 def test_every_column_may_be_a_cursor_key_or_range_whatever_its_name(
     project: Project, postgres_database: Database
 ) -> None:
-    # Cursor and key swap places with the names; ranges make several readers.
+    # Cursor and key swap names; ranges make several readers.
     tables = {}
     for number, name in enumerate(["b`q", "up dated.at", 'quo"te', "it's", "select"]):
         table = f"t{number}"
@@ -181,7 +181,7 @@ def test_names_that_cannot_be_kept_are_refused_one_by_one(
     ]
 
 
-# column type, a value, what the raw column's type is, and the value as Spark writes it as text
+# column type, a value, the raw column's type, and the value as Spark casts it to text
 TYPES = [
     ("json", "'{\"a\": 1}'", "string", '{"a": 1}'),
     ("jsonb", "'{\"a\": 1}'", "string", '{"a": 1}'),

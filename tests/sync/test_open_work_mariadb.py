@@ -20,7 +20,7 @@ WAITING = "insert into events select 2, now(6) from (select get_lock('gate', 60)
 
 @pytest.fixture
 def events(project: Project, mariadb_database: Database) -> Database:
-    """A table whose cursor is set by now(), with a row, synced once."""
+    """A table whose cursor is set by now(), with one row, synced once."""
     return _events(project, mariadb_database)
 
 
@@ -50,7 +50,7 @@ def _transaction(database: Database, *statements: str) -> Iterator[Any]:
 
 @contextmanager
 def _held(database: Database, connection: Any, statement: str) -> Iterator[None]:
-    """A statement that has begun and waits; it goes on and ends with the block."""
+    """Begins a statement that waits; it goes on and ends with the block."""
     with closing(database.connect()) as gate:
         gate.cursor().execute("select get_lock('gate', 0)")
         cursor = connection.cursor()
@@ -81,7 +81,7 @@ def test_a_transaction_open_during_a_sync_is_found_by_the_next(
 ) -> None:
     events = _events(project, mariadb_database, kind)
     with _transaction(events, LATE, "savepoint s", LATE.replace("2", "3")) as late:
-        time.sleep(1.1)  # what the reach takes off for columns with fewer digits
+        time.sleep(1.1)  # what the reach subtracts for columns with fewer digits
         events.execute("insert into events (id) values (9)")
         assert _appended(project) == 1
         events.execute("insert into events (id) values (10)")
@@ -117,7 +117,7 @@ def test_a_statement_that_waits_during_a_sync_is_found_by_the_next(
     with closing(events.connect()) as late:
         with _held(events, late, WAITING):
             time.sleep(1.1)
-            # Aria's table is not locked yet, as the waiting comes before.
+            # Aria's table is not locked yet, because the wait comes first.
             events.execute("insert into events (id) values (9)")
             assert _appended(project) == 1
         assert _appended(project) == 1
@@ -129,7 +129,7 @@ def test_a_first_statement_that_waited_before_its_transaction_began_is_found(
     with _transaction(events) as late:
         with _held(events, late, WAITING):
             events.execute("insert into events (id) values (8)")
-            time.sleep(2.2)  # InnoDB's start of the transaction is that much younger than now()
+            time.sleep(2.2)  # InnoDB's transaction start is that much later than now()
             events.execute("insert into events (id) values (9)")
         assert _appended(project) == 2
         late.commit()

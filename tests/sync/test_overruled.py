@@ -24,7 +24,7 @@ def events(project: Project, postgres_database: Database) -> Database:
 
 
 def _snapshot(project: Project) -> list[tuple[object, ...]]:
-    """The newest versions, in the total order that every model uses."""
+    """Returns the newest versions, in the total order that every model uses."""
     return project.rows(
         "select id, max_by(note, struct(_cq_generation, at, _cq_batch, _cq_seq)) "
         "from raw.events group by id order by id"
@@ -49,7 +49,7 @@ def test_an_update_with_an_older_now_that_commits_last_is_the_newest(
     assert _snapshot(project) == _source(events)
     state = project.state("shop.events")
     assert (state["generation"], state["base_generation"]) == (2, 1)
-    # What follows in the new generation neither loses nor sends the old one's rows again.
+    # Later rows in the new generation are not lost, and the old generation's do not come again.
     events.execute("update events set note = 'fourth', at = now() where id in (1, 2)")
     ran = project.run().table("shop.events")
     assert ran["appended"] == 2
@@ -72,7 +72,7 @@ def test_rows_of_the_generation_before_are_not_appended_again(
         assert project.run().table("shop.events")["appended"] == 1
         ran = project.run().table("shop.events")
         assert (ran["read"], ran["appended"]) == (4, 0)
-        # Back to the very row that the older generation has, cursor and all: a new version.
+        # Back to exactly the row that the older generation has, cursor included: a new version.
         [(at,)] = events.query("select at::text from events where id = 2")
         events.execute(f"update events set note = 'second', at = '{at}' where id = 1")
         assert project.run().table("shop.events")["appended"] == 1

@@ -1,4 +1,4 @@
-"""The privileges that docs/security.md says are enough, pasted as they stand there."""
+"""The privileges that docs/security.md calls enough, pasted as they are there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PASSWORD = "least-privileges"
 
 
 def _pasted(mark: str) -> list[str]:
-    """The statements of the page's block that holds this text."""
+    """Returns the statements of the page's block that contains this text."""
     blocks = re.findall(
         r"```(?:sql)?\n(.*?)```", (ROOT / "docs/security.md").read_text(), re.DOTALL
     )
@@ -81,7 +81,7 @@ def test_mariadb(project: Project, mariadb_database: Database) -> None:
 
 
 def _kept(project: Project, database: Database, path: str, connection: str) -> None:
-    """Syncs with the cursors in a store; the role that is named there must be enough."""
+    """Syncs with the cursors in a store; the role named there must be enough."""
     _create(database)
     options = {"orders": {"cursor_field": "at"}}
     project.jdbc(database, ["orders"], table_options=options)

@@ -1,4 +1,4 @@
-"""Secrets of a profile are nowhere that others can read: process list, event log, files."""
+"""A profile's secrets are nowhere that others can read: process list, event log, files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ models: {planted: {+materialized: table, +file_format: iceberg}}
 
 
 class ProcessList:
-    """What the process list shows of all processes that begin meanwhile."""
+    """Collects what the process list shows of all processes that begin in the block."""
 
     def __init__(self) -> None:
         self.lines: set[str] = set()

@@ -1,4 +1,4 @@
-"""What the dbt tests say of a real loader's tables, and of tables that somebody tampered with."""
+"""The dbt tests on a real loader's tables, and on tables that somebody tampered with."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_appended_redeliveries_are_counted_and_a_window_that_begins_too_late_is_
     )
     synced.spark.sql(
         f"update {synced.schema}._cq_syncs set cursor_low = '2025-01-01 08:00:00.000001' "
-        "where batch = 6"  # before the newest, the next one has read the gap again
+        "where batch = 6"  # if it is not the newest, the next one has read the gap again
     )
     assert _status(dbt)["inclusive_cursor"] == ("fail", 1)
 

@@ -31,7 +31,7 @@ def orders(project: Project, postgres_database: Database) -> Database:
 
 
 class Crash(BaseException):
-    """Ends a run as a killed process would: nothing after it is done."""
+    """Ends a run like a killed process: nothing more is done."""
 
 
 def _files(folder: Path) -> set[Path]:
@@ -257,7 +257,7 @@ def test_columns_added_and_dropped(project: Project, orders: Database) -> None:
 
 def test_discarding_a_batch_expires_nothing_else(project: Project, orders: Database) -> None:
     lake = project.lake()
-    # As if the table were older than its history may be: five days, unless a property says less.
+    # As if the table were older than its history may get: five days, unless a property says less.
     lake.set_properties("orders", {"history.expire.max-snapshot-age-ms": "1"})
     orders.execute("insert into orders values (101, 'late', 101)")
     project.run()

@@ -1,4 +1,4 @@
-"""Rows of state and ledger, by Iceberg itself: as Spark has them, without its jobs."""
+"""Rows of state and ledger by Iceberg itself: the same as Spark's, without its jobs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_spark_reads_what_iceberg_wrote_and_the_other_way(project: Project) -> N
             {"large": -1}
         ]
         assert lake.records(table).select(["small"], {}, {"small": 1}) == [{"small": 1}]
-    # what prunes files, and what they are compressed with
+    # what prunes files, and how they are compressed
     facts = "content, file_format, spec_id, record_count, value_counts, null_value_counts"
     facts += ", lower_bounds, upper_bounds"
     [ours] = project.rows(f"select {facts} from raw.ours.files")
@@ -62,7 +62,7 @@ def test_rows_that_were_deleted_are_not_read(project: Project) -> None:
     project.spark.sql(f"delete from {lake.name('t')} where id = 2")
     assert project.rows("select content from raw.t.files order by 1") == [(0,), (1,)]
     assert lake.records("t").select(["id"], {}, {}) == [{"id": 1}]
-    # an administrator's change of the table, which its older files and ours go on without
+    # an administrator changes the table; its older files and ours do without
     project.spark.sql(f"alter table {lake.name('t')} add partition field part")
     project.spark.sql(f"alter table {lake.name('t')} add column note string")
     lake.add("t", [{"id": 3, "part": "c"}])
@@ -106,12 +106,12 @@ def test_tables_that_somebody_else_made(project: Project) -> None:
             f"select int(id), part, timestamp(at) = '{at}' from raw.{name} sort by 1"
         )
         assert sorted(found) == [(0, "a", True), (1, "b", True), (2, "b", True), (3, "a", True)]
-        # by what tells files apart, and by what is in them
+        # by what distinguishes files, and by their contents
         assert len(project.rows(f"select id from raw.{name} where part = 'b'")) == 2
         found = lake.records(name).select(["id", "at"], {"part": "b"}, {"id": 2})
         assert found[0]["id"] == 2
         assert str(found[0]["at"]).startswith("2025-01-01 00:30:00.5")
-    # one that had partitions once goes on without
+    # a table that once had partitions goes on without
     project.spark.sql(f"alter table {lake.name('cut')} drop partition field part")
     lake.add("cut", rows[:1])
     assert project.rows("select count(*) from raw.cut where part = 'a'") == [(3,)]

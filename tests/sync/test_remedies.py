@@ -1,4 +1,4 @@
-"""After the remedy that the docs name, a proof is green again; and finds the next fault."""
+"""After the remedy that the docs name, a proof is green again, and finds the next fault."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Shop:
         self.manifest = self.dbt.parse()
 
     def change(self, order: int, hours: int) -> None:
-        """Changes an order at so many hours into the year, and syncs it."""
+        """Changes an order that many hours into the year, and syncs it."""
         self.database.execute(
             f"update orders set note = note || '.', at = timestamptz '2025-01-01Z' + {hours} * "
             f"interval '1 hour' where id = {order}"
@@ -56,11 +56,11 @@ class Shop:
         self.project.run()
 
     def sql(self, statement: str) -> None:
-        """Runs what somebody does by hand; `raw` is the schema."""
+        """Runs a statement by hand; `raw` is the schema."""
         self.project.spark.sql(statement.replace("raw.", f"{self.schema}."))
 
     def wrong(self) -> dict[str, list[dict[str, Any]]]:
-        """The failing rows of each test that is not green."""
+        """Returns the failing rows of each test that is not green."""
         results = self.dbt.run("test", "--select", "source:shop", manifest=self.manifest)
         assert {one.status for one in results.values()} <= {"pass", "fail"}, {
             name: one.message for name, one in results.items()
@@ -94,7 +94,7 @@ def test_each_remedy_is_one(shop: Shop) -> None:
     shop.project.run("--full-refresh")
     assert shop.wrong() == {}
 
-    # A row that is dated in the future is put right at the source; until then it blinds no proof.
+    # A row dated in the future is corrected at the source; until then it blinds no proof.
     shop.database.execute("insert into orders values (6, 'typo', 1, '2099-01-01Z')")
     shop.project.run()
     assert set(shop.wrong()) == {"no_future_cursor"}
@@ -131,7 +131,7 @@ def test_a_changed_value_is_found_by_its_hash(shop: Shop) -> None:
 
 
 def test_a_table_that_was_started_over(shop: Shop) -> None:
-    """Its life begins with its first batch, which must be there."""
+    """The table's life begins with its first batch, which must exist."""
     shop.sql("drop table raw.orders")
     shop.project.run()
     shop.change(2, 30)

@@ -1,4 +1,4 @@
-"""`loader run --every`: rounds in one process, through what befalls a source, a spec, a build."""
+"""`loader run --every`: rounds in one process, while sources, specs and builds fail and recover."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Action = Callable[[], Any]
 
 
 class Script(Output):
-    """What people would read, round by round; after each round something happens.
+    """Collects the output, round by round; something happens after each round.
 
     Attributes:
-        rounds: the facts of each round, with what else was told in it: errors, events.
+        rounds: the facts of each round, with its errors and events.
     """
 
     def __init__(self, actions: list[Action], most: int = 40) -> None:
@@ -38,7 +38,7 @@ class Script(Output):
             return
         self.rounds.append({**facts, "told": self.told[:-1]})
         self.told = []
-        # An action that is not done says so; then it is asked again after the next round.
+        # An action that is not done says so; then it is called again after the next round.
         if self.actions and self.actions[0]() is not False:
             self.actions.pop(0)
         if not self.actions or len(self.rounds) >= self.most:
@@ -55,7 +55,7 @@ class Script(Output):
 
 
 def looped(project: Project, script: Script, build: Build | None = None) -> int:
-    """Runs the loop until the script is at its end; the exit code."""
+    """Runs the loop until the script ends; returns the exit code."""
     settings = Settings(project.folder / "loader.yml", "json", output=script)
     with opened(settings) as pipeline:
         loop = Loop(settings, pipeline, Wanted(build=build), every=0.05, stopped=script.stop)
@@ -74,7 +74,7 @@ def _orders(database: Database) -> None:
 def test_a_source_that_goes_and_comes_back(
     project: Project, postgres: Postgres, postgres_database: Database
 ) -> None:
-    """It rests meanwhile; another source is not kept waiting, and nothing is lost."""
+    """It rests while it is down; another source does not wait for it, and nothing is lost."""
     _orders(postgres_database)
     with postgres.database() as other:
         other.execute("create table events (id int primary key)", "insert into events values (1)")
@@ -90,7 +90,7 @@ def test_a_source_that_goes_and_comes_back(
             )
 
         def rested() -> bool:
-            """Rests longer each time; the other source has news every round."""
+            """Rests longer each time; the other source has new rows every round."""
             row = len(script.rounds) + 100
             other.execute(f"insert into events values ({row})")
             return all("shop" in done["resting"] for done in script.rounds[-2:])
@@ -119,7 +119,7 @@ def test_a_source_that_goes_and_comes_back(
 
 
 def test_a_spec_that_changes(project: Project, postgres_database: Database) -> None:
-    """A wrong one is told of once, and the loop goes on with the one before."""
+    """A wrong spec is reported once, and the loop goes on with the previous one."""
     _orders(postgres_database)
     postgres_database.execute("create table items (id int primary key)")
     postgres_database.execute("insert into items values (1)")
@@ -150,7 +150,7 @@ def test_a_spec_that_changes(project: Project, postgres_database: Database) -> N
 
 
 def test_a_build_follows_news_only(project: Project, postgres_database: Database) -> None:
-    """And in the same session: `current` reads what the sync has just committed."""
+    """And in the same session: `current` reads what the sync just committed."""
     _orders(postgres_database)
     project.jdbc(
         postgres_database, ["orders"], table_options={"orders": {"cursor_field": "updated_at"}}
@@ -167,7 +167,7 @@ def test_a_build_follows_news_only(project: Project, postgres_database: Database
     )
     assert looped(project, script, Build(project.folder)) == 0
     assert [done["appended"] for done in script.rounds] == [2, 0, 1, 0]
-    # What is told after a round stands with the next one.
+    # What is reported after a round belongs to the next one.
     built = [[t for t in done["told"] if t.startswith("build")] for done in script.rounds]
     assert [len(told) for told in built] == [0, 1, 0, 1]
     assert "'succeeded': 1, 'warned': 0, 'failed': 0" in built[1][0]
@@ -175,7 +175,7 @@ def test_a_build_follows_news_only(project: Project, postgres_database: Database
 
 
 def dbt_project(project: Project, models: dict[str, str]) -> None:
-    """A dbt project beside the spec, on the same profile."""
+    """Creates a dbt project beside the spec, on the same profile."""
     (project.folder / "models").mkdir(exist_ok=True)
     (project.folder / "dbt_project.yml").write_text(
         "name: rounds\nversion: '1.0'\nprofile: strandline\n"
@@ -187,7 +187,7 @@ def dbt_project(project: Project, models: dict[str, str]) -> None:
 
 
 def test_one_run_and_its_build(project: Project, postgres_database: Database) -> None:
-    """Both exit codes count; dbt's arguments are dbt's; no other Spark is taken."""
+    """Both exit codes count, dbt gets its arguments, and no other Spark is used."""
     _orders(postgres_database)
     table = {"orders": {"cursor_field": "updated_at"}}
     project.jdbc(postgres_database, ["orders"], table_options=table)

@@ -30,7 +30,7 @@ SECRETS = {
 
 @pytest.fixture
 def leaky(project: Project, postgres_database: Database) -> Database:
-    """A database whose own error text holds the password, for a role named like a secret."""
+    """A database whose own error text contains the password, for a role named like a secret."""
     user, password = SECRETS["user"], SECRETS["password"]
     with contextlib.suppress(Exception):
         postgres_database.execute(f"drop owned by {user}", f"drop role {user}")

@@ -1,4 +1,4 @@
-"""Two sources with a table of one name: refused, unless both say that they share the raw table."""
+"""Two sources with a table of the same name: refused, unless both say that they share raw."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = "insert into orders select g, '{name}' || g, g from generate_series({low}
 
 @pytest.fixture
 def shards(postgres: Postgres) -> Iterator[dict[str, Database]]:
-    """Two databases of one shape; `us` has fewer rows, and lower cursors."""
+    """Two databases with the same tables; `us` has fewer rows, and lower cursors."""
     with postgres.database() as eu, postgres.database() as us:
         for name, database, high in (("eu", eu, 10), ("us", us, 3)):
             database.execute("create table orders (id int primary key, note text, c int)")
@@ -37,7 +37,7 @@ def _raw(project: Project) -> list[tuple[object, ...]]:
 
 
 def _other_spec(project: Project, name: str, database: Database, **options: object) -> Project:
-    """A second spec file with one source, and the same lake."""
+    """Writes a second spec file with one source, and the same lake."""
     folder = project.folder / name
     folder.mkdir(exist_ok=True)
     other = Project(folder, project.spark, project.schema)
@@ -100,7 +100,7 @@ def test_a_second_source_in_another_spec_file_is_refused(
     assert project.rows("select source_name, batch from raw._cq_syncs where batch > 0") == [
         ("eu", 1)
     ]
-    # Neither stands in the way of the source whose table it is.
+    # Neither is in the way of the source that owns the table.
     shards["eu"].execute("update orders set note = 'new', c = 11 where id = 1")
     assert project.run().table("eu.orders")["appended"] == 1
 
@@ -124,7 +124,7 @@ def test_a_renamed_source_goes_on_with_its_table(
     assert project.rows(
         "select source_name, batch from raw._cq_syncs where batch > 0 order by batch"
     ) == [("eu", 1), ("europe", 2)]
-    # Not of a source that is still there.
+    # Not for a source that still exists.
     _source(project, "eu", eu)
     ran = project.loader("run")
     assert ran.code == 2
@@ -137,7 +137,7 @@ def _shared(project: Project, shards: dict[str, Database], **options: object) ->
 
 
 def _newest(project: Project) -> list[tuple[object, ...]]:
-    """The newest versions, by source and key, of the rows that were not deleted."""
+    """Returns the newest versions, by source and key, without deleted rows."""
     return project.rows(
         "select source, id, newest.note from (select _cq_source_name as source, id, max_by("
         "struct(note, _cq_deleted), struct(_cq_generation, c, _cq_batch, _cq_seq)) as newest "
@@ -168,13 +168,13 @@ def test_shards_share_a_raw_table_and_nothing_else(
     ran = project.run()
     assert [ran.table(f"{name}.orders")["status"] for name in shards] == ["nothing new"] * 2
 
-    # Cursors and comparisons are each source's own: this row lies below the other's cursor, and
-    # is what the other one has.
+    # Each source has its own cursor and comparisons: this row lies below the other's cursor, and
+    # equals the other's row.
     shards["us"].execute("insert into orders values (4, 'eu4', 4)")
     ran = project.run().table("us.orders")
     assert (ran["appended"], ran["batch"], ran["cursor"]) == (1, 3, "4")
 
-    # So are generations: what the refresh of one overrules is its own.
+    # And its own generations: a refresh overrules only its source's rows.
     shards["us"].execute("delete from orders where id = 1")
     project.run("--full-refresh", "--select", "us.orders")
     assert [project.state(f"{name}.orders")["generation"] for name in shards] == [1, 2]
@@ -199,7 +199,7 @@ def test_shards_share_a_raw_table_and_nothing_else(
 def test_sources_named_like_secrets_are_known_to_dbt(
     project: Project, shards: dict[str, Database]
 ) -> None:
-    """Spark's SHOW TBLPROPERTIES blots out what holds such a word."""
+    """Spark's SHOW TBLPROPERTIES masks values that contain such a word."""
     for name, of in (("url_eu", "eu"), ("token_us", "us")):
         _source(project, name, shards[of], shared=True)
     project.run()
@@ -227,7 +227,7 @@ def test_after_a_crash_each_source_goes_on_from_its_own_commit(
     project.run()
     states = _states(project)
     ledger = project.rows("select source_name, batch from raw._cq_syncs where batch > 0")
-    # The commits expire; what each source's newest one said is kept.
+    # The commits expire; what each source's newest one recorded is kept.
     assert project.loader("compact", "--keep-versions", "1", "--expire-days", "0").code == 0
     assert len(project.rows("select * from raw.orders")) == 14
     project.spark.sql(f"drop table {project.schema}._cq_state")
@@ -239,14 +239,14 @@ def test_after_a_crash_each_source_goes_on_from_its_own_commit(
     ]
     assert _states(project) == states
     assert [ran.table(f"{name}.orders")["status"] for name in shards] == ["nothing new"] * 2
-    # What the ledger lacks is made anew, each batch as its own source's.
+    # Missing ledger rows are rebuilt, each batch for its own source.
     assert project.loader("state", "rebuild").code == 0
     assert sorted(
         project.rows("select source_name, batch from raw._cq_syncs where batch > 0")
     ) == sorted(ledger)
     shards["eu"].execute("insert into orders values (11, 'eu11', 11)")
     assert project.run().table("eu.orders")["batch"] == 4
-    # Raw is gone: each source reads everything anew, and the numbers go on.
+    # Raw is gone: each source reads everything again, and the numbers go on.
     project.spark.sql(f"drop table {project.schema}.orders")
     ran = project.run()
     assert sorted(ran.table(f"{name}.orders")["batch"] for name in shards) == [5, 6]
@@ -261,7 +261,7 @@ def test_shards_whose_columns_and_keys_differ(
     assert project.run("--select", "eu.orders").warnings == []
     added = ["us.orders: schema: added state string"]
     assert project.run("--select", "us.orders").warnings == added
-    # Told once: what the other one lacks is no change of either.
+    # Logged once: a column that the other source lacks is no change of either.
     for database in shards.values():
         database.execute("update orders set note = 'new', c = 20 where id = 1")
     assert project.run().warnings == []
@@ -281,7 +281,7 @@ def test_shards_whose_columns_and_keys_differ(
     assert project.loader("run", "--select", "us.orders").errors == [refusal]
     other = _other_spec(project, "us", shards["us"], shared=True, primary_key=["id", "note"])
     assert other.loader("run").errors == [refusal]
-    # A source that no longer says so would take the others' rows for its own.
+    # A source that no longer shares would take the others' rows for its own.
     _source(project, "eu", shards["eu"])
     project.sources = project.sources[-1:]
     project.write()

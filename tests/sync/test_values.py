@@ -1,4 +1,4 @@
-"""Values that lie between what the source holds and what the lake can: none is changed silently."""
+"""Values that the source can hold and the lake cannot: none is changed silently."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_small_number_is_no_boolean(project: Project, mariadb_database: Databa
 
 @pytest.fixture
 def coded(project: Project, postgres_database: Database) -> Database:
-    """A table whose cursor is a text that the database orders in its own way."""
+    """A table whose cursor is a text that the database orders by a collation."""
     postgres_database.execute(
         "create type code as enum ('a5', 'b', 'B1', 'c', 'A9')",
         "create table t (id int primary key, code code)",

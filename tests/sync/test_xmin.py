@@ -1,4 +1,4 @@
-"""PostgreSQL tables without any cursor column: the transaction that wrote each row is one."""
+"""PostgreSQL tables without a cursor column: the transaction that wrote each row is the cursor."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_transaction_that_commits_late_is_found(
     late.close()
     ran = _synced(project, parts)
     assert ran["appended"] == (2 if savepoint else 1)
-    assert ran["redelivered"] == 1  # what was written while the late one was open
+    assert ran["redelivered"] == 1  # rows that were written while the late one was open
     assert _synced(project, parts)["read"] <= 3
     assert _synced(project, parts)["read"] == 0
 
@@ -80,7 +80,7 @@ def test_transactions_before_and_after_a_wrap_around_are_told_apart(
         seen = Horizon(None, 0, False, "", xmax=epochs * 2**32 + shown + 10)
         [(full,)] = parts.query(f"select max({seen.written_by()}) from parts")
         assert full == epochs * 2**32 + shown
-    # the counter has just wrapped around: the rows are of the epoch before
+    # the counter has just wrapped around: the rows are from the epoch before
     seen = Horizon(None, 0, False, "", xmax=2**32 + shown - 1)
     [(full,)] = parts.query(f"select max({seen.written_by()}) from parts")
     assert full == shown

@@ -1,4 +1,4 @@
-"""`make audit` never passes for packages that nobody was asked about."""
+"""`make audit` never passes if packages were not looked up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SKIPPED = {"name": "agate", "skip_reason": "Dependency not found on PyPI: agate 
 
 
 def _audit(folder: Path, said: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """The audit of what pip-audit is recorded to have printed."""
+    """Runs the audit on recorded output of pip-audit."""
     command = folder / "pip-audit"
     command.write_text(f"#!/bin/sh\ncat <<'SAID'\n{said}\nSAID\nexit {code}\n")
     command.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Cursor values: text in, the same value out; never above what the source has."""
+"""Cursor values: text in, the same value out; never above the source's."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_later_of_two_is_the_one_that_orders_higher(
 def test_a_moment_is_floored_and_brought_to_utc(
     moment: dt.datetime, nanos: int, minutes: int
 ) -> None:
-    """A cursor above its row would have the next window begin above rows that are not read."""
+    """If a cursor were above its row, the next window would begin above rows that were not read."""
     sign = "-" if minutes < 0 else "+"
     zone = f"{sign}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
     text = moment.isoformat(sep=" ", timespec="microseconds")

@@ -1,4 +1,4 @@
-"""YAML: exact texts, nothing silently dropped, errors by line and without what stands there."""
+"""YAML: exact texts, nothing silently dropped, errors with the line but not its contents."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_merges_and_anchors_work() -> None:
     assert read(text) == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}, "c": {"x": 1, "y": 2}}
 
 
-# Under these a number is read as its text.
+# Under these keys a number is read as its text.
 PLAIN_KEYS = st.text().filter(lambda key: key != "initial_cursor" and not is_secret_key(key))
 
 

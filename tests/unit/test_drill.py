@@ -15,7 +15,7 @@ from loader.sync import drill as module
 from loader.sync.drill import VARIABLE, Drill, Place, drill
 
 NOBODY: Any = None
-"""No Spark is asked where the variable is wrong."""
+"""No Spark is needed if the variable is wrong."""
 
 
 def test_a_crash_comes_when_every_table_stands_at_its_place(
@@ -25,7 +25,7 @@ def test_a_crash_comes_when_every_table_stands_at_its_place(
     victim = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     places = [Place("staged", "shop.a"), Place("published", "shop.b", times=2)]
     crash = Drill(places, (victim.pid,))
-    crash.reached("published", "shop.a")  # another table's place
+    crash.reached("published", "shop.a")  # a place in another table
     crash.reached("published", "shop.b")  # the first of two times
     first = threading.Thread(target=_stands, args=(crash, "staged", "shop.a"))
     first.start()

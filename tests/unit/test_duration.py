@@ -1,4 +1,4 @@
-"""Lookbacks: what can be written, and that it never reaches less far than it says."""
+"""Lookbacks: what can be written, and that none reaches less far than it says."""
 
 from __future__ import annotations
 

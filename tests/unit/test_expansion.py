@@ -1,4 +1,4 @@
-"""Variables, files and references: what they bring arrives unchanged, what is missing is named."""
+"""Variables, files and references: values arrive unchanged, missing ones are named."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def _loaded(text: str) -> dict[str, str]:
-    """What java.util.Properties reads from such a file: a logical line per setting."""
+    """Reads such a file like java.util.Properties: a logical line per setting."""
     found = {}
     for line in filter(None, text.split("\n")):
         key, _, value = re.split(r"(?<!\\)((?:\\\\)*)=", line, maxsplit=1)

@@ -1,4 +1,4 @@
-"""Which tables came since a mark, and what a horizon makes of another timeline."""
+"""Which tables came since a mark, and how a horizon treats another timeline."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_only_tables_that_a_mark_does_not_know_are_new() -> None:
     assert not _lineage(16384, 7, 5).changed({**mark, "xmin": "1", "open": False})
     assert _lineage(8).replaced(mark)
     assert not _lineage(5).replaced(mark)
-    # a mark of another time says nothing of tables
+    # marks that do not record tables
     for unknown in (None, {}, {"xmin": "1"}):
         assert _lineage(5).added(unknown) == frozenset()
         assert not _lineage(5).replaced(unknown)

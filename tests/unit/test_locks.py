@@ -1,4 +1,4 @@
-"""Where locks lie: beside the tables of a local warehouse, else in a folder of this user alone."""
+"""Where locks are: beside the tables of a local warehouse, otherwise in this user's own folder."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_without_a_variable_it_is_the_home_of_who_runs_it(
     monkeypatch.delenv(locks.FOLDER, raising=False)
     monkeypatch.setattr(locks, "_home", lambda: tmp_path)
     assert locks.of_this_user("lake", "x").parent == tmp_path / ".cache/strandline/locks"
-    # a home that cannot be written: a folder with this user's number, still checked
+    # a home that is not writable: a folder with this user's id, still checked
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(locks, "_home", lambda: tmp_path / "file")
     monkeypatch.setattr(locks.tempfile, "gettempdir", lambda: str(tmp_path))

@@ -1,4 +1,4 @@
-"""How far back open work reaches: pure functions over what a database showed."""
+"""How far back open work reaches: pure functions of what a database showed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_transactions_of_one_second_are_taken_for_the_older() -> None:
 
 def test_a_transaction_of_unknown_past_may_have_waited_for_a_day() -> None:
     assert _since(_seen(0, -5)) == [-5 - 24 * 60]
-    assert _since(_seen(0), _seen(10, -5)) == [0, -5 - 24 * 60]  # of another server
+    assert _since(_seen(0), _seen(10, -5)) == [0, -5 - 24 * 60]  # from another server
 
 
 def test_a_prepared_transaction_without_a_session_is_as_old_as_all_that_was_open() -> None:
@@ -72,7 +72,7 @@ def test_a_prepared_transaction_without_a_session_is_as_old_as_all_that_was_open
         # the writers are eight hours behind the database's zone, or ahead of it
         ("2026-03-01 05:09:00", CursorType.TIMESTAMP, 3600, "2026-03-01 05:01:59"),
         ("2026-03-01 21:09:00", CursorType.TIMESTAMP, 3600, "2026-03-01 13:02:59"),
-        # the clock was set back an hour since: what is written now lies below the cursor
+        # the clock has been set back an hour: rows written now lie below the cursor
         ("2026-03-01 14:09:00", CursorType.TIMESTAMP, 3600, "2026-03-01 13:02:59"),
         ("2026-03-01", CursorType.DATE, 3600, "2026-02-28"),
         ("0001-01-01 00:00:01", CursorType.TIMESTAMP, 0, "0001-01-01 00:00:00"),

@@ -1,4 +1,4 @@
-"""Options of connectors and tables: mistakes are told with key and remedy, never with secrets."""
+"""Options of connectors and tables: mistakes are reported with key and remedy, without secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a source says reaches a terminal as text: no escapes, no markup, no lines of its own."""
+"""What a source says reaches a terminal as text: no escapes, no markup, no extra lines."""
 
 from __future__ import annotations
 

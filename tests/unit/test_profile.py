@@ -1,4 +1,4 @@
-"""Profiles: found, chosen and rendered as dbt does, and refused with what to do."""
+"""Profiles are found, chosen and rendered as dbt does, or refused with a remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets never reach a log, an error or the ledger; and nothing else is mangled."""
+"""Secrets never reach a log, an error or the ledger, and nothing else is mangled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What compaction may take: the rules that need no Spark."""
+"""What compaction may remove: the rules that need no Spark."""
 
 from __future__ import annotations
 

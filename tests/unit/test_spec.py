@@ -1,4 +1,4 @@
-"""The spec: what is accepted, and that what is wrong is told with document, key and remedy."""
+"""The spec: what is accepted; errors name the document, the key and the remedy."""
 
 from __future__ import annotations
 

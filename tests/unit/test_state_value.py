@@ -1,4 +1,4 @@
-"""State values that are not ours."""
+"""State values that the loader did not write."""
 
 from __future__ import annotations
 

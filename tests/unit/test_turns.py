@@ -1,4 +1,4 @@
-"""Upkeep takes the tables that others hold last, and waits for them."""
+"""Maintenance takes tables that others hold last, and waits for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State and ledger have one set of columns: the loader's, the package's, and the tests'."""
+"""State and ledger have the same columns in the loader, the package and the tests."""
 
 from __future__ import annotations
 
