@@ -90,7 +90,7 @@ class Story:
     def second_sync(self, changes: list[Change]) -> None:
         """Appends only what changed, the boundary included."""
         before = self.known["orders"].cursor_high
-        self.screen.step("Second sync: what lies at or above the cursor is read")
+        self.screen.step("Second sync: it reads the rows at or above the cursor")
         records = self._sync()
         self._claim_read(records)
         for table, record in records.items():
@@ -215,7 +215,7 @@ class Story:
         later = any(record.cursor_low for record in records.values())
         self.screen.claim(
             due == {table: record.rows_read for table, record in records.items()},
-            "of each table as many rows were read as the database itself counts"
+            "for each table, the number of rows read is what the database itself counts"
             + (" at or above the cursor, or without one" if later else ""),
         )
 
