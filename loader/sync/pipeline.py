@@ -79,7 +79,8 @@ class Pipeline(Selection):
         sharing = Counter(self._raw(part.spec, p) for part in parts for p in part.plans)
         turns: dict[str, Turns] = {}
         journal = Journal()
-        # A backfill's chunks, and tables that a drill keeps apart, are recorded one by one.
+        # Recorded one by one: chunks of a backfill, tables that a drill keeps apart, and batches of
+        # sources that share a table, as a batch is in the ledger before the next one begins.
         together = work is sync_table and not watch.apart
         with (
             ExitStack() as opened,
@@ -136,7 +137,7 @@ class Pipeline(Selection):
                             snapshot,
                             watch,
                             run_id,
-                            journal if together else None,
+                            journal if together and not isinstance(held, Turn) else None,
                         )
                     )
             yield from self._ended(jobs, journal, run_id)
@@ -215,8 +216,6 @@ class Pipeline(Selection):
             held.release()
             return self._failed(source, planned.lake_table, error, run_id, planned, started)
         if journal is not None:
-            if isinstance(held, Turn):
-                held.pass_on()
             return None
         held.release()
         if record is not None:

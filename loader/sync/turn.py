@@ -56,15 +56,11 @@ class Turn(Lease):
     def confirm(self) -> None:
         self._turns.lease.confirm()
 
-    def pass_on(self) -> None:
-        """Lets the next source have its turn; the table is not free yet."""
+    def release(self) -> None:
+        """Ends the turn; a second time does nothing."""
         if self._mine:
             self._mine = False
             self._turns.busy.release()
-
-    def release(self) -> None:
-        """Ends the turn; a second time does nothing."""
-        self.pass_on()
         if not self._over:
             self._over = True
             self._turns.done()
