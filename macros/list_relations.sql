@@ -3,7 +3,7 @@
         dbt-spark lists an Iceberg namespace with a statement that fails, then one DESCRIBE per table,
         and crashes if the namespace does not exist yet. In an Iceberg catalog, SHOW TABLES is enough;
         in any other, dbt-spark's own macro is right. In a project that installs this package, dbt
-        finds this macro only through an entry under `dispatch` (see the README).
+        finds this macro only through an entry under `dispatch` (see docs/macros.md).
     -#}
     {%- set schema = relation.schema -%}
     {%- set catalog = "spark.sql.catalog." ~ run_query("select current_catalog()").columns[0].values()[0] -%}

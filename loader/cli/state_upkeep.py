@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--keep", type=click.IntRange(1), default=10, show_default=True, metavar="N")
+@click.option(
+    "--keep",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="How many versions of each table's state to keep.",
+)
 @click.pass_obj
 def prune(settings: Settings, keep: int) -> None:
     """Forgets all but the newest N versions of each table's state."""

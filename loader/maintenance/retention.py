@@ -87,7 +87,7 @@ def superseded(
         floor = _floor(lake, table, cursor, sources)
         if floor is None:
             return Superseded(note=f"the ledger has no sync by {cursor}: sync it once more")
-    batch, note = _horizon(lake, table, keep, kept_from_it, now)
+    batch, note = _removal_limit(lake, table, keep, kept_from_it, now)
     if batch < 1:
         return Superseded(note=note)
     histories = [one.name for one in kept_from_it if one.history]
@@ -181,7 +181,7 @@ def floor_sql(texts: Sequence[str | None], kind: str) -> str:
     return f"least({', '.join(known)})"
 
 
-def _horizon(
+def _removal_limit(
     lake: Lake, table: str, keep: Keep, kept_from_it: Sequence[Dependent], now: dt.datetime
 ) -> tuple[int, str]:
     name = lake.name(table)

@@ -44,7 +44,11 @@ def told(left: int, deleted: int) -> str:
     """
     parts = []
     if deleted:
-        parts.append(f"{deleted} files of killed runs deleted")
+        parts.append(f"{_files(deleted)} of killed runs deleted")
     if left:
-        parts.append(f"{left} files that no batch refers to go once they are a day old")
+        parts.append(f"{_files(left)} that no batch refers to, deleted once a day old")
     return ", ".join(parts)
+
+
+def _files(count: int) -> str:
+    return f"{count} file" if count == 1 else f"{count} files"

@@ -173,8 +173,10 @@ def _recorded(folder: Path) -> str | None:
 
 
 def _check_folder(home: Path) -> None:
-    if os.name != "posix" or re.search(r"[\s'\"\\:]", str(home)):
-        raise _Unsuitable(f"a space or quote in {home}")
+    if os.name != "posix":
+        raise _Unsuitable(f"this system ({os.name}) starts Spark in another way")
+    if re.search(r"[\s'\"\\:]", str(home)):
+        raise _Unsuitable(f"a space, quote, colon or backslash in {home}")
     conf = home / "conf"
     others = [
         path.name

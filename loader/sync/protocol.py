@@ -37,7 +37,8 @@ def sync_table(attempt: Attempt) -> SyncRecord:
     Returns the ledger row that it wrote.
 
     Raises:
-        TableError, StateError: this table cannot be synced, and nothing was published.
+        TableError, StateError: this table cannot be synced. Nothing was published, unless only
+            recording it failed: then the next run recovers it.
     """
     if attempt.journal is not None:  # it unlocks the table once all is written
         return synced(attempt)

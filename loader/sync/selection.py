@@ -156,7 +156,7 @@ class Selection:
 
     def _listed(self, source: SourceSpec, bound: Source) -> list[TableRef] | LoaderError:
         if source.name in self.resting:
-            return TableError("it is left alone for now", where=f"source {source.name}")
+            return TableError("this run leaves it out", where=f"source {source.name}")
         try:
             return bound.tables()
         except Exception as error:

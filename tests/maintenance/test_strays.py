@@ -44,7 +44,7 @@ def test_files_of_killed_runs_go_once_they_are_old(shop: Shop, warehouse: Path) 
     preview = shop.freed(shop.compact("--dry-run"))
     taken = sum(file.stat().st_size for file in (*old, young))
     assert preview["stored"] == clean["stored"] + taken
-    assert preview["note"] == "4 files that no batch refers to go once they are a day old"
+    assert preview["note"] == "4 files that no batch refers to, deleted once a day old"
     assert all(file.exists() for file in old)
 
     rows = shop.versions()
@@ -52,13 +52,13 @@ def test_files_of_killed_runs_go_once_they_are_old(shop: Shop, warehouse: Path) 
     freed = shop.freed(ran)
     assert [file.exists() for file in (*old, young, ledger)] == [False] * 3 + [True, False]
     assert freed["note"] == (
-        "3 files of killed runs deleted, 1 files that no batch refers to go once they are a day old"
+        "3 files of killed runs deleted, 1 file that no batch refers to, deleted once a day old"
     )
     there = sum(file.stat().st_size for file in data.glob("*.parquet"))
     assert freed["stored_after"] == there
     assert shop.versions() == rows
     assert shop.freed(ran, f"{shop.project.schema}._cq_syncs")["note"] == (
-        "1 files of killed runs deleted"
+        "1 file of killed runs deleted"
     )
     kept = {file.name for file in lake.iterdir() if ".owner" in file.name or ".alive" in file.name}
     assert kept == {"living.alive", "elsewhere.owner"}
