@@ -15,6 +15,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
+from loader.errors import StateError
 from loader.lake.ledger import SyncRecord
 from loader.state import StateRow, TableState
 from loader.state.lake_table import LakeState
@@ -93,20 +94,20 @@ class Journal:
             return
         backend = confirmed[0].attempt.stores.state
         states = {entry.attempt.plan.name: entry.state for entry in confirmed if entry.state}
-        rows: dict[str, StateRow | Exception | None] = dict(backend.following(states))
-        fresh = [row for row in rows.values() if isinstance(row, StateRow)]
         try:
-            backend.append(fresh)
-            fresh = []
+            rows = backend.following(states)
+            backend.append([row for row in rows.values() if isinstance(row, StateRow)])
         except Exception as error:
-            if len(fresh) == 1:
-                rows[fresh[0].key], fresh = error, []
+            if len(states) == 1:
+                confirmed[0].error = error
+                return
+            for entry in confirmed:
+                self._store([entry])
+            return
         for entry in confirmed:
             row = rows[entry.attempt.plan.name]
-            if isinstance(row, Exception):
+            if isinstance(row, StateError):
                 entry.error = row
-            elif row in fresh:
-                entry.does(partial(backend.append, [row]))
 
     def _record(self, entries: Sequence[Entry]) -> None:
         confirmed = _confirmed(entries)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql.functions import lit
 
-from loader.errors import TableError
+from loader.errors import StateError, TableError
 from loader.lake.lake import Lake
 from loader.lake.ledger import Ledger
+from loader.state import StateRow
 from loader.state.lake_table import LakeState
 from tests.services import Database
 from tests.sync.project import Project
@@ -275,7 +276,7 @@ def test_discarding_a_batch_expires_nothing_else(project: Project, orders: Datab
 
 
 def test_a_run_records_all_its_tables_in_one_commit_each(
-    project: Project, postgres_database: Database
+    project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """State and ledger; a state that is refused keeps none of the others from being stored."""
     names = [f"t{number}" for number in range(5)]
@@ -312,3 +313,16 @@ def test_a_run_records_all_its_tables_in_one_commit_each(
     assert (ran.code, len(ran.errors)) == (1, 1), ran.text
     assert "shop.t0" in ran.errors[0]
     assert [ran.table(f"shop.{name}")["batch"] for name in names[1:]] == [3] * 4
+
+    append = LakeState.append
+
+    def refuses_several(state: LakeState, rows: list[StateRow]) -> None:
+        if len(rows) > 1:
+            raise StateError("one of them is taken")
+        append(state, rows)
+
+    monkeypatch.setattr(LakeState, "append", refuses_several)
+    for name in names:
+        postgres_database.execute(f"insert into {name} values (4)")
+    project.run("--select", "shop.t[1-4]")
+    assert {project.state(f"shop.{name}")["batch"] for name in names[1:]} == {4}
