@@ -65,7 +65,7 @@ def test_a_join_that_multiplies_is_refused(shop: Shop) -> None:
     shop.model(
         "joined", f"select o.* from ({READS % 'joined'}) as o cross join (values (1), (2)) as v(n)"
     )
-    assert "gives 4 rows for 2 versions" in shop.build("joined")
+    assert "returns 4 rows for 2 versions" in shop.build("joined")
 
 
 def test_a_filter_beside_a_computed_key_is_refused(shop: Shop) -> None:
@@ -79,7 +79,7 @@ def test_a_filter_beside_a_computed_key_is_refused(shop: Shop) -> None:
     # as many rows as there are versions, but not the same
     twice = READS % "filtered" + " cross join (values (1), (2)) as v(n) where status = 'open'"
     shop.model("filtered", twice)
-    assert "gives 4 rows for 2 versions" in shop.build("filtered")
+    assert "returns 4 rows for 2 versions" in shop.build("filtered")
 
 
 def test_several_raw_tables_say_where_a_row_is_from(shop: Shop) -> None:
