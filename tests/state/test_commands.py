@@ -127,7 +127,7 @@ def test_an_import_takes_all_or_nothing(shop: Project, tmp_path: Path) -> None:
     assert [e["table"] for e in shop.loader("state", "list").events] == ["shop.orders"]
     for command in ("set", "reset", "show"):
         refused = shop.loader("state", command, "shop.../x", *(["1"] if command == "set" else []))
-        assert (refused.code, "'../x' holds '/'" in refused.text) == (2, True)
+        assert (refused.code, "'../x' contains '/'" in refused.text) == (2, True)
     with shop.lake().lock("fresh", timeout=0):
         busy = _import(shop, file, [fresh])
     assert busy.errors[0].startswith("table shop.fresh: a run is syncing this table.")
