@@ -72,6 +72,14 @@ class Build:
         Raises:
             SpecError: names what differs.
         """
+        folder = _given(self.arguments, "--profiles-dir")
+        if folder is not None and Path(folder).absolute() != profile.path.parent.absolute():
+            raise SpecError(
+                f"the loader's profiles.yml is in {profile.path.parent}",
+                where="--build, --profiles-dir",
+                remedy="One process has one Spark: set profiles_dir in the destination of "
+                "loader.yml, or run `dbt build` by itself",
+            )
         named = {"profile": profile.name, "target": profile.target}
         for option, kind in _OURS.items():
             given = _given(self.arguments, option)
@@ -118,7 +126,8 @@ class Build:
         return 0 if ended.success else 1
 
     def _command(self, output: Output, profile: Profile) -> list[str]:
-        command = ["build", "--project-dir", str(self.project)]
+        # Ours come last: the last one counts.
+        command = ["build", *self.arguments, "--project-dir", str(self.project)]
         command += ["--profiles-dir", str(profile.path.parent.absolute())]
         command += ["--profile", profile.name, "--target", profile.target]
         if output.json:
@@ -127,7 +136,7 @@ class Build:
             command.append("--quiet")
         if not output.out.is_terminal:
             command.append("--no-use-colors")
-        return [*command, *self.arguments]
+        return command
 
 
 def _load() -> None:
@@ -166,6 +175,8 @@ def _given(arguments: Sequence[str], option: str) -> str | None:
             found = arguments[i + 1]
         elif argument.startswith(f"{option}="):
             found = argument.partition("=")[2]
+        elif len(option) == 2 and argument.startswith(option) and len(argument) > 2:
+            found = argument[2:]
     return found
 
 

@@ -84,7 +84,8 @@ def run(
 
     built = Build.of(spec.folder, dbt_arguments) if build else None
     from loader.cli import report
-    from loader.cli.rounds import Loop, Wanted, once
+    from loader.cli.loop import Loop
+    from loader.cli.rounds import Wanted, once
     from loader.cli.settings import opened
     from loader.sync.backfill import Backfill
     from loader.sync.protocol import sync_table

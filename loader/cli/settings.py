@@ -92,14 +92,15 @@ def _session(settings: Settings, spec: Spec) -> SparkSession:
 
 @contextmanager
 def stopping(
-    stop: Callable[[], None], spark: SparkSession, interrupt: bool = False
+    stop: Callable[[], None], spark: SparkSession, interrupt: Callable[[], bool] = bool
 ) -> Iterator[None]:
     """On SIGINT or SIGTERM, cancels running reads and publishes nothing more.
 
     A second signal ends the process at once, as it would without this handler.
 
     Args:
-        interrupt: also raises KeyboardInterrupt, for work that does not ask whether to stop.
+        interrupt: whether also to raise KeyboardInterrupt, now that the signal has come: for work
+            that does not ask whether to stop.
     """
 
     def handle(number: int, frame: object) -> None:
@@ -108,7 +109,7 @@ def stopping(
         # Not in this thread: it may be in the middle of a call to the JVM, and a second call
         # would use the same connection.
         threading.Thread(target=spark.sparkContext.cancelAllJobs, daemon=True).start()
-        if interrupt:
+        if interrupt():
             raise KeyboardInterrupt
 
     numbers: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)

@@ -37,6 +37,11 @@ class Records:
         snapshot = self.handle.currentSnapshot()
         return int(snapshot.summary().get("total-data-files") or 0) if snapshot else 0
 
+    def rows(self) -> int:
+        """Returns how many rows the current snapshot says that the table has."""
+        current = self.handle.currentSnapshot()
+        return int(current.summary().get("total-records") or 0) if current is not None else 0
+
     def select(
         self, columns: Sequence[str], equal: Mapping[str, Any], at_least: Mapping[str, Any]
     ) -> list[dict[str, Any]]:

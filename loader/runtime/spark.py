@@ -6,8 +6,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from loader.errors import SpecError
@@ -94,18 +94,36 @@ def sibling(spark: SparkSession) -> SparkSession:
 
 
 def _sql_settings(spark: SparkSession) -> dict[str, str]:
-    every: Any = spark._jsparkSession.conf().getAll()
-    found: dict[str, str] = {}
-    # As one text, because calls to the JVM are slow and every table needs a session.
-    for pair in every.mkString(_BETWEEN).split(_BETWEEN):
-        key, _, value = pair.partition(" -> ")
-        if key.startswith(("spark.sql.catalog.", "spark.sql.session.", "spark.sql.default")):
-            found[key] = value
+    prefixes = ("spark.sql.catalog.", "spark.sql.session.", "spark.sql.default")
+    found = {k: v for k, v in _all_settings(spark).items() if k.startswith(prefixes)}
     for key in ("spark.sql.shuffle.partitions", "spark.sql.ansi.enabled"):
         value = spark.conf.get(key, None)
         if value is not None:
             found[key] = value
     return found
+
+
+@contextmanager
+def kept(spark: SparkSession) -> Iterator[None]:
+    """Puts a session's settings back afterwards: dbt writes its profile's, and models their own."""
+    before = _all_settings(spark)
+    try:
+        yield
+    finally:
+        for key, value in _all_settings(spark).items():
+            if before.get(key) != value:
+                with suppress(Exception):  # a static one, which a session cannot change
+                    if key in before:
+                        spark.conf.set(key, before[key])
+                    else:
+                        spark.conf.unset(key)
+
+
+def _all_settings(spark: SparkSession) -> dict[str, str]:
+    every: Any = spark._jsparkSession.conf().getAll()
+    # In one text, as each call to the JVM costs, and a table needs a session.
+    pairs = (pair.partition(" -> ") for pair in every.mkString(_BETWEEN).split(_BETWEEN))
+    return {key: value for key, _, value in pairs}
 
 
 def _in_utc(spark: SparkSession) -> None:

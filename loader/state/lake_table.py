@@ -76,8 +76,8 @@ class LakeState(StateBackend):
             if not self.lake.exists(self.table):
                 return {key: [] for key in keys}
             records = self.lake.records(self.table)
-            if records.files() > _FEW:
-                return super().latest_of(keys)
+            if records.rows() > _FEW or records.files() > _FEW:
+                return self._top(keys)
             by_key: dict[str, list[StateRow]] = {key: [] for key in keys}
             for row in map(_row, records.select(_COLUMNS, {}, {})):
                 if row.key in by_key:
@@ -106,7 +106,7 @@ class LakeState(StateBackend):
 
     def _check_free(self, records: Records, rows: Sequence[StateRow]) -> None:
         """Refuses versions that are there already; a null one counts as 0."""
-        if len(rows) < _MANY:
+        if len(rows) < _MANY or records.rows() > _FEW:
             found = [
                 values
                 for row in rows
@@ -119,6 +119,21 @@ class LakeState(StateBackend):
         for row in rows:
             if (row.key, row.version) in there:
                 raise taken(row, self.where)
+
+    def _top(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
+        """The rows of each key's highest version, by one query."""
+        given = {f"key{i}": key for i, key in enumerate(keys)}
+        rows = self._query(
+            f"""
+            select key, value, coalesce(version, 0) as version, cast(updated_at as string) as at
+            from {self.lake.name(self.table)}
+            where key in ({", ".join(f":{name}" for name in given)})
+            qualify rank() over (partition by key order by coalesce(version, 0) desc) = 1
+            order by updated_at desc
+            """,
+            given,
+        )
+        return {key: [row for row in rows if row.key == key] for key in keys}
 
     def _query(self, sql: str, given: dict[str, Any]) -> list[StateRow]:
         with self._told():

@@ -8,8 +8,10 @@ roll them forward meanwhile.
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -20,6 +22,11 @@ from loader.lake.ledger import SyncRecord
 from loader.state import StateRow, TableState
 from loader.state.lake_table import LakeState
 from loader.sync.attempt import Attempt
+
+_log = logging.getLogger("loader")
+
+_TRIES = 3
+"""After so many states that cannot be stored, one by one, the others are not tried."""
 
 
 @dataclass
@@ -80,9 +87,21 @@ class Journal:
             self._record(same)
         _each(entries, "ledger-recorded")
         for entry in entries:
-            entry.attempt.held.release()
+            try:
+                entry.attempt.held.release()
+            except Exception as error:
+                # All is written. Whoever wants the table next finds its owner's process gone.
+                _log.warning("%s could not be unlocked: %s", entry.attempt.plan.name, error)
         _each(entries, "unlocked")
         return entries
+
+    @contextmanager
+    def written(self) -> Iterator[None]:
+        """Writes what is still there at the end, also if nobody asks for outcomes any more."""
+        try:
+            yield
+        finally:
+            self.write()
 
     def _store(self, entries: Sequence[Entry]) -> None:
         """Stores states in one commit.
@@ -101,8 +120,13 @@ class Journal:
             if len(states) == 1:
                 confirmed[0].error = error
                 return
+            failed: list[Exception] = []
             for entry in confirmed:
-                self._store([entry])
+                if len(failed) < _TRIES:
+                    self._store([entry])
+                    failed += [entry.error] if entry.error else []
+                else:
+                    entry.error = failed[-1]  # the store is away: each try may wait for minutes
             return
         for entry in confirmed:
             row = rows[entry.attempt.plan.name]

@@ -41,6 +41,7 @@ class Outcome:
     table: str
     record: SyncRecord | None = None
     error: LoaderError | None = None
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,12 +86,14 @@ class Pipeline(Selection):
         with (
             ExitStack() as opened,
             Heartbeat(leases),
+            journal.written(),
             ThreadPoolExecutor(self._workers(concurrency)) as pool,
         ):
             jobs = []
             for part in parts:
                 unready = self._unready(part.spec)
-                yield from (Outcome(error.where, error=error) for error in part.errors)
+                name = part.spec.name
+                yield from (Outcome(e.where, error=e, source=name) for e in part.errors)
                 for table, error in part.refused.items():
                     yield self._failed(part.spec, table, error, run_id)
                 locks: list[tuple[Plan, Lease]] = []
@@ -121,7 +124,7 @@ class Pipeline(Selection):
                 except Exception as problem:
                     shared = self.cleared(problem, f"source {part.spec.name}")
                     for planned, held in locks:
-                        held.release()
+                        _freed(held)
                         yield self._failed(part.spec, planned.lake_table, shared, run_id, planned)
                     continue
                 for planned, held in locks:
@@ -140,6 +143,7 @@ class Pipeline(Selection):
                             journal if together and not isinstance(held, Turn) else None,
                         )
                     )
+                yield from self._written(journal, run_id)
             yield from self._ended(jobs, journal, run_id)
 
     def _ended(
@@ -147,17 +151,13 @@ class Pipeline(Selection):
     ) -> Iterator[Outcome]:
         """The outcome of each table, once its state and its ledger row are written."""
         pending = set(jobs)
-        try:
-            while pending:
-                done, pending = wait(pending, timeout=RECORD_SECONDS)
-                for job in done:
-                    outcome = job.result()
-                    if outcome is not None:
-                        yield outcome
-                yield from self._written(journal, run_id)
-        finally:
-            for _ in self._written(journal, run_id):
-                pass  # nobody asks any more; what is safe is recorded all the same
+        while pending:
+            done, pending = wait(pending, timeout=RECORD_SECONDS)
+            for job in done:
+                outcome = job.result()
+                if outcome is not None:
+                    yield outcome
+            yield from self._written(journal, run_id)
 
     def _written(self, journal: Journal, run_id: str) -> Iterator[Outcome]:
         for entry in journal.write():
@@ -165,7 +165,7 @@ class Pipeline(Selection):
             if entry.error is None:
                 rows = record.rows_appended or 0
                 _log.info("%s: %s, %s rows appended", planned.name, record.status, rows)
-                yield Outcome(planned.name, record)
+                yield Outcome(planned.name, record, source=planned.source)
                 continue
             source = self.spec.source(planned.source)
             began = record.started_at
@@ -213,15 +213,15 @@ class Pipeline(Selection):
             stores = replace(self.stores(source, own_session=True), confirm=held.confirm)
             record = work(Attempt(planned, held, snapshot, stores, watch, run_id, add))
         except Exception as error:
-            held.release()
+            _freed(held)
             return self._failed(source, planned.lake_table, error, run_id, planned, started)
         if journal is not None:
             return None
-        held.release()
+        _freed(held)
         if record is not None:
             rows = record.rows_appended or 0
             _log.info("%s: %s, %s rows appended", planned.name, record.status, rows)
-        return Outcome(planned.name, record)
+        return Outcome(planned.name, record, source=source.name)
 
     def _failed(
         self,
@@ -249,7 +249,7 @@ class Pipeline(Selection):
         except Exception as second:
             # The lake itself may have failed. Then the ledger cannot say so; the first error does.
             found.__context__ = second
-        return Outcome(name, record, found)
+        return Outcome(name, record, found, source.name)
 
     def preview(self, select: Sequence[str], full_refresh: bool) -> Iterator[Preview | Outcome]:
         """Yields what :meth:`run` would read; writes nothing."""
@@ -279,3 +279,11 @@ class Pipeline(Selection):
         configured = [source.concurrency for source in self.spec.sources if source.concurrency]
         cores = int(self.spark.sparkContext.defaultParallelism)
         return concurrency or max(configured, default=max(1, min(4, cores)))
+
+
+def _freed(held: Lease) -> None:
+    """Unlocks a table, if the catalog that its lock is in can be reached."""
+    try:
+        held.release()
+    except Exception as error:
+        _log.warning("%s could not be unlocked: %s", held.where, error)

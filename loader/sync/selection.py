@@ -217,7 +217,7 @@ class Selection:
                     sharers=granted(mine, [claim for claim, _, _ in same]),
                 )
                 first, other, its_ref = same[0]
-                if first.source != source.name:
+                if first.source != source.name and first.source not in self.resting:
                     same_shape(planned, _shape_of(first, other, its_ref) or planned)
                 plans.append(planned)
             except Exception as problem:
