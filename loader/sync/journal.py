@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,10 +68,17 @@ class Journal:
     def __init__(self) -> None:
         self._entries: list[Entry] = []
         self._adding = threading.Lock()
+        self._since = 0.0
+
+    def waiting(self) -> float:
+        """For how many seconds the first entry that is not written yet has waited."""
+        with self._adding:
+            return time.monotonic() - self._since if self._entries else 0.0
 
     def add(self, attempt: Attempt, state: TableState | None, record: SyncRecord) -> None:
         """Takes what a table's sync has made true; any thread may give it."""
         with self._adding:
+            self._since = self._since if self._entries else time.monotonic()
             self._entries.append(Entry(attempt, state, record))
 
     def write(self) -> list[Entry]:

@@ -27,7 +27,7 @@ from loader.sync.watch import Watch
 
 Work = Callable[[Attempt], SyncRecord | None]
 
-RECORD_SECONDS = 5.0
+RECORD_SECONDS = 60.0
 """A table that is done waits so long, still locked, for others whose state is written with its."""
 
 
@@ -143,7 +143,8 @@ class Pipeline(Selection):
                             journal if together and not isinstance(held, Turn) else None,
                         )
                     )
-                yield from self._written(journal, run_id)
+                if journal.waiting() > RECORD_SECONDS:
+                    yield from self._written(journal, run_id)
             yield from self._ended(jobs, journal, run_id)
 
     def _ended(
