@@ -228,6 +228,7 @@ def main(rounds: int, tables: int) -> None:
     long: list[dict[str, Any]] = []
 
     def shop(name: str, count: int) -> Shop:
+        name = f"bench_{name}"
         server._execute(f"create database {name}")
         return Shop(Database(server, name), place / name, count)
 
