@@ -11,6 +11,7 @@ import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -29,6 +30,19 @@ if TYPE_CHECKING:
     from loader.sources.contents import Contents
 
 GROUP = "strandline.sources"
+
+
+@dataclass(frozen=True)
+class Digest:
+    """What a window holds, in short.
+
+    Attributes:
+        rows: how many rows.
+        text: differs if the rows do.
+    """
+
+    rows: int
+    text: str
 
 
 class Snapshot(ABC):
@@ -56,6 +70,14 @@ class Snapshot(ABC):
         If so, a batch is published only if as many rows were read as were counted.
         """
         return False
+
+    def digest(self, table: SourceTable, window: Window) -> Digest | None:
+        """Returns a digest of the rows that :meth:`read` delivers of a window without an end.
+
+        None if they are many, if the source would have to send them all, or if the table is not
+        :meth:`steady`.
+        """
+        return None
 
     def living(self, spark: SparkSession, table: SourceTable, keys: DataFrame) -> DataFrame:
         """Reads rows as they are now, lazily: at least all rows that have one of these keys.

@@ -13,6 +13,7 @@ from loader.rows.window import Bounds, Window
 from loader.sources import Snapshot
 from loader.state import TableState
 from loader.sync.plan import Plan
+from loader.sync.recorded import Recorded
 from loader.sync.stores import Stores
 from loader.sync.watch import Watch
 
@@ -31,6 +32,7 @@ class Attempt:
         run_id: the run's id in the ledger.
         journal: writes state and ledger together with those of the run's other tables, then
             unlocks the table; None writes them at once.
+        recorded: what state and ledger said when the table was locked; None if nobody has asked.
     """
 
     plan: Plan
@@ -40,6 +42,7 @@ class Attempt:
     watch: Watch
     run_id: str
     journal: Callable[[Attempt, TableState | None, SyncRecord], None] | None = None
+    recorded: Recorded | None = None
 
     @property
     def lake(self) -> Lake:

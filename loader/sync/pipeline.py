@@ -21,6 +21,7 @@ from loader.sync.attempt import Attempt
 from loader.sync.journal import Journal
 from loader.sync.plan import INCREMENTAL, Plan
 from loader.sync.protocol import lock_all, preview_table, sync_table
+from loader.sync.recorded import Recorded, recorded
 from loader.sync.selection import Planned, Selection
 from loader.sync.turn import Turn, Turns
 from loader.sync.watch import Watch
@@ -118,6 +119,8 @@ class Pipeline(Selection):
                     yield self._failed(part.spec, planned.lake_table, problem, run_id, planned)
                 if not locks:
                     continue
+                alone = [planned for planned, held in locks if not isinstance(held, Turn)]
+                said = self._recorded(part.spec, alone) if together else None
                 try:
                     tables = [planned.table for planned, _ in locks]
                     snapshot = opened.enter_context(part.source.snapshot(tables))
@@ -130,19 +133,11 @@ class Pipeline(Selection):
                 for planned, held in locks:
                     if not planned.key:
                         watch.warn(planned.name, "no primary key: a snapshot needs one")
-                    jobs.append(
-                        pool.submit(
-                            self._attempt,
-                            work,
-                            part.spec,
-                            planned,
-                            held,
-                            snapshot,
-                            watch,
-                            run_id,
-                            journal if together and not isinstance(held, Turn) else None,
-                        )
-                    )
+                    stores = self.stores(part.spec)
+                    attempt = Attempt(planned, held, snapshot, stores, watch, run_id)
+                    if together and not isinstance(held, Turn):
+                        attempt = replace(attempt, journal=journal.add, recorded=said)
+                    jobs.append(pool.submit(self._attempt, work, part.spec, attempt))
                 if journal.waiting() > RECORD_SECONDS:
                     yield from self._written(journal, run_id)
             yield from self._ended(jobs, journal, run_id)
@@ -194,29 +189,27 @@ class Pipeline(Selection):
             return self.cleared(problem, f"source {source.name}")
         return None
 
-    def _attempt(
-        self,
-        work: Work,
-        source: SourceSpec,
-        planned: Plan,
-        held: Lease,
-        snapshot: Snapshot,
-        watch: Watch,
-        run_id: str,
-        journal: Journal | None,
-    ) -> Outcome | None:
+    def _recorded(self, source: SourceSpec, plans: Sequence[Plan]) -> Recorded | None:
+        """What is recorded of a source's tables; if it cannot be read, each reports its error."""
+        try:
+            return recorded(plans, self.stores(source))
+        except Exception:
+            return None
+
+    def _attempt(self, work: Work, source: SourceSpec, attempt: Attempt) -> Outcome | None:
         """Does the work to one table; its outcome is None if the journal has it."""
-        started = now()
-        add = journal.add if journal is not None else None
+        started, planned, held = now(), attempt.plan, attempt.held
         try:
             if isinstance(held, Turn):
                 held.acquire()
+            # A session of its own: the id of a staged batch is a setting.
             stores = replace(self.stores(source, own_session=True), confirm=held.confirm)
-            record = work(Attempt(planned, held, snapshot, stores, watch, run_id, add))
+            record = work(replace(attempt, stores=stores))
         except Exception as error:
             _freed(held)
-            return self._failed(source, planned.lake_table, error, run_id, planned, started)
-        if journal is not None:
+            table, run_id = planned.lake_table, attempt.run_id
+            return self._failed(source, table, error, run_id, planned, started)
+        if attempt.journal is not None:
             return None
         _freed(held)
         if record is not None:

@@ -24,6 +24,7 @@ from loader.sources import Snapshot
 from loader.state import TableState
 from loader.sync.attempt import Attempt
 from loader.sync.batch import Batch, Intent, extracted, whole
+from loader.sync.boundary import boundary, unchanged
 from loader.sync.plan import FULL_REFRESH, Plan
 from loader.sync.recovery import Known, assess, recover
 from loader.sync.sharing import own_rows, register
@@ -49,13 +50,17 @@ def sync_table(attempt: Attempt) -> SyncRecord:
 def synced(attempt: Attempt) -> SyncRecord:
     """Syncs a table whose lock is held, and keeps the lock; see :func:`sync_table`."""
     attempt.reached("locked")
-    known = recover(attempt)  # 2 recover
-    # Refuses a schema change that raw cannot follow, before anything is read.
-    attempt.lake.drift(attempt.plan.lake_table, attempt.plan.table.schema, attempt.plan.terms)
-    window, bounds = look(attempt.plan, attempt.snapshot, known, attempt.lake, attempt.watch)
+    with attempt.lake.unchanging(attempt.plan.lake_table):
+        known = recover(attempt)  # 2 recover
+        # Refuses a schema change that raw cannot follow, before anything is read.
+        attempt.lake.drift(attempt.plan.lake_table, attempt.plan.table.schema, attempt.plan.terms)
+        window, bounds = look(attempt.plan, attempt.snapshot, known, attempt.lake, attempt.watch)
     attempt.reached("windowed")  # 3 window
-    intent = intended(attempt, known, window, bounds)
-    intent, commit = written(attempt, window, bounds, intent)  # 4 extract, 5 append
+    same = unchanged(attempt.plan, attempt.snapshot, known, window, bounds)
+    intent = intended(attempt, known, window, bounds, same)
+    commit = None
+    if not same:
+        intent, commit = written(attempt, window, bounds, intent)  # 4 extract, 5 append
     if commit is None:
         intent = replace(intent, after=caught_up(known, intent.after, bounds))
     return finish(attempt, known, intent, commit)  # 6 record
@@ -145,8 +150,12 @@ def look(
     return window, bounds
 
 
-def intended(attempt: Attempt, known: Known, window: Window, bounds: Bounds) -> Intent:
-    """Returns the ledger row and the state that a sync's batch will carry."""
+def intended(attempt: Attempt, known: Known, window: Window, bounds: Bounds, same: bool) -> Intent:
+    """Returns the ledger row and the state that a sync's batch will carry.
+
+    Args:
+        same: the window holds just what raw has already: no row will be read.
+    """
     plan = attempt.plan
     full = plan.mode == FULL_REFRESH or known.starts_over
     fresh_generation = full and known.began
@@ -159,8 +168,11 @@ def intended(attempt: Attempt, known: Known, window: Window, bounds: Bounds) -> 
         base=None if full else known.state.base,
         backfill=None if full else known.state.backfill,
     )
+    told = known.state.boundary if same else boundary(plan, attempt.snapshot, after, window, bounds)
+    after = replace(after, boundary=told)
     record = replace(
         attempt.record(after, FULL_REFRESH if fresh_generation else plan.mode, window, bounds),
+        rows_redelivered=bounds.rows if same else 0,
         rows_null_cursor=bounds.nulls if plan.cursor else None,
         lookback=plan.options.lookback.text if plan.options.lookback else None,
     )
@@ -227,10 +239,13 @@ def caught_up(known: Known, after: TableState, bounds: Bounds) -> TableState:
     Raw has all rows up to the bound, so the cursor may move there. Without that, every sync after
     a reset to an older cursor would read them again. Before the first batch nothing is stored.
     """
-    cursor = known.state.cursor if bounds.future > 0 else after.cursor
-    if not known.state.batch or (cursor == known.state.cursor and not bounds.settled):
-        return known.state
-    return replace(known.state.moved(cursor, after.cursor_field), mark=bounds.mark)
+    before = known.state
+    cursor = before.cursor if bounds.future > 0 else after.cursor
+    told = {**after.boundary, "batch": before.batch} if after.boundary else None
+    still = cursor == before.cursor and not bounds.settled and told in (None, before.boundary)
+    if still or not before.batch:
+        return before
+    return replace(before.moved(cursor, after.cursor_field), mark=bounds.mark, boundary=told)
 
 
 def finish(attempt: Attempt, known: Known, intent: Intent, commit: Commit | None) -> SyncRecord:

@@ -10,6 +10,7 @@ from loader.lake.ledger import RECOVERED, SyncRecord
 from loader.state import TableState
 from loader.sync.attempt import Attempt
 from loader.sync.plan import Plan
+from loader.sync.recorded import Recorded, keys
 from loader.sync.sharing import admitted, register
 from loader.sync.stores import Stores
 from loader.sync.watch import Watch
@@ -43,11 +44,15 @@ def recover(attempt: Attempt) -> Known:
     plan, stores = attempt.plan, attempt.stores
     stores.confirm()
     register(plan, stores.lake)
-    head, own, state = assess(plan, stores, attempt.watch)
+    said = attempt.recorded
+    head, own, state = assess(plan, stores, attempt.watch, said)
     if stores.lake.exists(plan.lake_table):
         stores.lake.discard(plan.lake_table)
     stored = state.batch if state else 0
-    last = stores.ledger.last_batch(plan.lake_table, plan.names, since=own.batch)
+    if said is not None:
+        last = said.last_batch(plan)
+    else:
+        last = stores.ledger.last_batch(plan.lake_table, plan.names, since=own.batch)
     if state is None or stored < own.batch:
         state = _state_of(own, plan)
         if own.batch:
@@ -77,8 +82,13 @@ def recover(attempt: Attempt) -> Known:
     return Known(state, highest + 1, began=max(own.batch, stored, last) > 0)
 
 
-def assess(plan: Plan, stores: Stores, watch: Watch) -> tuple[Commit, Commit, TableState | None]:
+def assess(
+    plan: Plan, stores: Stores, watch: Watch, said: Recorded | None = None
+) -> tuple[Commit, Commit, TableState | None]:
     """Returns the newest data commit, the source's newest, and the stored state; changes nothing.
+
+    Args:
+        said: what is recorded of the table; None reads it now.
 
     Raises:
         TableError: if the raw table belongs to another source.
@@ -89,12 +99,14 @@ def assess(plan: Plan, stores: Stores, watch: Watch) -> tuple[Commit, Commit, Ta
         head = newest_commit(lake, table)
         admitted(plan, lake, head)
         own = newest_commit(lake, table, (plan.source,)) if plan.shared else head
-    for name in plan.names:
-        key = f"{name}.{table}"
-        state = stores.state.read(key, lambda text: watch.warn(plan.name, text))
-        if state is not None:
-            return head, own, state
-    return head, own, None
+
+    def tell(text: str) -> None:
+        watch.warn(plan.name, text)
+
+    if said is not None:
+        return head, own, said.state(plan, tell)
+    found = (stores.state.read(key, tell) for key in keys(plan))
+    return head, own, next((state for state in found if state is not None), None)
 
 
 def _state_of(head: Commit, plan: Plan) -> TableState:

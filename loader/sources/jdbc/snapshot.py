@@ -15,13 +15,15 @@ from pyspark.sql.types import TimestampNTZType, TimestampType
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.order import quoted
 from loader.runtime.database_errors import DatabaseError, explain
-from loader.sources import Bounds, CursorField, Snapshot, SourceTable, Window, edge
+from loader.sources import Bounds, CursorField, Digest, Snapshot, SourceTable, Window, edge
 from loader.sources.contents import KEY, Contents
 from loader.sources.jdbc.by_value import asked_by_value
 from loader.sources.jdbc.checksum_sql import checksum
 from loader.sources.jdbc.connection import Connection
+from loader.sources.jdbc.connections import Connections
 from loader.sources.jdbc.contents import JdbcContents, compared
 from loader.sources.jdbc.database import Database
+from loader.sources.jdbc.digest import digest_of, digest_sql
 from loader.sources.jdbc.doubtful import Doubt, finite
 from loader.sources.jdbc.late import Late
 from loader.sources.jdbc.late_work import LateWork
@@ -60,14 +62,22 @@ class JdbcSnapshot(Snapshot):
                 "set transaction isolation level repeatable read read only",
                 f"set transaction snapshot {self.dialect.text(exported.name)}",
             )
+        self.connections = Connections(self._opened)
 
     @contextmanager
     def connect(self, table: SourceTable) -> Iterator[Connection]:
+        where = f"table {self.source.name}.{table.ref.name}"
         if table.ref.name in self.refused:
             error = self.refused[table.ref.name]
-            where = f"table {self.source.name}.{table.ref.name}"
             raise DatabaseError(error.what, where=where, remedy=error.remedy)
-        with self.source.connect(table.ref.name) as connection:
+        # Without a session of its own a connection may idle until the database closes it.
+        lent = self.connections.one(where) if self.session else self._opened(where)
+        with lent as connection:
+            yield connection
+
+    @contextmanager
+    def _opened(self, where: str) -> Iterator[Connection]:
+        with self.source.connect(where) as connection:
             if self.session:
                 connection.java.setAutoCommit(False)
             for statement in self.session:
@@ -171,6 +181,19 @@ class JdbcSnapshot(Snapshot):
                 raise doubt.refused(int(count or 0), where, table.ref.name, name)
             notes.append(doubt.note(int(count or 0), name))
         return tuple(notes)
+
+    def digest(self, table: SourceTable, window: Window) -> Digest | None:
+        if not self.steady(table):
+            return None
+        columns = [self._expression(table.ref.native, i) for i in range(len(table.schema.names))]
+        relation = self.source.relation(table.ref.native)
+        rows_of = f"{relation}{self.where(table, window)}"
+        try:
+            with self.connect(table) as connection:
+                [(rows, text)] = connection.rows(digest_sql(columns, rows_of))
+        except DatabaseError:  # no md5 here, or a type without a text: the rows are read instead
+            return None
+        return digest_of(int(rows or 0), text)
 
     def steady(self, table: SourceTable) -> bool:
         # A foreign table's rows come from another database, which has its own snapshots.

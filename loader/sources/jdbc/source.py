@@ -69,7 +69,7 @@ class JdbcSource(Database):
 
     def describe(self, ref: TableRef) -> SourceTable:
         native: Native = ref.native
-        with self.connect(ref.name) as connection:
+        with self.connect(f"table {self.name}.{ref.name}") as connection:
             place = (native.catalog, native.schema, native.table)
             keys = connection.metadata("getPrimaryKeys", *place)
             keys.sort(key=lambda row: int(row["KEY_SEQ"] or 0))
@@ -160,7 +160,7 @@ class JdbcSource(Database):
         for column in schema.fields:
             if column.name.lower() != wanted or not isinstance(column.dataType, StringType):
                 continue
-            with self.connect(ref.name) as connection:
+            with self.connect(f"table {self.name}.{ref.name}") as connection:
                 if not by_bytes(connection, self.dialect, space, native.table, column.name):
                     found.add(self.dialect.lake_name(column.name))
         return frozenset(found)
@@ -229,4 +229,8 @@ class JdbcSource(Database):
             yield JdbcSnapshot(self, offset)
             return
         with exported(self, tables) as moment:
-            yield JdbcSnapshot(self, offset, moment)
+            snapshot = JdbcSnapshot(self, offset, moment)
+            try:
+                yield snapshot
+            finally:
+                snapshot.connections.close()
