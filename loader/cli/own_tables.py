@@ -94,6 +94,8 @@ def _kept_small(pipeline: Pipeline, own: OwnTable) -> None:
     from loader.maintenance.compaction import READ_BY_LOADERS, rewrite
     from loader.state.lake_table import LakeState
 
+    with own.lake.lock(own.name, timeout=0):
+        pass  # nobody is writing: what follows need not wait
     for shared in backends(pipeline):
         state = shared.stores.state
         if isinstance(state, LakeState) and (state.lake.schema, state.table) == own.place:

@@ -146,17 +146,21 @@ class Lake(Staging):
         self,
         table: str,
         rows: Sequence[Mapping[str, Any]],
-        note: Callable[[dict[Any, Any]], None],
+        note: Callable[[dict[Any, Any]], None] | None = None,
     ) -> None:
         """Appends a few rows to a shared table, without a Spark job; see :meth:`append`.
 
         Args:
             rows: values by column, as :meth:`loader.lake.records.Records.append` takes them.
-            note: adds them to what is remembered (:mod:`loader.lake.remembered`).
+            note: adds them to what is remembered of the table (:mod:`loader.lake.remembered`);
+                None if nothing is.
         """
         with self._alone(table):
             records = self.records(table)
-            appended(records.handle, lambda: records.append(rows), note)
+            if note is None:
+                records.append(rows)
+            else:
+                appended(records.handle, lambda: records.append(rows), note)
 
     @contextmanager
     def _alone(self, table: str) -> Iterator[None]:

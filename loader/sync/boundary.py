@@ -19,7 +19,7 @@ from typing import Any
 from loader.rows.window import Bounds, Window, lower_bound
 from loader.sources import Digest, Snapshot
 from loader.state import TableState
-from loader.sync.plan import FULL_REFRESH, Plan
+from loader.sync.plan import Plan
 from loader.sync.recovery import Known
 
 _SCANNED = 100_000
@@ -45,7 +45,7 @@ def boundary(
         after: the state as it will be stored: its cursor, and the batch that covers it.
         window, bounds: of this sync.
     """
-    if plan.cursor is None or after.cursor is None or plan.mode == FULL_REFRESH:
+    if plan.cursor is None or after.cursor is None:
         return None
     many = bounds.rows is None or bounds.rows > _SCANNED
     if window.low is None and many and plan.cursor.name not in plan.table.indexed:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from loader.errors import StateError
+from loader.lake.ledger import Ledger
 from loader.state import StateRow, TableState, counted
 from loader.sync.plan import Plan
 from loader.sync.stores import Stores
+
+_MANY = 8
+"""For so many tables, one query over the whole ledger is faster than one look for each."""
 
 
 @dataclass(frozen=True)
@@ -17,11 +21,12 @@ class Recorded:
 
     Attributes:
         states: by the state's key, the rows of its newest version, or why they cannot be read.
-        batches: by source and table, the highest batch that the ledger has.
+        batches: by source and table, the highest batch that the ledger has; None if it is to be
+            asked for each table: for a few, statistics skip most of its files.
     """
 
     states: Mapping[str, list[StateRow] | StateError]
-    batches: Mapping[tuple[str, str], int]
+    batches: Mapping[tuple[str, str], int] | None
 
     def state(self, plan: Plan, tell: Callable[[str], None]) -> TableState | None:
         """Returns a table's state; None if there is none.
@@ -38,15 +43,22 @@ class Recorded:
                 return found
         return None
 
-    def last_batch(self, plan: Plan) -> int:
-        """Returns the highest batch of a table that has a row in the ledger; 0 if none has."""
+    def last_batch(self, plan: Plan, ledger: Ledger, since: int) -> int:
+        """Returns the highest batch of a table that has a row in the ledger; 0 if none has.
+
+        Args:
+            since: looks only at this batch and later ones, if the ledger must be asked.
+        """
+        if self.batches is None:
+            return ledger.last_batch(plan.lake_table, plan.names, since)
         return max(self.batches.get((name, plan.lake_table), 0) for name in plan.names)
 
 
-def recorded(plans: Iterable[Plan], stores: Stores) -> Recorded:
-    """Reads what is recorded of many tables of one source."""
+def recorded(plans: Sequence[Plan], stores: Stores) -> Recorded:
+    """Reads what is recorded of tables of one source."""
     wanted = [key for plan in plans for key in keys(plan)]
-    return Recorded(stores.state.latest_of(wanted), stores.ledger.last_batches())
+    batches = stores.ledger.last_batches() if len(plans) >= _MANY else None
+    return Recorded(stores.state.latest_of(wanted), batches)
 
 
 def keys(plan: Plan) -> list[str]:

@@ -10,7 +10,7 @@ from loader.lake.ledger import RECOVERED, SyncRecord
 from loader.state import TableState
 from loader.sync.attempt import Attempt
 from loader.sync.plan import Plan
-from loader.sync.recorded import Recorded, keys
+from loader.sync.recorded import Recorded, recorded
 from loader.sync.sharing import admitted, register
 from loader.sync.stores import Stores
 from loader.sync.watch import Watch
@@ -44,15 +44,12 @@ def recover(attempt: Attempt) -> Known:
     plan, stores = attempt.plan, attempt.stores
     stores.confirm()
     register(plan, stores.lake)
-    said = attempt.recorded
+    said = attempt.recorded or recorded([plan], stores)
     head, own, state = assess(plan, stores, attempt.watch, said)
     if stores.lake.exists(plan.lake_table):
         stores.lake.discard(plan.lake_table)
     stored = state.batch if state else 0
-    if said is not None:
-        last = said.last_batch(plan)
-    else:
-        last = stores.ledger.last_batch(plan.lake_table, plan.names, since=own.batch)
+    last = said.last_batch(plan, stores.ledger, since=own.batch)
     if state is None or stored < own.batch:
         state = _state_of(own, plan)
         if own.batch:
@@ -99,14 +96,8 @@ def assess(
         head = newest_commit(lake, table)
         admitted(plan, lake, head)
         own = newest_commit(lake, table, (plan.source,)) if plan.shared else head
-
-    def tell(text: str) -> None:
-        watch.warn(plan.name, text)
-
-    if said is not None:
-        return head, own, said.state(plan, tell)
-    found = (stores.state.read(key, tell) for key in keys(plan))
-    return head, own, next((state for state in found if state is not None), None)
+    said = said or recorded([plan], stores)
+    return head, own, said.state(plan, lambda text: watch.warn(plan.name, text))
 
 
 def _state_of(head: Commit, plan: Plan) -> TableState:
