@@ -159,9 +159,7 @@ class Pipeline(Selection):
         for entry in journal.write():
             planned, record = entry.attempt.plan, entry.record
             if entry.error is None:
-                rows = record.rows_appended or 0
-                _log.info("%s: %s, %s rows appended", planned.name, record.status, rows)
-                yield Outcome(planned.name, record, source=planned.source)
+                yield _ended_well(planned, record)
                 continue
             source = self.spec.source(planned.source)
             began = record.started_at
@@ -212,10 +210,7 @@ class Pipeline(Selection):
         if attempt.journal is not None:
             return None
         _freed(held)
-        if record is not None:
-            rows = record.rows_appended or 0
-            _log.info("%s: %s, %s rows appended", planned.name, record.status, rows)
-        return Outcome(planned.name, record, source=source.name)
+        return _ended_well(planned, record)
 
     def _failed(
         self,
@@ -273,6 +268,13 @@ class Pipeline(Selection):
         configured = [source.concurrency for source in self.spec.sources if source.concurrency]
         cores = int(self.spark.sparkContext.defaultParallelism)
         return concurrency or max(configured, default=max(1, min(4, cores)))
+
+
+def _ended_well(planned: Plan, record: SyncRecord | None) -> Outcome:
+    if record is not None:
+        rows = record.rows_appended or 0
+        _log.info("%s: %s, %s rows appended", planned.name, record.status, rows)
+    return Outcome(planned.name, record, source=planned.source)
 
 
 def _freed(held: Lease) -> None:

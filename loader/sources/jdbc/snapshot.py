@@ -30,7 +30,8 @@ from loader.sources.jdbc.late_work import LateWork
 from loader.sources.jdbc.native import Native
 from loader.sources.jdbc.postgresql.exported import Exported
 from loader.sources.jdbc.postgresql.late_rows import LateRows
-from loader.sources.jdbc.ranges import Ranges
+from loader.sources.jdbc.postgresql.pages import PLACE
+from loader.sources.jdbc.ranges import Division, Ranges
 
 
 class JdbcSnapshot(Snapshot):
@@ -140,9 +141,9 @@ class JdbcSnapshot(Snapshot):
     def read(
         self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
     ) -> DataFrame:
-        predicates = Ranges(self, table, window, bounds).predicates(spark)
+        division = Ranges(self, table, window, bounds).division(spark)
         where = self.where(table, window, bounds)
-        return self._selected(spark, table, where, predicates, window.cursor)
+        return self._selected(spark, table, where, division, window.cursor)
 
     def _doubtful(self, table: SourceTable, cursor: CursorField | None) -> list[Doubt]:
         """Returns the columns that may hold values that the lake cannot.
@@ -240,7 +241,7 @@ class JdbcSnapshot(Snapshot):
         spark: SparkSession,
         table: SourceTable,
         where: str,
-        predicates: list[str] | None = None,
+        division: Division = Division(),  # noqa: B008 - it is frozen
         cursor: CursorField | None = None,
         key: str = "",
     ) -> DataFrame:
@@ -250,13 +251,15 @@ class JdbcSnapshot(Snapshot):
             for i, shown in enumerate(self._shown(table, cursor))
         )
         columns += f", {key} as {self.dialect.quote(KEY)}" if key else ""
+        columns += f", {division.column}" if division.column else ""
         types = {self._alias_name(native, native.columns.index(n)): k for n, k in native.types}
         relation = f"(select {columns} from {source.relation(native)}{where}) strandline"
         try:
-            frame = source.reader(spark, relation, predicates, self.session, types)
+            frame = source.reader(spark, relation, division.conditions, self.session, types)
         except Py4JJavaError as error:
             raise explain(error, f"table {source.name}.{table.ref.name}") from error
         hashed = [KEY] if key else []
+        frame = frame.drop(PLACE)
         return frame.toDF(*table.schema.names, *hashed).select(
             *(
                 f.col(quoted(column.name)).cast(column.dataType).alias(column.name)
