@@ -25,6 +25,13 @@ VERSIONS = 10
 MANY_FILES = 200
 """With so many data files, a run puts a table's files together. It takes a second or two."""
 
+TOO_MANY = 5000
+"""More files than this take minutes to rewrite: that is for `loader compact`, not for a run."""
+
+_LEAST = "strandline.files"
+"""Property: how many files were left when they were last put together: a table that somebody has
+partitioned keeps many."""
+
 _log = logging.getLogger("loader")
 
 
@@ -45,9 +52,13 @@ class OwnTable:
         """Its schema and its name."""
         return self.lake.schema, self.name
 
-    def files(self) -> int:
-        """Returns how many data files it has; 0 if it does not exist."""
-        return self.lake.records(self.name).files() if self.lake.exists(self.name) else 0
+    def files(self) -> tuple[int, int]:
+        """Returns how many data files it has, and how many it had when they were put together."""
+        if not self.lake.exists(self.name):
+            return 0, 0
+        records = self.lake.records(self.name)
+        least = int(records.handle.properties().get(_LEAST) or 0)
+        return records.files(), min(least, records.files())
 
 
 def own_tables(pipeline: Pipeline) -> list[OwnTable]:
@@ -65,7 +76,11 @@ def keep_small(pipeline: Pipeline) -> None:
     """
     for own in own_tables(pipeline):
         try:
-            if own.files() >= MANY_FILES:
+            files, least = own.files()
+            if files > TOO_MANY:
+                where = f"{own.lake.schema}.{own.name}"
+                _log.warning("%s has %s files: run `loader compact` once", where, files)
+            elif files >= least + MANY_FILES:
                 _kept_small(pipeline, own)
         except Timeout:
             pass  # another process is writing it, or doing the same
@@ -104,3 +119,6 @@ def _kept_small(pipeline: Pipeline, own: OwnTable) -> None:
         rewrite(own.lake, own.name, own.order)
         before = now() - READ_BY_LOADERS
         expiry.expire(own.lake, own.name, int(before.timestamp() * 1000))
+        left = own.lake.records(own.name).files()
+        if left >= MANY_FILES:
+            own.lake.set_properties(own.name, {_LEAST: str(left)})

@@ -71,11 +71,14 @@ class Snapshot(ABC):
         """
         return False
 
-    def digest(self, table: SourceTable, window: Window) -> Digest | None:
+    def digest(self, table: SourceTable, window: Window, rows: int | None = None) -> Digest | None:
         """Returns a digest of the rows that :meth:`read` delivers of a window without an end.
 
         None if they are many, if the source would have to send them all, or if the table is not
         :meth:`steady`.
+
+        Args:
+            rows: how many they are; None if that is not known.
         """
         return None
 

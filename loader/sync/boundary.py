@@ -16,14 +16,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import Bounds, Window, lower_bound
 from loader.sources import Digest, Snapshot
 from loader.state import TableState
-from loader.sync.plan import Plan
+from loader.sync.plan import FULL_REFRESH, Plan
 from loader.sync.recovery import Known
-
-_SCANNED = 100_000
-"""Of a table with more rows, a first load asks for the digest only if an index leads to them."""
 
 
 def unchanged(plan: Plan, snapshot: Snapshot, known: Known, window: Window, bounds: Bounds) -> bool:
@@ -31,28 +29,37 @@ def unchanged(plan: Plan, snapshot: Snapshot, known: Known, window: Window, boun
     told = known.state.boundary
     if told is None or window.low is None or plan.options.redelivered_rows == "append":
         return False
+    if plan.mode == FULL_REFRESH or known.starts_over:
+        return False  # it begins a generation, whatever it finds
     if told.get("batch") != known.state.batch or told.get("rows") != bounds.rows:
         return False
-    return _said(plan, known.state.batch, snapshot.digest(plan.table, window)) == told
+    now = snapshot.digest(plan.table, window, bounds.rows)
+    return _said(plan, known.state.batch, now) == told
 
 
 def boundary(
-    plan: Plan, snapshot: Snapshot, after: TableState, window: Window, bounds: Bounds
+    plan: Plan, snapshot: Snapshot, after: TableState, window: Window
 ) -> Mapping[str, Any] | None:
     """Returns what a state remembers of the next window; None if the source does not tell.
 
     Args:
         after: the state as it will be stored: its cursor, and the batch that covers it.
-        window, bounds: of this sync.
+        window: what this sync reads.
     """
     if plan.cursor is None or after.cursor is None:
         return None
-    many = bounds.rows is None or bounds.rows > _SCANNED
-    if window.low is None and many and plan.cursor.name not in plan.table.indexed:
-        return None
     low = lower_bound(after.cursor, plan.initial, plan.options.lookback)
+    if low is None or _below(low, window.low):
+        return None  # rows that this sync does not read would count as read
     following = Window(plan.cursor, low, nulls=window.nulls, whole=window.whole)
     return _said(plan, after.batch, snapshot.digest(plan.table, following))
+
+
+def _below(low: Cursor, read_from: Cursor | None) -> bool:
+    """Returns whether a window may begin below what was read; of texts only the source knows."""
+    if read_from is None or low == read_from:
+        return False
+    return low.type is CursorType.STRING or low.order < read_from.order
 
 
 def _said(plan: Plan, batch: int, digest: Digest | None) -> Mapping[str, Any] | None:

@@ -168,7 +168,7 @@ def intended(attempt: Attempt, known: Known, window: Window, bounds: Bounds, sam
         base=None if full else known.state.base,
         backfill=None if full else known.state.backfill,
     )
-    told = known.state.boundary if same else boundary(plan, attempt.snapshot, after, window, bounds)
+    told = known.state.boundary if same else boundary(plan, attempt.snapshot, after, window)
     after = replace(after, boundary=told)
     record = replace(
         attempt.record(after, FULL_REFRESH if fresh_generation else plan.mode, window, bounds),

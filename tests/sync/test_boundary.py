@@ -61,6 +61,7 @@ def test_what_was_read_at_the_cursor_is_not_read_again(project: Project, orders:
     [
         (f"update orders set a = 'x' where {LAST}", ("x", "b")),
         (f"update orders set a = b, b = a where {LAST}", ("b", "a5")),
+        (f"update orders set a = 'a', b = '5b' where {LAST}", ("a", "5b")),
         (f"update orders set b = null where {LAST}", ("a5", None)),
         (f"update orders set b = '' where {LAST}", ("a5", "")),
         (f"update orders set a = 'a5,b', b = null where {LAST}", ("a5,b", None)),
@@ -164,3 +165,53 @@ def test_a_view_is_always_read(project: Project, postgres_database: Database) ->
     _spec(project, postgres_database)
     project.run()
     assert _synced(project) == ("nothing new", 0, 1, True)
+
+
+@pytest.mark.parametrize(
+    "options", [{"lookback": "1 day"}, {"sync_mode": "full_refresh"}], ids=["lookback", "always"]
+)
+def test_a_full_refresh_reads_everything_though_nothing_is_new(
+    project: Project, postgres_database: Database, options: dict[str, object]
+) -> None:
+    postgres_database.execute(*ROWS)
+    _spec(project, postgres_database, initial_cursor="2025-01-01", **options)
+    project.run()
+    postgres_database.execute("delete from orders where id = 3")
+    project.run()
+    assert project.run("--full-refresh").table("shop.orders")["appended"] == 4
+    newest = "select max(_cq_generation) from raw.orders"
+    assert project.rows(f"select id from raw.orders where _cq_generation = ({newest})") != []
+
+
+def test_what_was_not_read_does_not_count_as_read(
+    project: Project, postgres_database: Database
+) -> None:
+    # The cursor stays at the clock, below the first row that is wanted.
+    postgres_database.execute(
+        ROWS[0],
+        "insert into orders values (1, 'a', 'b', now() + interval '1 hour'), "
+        "(2, 'a', 'b', now() + interval '2 days')",
+    )
+    [(tomorrow,)] = postgres_database.query("select (now() + interval '1 day')::text")
+    _spec(project, postgres_database, initial_cursor=tomorrow)
+    project.run()
+    assert "boundary" not in project.state("shop.orders")
+
+
+def test_a_change_in_any_partition_is_read(project: Project, postgres_database: Database) -> None:
+    postgres_database.execute(
+        "create table orders (id int, a text, b text, at timestamptz) partition by list (b)",
+        "create table near partition of orders for values in ('b')",
+        ROWS[1],
+    )
+    _spec(project, postgres_database, primary_key=["id"])
+    project.run()
+    assert not _synced(project)[3]
+    postgres_database.execute(
+        "create table far (like orders)",
+        f"insert into far select id, a, 'c', at from orders where {LAST}",
+        f"delete from orders where {LAST}",
+        "alter table orders attach partition far for values in ('c')",
+    )
+    assert _synced(project)[:2] == ("synced", 1)
+    assert _newest(project) == ("a5", "c")

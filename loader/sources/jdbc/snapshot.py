@@ -20,10 +20,9 @@ from loader.sources.contents import KEY, Contents
 from loader.sources.jdbc.by_value import asked_by_value
 from loader.sources.jdbc.checksum_sql import checksum
 from loader.sources.jdbc.connection import Connection
-from loader.sources.jdbc.connections import Connections
 from loader.sources.jdbc.contents import JdbcContents, compared
 from loader.sources.jdbc.database import Database
-from loader.sources.jdbc.digest import digest_of, digest_sql
+from loader.sources.jdbc.digest import digest_of
 from loader.sources.jdbc.doubtful import Doubt, finite
 from loader.sources.jdbc.late import Late
 from loader.sources.jdbc.late_work import LateWork
@@ -63,7 +62,7 @@ class JdbcSnapshot(Snapshot):
                 "set transaction isolation level repeatable read read only",
                 f"set transaction snapshot {self.dialect.text(exported.name)}",
             )
-        self.connections = Connections(self._opened)
+        self._digests = True
 
     @contextmanager
     def connect(self, table: SourceTable) -> Iterator[Connection]:
@@ -71,13 +70,6 @@ class JdbcSnapshot(Snapshot):
         if table.ref.name in self.refused:
             error = self.refused[table.ref.name]
             raise DatabaseError(error.what, where=where, remedy=error.remedy)
-        # Without a session of its own a connection may idle until the database closes it.
-        lent = self.connections.one(where) if self.session else self._opened(where)
-        with lent as connection:
-            yield connection
-
-    @contextmanager
-    def _opened(self, where: str) -> Iterator[Connection]:
         with self.source.connect(where) as connection:
             if self.session:
                 connection.java.setAutoCommit(False)
@@ -183,18 +175,19 @@ class JdbcSnapshot(Snapshot):
             notes.append(doubt.note(int(count or 0), name))
         return tuple(notes)
 
-    def digest(self, table: SourceTable, window: Window) -> Digest | None:
-        if not self.steady(table):
+    def digest(self, table: SourceTable, window: Window, rows: int | None = None) -> Digest | None:
+        if not self._digests or not self.steady(table) or window.cursor is None:
             return None
         columns = [self._expression(table.ref.native, i) for i in range(len(table.schema.names))]
-        relation = self.source.relation(table.ref.native)
-        rows_of = f"{relation}{self.where(table, window)}"
+        indexed = window.cursor.name in table.indexed
+        where = self.where(table, window)
         try:
             with self.connect(table) as connection:
-                [(rows, text)] = connection.rows(digest_sql(columns, rows_of))
-        except DatabaseError:  # no md5 here, or a type without a text: the rows are read instead
+                relation = self.source.relation(table.ref.native)
+                return digest_of(connection, self.dialect, relation, columns, where, rows, indexed)
+        except DatabaseError:  # no md5 here, say: the rows are read instead
+            self._digests = False
             return None
-        return digest_of(int(rows or 0), text)
 
     def steady(self, table: SourceTable) -> bool:
         # A foreign table's rows come from another database, which has its own snapshots.

@@ -233,8 +233,4 @@ class JdbcSource(Database):
             yield JdbcSnapshot(self, offset)
             return
         with exported(self, tables) as moment:
-            snapshot = JdbcSnapshot(self, offset, moment)
-            try:
-                yield snapshot
-            finally:
-                snapshot.connections.close()
+            yield JdbcSnapshot(self, offset, moment)
