@@ -133,7 +133,7 @@ class Fleet:
         """Runs these of the tests; all must pass."""
         results = self.dbt.run("test", "--select", *chosen, manifest=self.manifest)
         assert len(results) >= len(CRASHES)
-        assert {one.status for one in results.values()} == {"pass"}, results
+        assert [name for name, one in results.items() if one.status != "pass"] == []
 
 
 def test_a_crash_at_each_step(
