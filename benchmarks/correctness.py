@@ -53,7 +53,7 @@ WARM_UP = 6
 PROCESSES: tuple[tuple[type[Server], str, tuple[str, ...]], ...] = (
     (Postgres, "spark_tools", ("strandline",)),
     (Postgres, "spark_tools", ("spark cursor >", "spark cursor >=")),
-    (Postgres, "dlt_tools", ("dlt append", "dlt merge")),
+    (Postgres, "dlt_tools", ("dlt append", "dlt merge", "dlt merge lag")),
     (MariaDb, "spark_tools", ("mariadb strandline",)),
     (MariaDb, "spark_tools", (BLIND,)),
     (MariaDb, "spark_tools", ("mariadb spark cursor >", "mariadb spark cursor >=")),

@@ -15,6 +15,13 @@ from dlt.sources.sql_database import sql_table
 from benchmarks.tools import Tool, serve
 
 _TABLE = "orders"
+_LAG = 30.0
+"""Seconds; longer than any transaction of the writers."""
+_KINDS = {
+    "dlt append": ("append", None),
+    "dlt merge": ("merge", None),
+    "dlt merge lag": ("merge", _LAG),
+}
 
 
 class Dlt:
@@ -23,15 +30,18 @@ class Dlt:
     Args:
         disposition: `append` keeps all versions, the newest is that of the greatest cursor, then
             of the last load; `merge` keeps one.
+        lag: each run begins so many seconds below the last cursor; None where it begins there.
     """
 
-    def __init__(self, folder: Path, disposition: str, url: str) -> None:
+    def __init__(self, folder: Path, disposition: str, lag: float | None, url: str) -> None:
         self.url = url
         self.disposition = disposition
+        self.lag = lag
+        name = disposition if lag is None else f"{disposition}_lag"
         self.pipeline = dlt.pipeline(
-            pipeline_name=f"orders_{disposition}",
+            pipeline_name=f"orders_{name}",
             pipelines_dir=str(folder / "pipelines"),
-            destination=dlt.destinations.duckdb(str(folder / f"{disposition}.duckdb")),
+            destination=dlt.destinations.duckdb(str(folder / f"{name}.duckdb")),
             dataset_name="raw",
         )
 
@@ -40,7 +50,7 @@ class Dlt:
         table = sql_table(
             credentials=self.url,
             table=_TABLE,
-            incremental=dlt.sources.incremental("updated_at"),
+            incremental=dlt.sources.incremental("updated_at", lag=self.lag),
             write_disposition=self.disposition,
         )
         self.pipeline.run(table)
@@ -65,7 +75,7 @@ def open_tools(request: Mapping[str, Any]) -> Mapping[str, Tool]:
     return {
         name: Dlt(
             Path(request["folder"]),
-            name.split()[-1],
+            *_KINDS[name],
             f"postgresql+psycopg2://{account}@127.0.0.1:{port}/{request['database']}",
         )
         for name, port in request["ports"].items()
