@@ -37,7 +37,7 @@
     {%- endif -%}
     {%- do stored.update({
         "exact": (
-            strandline.same_content(relation, stored.get("snapshot_id"), snapshot)
+            strandline.descends(relation, stored.get("snapshot_id"), snapshot, by="replace")
             and strandline.has_columns(relation, stored.get("columns", []))
         ),
         "materialization": properties.get("strandline.materialization", "deduped_latest"),
@@ -49,31 +49,6 @@
         {%- do stored.update({"batches": strandline.own_batches(relation, stored["said"] | list)}) -%}
     {%- endif -%}
     {{ return(stored) }}
-{%- endmacro %}
-
-
-{% macro same_content(relation, before, now) -%}
-    {#-
-        Whether only rewrites of files, which Iceberg calls `replace`, lie between two Iceberg snapshots of a
-        table. Any other commit may have changed its rows.
-    -#}
-    {%- if before == now -%}
-        {{ return(true) }}
-    {%- elif before is none or now is none -%}
-        {{ return(false) }}
-    {%- endif -%}
-    {%- set parents = {} -%}
-    {%- for row in run_query(
-        "select cast(snapshot_id as string), cast(parent_id as string) from " ~ relation
-        ~ ".snapshots as snapshots where operation = 'replace'"
-    ) -%}
-        {%- do parents.update({row[0]: row[1]}) -%}
-    {%- endfor -%}
-    {%- set reached = namespace(snapshot=now) -%}
-    {%- for step in parents if reached.snapshot in parents and reached.snapshot != before -%}
-        {%- set reached.snapshot = parents[reached.snapshot] -%}
-    {%- endfor -%}
-    {{ return(reached.snapshot == before) }}
 {%- endmacro %}
 
 

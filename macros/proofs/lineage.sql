@@ -50,23 +50,3 @@
     {%- endif -%}
     {{ return(at.reason) }}
 {%- endmacro %}
-
-
-{% macro descends(relation, before, now) -%}
-    {#- Whether an Iceberg snapshot of a table is the current one or an ancestor of it. -#}
-    {%- set before = before | string -%}
-    {%- if before == now -%}
-        {{ return(true) }}
-    {%- endif -%}
-    {%- set parents = {} -%}
-    {%- for row in run_query(
-        "select cast(snapshot_id as string), cast(parent_id as string) from " ~ relation ~ ".snapshots as snapshots"
-    ) -%}
-        {%- do parents.update({row[0]: row[1]}) -%}
-    {%- endfor -%}
-    {%- set reached = namespace(snapshot=now) -%}
-    {%- for step in parents if reached.snapshot in parents and reached.snapshot != before -%}
-        {%- set reached.snapshot = parents[reached.snapshot] -%}
-    {%- endfor -%}
-    {{ return(reached.snapshot == before) }}
-{%- endmacro %}

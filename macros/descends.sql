@@ -1,0 +1,27 @@
+{% macro descends(relation, before, now, by=none) -%}
+    {#-
+        Whether one Iceberg snapshot of a table is another one or its ancestor. With `by`, all commits in between are
+        of that operation: `replace`, which rewrites files, leaves the rows as they are; any other may change them.
+    -#}
+    {%- if before == now or before | string == now -%}
+        {{ return(true) }}
+    {%- elif before is none or now is none -%}
+        {{ return(false) }}
+    {%- endif -%}
+    {%- set commits_sql -%}
+        select cast(snapshot_id as string), cast(parent_id as string)
+        from {{ relation }}.snapshots as snapshots
+        {%- if by %}
+        where operation = '{{ by }}'
+        {%- endif %}
+    {%- endset -%}
+    {%- set parents = {} -%}
+    {%- for row in run_query(commits_sql) -%}
+        {%- do parents.update({row[0]: row[1]}) -%}
+    {%- endfor -%}
+    {%- set reached = namespace(snapshot=now) -%}
+    {%- for step in parents if reached.snapshot in parents and reached.snapshot != before | string -%}
+        {%- set reached.snapshot = parents[reached.snapshot] -%}
+    {%- endfor -%}
+    {{ return(reached.snapshot == before | string) }}
+{%- endmacro %}
