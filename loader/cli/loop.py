@@ -10,7 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from loader.cli.rounds import Wanted, built
-from loader.cli.settings import Settings, profile_of, stopping
+from loader.cli.settings import Settings, profile_of
+from loader.cli.stopping import stopping
 from loader.errors import LoaderError, TableError
 from loader.spec.spec import Spec, load_spec
 from loader.sync.drill import drill
@@ -102,8 +103,8 @@ class Loop:
         """Runs the rounds; returns 0, or 1 if tables or the build failed in the last one."""
         steps = drill(os.environ, self.pipeline.spark)
         number, failing = 0, False
-        stop, spark = self.stopped.set, self.pipeline.spark
-        with stopping(stop, spark, interrupt=lambda: self._building):
+        stop, cancel = self.stopped.set, self.pipeline.spark.sparkContext.cancelAllJobs
+        with stopping(stop, cancel, interrupt=lambda: self._building):
             while not self.stopped.is_set():
                 number += 1
                 began = time.monotonic()

@@ -57,7 +57,8 @@ def reconcile(
     Each table is synced first, as by `loader run`. Exits with 1 if differences remain.
     """
     from loader.cli.output import Progress
-    from loader.cli.settings import opened, stopping
+    from loader.cli.settings import opened
+    from loader.cli.stopping import stopping
     from loader.reconcile.reconciliation import Reconciliation
     from loader.runtime.spark import rows_written
     from loader.sync.drill import drill
@@ -68,7 +69,7 @@ def reconcile(
     with opened(settings) as pipeline:
         progress = Progress(output, lambda table: rows_written(pipeline.spark, table))
         watch = Watch(progress, drill(os.environ, pipeline.spark))
-        with progress, stopping(watch.stopped.set, pipeline.spark):
+        with progress, stopping(watch.stopped.set, pipeline.spark.sparkContext.cancelAllJobs):
             outcomes = []
             for outcome in pipeline.run(watch, select, False, concurrency, work):
                 progress.done(outcome.table, "")

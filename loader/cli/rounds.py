@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from loader.cli import report
 from loader.cli.output import Progress
 from loader.cli.own_tables import keep_small
-from loader.cli.settings import Settings, stopping
+from loader.cli.settings import Settings
+from loader.cli.stopping import stopping
 from loader.runtime.spark import kept, rows_written
 from loader.sync.drill import drill
 from loader.sync.pipeline import Outcome, Pipeline, Work
@@ -58,12 +59,13 @@ def once(settings: Settings, pipeline: Pipeline, wanted: Wanted) -> int:
         progress.done(outcome.table, report.ended(outcome))
         outcomes.append(outcome)
 
-    with progress, stopping(watch.stopped.set, pipeline.spark):
+    stop, cancel = watch.stopped.set, pipeline.spark.sparkContext.cancelAllJobs
+    with progress, stopping(stop, cancel):
         wanted.run(pipeline, watch, done)
     code = report.finished(output, outcomes)
     if wanted.build is None or watch.stopped.is_set():
         return code
-    with stopping(watch.stopped.set, pipeline.spark, interrupt=lambda: True):
+    with stopping(stop, cancel, interrupt=lambda: True):
         return max(code, built(settings, pipeline, wanted.build))
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,7 +73,7 @@ def profile_of(settings: Settings, spec: Spec) -> Profile:
 
 def _session(settings: Settings, spec: Spec) -> SparkSession:
     from loader.runtime.setup import problem
-    from loader.runtime.spark import session
+    from loader.runtime.spark import session, silence_drivers
     from loader.sources import connector
 
     profile = profile_of(settings, spec)
@@ -87,37 +85,5 @@ def _session(settings: Settings, spec: Spec) -> SparkSession:
     spark = session(profile)
     # Spark logs the stack trace of every failed task; the error that we show says it once.
     spark.sparkContext.setLogLevel("WARN" if settings.debug else "OFF")
+    silence_drivers(spark)
     return spark
-
-
-@contextmanager
-def stopping(
-    stop: Callable[[], None], spark: SparkSession, interrupt: Callable[[], bool] = bool
-) -> Iterator[None]:
-    """On SIGINT or SIGTERM, cancels running reads and publishes nothing more.
-
-    A second signal ends the process at once, as it would without this handler.
-
-    Args:
-        interrupt: whether also to raise KeyboardInterrupt, now that the signal has come: for work
-            that does not ask whether to stop.
-    """
-
-    def handle(number: int, frame: object) -> None:
-        stop()
-        signal.signal(number, before[number])
-        # Not in this thread: it may be in the middle of a call to the JVM, and a second call
-        # would use the same connection.
-        threading.Thread(target=spark.sparkContext.cancelAllJobs, daemon=True).start()
-        if interrupt():
-            raise KeyboardInterrupt
-
-    numbers: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number in numbers:
-        signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

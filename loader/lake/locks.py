@@ -22,7 +22,7 @@ from filelock import FileLock
 
 from loader.errors import SpecError
 from loader.lake.catalog_owners import CatalogOwners
-from loader.lake.owners import FileOwners, Owners
+from loader.lake.owners import FileOwners, Owners, lock_file
 from loader.names import file_name
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class TableLocks:
         """Returns a table's file lock; see :meth:`loader.lake.lake.Lake.lock`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         place = self.folder / f"{file_name(table)}.lock"
-        return FileLock(place, timeout=timeout, thread_local=False)
+        return lock_file(place, timeout)
 
     @cached_property
     def owners(self) -> Owners:
@@ -155,4 +155,4 @@ def _own(place: Path) -> None:
             remedy=f"Remove it, or name a folder of your own in {FOLDER}",
         )
     if stat.S_IMODE(found.st_mode) & 0o077:
-        os.chmod(place, 0o700)  # who may read a lock file may hold it
+        os.chmod(place, 0o700)

@@ -10,6 +10,7 @@ import datetime as dt
 import json
 import os
 import socket
+import stat
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -35,6 +36,20 @@ def place(folder: Path) -> str:
         kernel = _BOOT.read_text().strip()
     found = folder.stat()
     return f"{kernel}/{found.st_dev}:{found.st_ino}"
+
+
+def lock_file(path: Path, timeout: float) -> FileLock:
+    """Returns the lock of a file that those may open who may write to its folder, and nobody else.
+
+    Whoever may read a lock file may hold its lock.
+    """
+    folder = stat.S_IMODE(path.parent.stat().st_mode)
+    mode = 0o600 | (0o060 if folder & 0o020 else 0) | (0o006 if folder & 0o002 else 0)
+    with suppress(OSError):
+        found = path.lstat()
+        if stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) != mode:
+            path.chmod(mode)  # as an older version, or the umask, made it
+    return FileLock(path, timeout=timeout, mode=mode, thread_local=False)
 
 
 @dataclass(frozen=True)
@@ -162,7 +177,7 @@ class FileOwners:
             owner = Owner.from_json(_text(path))
             if owner is not None and self.sign(owner.run_id) is not None:
                 continue
-            lock = FileLock(path.with_suffix(".lock"), timeout=0)
+            lock = lock_file(path.with_suffix(".lock"), timeout=0)
             with suppress(Timeout), lock:
                 gone += _delete_old(path, age)
         return gone

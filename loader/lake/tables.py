@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, TypeVar
 
 from py4j.protocol import Py4JJavaError
@@ -12,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from loader.errors import SpecError
+from loader.lake.place import confirm_place
 from loader.lake.records import Records
 from loader.rows.order import quoted
 
@@ -113,7 +115,11 @@ class Tables:
         return StructType.fromJson(json.loads(convert(self.handle(table).schema()).json()))
 
     def handle(self, table: str) -> Any:
-        """Loads Iceberg's own object for a table."""
+        """Loads Iceberg's own object for a table.
+
+        Raises:
+            TableError: if the warehouse was copied or moved.
+        """
         if table != self._unchanging:
             return self._load(table)
         if self._loaded is None:
@@ -124,9 +130,17 @@ class Tables:
         jvm: Any = self.spark._jvm
         # Iceberg looks catalogs up in the settings of the thread's active session.
         jvm.org.apache.spark.sql.SparkSession.setActiveSession(self.spark._jsparkSession)
-        return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
+        handle = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
             self.spark._jsparkSession, f"{quoted(self.catalog)}.{self.name(table)}"
         )
+        if self._in_folders:
+            confirm_place(handle, f"{self.schema}.{table}")
+        return handle
+
+    @cached_property
+    def _in_folders(self) -> bool:
+        """Whether the catalog is nothing but folders, which can be copied or moved."""
+        return self.spark.conf.get(f"spark.sql.catalog.{self.catalog}.type", None) == "hadoop"
 
     @property
     def catalog(self) -> str:

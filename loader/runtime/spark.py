@@ -46,6 +46,15 @@ _SIMPLE = {
 _MASKED = "spark.redaction.regex"
 _BETWEEN = "\x1f"  # ASCII's unit separator, which no setting contains
 
+_DRIVERS = (
+    "org.postgresql",
+    "org.mariadb",
+    "com.mysql",
+    "oracle",
+    "com.microsoft",
+    "net.snowflake",
+)
+
 
 def session(profile: Profile) -> SparkSession:
     """Starts Spark, or joins the session that this process has.
@@ -108,6 +117,13 @@ def _sql_settings(spark: SparkSession) -> dict[str, str]:
         if value is not None:
             found[key] = value
     return found
+
+
+def silence_drivers(spark: SparkSession) -> None:
+    """Keeps database drivers from logging: they repeat URLs, and passwords in them, as they are."""
+    log4j: Any = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+    for package in _DRIVERS:
+        log4j.core.config.Configurator.setLevel(package, log4j.Level.OFF)
 
 
 def plan_simply(spark: SparkSession) -> None:

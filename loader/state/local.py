@@ -15,6 +15,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from loader.errors import StateError
+from loader.lake.owners import lock_file
 from loader.state import StateBackend, StateRow, taken
 from loader.state.value import moment, moment_text
 
@@ -76,7 +77,7 @@ class LocalState(StateBackend):
         return self.folder / f"{readable}-{digest}.json"
 
     def _lock(self) -> FileLock:
-        return FileLock(self.folder / ".lock", timeout=60, thread_local=False)
+        return lock_file(self.folder / ".lock", timeout=60)
 
     def _read(self, path: Path, key: str | None = None) -> list[StateRow]:
         try:

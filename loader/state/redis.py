@@ -61,11 +61,12 @@ class RedisState(StateBackend):
                 socket_connect_timeout=10,
                 socket_timeout=30,
             )
-        except ValueError as problem:
+        except ValueError:  # its text may repeat a part of the password
             raise SpecError(
-                Redactor().redact(str(problem).splitlines()[0]).rstrip("."),
+                "it is not a URL that Redis's client can read",
                 where=f"{place.where}.connection_string",
-                remedy="Write it as redis://user:password@host:6379/0, rediss:// with TLS",
+                remedy="Write it as redis://user:password@host:6379/0, rediss:// with TLS; "
+                "in the password, write `/` as %2F, `?` as %3F, `#` as %23, `@` as %40",
             ) from None
         self.where = f"state {place.table} in {_shown(url)}"
 
@@ -160,4 +161,6 @@ def _member(row: StateRow) -> str:
 def _shown(url: str) -> str:
     """Returns the URL without user, password and query."""
     parts = urlsplit(url if "://" in url else f"redis://{url}")
+    if "@" in url and "@" not in parts.netloc:
+        return f"{parts.scheme}://…"  # a password with an odd character
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

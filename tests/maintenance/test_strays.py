@@ -7,7 +7,12 @@ import shutil
 import time
 from pathlib import Path
 
+import pytest
+
+from loader.errors import TableError
+from loader.lake.lake import Lake
 from loader.lake.owners import Owner
+from loader.runtime.spark import sibling
 from tests.maintenance.shop import Shop
 
 DAYS = 86_400.0
@@ -110,3 +115,28 @@ def test_comparisons_are_kept_small_like_state(shop: Shop) -> None:
     snapshots = project.snapshots("_cq_reconciled")
     assert shop.freed(shop.compact(), table)["rows_after"] == 20
     assert project.snapshots("_cq_reconciled") == snapshots
+
+
+def test_a_copied_warehouse_is_refused_and_a_link_to_it_is_not(
+    shop: Shop, warehouse: Path, tmp_path: Path
+) -> None:
+    """A copy names the original's files: `compact` there took the original's newer ones."""
+    schema = shop.project.schema
+    shutil.copytree(warehouse / schema, tmp_path / "copy" / schema)
+    (tmp_path / "link").symlink_to(warehouse)
+    original = shop.project.lake()
+
+    def seen_from(place: str) -> Lake:
+        spark = sibling(original.spark)
+        old = f"spark.sql.catalog.{original.catalog}"
+        spark.conf.set(f"spark.sql.catalog.{place}", spark.conf.get(old))
+        spark.conf.set(f"spark.sql.catalog.{place}.type", spark.conf.get(f"{old}.type"))
+        spark.conf.set(f"spark.sql.catalog.{place}.warehouse", str(tmp_path / place))
+        spark.conf.set("spark.sql.defaultCatalog", place)
+        return Lake(spark, schema)
+
+    for table in ("orders", "_cq_state", "_cq_syncs"):
+        with pytest.raises(TableError, match="warehouse was copied or moved") as told:
+            seen_from("copy").handle(table)
+        assert str(tmp_path / "copy") in str(told.value)
+    assert seen_from("link").handle("orders").currentSnapshot() is not None

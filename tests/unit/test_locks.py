@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from loader import names
 from loader.errors import SpecError
 from loader.lake import locks
+from loader.lake.owners import lock_file
 
 
 @pytest.fixture
@@ -113,3 +115,25 @@ def test_a_name_that_would_be_a_path_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["orders", "we.ird", "Größe", "a b", "a#b?c", "..x", "x" * 180])
 def test_other_names_are_not(name: str) -> None:
     assert names.refused(name) is None
+
+
+@pytest.mark.parametrize(
+    ("folder", "file"), [(0o700, 0o600), (0o755, 0o600), (0o2775, 0o660), (0o1777, 0o666)]
+)
+def test_who_may_write_to_the_folder_may_lock_and_nobody_else(
+    tmp_path: Path, folder: int, file: int
+) -> None:
+    """Whoever may read a lock file may hold its lock."""
+    place = tmp_path / "lake"
+    place.mkdir()
+    place.chmod(folder)
+    (place / "orders.lock").touch(0o644)  # from an older version
+    old = os.umask(0o022)
+    try:
+        for name in ("orders", "new", "new"):
+            with lock_file(place / f"{name}.lock", timeout=1):
+                pass
+    finally:
+        os.umask(old)
+    for name in ("orders", "new"):
+        assert stat.S_IMODE((place / f"{name}.lock").stat().st_mode) == file

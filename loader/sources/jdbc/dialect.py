@@ -290,5 +290,22 @@ def dialect_class(url: str) -> type[Dialect]:
 
 
 def scrubbed(url: str) -> str:
-    """Returns a URL without its parameters and credentials, for messages."""
-    return re.sub(r"[?;].*$", "", re.sub(r"//[^/@]*@", "//", url))
+    """Returns a URL without its parameters and credentials, for messages.
+
+    A password may hold the very characters that end it elsewhere: `/`, `?`, `;`. Where an `@`
+    leaves open what is a password, only the kind of URL is left.
+    """
+    if "@" not in url:
+        return re.sub(r"[?;].*$", "", url, flags=re.DOTALL)
+    for credentials in _CREDENTIALS:
+        found = credentials.fullmatch(url)
+        if found is not None:
+            return found[1] + found[2]
+    start = re.match(r"(?:[\w+-]+:){1,2}", url)
+    return f"{start[0]}…" if start else "…"
+
+
+_CREDENTIALS = (
+    re.compile(r"([\w:+-]+//)[^@/?;#]*@([^@?;]*)(?:[?;][^@]*)?"),
+    re.compile(r"(jdbc:oracle:\w+:)[^@?;#]*(@[^@?;]*)(?:[?;][^@]*)?"),
+)

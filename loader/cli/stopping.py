@@ -1,0 +1,62 @@
+"""Ends a command in order when a signal comes."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+AT_ONCE = 1.0
+"""Seconds in which several signals are one: `timeout` signals its child, then the whole group."""
+
+
+@contextmanager
+def stopping(
+    stop: Callable[[], object],
+    cancel: Callable[[], object],
+    interrupt: Callable[[], bool] = bool,
+) -> Iterator[None]:
+    """On SIGINT or SIGTERM, cancels running reads and publishes nothing more.
+
+    A second signal, later than :data:`AT_ONCE`, ends the process as it would without this handler.
+
+    Args:
+        stop: says that nothing more is wanted.
+        cancel: cancels Spark's jobs.
+        interrupt: whether also to raise KeyboardInterrupt, now that the signal has come: for work
+            that does not ask whether to stop.
+    """
+    first: float | None = None
+    stops = threading.Thread(target=stop, name="stop", daemon=True)
+    cancels = threading.Thread(target=cancel, name="cancel", daemon=True)
+
+    def handle(number: int, frame: object) -> None:
+        nonlocal first
+        now = time.monotonic()
+        if first is not None:
+            if now - first > AT_ONCE:
+                signal.signal(number, before[number])
+                signal.raise_signal(number)
+            return
+        first = now
+        # Not in this thread. It may hold the lock that `stop` wants, or be in the middle of a
+        # call to the JVM: a second call would use the same connection.
+        stops.start()
+        cancels.start()
+        stops.join(0.2)
+        if interrupt():
+            raise KeyboardInterrupt
+
+    numbers: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if first is not None:
+            stops.join(1)

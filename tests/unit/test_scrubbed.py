@@ -1,0 +1,41 @@
+"""What messages show of a database's address: never a part of its password."""
+
+from __future__ import annotations
+
+import pytest
+
+from loader.sources.jdbc.dialect import scrubbed
+from loader.state.redis import _shown
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("jdbc:postgresql://db:5432/shop?sslmode=require", "jdbc:postgresql://db:5432/shop"),
+        ("jdbc:postgresql://me:pw@db/shop?user=me", "jdbc:postgresql://db/shop"),
+        ("jdbc:postgresql://me:tR9/kw#Lq2?x@db/shop", "jdbc:postgresql:…"),
+        ("jdbc:mysql://u:p4;s/s@db/shop", "jdbc:mysql:…"),
+        ("jdbc:mysql://u:a@b@db/shop", "jdbc:mysql:…"),
+        ("jdbc:mysql://db/shop?password=x@y", "jdbc:mysql:…"),
+        ("jdbc:sqlserver://db;user=me;password=x@y", "jdbc:sqlserver:…"),
+        ("jdbc:sqlserver://db;user=me;password=xy", "jdbc:sqlserver://db"),
+        ("jdbc:oracle:thin:scott/tiger@//db:1521/x", "jdbc:oracle:thin:@//db:1521/x"),
+        ("jdbc:oracle:thin:scott/ti?g3r@//db:1521/x", "jdbc:oracle:…"),
+        ("jdbc:derby:/data/shop;create=true\nx", "jdbc:derby:/data/shop"),
+    ],
+)
+def test_of_a_database(url: str, shown: str) -> None:
+    assert scrubbed(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://me:pw@cache:6379/0", "redis://cache:6379/0"),
+        ("cache:6379/0", "redis://cache:6379/0"),
+        ("redis://:Zq9#x@cache/0", "redis://…"),
+        ("rediss://:12?x@cache/0", "rediss://…"),
+    ],
+)
+def test_of_redis(url: str, shown: str) -> None:
+    assert _shown(url) == shown

@@ -1,0 +1,75 @@
+"""What a signal does to a command, in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+_PREPARED = """
+import os, signal, threading, time
+from loader.cli.stopping import stopping
+stopped = threading.Event()
+"""
+_ROUNDS = """
+def signals(*numbers):
+    for number in numbers:
+        os.kill(os.getpid(), number)
+        time.sleep(0.002)
+
+lock = threading.Lock()
+
+def stop():
+    with lock:  # an Event has such a lock, held for a shorter time
+        time.sleep(0.01)
+        stopped.set()
+
+for _ in range(10):
+    stopped.clear()
+    sender = threading.Thread(target=signals, args=(signal.SIGTERM, signal.SIGINT, signal.SIGTERM))
+    with stopping(stop, list):
+        sender.start()
+        while not stopped.is_set():
+            with lock:
+                time.sleep(0.0001)
+        sender.join()
+print("ended in order")
+"""
+_TWICE = """
+with stopping(stopped.set, list):
+    print("ready", flush=True)
+    while True:
+        time.sleep(0.01)
+"""
+
+
+def test_signals_at_the_same_time_end_it_once_and_in_order() -> None:
+    """`timeout` sends two; so does a terminal, to the whole group. They met each other's lock."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PREPARED + _ROUNDS], capture_output=True, text=True, timeout=20
+    )
+    assert (done.returncode, done.stdout) == (0, "ended in order\n"), done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_it_at_once(number: signal.Signals) -> None:
+    """Once a moment has passed: somebody has lost patience."""
+    script = (
+        _PREPARED.replace("import stopping", "import stopping\nimport loader.cli.stopping as own")
+        + "own.AT_ONCE = 0.1\n"
+        + _TWICE
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        os.kill(child.pid, number)
+        with pytest.raises(subprocess.TimeoutExpired):
+            child.wait(0.5)
+        os.kill(child.pid, number)
+        child.wait(10)
+    assert child.returncode == -number
