@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 from loader.runtime.jvm_view import remember
+from loader.runtime.scratch import SETTING, deleted_in_the_end, scratch
 from loader.spec.redaction import is_secret_key
 
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
@@ -49,13 +50,15 @@ def start(settings: Mapping[str, str]) -> None:
         return
     options, secrets = split_options(settings.get(_DRIVER_OPTIONS, ""))
     given = {**settings, **({_DRIVER_OPTIONS: options} if secrets else {})}
-    with _submitted(given):
+    with _submitted(given) as own:
         SparkContext._ensure_initialized()
     gateway: Any = SparkContext._gateway
     remember(gateway)
     jvm = SparkContext._jvm = gateway.jvm
     for name, value in secrets.items():
         jvm.java.lang.System.setProperty(name, value)
+    if SETTING in own:
+        deleted_in_the_end(jvm, own[SETTING])
 
 
 def split_options(options: str) -> tuple[str, dict[str, str]]:
@@ -78,12 +81,16 @@ def properties(settings: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def _submitted(settings: Mapping[str, str]) -> Iterator[None]:
-    """Makes `spark-submit` read the settings from a file that only this user can read."""
+def _submitted(settings: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
+    """Makes `spark-submit` read the settings from a file that only this user can read.
+
+    Yields settings of our own, which were added.
+    """
     _sweep()
     before = os.environ.get(_ARGUMENTS)
     others, base = _arguments(before)
-    text = properties(settings)
+    own = scratch(settings, base)
+    text = properties({**settings, **own})
     with TemporaryDirectory(prefix=_FOLDER) as folder:  # mode 0700
         path = Path(folder) / _SETTINGS
         with open(path, "x", encoding="utf-8", opener=_private) as file:
@@ -91,7 +98,7 @@ def _submitted(settings: Mapping[str, str]) -> Iterator[None]:
             file.write(f"{base}\n\n{text}")
         os.environ[_ARGUMENTS] = shlex.join([_FILE, str(path), *others])
         try:
-            yield
+            yield own
         finally:
             if before is None:
                 del os.environ[_ARGUMENTS]

@@ -1,0 +1,58 @@
+"""Rows that Spark sorts and shuffles lie where only this user may look."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from loader.runtime.scratch import SETTING, scratch
+
+LOCAL = {"spark.master": "local[*]"}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The temporary folder."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
+    return tmp_path
+
+
+def test_a_folder_of_this_user(folder: Path) -> None:
+    made = Path(scratch(LOCAL, "spark.local.directory /elsewhere\n")[SETTING])
+    assert made.parent == folder
+    assert stat.S_IMODE(made.stat().st_mode) == 0o700
+
+
+def test_somebody_elses_choice_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert scratch({**LOCAL, SETTING: "/fast"}, "") == {}
+    assert scratch(LOCAL, "spark.ui.enabled false\n spark.local.dir  /fast\n") == {}
+    assert scratch({"spark.master": "spark://there:7077"}, "") == {}
+    assert scratch({}, "") == {}
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "/fast")
+    assert scratch(LOCAL, "") == {}
+    assert not list(folder.iterdir())
+
+
+def test_what_killed_processes_left_goes(folder: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as dead:
+        dead.wait()
+    names = {
+        "old": f"strandline-scratch-{dead.pid}-a",
+        "young": f"strandline-scratch-{dead.pid}-b",
+        "living": f"strandline-scratch-{os.getpid()}-c",
+        "other": "strandline-scratch-mine",
+    }
+    for name, place in names.items():
+        (folder / place / "blockmgr-1").mkdir(parents=True)
+        if name != "young":
+            os.utime(folder / place, (time.time() - 7200,) * 2)
+    scratch(LOCAL, "")
+    assert {name for name, place in names.items() if not (folder / place).exists()} == {"old"}
