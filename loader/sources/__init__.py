@@ -47,6 +47,20 @@ class Snapshot(ABC):
         Partitions, and the rows in them, are in the order in which the source emits them.
         """
 
+    def preview(self, table: SourceTable, window: Window) -> Bounds:
+        """Returns :meth:`bounds` as far as they are known without changing anything anywhere."""
+        return self.bounds(table, window)
+
+    def kept(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:  # noqa: B027
+        """Learns that all rows up to a mark are in raw, and that the mark is stored.
+
+        A source that keeps its changes until they are read may forget them now.
+        """
+
+    def lacking(self, table: SourceTable) -> list[str]:
+        """Returns what `loader check` should say about a table: what is missing, and the remedy."""
+        return []
+
     tells_deletes: ClassVar[bool] = True
     """Whether a missing row means that it was deleted. (Files may be archived once read.)"""
 

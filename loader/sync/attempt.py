@@ -69,6 +69,12 @@ class Attempt:
         self.reached("state-recorded")
         self.stores.record(record)
         self.reached("ledger-recorded")
+        self.kept(state)
+
+    def kept(self, state: TableState | None) -> None:
+        """Tells the source what is safe: the rows are published, and the state is stored."""
+        if state is not None:
+            self.snapshot.kept(self.plan.table, state.mark)
 
     def reached(self, step: str) -> None:
         """Reports a step of the protocol as reached (:data:`loader.sync.drill.STEPS`)."""

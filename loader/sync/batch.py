@@ -23,6 +23,7 @@ from loader.rows.delta import (
     hides_a_cursor,
     marked,
     placed,
+    ranked,
     stamped,
 )
 from loader.rows.order import GENERATION, quoted
@@ -113,6 +114,10 @@ def extracted(attempt: Attempt, window: Window, bounds: Bounds, intent: Intent) 
     if record.mode == FULL_REFRESH or not lake.exists(plan.lake_table):
         yield Batch(rows, intent, counted=counted)
         return
+    if bounds.log is not None:
+        with _logged(Batch(rows, intent), plan) as batch:
+            yield batch
+        return
     raw = own_rows(plan, lake.frame(plan.lake_table))
     generations = Generations(after.base or after.generation, after.generation)
     if generations.base < generations.current and plan.key and not plan.authoritative:
@@ -150,3 +155,26 @@ def extracted(attempt: Attempt, window: Window, bounds: Bounds, intent: Intent) 
         yield batch.overruling() if overrules else batch
     finally:
         judged.unpersist()
+
+
+@contextmanager
+def _logged(batch: Batch, plan: Plan) -> Iterator[Batch]:
+    """Yields versions from the source's log: all of them are new, and each overrules its key's."""
+    record, after = batch.intent.record, batch.intent.after
+    base = after.generation
+    rows = ranked(batch.rows, plan.key, base).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        [counts] = rows.agg(
+            f.count(f.lit(1)).alias("read"), f.max(GENERATION).alias("newest")
+        ).collect()
+        generation = counts["newest"] or base
+        yield Batch(
+            rows,
+            Intent(
+                replace(record, generation=generation, rows_read=counts["read"]),
+                replace(after, generation=generation, base=after.base or base),
+            ),
+            empty=not counts["read"],
+        )
+    finally:
+        rows.unpersist()

@@ -95,6 +95,7 @@ class Journal:
             self._record(same)
         _each(entries, "ledger-recorded")
         for entry in entries:
+            entry.does(partial(entry.attempt.kept, entry.state))
             try:
                 entry.attempt.held.release()
             except Exception as error:

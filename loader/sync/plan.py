@@ -17,6 +17,7 @@ from loader.spec.options import TableOptions
 
 INCREMENTAL = "incremental"
 FULL_REFRESH = "full_refresh"
+CDC = "cdc"
 RESERVED = "_cq_"
 """Prefix of the loader's own tables and columns."""
 # Columns that CloudQuery adds to its tables; a source may have them.
@@ -30,7 +31,7 @@ class Plan:
     Attributes:
         key: the primary key; empty if there is none.
         cursor: the cursor column; None for a full refresh without a cursor.
-        mode: ``incremental`` or ``full_refresh``.
+        mode: ``incremental``, ``full_refresh`` or ``cdc``.
         initial: where the first sync begins; None reads everything.
         deleted: the column that marks deleted rows; None if there is none.
         accepts_key_change: key and cursor columns may change their type if raw can follow.
@@ -55,6 +56,11 @@ class Plan:
     def shared(self) -> bool:
         """Whether other sources may load the same raw table; see :mod:`loader.sync.sharing`."""
         return self.options.shared
+
+    @property
+    def follows_log(self) -> bool:
+        """Whether its changes are read from the source's log, though perhaps not in this run."""
+        return self.options.sync_mode == CDC
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -108,8 +114,10 @@ def plan(
     """
     where = f"table {source}.{table.ref.name}"
     _free_names(table, where)
-    mode = FULL_REFRESH if full_refresh or options.sync_mode == FULL_REFRESH else INCREMENTAL
-    name = options.cursor_field or table.cursor_field
+    mode = FULL_REFRESH if full_refresh else options.sync_mode
+    follows_log = options.sync_mode == CDC
+    # The log has an order of its own: a cursor that the spec names is for models only.
+    name = None if follows_log else options.cursor_field or table.cursor_field
     if name is None and mode == INCREMENTAL:
         found = candidates(table)
         raise TableError(
@@ -147,6 +155,13 @@ def plan(
         initial=initial,
         deleted=_deleted(table, options, where),
     )
+    if follows_log and not planned.key:
+        raise TableError(
+            "sync_mode: cdc needs a primary key, and the table has none",
+            where=where,
+            remedy=f"Declare one in the source, or set table_options.{table.ref.name}.primary_key "
+            "and the table's REPLICA IDENTITY to an index on it, or to FULL",
+        )
     ambiguous = bool(planned.key) and not planned.authoritative
     if ambiguous and cursor is not None and cursor.collated and cursor.name not in planned.key:
         raise TableError(

@@ -88,11 +88,12 @@ def preview_table(plan: Plan, snapshot: Snapshot, stores: Stores) -> tuple[Windo
     """Returns the window that a sync would read now, and its bounds; writes nothing."""
     _, _, state = assess(plan, stores, Watch())
     stores.lake.drift(plan.lake_table, plan.table.schema, plan.terms)
-    return look(plan, snapshot, Known(state or TableState(), 1), stores.lake, Watch())
+    known = Known(state or TableState(), 1)
+    return look(plan, snapshot, known, stores.lake, Watch(), preview=True)
 
 
 def look(
-    plan: Plan, snapshot: Snapshot, known: Known, lake: Lake, watch: Watch
+    plan: Plan, snapshot: Snapshot, known: Known, lake: Lake, watch: Watch, preview: bool = False
 ) -> tuple[Window, Bounds]:
     """Fixes the window before anything is read: inclusive below, a fixed end above.
 
@@ -100,12 +101,17 @@ def look(
     between bounds and read would lie above the end, and be missing from a read that claims to be
     complete. The cursor stays at the bound, so the next window begins there.
 
+    Args:
+        preview: nothing will be read, so the source prepares nothing.
+
     Raises:
         TableError: if rows have no cursor and the spec says to fail on them.
     """
     full = plan.mode == FULL_REFRESH or known.starts_over
     everything = full or known.state.cursor is None
-    if plan.cursor is None:
+    if plan.follows_log:
+        window = Window(mark=None if full else known.state.mark, held=_held(plan, lake, known))
+    elif plan.cursor is None:
         window = Window()
     else:
         _same_cursor(plan, known)
@@ -122,7 +128,7 @@ def look(
             held=None if full else _held(plan, lake, known),
         )
     watch.phase(plan.name, "counting")
-    bounds = snapshot.bounds(plan.table, window)
+    bounds = (snapshot.preview if preview else snapshot.bounds)(plan.table, window)
     if bounds.nulls and plan.options.null_cursor == "fail":
         raise TableError(
             f"{bounds.nulls} rows have no cursor (null in {plan.cursor and plan.cursor.name})",
@@ -149,6 +155,8 @@ def intended(attempt: Attempt, known: Known, window: Window, bounds: Bounds) -> 
     """Returns the ledger row and the state that a sync's batch will carry."""
     plan = attempt.plan
     full = plan.mode == FULL_REFRESH or known.starts_over
+    if bounds.log is not None:
+        full = bounds.log.low is None
     fresh_generation = full and known.began
     after = TableState(
         batch=known.next_batch,
@@ -164,6 +172,8 @@ def intended(attempt: Attempt, known: Known, window: Window, bounds: Bounds) -> 
         rows_null_cursor=bounds.nulls if plan.cursor else None,
         lookback=plan.options.lookback.text if plan.options.lookback else None,
     )
+    if bounds.log is not None:
+        record = replace(record, cursor_low=bounds.log.low, cursor_high=bounds.log.high)
     return Intent(record, after)
 
 
@@ -253,7 +263,7 @@ def finish(attempt: Attempt, known: Known, intent: Intent, commit: Commit | None
             status=NOTHING_NEW,
             batch=None,
             generation=known.state.generation,
-            cursor_high=after.cursor.text if after.cursor else None,
+            cursor_high=after.cursor.text if after.cursor else record.cursor_high,
             rows_read=redelivered,
             rows_appended=0,
         )
@@ -269,7 +279,9 @@ def _held(plan: Plan, lake: Lake, known: Known) -> Callable[[Sequence[str]], Dat
 
     def held(names: Sequence[str]) -> DataFrame:
         raw = own_rows(plan, lake.frame(plan.lake_table))
-        return raw.where(f.col(GENERATION) >= base).select(*map(quoted, names))
+        there = {name.lower() for name in raw.columns}
+        columns = [f.col(quoted(n)) if n.lower() in there else f.lit(None).alias(n) for n in names]
+        return raw.where(f.col(GENERATION) >= base).select(*columns)
 
     return held
 

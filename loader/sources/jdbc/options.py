@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import ClassVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -23,6 +24,8 @@ class JdbcTableOptions(TableOptions):
         partition_column: the column whose ranges it is read by, instead of the cursor.
         column_types: the types to load numbers as: `string`, or a decimal: `decimal(38, 30)`.
     """
+
+    has_log: ClassVar[bool] = True
 
     num_partitions: int | None = Field(default=None, ge=1)
     partition_column: str | None = None
@@ -56,6 +59,8 @@ class JdbcOptions(BaseModel):
             bounds for late rows.
         fetch_size: rows per round trip.
         lock_timeout: how long to wait for a table that another session locks (PostgreSQL).
+        slot: the name of the replication slot and of the publication, for tables with
+            `sync_mode: cdc` (PostgreSQL).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -68,6 +73,7 @@ class JdbcOptions(BaseModel):
     time_zone: str | None = None
     fetch_size: int = Field(default=10_000, ge=1)
     lock_timeout: str = "30 seconds"
+    slot: str | None = None
     table_options: dict[str, JdbcTableOptions] = Field(default_factory=dict)
 
     @field_validator("url")
@@ -79,6 +85,16 @@ class JdbcOptions(BaseModel):
                 'Begin it with "jdbc:", for example jdbc:postgresql://localhost:5432/shop',
             )
         return url
+
+    @field_validator("slot")
+    @classmethod
+    def _is_slot(cls, name: str | None) -> str | None:
+        if name is not None and not re.fullmatch("[a-z0-9_]{1,63}", name):
+            raise OptionError(
+                f"{name!r} cannot be the name of a replication slot",
+                "Use lower-case letters, digits and _, at most 63",
+            )
+        return name
 
     @field_validator("lock_timeout")
     @classmethod

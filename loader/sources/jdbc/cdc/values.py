@@ -1,0 +1,144 @@
+"""Debezium's values as Spark columns of the same types, with the same values, as the JDBC reader's.
+
+Debezium's settings for this are in :data:`SETTINGS`: whatever has no exact form in JSON comes as
+text.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from loader.sources.jdbc.cdc.columns import FLOATS, INTEGERS, LoggedColumn
+from loader.sources.jdbc.doubtful import EVER, FOREVER
+
+SETTINGS = {
+    "binary.handling.mode": "base64",
+    "decimal.handling.mode": "string",
+    "time.precision.mode": "microseconds",
+    "interval.handling.mode": "string",
+}
+
+_ENDS_OF_TIME = {"infinity": FOREVER, "-infinity": EVER}
+# What Debezium makes of infinite dates (days; it overflows) and timestamps (microseconds).
+_DAYS = {-2147472692: FOREVER[:10], -2147472691: EVER[:10]}
+_MICROSECONDS = {9223372036825200000: FOREVER, -9223372036832400000: EVER}
+_NUMBERS = {"NAN": "NaN", "POSITIVE_INFINITY": "Infinity", "NEGATIVE_INFINITY": "-Infinity"}
+
+
+def json_schema(columns: Sequence[LoggedColumn]) -> t.StructType:
+    """Returns the schema of a change: `before`, `after` (the columns, in order) and `op`."""
+    row = t.StructType([t.StructField(column.name, _json_type(column)) for column in columns])
+    return t.StructType(
+        [
+            t.StructField("before", row),
+            t.StructField("after", row),
+            t.StructField("op", t.StringType()),
+        ]
+    )
+
+
+def value(row: Column, column: LoggedColumn, data_type: t.DataType) -> Column:
+    """Returns a column's value.
+
+    Args:
+        row: a change's `before` or `after`.
+        data_type: the type that the JDBC reader has for it.
+    """
+    told = row.getField(column.name)
+    if column.array:
+        assert isinstance(data_type, t.ArrayType)
+        of = data_type.elementType
+        return f.transform(told, lambda element: _scalar(element, column, of))
+    return _scalar(told, column, data_type)
+
+
+def unavailable(row: Column, column: LoggedColumn, placeholder: str) -> Column:
+    """Returns whether the log leaves out a value that an update did not change; never null."""
+    if not column.toastable:
+        return f.lit(False)
+    told = row.getField(column.name)
+    wanted = placeholder
+    if column.kind == "bytea":
+        wanted = base64.b64encode(placeholder.encode()).decode()
+    if column.array:
+        if column.kind in INTEGERS or column.kind in FLOATS or column.kind == "bool":
+            return f.lit(False)
+        return f.coalesce((f.size(told) == 1) & (told.getItem(0) == wanted), f.lit(False))
+    return f.coalesce(told == wanted, f.lit(False))
+
+
+def _json_type(column: LoggedColumn) -> t.DataType:
+    scalar: t.DataType = t.StringType()
+    if column.kind in INTEGERS or column.kind in ("date", "timestamp", "time"):
+        scalar = t.LongType()
+    elif column.kind in FLOATS:
+        scalar = t.DoubleType()
+    elif column.kind == "bool":
+        scalar = t.BooleanType()
+    return t.ArrayType(scalar) if column.array else scalar
+
+
+def _scalar(told: Column, column: LoggedColumn, data_type: t.DataType) -> Column:
+    make = _MAKERS.get(column.kind)
+    made = make(told) if make else told
+    if column.kind == "numeric" and isinstance(data_type, t.DecimalType):
+        made = _exact(told, column.name, data_type)
+    return made.cast(data_type)
+
+
+def _exact(told: Column, name: str, data_type: t.DecimalType) -> Column:
+    """Returns a decimal; an error if it would be rounded (NaN and infinity have no decimal)."""
+    whole = told.cast(data_type)
+    digits = f.length(f.regexp_replace(f.substring_index(told, ".", -1), "0+$", ""))
+    rounded = told.contains(".") & (digits > data_type.scale)
+    refusal = f.raise_error(
+        f.concat(
+            f.lit(f"{name} has the value "),
+            told,
+            f.lit(f", which does not fit {data_type.simpleString()}: it would be rounded"),
+        )
+    )
+    return f.when(told.isNotNull() & (whole.isNull() | rounded), refusal.cast(data_type)).otherwise(
+        whole
+    )
+
+
+def _numeric(told: Column) -> Column:
+    return _else(told, _NUMBERS, "string", told)
+
+
+def _date(told: Column) -> Column:
+    days = f.date_add(f.lit("1970-01-01").cast("date"), told.cast("int"))
+    return _else(told, _DAYS, "date", days)
+
+
+def _timestamp(told: Column) -> Column:
+    micros = f.timestamp_micros(told).cast("timestamp_ntz")
+    return _else(told, _MICROSECONDS, "timestamp_ntz", micros)
+
+
+def _instant(told: Column) -> Column:
+    return _else(told, _ENDS_OF_TIME, "timestamp", told.cast("timestamp"))
+
+
+def _else(told: Column, special: Mapping[Any, str], data_type: str, made: Column) -> Column:
+    """Returns the values of special ones, in a type, and of all others what was made of them."""
+    for sign, meant in special.items():
+        made = f.when(told == sign, f.lit(meant).cast(data_type)).otherwise(made)
+    return made
+
+
+_MAKERS: dict[str, Callable[[Column], Column]] = {
+    "bytea": f.unbase64,
+    "numeric": _numeric,
+    "date": _date,
+    "timestamp": _timestamp,
+    "time": _timestamp,
+    "timestamptz": _instant,
+}

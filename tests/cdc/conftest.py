@@ -1,0 +1,3 @@
+"""Projects whose tables follow the log of a PostgreSQL database."""
+
+from tests.sync.conftest import project as project
