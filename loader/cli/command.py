@@ -101,14 +101,20 @@ def init(settings: Settings) -> None:
 )
 @click.pass_obj
 def setup(settings: Settings, drivers: tuple[str, ...], archive: bool) -> None:
-    """Prepares the embedded Spark: Iceberg, Java if there is none, JDBC DRIVERS by name."""
+    """Prepares the embedded Spark: Iceberg, Java if there is none, JDBC DRIVERS by name.
+
+    `cdc` among the DRIVERS shows what databases need before their logs can be read.
+    """
+    from loader.cli.log_setup import NAME, prepare_log
     from loader.runtime.setup import prepare
 
     def report(line: str) -> None:
         settings.output.say(line)
         settings.output.event("setup", "", text=line)
 
-    prepare(drivers, Path.cwd(), report)
+    prepare([name for name in drivers if name != NAME], Path.cwd(), report)
+    if NAME in drivers:
+        prepare_log(settings, report)
     if archive:
         from loader.runtime import archive as classes
         from loader.runtime import sparkhome

@@ -103,8 +103,11 @@ def stopping(
             that does not ask whether to stop.
     """
 
+    from loader.sources.debezium import engine
+
     def handle(number: int, frame: object) -> None:
         stop()
+        engine.interrupt()
         signal.signal(number, before[number])
         # Not in this thread: it may be in the middle of a call to the JVM, and a second call
         # would use the same connection.

@@ -27,6 +27,7 @@ _TYPES = {
     "started_at": "timestamp",
     "finished_at": "timestamp",
     "snapshot_id": "bigint",
+    "log_bytes": "bigint",
 }
 
 
@@ -43,6 +44,8 @@ class SyncRecord:
             not belong to it. None is no bound.
         rows_read: rows that the source delivered: appended + redelivered.
         error: one line, secrets removed.
+        log_bytes: how much log the source kept for the loader when the attempt began, for tables
+            with `sync_mode: cdc`.
     """
 
     run_id: str
@@ -69,6 +72,7 @@ class SyncRecord:
     loader_version: str = __version__
     read_from: str | None = None
     read_to: str | None = None
+    log_bytes: int | None = None
 
     def finished(self, **changes: Any) -> SyncRecord:
         """Returns the record with its outcome, finished now."""
@@ -157,6 +161,8 @@ class Ledger:
         """Returns each table's last successful attempt and its last attempt, for `status`."""
         if not self.lake.exists(TABLE):
             return []
+        # A ledger that an older loader wrote gets the column with the next run.
+        kept = "log_bytes" if "log_bytes" in self.lake.frame(TABLE).columns else "null"
         rows = self.lake.spark.sql(
             f"""
             select
@@ -173,6 +179,7 @@ class Ledger:
                     max(finished_at) filter (where status in ('synced', 'nothing new', 'recovered'))
                 ) as synced_micros,
                 max_by(status, finished_at) as status,
+                max_by(struct({kept} as log_bytes), finished_at).log_bytes as log_bytes,
                 max_by(struct(error), finished_at).error as error
             from {self.lake.name(TABLE)}
             group by source_name, table_name

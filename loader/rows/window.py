@@ -96,10 +96,12 @@ class Logged:
         low: the position from which the log is read; None reads the table's rows instead, all of
             them, which overrule what raw has.
         high: the position up to which everything is in raw afterwards.
+        kept: how many bytes of log the source keeps for the loader; None if it does not say.
     """
 
     low: str | None
     high: str
+    kept: int | None = None
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ def checked(pipeline: Pipeline, part: Planned) -> Iterator[tuple[Plan, list[str]
                     lake = pipeline.stores(part.spec).lake
                     _admitted(plan, lake)
                     notes = [*drifted(plan, lake), *findings(plan), *measured(plan, snapshot)]
+                    notes += snapshot.lacking(plan.table)
                     yield plan, [*notes, *unbumped(plan, lake)]
                 except Exception as error:
                     yield pipeline.cleared(error, f"table {plan.name}")

@@ -173,7 +173,8 @@ def intended(attempt: Attempt, known: Known, window: Window, bounds: Bounds) -> 
         lookback=plan.options.lookback.text if plan.options.lookback else None,
     )
     if bounds.log is not None:
-        record = replace(record, cursor_low=bounds.log.low, cursor_high=bounds.log.high)
+        log = bounds.log
+        record = replace(record, cursor_low=log.low, cursor_high=log.high, log_bytes=log.kept)
     return Intent(record, after)
 
 

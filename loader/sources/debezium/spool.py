@@ -10,9 +10,11 @@ changes do not count. `done` says how the process ended.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 import struct
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +39,7 @@ class SpoolWriter:
 
     def __init__(self, folder: Path, tables: Sequence[str], placeholder: str) -> None:
         self.folder = folder
-        self._placeholders = _forms(placeholder)
+        self._placeholders = Placeholder(placeholder).forms
         self._places = {name: place for place, name in enumerate(tables)}
         self._files: dict[int, IO[bytes]] = {}
         self._sizes: dict[int, int] = {}
@@ -93,6 +95,39 @@ class SpoolWriter:
             self._files[place] = file = _private(folder / f"{self._number:015}.txt")
             self._sizes[place] = 0
         return file
+
+
+@dataclass(frozen=True)
+class Placeholder:
+    """What Debezium writes for a value that the log leaves out, in its forms.
+
+    Attributes:
+        text: in texts, numbers and arrays of texts.
+    """
+
+    text: str
+
+    @property
+    def binary(self) -> str:
+        """In a binary value, as JSON has it."""
+        return base64.b64encode(self.text.encode()).decode()
+
+    @property
+    def codes(self) -> list[int]:
+        """In an array of integers or dates."""
+        return list(self.text.encode())
+
+    @property
+    def uuid(self) -> str:
+        """In an array of UUIDs (Java's `nameUUIDFromBytes`)."""
+        digest = hashlib.md5(self.text.encode(), usedforsecurity=False).digest()
+        return str(uuid.UUID(bytes=digest, version=3))
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """All of them, as they are found in the text of a change."""
+        codes = ",".join(map(str, self.codes))
+        return self.text, self.binary, self.uuid, f"[{codes}]"
 
 
 @dataclass(frozen=True)
@@ -163,11 +198,6 @@ class Spool:
 
     def _counted(self, what: str, table: str) -> int:
         return int(self._said.get(what, {}).get(str(self._places[table]), 0))
-
-
-def _forms(placeholder: str) -> tuple[str, str]:
-    """Returns a placeholder as JSON has it: as a text, and in base64 for binary values."""
-    return placeholder, base64.b64encode(placeholder.encode()).decode()
 
 
 def _private(path: Path) -> IO[bytes]:

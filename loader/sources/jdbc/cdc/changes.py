@@ -8,7 +8,7 @@ change are not in the log, and come from the row's version before it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
@@ -29,6 +29,8 @@ from loader.sources.jdbc.cdc.values import json_schema, unavailable, value
 _NUMBER = "_cq_number"
 _PART = "_cq_part"
 _MISSING = "_cq_missing"
+_INSERT = "_cq_insert"
+_LIFE = "_cq_life"
 _EPOCH = 2**32
 _HALF = 2**31
 
@@ -44,6 +46,7 @@ class Changes:
         first: the ordinal of the first transaction that counts.
         seen: what the first load has seen already; None if nothing.
         placeholder: what Debezium writes for a value that the log leaves out.
+        cached: keeps rows that are read more than once, until the run ends.
     """
 
     table: SourceTable
@@ -54,6 +57,7 @@ class Changes:
     first: int
     seen: Seen | None
     placeholder: str
+    cached: Callable[[DataFrame], DataFrame]
 
     def rows(self, spark: SparkSession, window: Window) -> DataFrame:
         """Returns the rows, lazily: the table's columns and ``_cq_deleted``, in the log's order."""
@@ -94,8 +98,8 @@ class Changes:
         keys = [self.columns[at[name]] for name in self.key]
         same = [before.getField(k.name).eqNullSafe(after.getField(k.name)) for k in keys]
         moved = (op == "u") & before.isNotNull() & ~reduce(and_, same)
-        gone = self._struct(before, True)
-        there = self._struct(after, False)
+        gone = self._struct(before, True, f.lit(False))
+        there = self._struct(after, False, op == "c")
         parts = (
             f.when(op.isin("d", "t"), f.array(gone))
             .when(moved, f.array(gone, there))
@@ -105,7 +109,7 @@ class Changes:
             _NUMBER, _PART, "row.*"
         )
 
-    def _struct(self, row: Column, deleted: bool) -> Column:
+    def _struct(self, row: Column, deleted: bool, insert: Column) -> Column:
         keys = {name.lower() for name in self.key}
         fields = []
         missing: list[Column] = []
@@ -116,16 +120,18 @@ class Changes:
             missing.append(lacks)
             made = f.when(~lacks, made) if column.toastable and not deleted else made
             fields.append(made.cast(field.dataType).alias(field.name))
-        return f.struct(*fields, f.lit(deleted).alias(DELETED), f.array(*missing).alias(_MISSING))
+        return f.struct(
+            *fields,
+            f.lit(deleted).alias(DELETED),
+            f.array(*missing).alias(_MISSING),
+            insert.alias(_INSERT),
+        )
 
     def _filled(self, rows: DataFrame, window: Window) -> DataFrame:
-        """Fills the values that the log leaves out from each row's version before.
-
-        An update of the key is a tombstone and a row right after it: the row's version before is
-        that of the old key.
-        """
-        versions = self._with_raw(rows, window)
-        by_key = Over.partitionBy(*(f.col(quoted(k)) for k in self.key)).orderBy(_NUMBER, _PART)
+        """Fills the values that the log leaves out from each row's version before."""
+        rows = self.cached(rows)
+        versions = self._in_lives(self._with_raw(rows, window), self._moves(rows))
+        by_life = Over.partitionBy(_LIFE).orderBy(_NUMBER, _PART)
         columns = []
         for place, field in enumerate(self.table.schema.fields):
             name = f.col(quoted(field.name))
@@ -134,10 +140,10 @@ class Changes:
                 continue
             lacks = f.col(_MISSING).getItem(place)
             known = f.when(~lacks & ~f.col(DELETED), f.struct(name.alias("value")))
-            before = f.last(known, ignorenulls=True).over(by_key)
+            before = f.last(known, ignorenulls=True).over(by_life)
             unknown = f.raise_error(
                 f.lit(
-                    f"the log lacks the value of {field.name} in a row whose key has changed: set "
+                    f"neither the log nor raw has the value of {field.name} in a changed row: set "
                     "the table's REPLICA IDENTITY to FULL, then read it anew (--full-refresh)"
                 )
             )
@@ -145,15 +151,63 @@ class Changes:
                 unknown.cast(field.dataType)
             )
             columns.append(f.when(lacks, filled).otherwise(name).alias(field.name))
-        return versions.select(_NUMBER, _PART, *columns, DELETED, _MISSING).where(
+        return versions.select(_NUMBER, _PART, *columns, DELETED, _MISSING, _INSERT).where(
             f.col(_NUMBER) > 0
         )
+
+    def _moves(self, rows: DataFrame) -> list[tuple[int, str, str]]:
+        """Returns the rows whose key has changed and which lack a value: number, old and new key.
+
+        Such an update is a tombstone and then a row, in one change, or (Debezium) in two that
+        follow each other, the second being an insert. No other insert lacks a value.
+        """
+        gone = rows.where(f.col(DELETED)).select(
+            f.col(_NUMBER).alias("gone"), self._key.alias("old")
+        )
+        moved = rows.where(
+            f.array_contains(_MISSING, True) & ((f.col(_PART) == 1) | f.col(_INSERT))
+        ).select(
+            f.col(_NUMBER).alias("number"),
+            (f.col(_NUMBER) - f.when(f.col(_PART) == 1, 0).otherwise(1)).alias("place"),
+            self._key.alias("new"),
+        )
+        found = moved.join(gone, f.col("gone") == f.col("place")).select("number", "old", "new")
+        return sorted((row["number"], row["old"], row["new"]) for row in found.collect())
+
+    def _in_lives(self, versions: DataFrame, moves: Sequence[tuple[int, str, str]]) -> DataFrame:
+        """Adds what identifies a row while its key changes: the key that it had at first."""
+        own = self._key
+        if not moves:
+            return versions.withColumn(_LIFE, own)
+        lives: dict[str, str] = {}
+        begun = []
+        for number, old, new in moves:
+            lives[new] = lives.get(old, old)
+            begun.append((new, number, lives[new]))
+        spans = versions.sparkSession.createDataFrame(begun, "new string, since long, life string")
+        later = spans.select(
+            "*", f.lead("since").over(Over.partitionBy("new").orderBy("since")).alias("till")
+        )
+        within = (
+            (own == f.col("new"))
+            & (f.col(_NUMBER) >= f.col("since"))
+            & (f.col("till").isNull() | (f.col(_NUMBER) < f.col("till")))
+        )
+        return (
+            versions.join(f.broadcast(later), within, "left")
+            .withColumn(_LIFE, f.coalesce("life", own))
+            .drop("new", "since", "till", "life")
+        )
+
+    @property
+    def _key(self) -> Column:
+        return f.to_json(f.struct(*(f.col(quoted(name)) for name in self.key)))
 
     def _emptied(self, rows: DataFrame, window: Window) -> DataFrame:
         """Replaces each TRUNCATE by tombstones of the keys that lived when it came."""
         no_key = reduce(and_, [f.col(quoted(name)).isNull() for name in self.key])
         is_truncate = f.col(DELETED) & no_key
-        rows = rows.persist()
+        rows = self.cached(rows)
         points = [r[0] for r in rows.where(is_truncate).select(_NUMBER).orderBy(_NUMBER).collect()]
         versions = self._with_raw(rows.where(~is_truncate), window)
         keys = [f.col(quoted(name)) for name in self.key]
@@ -183,6 +237,7 @@ class Changes:
                 ),
                 f.lit(True).alias(DELETED),
                 f.array(*[f.lit(False)] * len(types)).alias(_MISSING),
+                f.lit(False).alias(_INSERT),
             )
             found = found.unionByName(tombstones)
             lower = point
@@ -214,6 +269,7 @@ class Changes:
             ),
             f.coalesce(f.col("newest").getField(DELETED), f.lit(False)).alias(DELETED),
             f.array(*[f.lit(False)] * len(self.columns)).alias(_MISSING),
+            f.lit(False).alias(_INSERT),
         )
         return there.unionByName(rows)
 

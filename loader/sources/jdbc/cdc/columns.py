@@ -21,6 +21,10 @@ TIMES = frozenset(("date", "timestamp", "timestamptz", "time"))
 KNOWN = TEXTS | INTEGERS | FLOATS | TIMES | {"bool", "numeric", "bytea"}
 
 
+FILLED = frozenset(("text", "varchar", "uuid", "int4", "int8", "date", "bytea"))
+"""Types of which Debezium shows that the log leaves out an unchanged array; else it has a null."""
+
+
 @dataclass(frozen=True)
 class LoggedColumn:
     """A column of a table that is read from the log.
@@ -32,7 +36,8 @@ class LoggedColumn:
             elements'. `enum` for all enums.
         array: whether it is an array.
         generated: whether the database computes it.
-        toastable: whether the log may leave out its value if an update does not change it.
+        toastable: whether the log may leave out its value if an update does not change it (values
+            of more than 2 kB; never with REPLICA IDENTITY FULL).
     """
 
     number: int
@@ -54,7 +59,14 @@ def logged_columns(connection: Connection, relation: str, where: str) -> list[Lo
     """
     rows = connection.rows(
         f"""
-        with recursive types as (
+        with recursive leaves as (
+            select coalesce(tree.relid::oid, root.oid) as id
+            from (select {relation}::regclass::oid as oid) as root
+            left join lateral pg_catalog.pg_partition_tree(root.oid) as tree on true
+            where coalesce(tree.isleaf, true)
+        ),
+
+        types as (
             select
                 a.attnum,
                 a.attname,
@@ -99,7 +111,14 @@ def logged_columns(connection: Connection, relation: str, where: str) -> list[Lo
             case when typtype = 'e' then 'enum' else typname end,
             is_array::text,
             (attgenerated <> '')::text,
-            (attstorage <> 'p')::text
+            (
+                attstorage <> 'p'
+                and exists (
+                    select from leaves
+                    join pg_catalog.pg_class as c on c.oid = leaves.id
+                    where c.relreplident <> 'f'
+                )
+            )::text
         from types
         where typtype <> 'd'
             and typcategory <> 'A'
@@ -135,4 +154,11 @@ def _refuse(column: LoggedColumn, where: str) -> None:
             f"{'[]' if column.array else ''}) as a query has them",
             where=f"{where}, sync_mode: cdc",
             remedy="Read the table by a cursor (sync_mode: incremental)",
+        )
+    if column.array and column.toastable and column.kind not in FILLED:
+        raise TableError(
+            f"an update may leave {column.name} ({column.kind}[]) as it is, and the log would not "
+            "tell that from null",
+            where=f"{where}, sync_mode: cdc",
+            remedy="Run `alter table … replica identity full`: the log then has all of each row",
         )

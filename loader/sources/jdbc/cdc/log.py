@@ -20,13 +20,18 @@ from loader.rows.delta import DELETED
 from loader.rows.order import BATCH, GENERATION, SEQUENCE, quoted
 from loader.rows.window import Bounds, Logged, Window
 from loader.sources import Snapshot, SourceTable
-from loader.sources.debezium.engine import spool_folder, spooled
+from loader.sources.debezium.engine import installed, missing, spool_folder, spooled
 from loader.sources.debezium.program import MARKER, Order
 from loader.sources.debezium.spool import Spool
 from loader.sources.jdbc.cdc.changes import Changes
 from loader.sources.jdbc.cdc.columns import LoggedColumn, logged_columns
 from loader.sources.jdbc.cdc.position import Mark, Seen, shown
-from loader.sources.jdbc.cdc.requirements import refuse_lacking
+from loader.sources.jdbc.cdc.requirements import (
+    publishable,
+    refused,
+    server_lacks,
+    table_lacks,
+)
 from loader.sources.jdbc.cdc.settings import settings
 from loader.sources.jdbc.cdc.slot import Slot, SourceSlot, slot_name
 from loader.sources.jdbc.database import Database
@@ -75,6 +80,7 @@ class Log(Snapshot):
         self._created = False
         self._system = ""
         self._failure: Exception | None = None
+        self._refused: dict[str, TableError] = {}
         self._stored: dict[str, int | None] = {}
         self._placeholder = secrets.token_hex(16)
 
@@ -82,6 +88,8 @@ class Log(Snapshot):
         mark = Mark.from_dict(window.mark)
         with self._alone:
             slot = self._ready
+            if table.ref.name in self._refused:
+                raise self._refused[table.ref.name]
             columns = self._columns(table)
             lost = self._lost(mark, slot) if mark is not None else ""
             if mark is None or lost:
@@ -95,7 +103,7 @@ class Log(Snapshot):
             rows=None if changed else 0,
             mark=after.to_dict(),
             settled=after.position - mark.position >= SEGMENT or after.seen != mark.seen,
-            log=Logged(shown(mark.position), shown(after.position)),
+            log=Logged(shown(mark.position), shown(after.position), slot.held),
             notes=self._held(slot),
         )
 
@@ -123,6 +131,7 @@ class Log(Snapshot):
             first=spool.first_after(mark.position),
             seen=mark.seen,
             placeholder=self._placeholder,
+            cached=self._cached,
         )
         return changes.rows(spark, window)
 
@@ -137,6 +146,27 @@ class Log(Snapshot):
         found = Mark.from_dict(mark)
         if found is not None:
             self._stored[table.ref.name] = found.position
+
+    def lacking(self, table: SourceTable) -> list[str]:
+        where = f"table {self.database.name}.{table.ref.name}, sync_mode: cdc"
+        with self.database.connect(table.ref.name) as connection:
+            lacks = [
+                *server_lacks(connection, self.slot),
+                *table_lacks(connection, self.slot, table, self.key(table)),
+            ]
+            if not lacks:
+                lacks = publishable(connection, self.slot, [table])
+            found = refused(lacks, where)
+            if found is not None:
+                raise found
+            slot = self.slot.look(connection)
+        self._columns(table)
+        if not installed():
+            raise missing(where)
+        if slot is None:
+            return [f"the first run creates the replication slot {self.slot.name}"]
+        kept = f"the replication slot {self.slot.name} keeps {slot.held >> 20:,} MB of log"
+        return [f"{self.slot.name}: {slot.lost}"] if slot.lost else [kept]
 
     def key(self, table: SourceTable) -> Sequence[str]:
         """Returns a table's key, as the spec or the database declares it."""
@@ -170,6 +200,11 @@ class Log(Snapshot):
     def _folder(self) -> Path:
         return self._stack.enter_context(spool_folder())
 
+    def _cached(self, rows: DataFrame) -> DataFrame:
+        kept = rows.persist()
+        self._stack.callback(kept.unpersist)
+        return kept
+
     @property
     def _ready(self) -> Slot:
         """Makes publication and slot ready, once; if that failed, every table gets the error."""
@@ -185,14 +220,24 @@ class Log(Snapshot):
 
     def _prepared(self) -> Slot:
         with self.database.connect() as connection:
-            refuse_lacking(connection, self.slot, self.where)
+            lacks = refused(server_lacks(connection, self.slot), self.where)
+            if lacks is not None:
+                raise lacks
             self._system = activity(connection).system
-            relations = {name: _relation(table) for name, table in self.tables.items()}
+            for name, table in self.tables.items():
+                where = f"table {self.database.name}.{name}, sync_mode: cdc"
+                found = refused(table_lacks(connection, self.slot, table, self.key(table)), where)
+                if found is not None:
+                    self._refused[name] = found
+            good = [t for name, t in self.tables.items() if name not in self._refused]
+            lacks = refused(publishable(connection, self.slot, good), self.where)
+            if lacks is not None:
+                raise lacks
             slot = self.slot.look(connection)
             if slot is not None and slot.lost:
                 self.slot.drop(connection)
                 slot = None
-            self.slot.publish(connection, relations)
+            self.slot.publish(connection, [_relation(table) for table in good])
             if slot is None:
                 self.slot.create(connection)
                 self._created = True
@@ -235,7 +280,7 @@ class Log(Snapshot):
             rows=found.rows if window.held is None else None,
             mark=mark.to_dict(),
             settled=window.held is not None,
-            log=Logged(None, shown(mark.position)),
+            log=Logged(None, shown(mark.position), self._before.held),
             notes=(*notes, *found.notes),
         )
 
@@ -251,7 +296,7 @@ class Log(Snapshot):
         assert self._before is not None
         with self.database.connect() as connection:
             self.slot.freed(connection, self.database.lock_timeout)
-            end = self.slot.end(connection)
+            end = self.slot.flushed(connection)
             if self.slot.silent(connection, self._before, end):
                 return Drained(None, end)
             marker = secrets.token_urlsafe(24)
@@ -267,7 +312,7 @@ class Log(Snapshot):
             placeholder=self._placeholder,
             java=self._java,
         )
-        spool = spooled(order, self.where, lambda: None)
+        spool = spooled(order, self.where)
         return Drained(spool, max(end, spool.end or 0))
 
     @property

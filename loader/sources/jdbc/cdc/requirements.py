@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loader.errors import TableError
-from loader.sources.jdbc.cdc.slot import SourceSlot
+from loader.sources import SourceTable
+from loader.sources.jdbc.cdc.slot import SourceSlot, published_sql
 from loader.sources.jdbc.connection import Connection
 
 _OLDEST = 140000
@@ -79,19 +80,133 @@ def server_lacks(connection: Connection, slot: SourceSlot) -> list[Lack]:
     return lacks
 
 
-def refuse_lacking(connection: Connection, slot: SourceSlot, where: str) -> None:
-    """Refuses a server that lacks something; names all that it lacks.
+def table_lacks(
+    connection: Connection, slot: SourceSlot, table: SourceTable, key: Sequence[str]
+) -> list[Lack]:
+    """Returns what a table lacks.
 
-    Raises:
-        TableError: if it does.
+    One without a replica identity must not be published: updates of it would fail.
     """
-    _refuse(server_lacks(connection, slot), where)
-
-
-def _refuse(lacks: Sequence[Lack], where: str) -> None:
-    if lacks:
-        raise TableError(
-            "the log cannot be read: " + "; ".join(lack.what for lack in lacks),
-            where=where,
-            remedy=". ".join(lack.remedy for lack in lacks),
+    dialect, native = slot.database.dialect, table.ref.native
+    name = slot.database.relation(native)
+    if not native.stored:
+        return [Lack("it is not a table: the log has only tables", "Read the tables behind it")]
+    rows = connection.rows(
+        f"""
+        with leaves as (
+            select coalesce(tree.relid::oid, root.oid) as id
+            from (select {dialect.text(name)}::regclass::oid as oid) as root
+            left join lateral pg_catalog.pg_partition_tree(root.oid) as tree on true
+            where coalesce(tree.isleaf, true)
         )
+
+        select
+            leaves.id::regclass::text,
+            c.relpersistence,
+            c.relreplident,
+            (c.relkind = 'r' and c.relhassubclass)::text,
+            (
+                select string_agg(a.attname, chr(31))
+                from pg_catalog.pg_index as i
+                join pg_catalog.pg_attribute as a
+                    on a.attrelid = i.indrelid
+                    and a.attnum = any(i.indkey)
+                where i.indrelid = c.oid
+                    and case c.relreplident
+                        when 'd' then i.indisprimary
+                        when 'i' then i.indisreplident
+                        else false
+                    end
+            )
+        from leaves
+        join pg_catalog.pg_class as c on c.oid = leaves.id
+        """
+    )
+    lacks = []
+    for leaf, persistence, identity, inherited, told in rows:
+        if persistence != "p":
+            lacks.append(Lack(f"{leaf} is unlogged", f"Run `alter table {leaf} set logged`"))
+        if inherited == "true":
+            lacks.append(
+                Lack(f"other tables inherit from {leaf}", "Read each of them as a table of its own")
+            )
+        known = {column.lower() for column in (told or "").split("\x1f")}
+        if identity != "f" and not {column.lower() for column in key} <= known:
+            lacks.append(
+                Lack(
+                    f"the log would not tell which row of {leaf} was updated or deleted: its "
+                    f"replica identity does not hold the key ({', '.join(key)})",
+                    f"Run `alter table {leaf} replica identity full`, or `using index` with a "
+                    "unique index on the key",
+                )
+            )
+    return lacks
+
+
+def publishable(
+    connection: Connection, slot: SourceSlot, tables: Sequence[SourceTable]
+) -> list[Lack]:
+    """Returns what keeps this role from putting tables into the source's publication itself."""
+    dialect = slot.database.dialect
+    there = slot.published(connection)
+    relations = [(t.ref.native.schema or "", t.ref.native.table) for t in tables]
+    new = [relation for relation in relations if there is None or relation not in there]
+    if not new:
+        return []
+    names = [".".join(map(dialect.quote, relation)) for relation in new]
+    oids = ", ".join(f"{dialect.text(name)}::regclass" for name in names)
+    [(owner, creator)] = connection.rows(
+        f"""
+        select
+            bool_and(pg_catalog.pg_has_role(c.relowner, 'usage'))::text,
+            case
+                when {"true" if there is None else "false"}
+                    then pg_catalog.has_database_privilege(current_database(), 'create')
+                else (
+                    select pg_catalog.pg_has_role(pubowner, 'usage')
+                    from pg_catalog.pg_publication
+                    where pubname = {dialect.text(slot.name)}
+                )
+            end::text
+        from pg_catalog.pg_class as c
+        where c.oid in ({oids})
+        """
+    )
+    if owner == "true" and creator == "true":
+        return []
+    listed = ", ".join(names)
+    return [
+        Lack(
+            f"the publication {slot.name} lacks {listed}, and this role may not add "
+            f"{'it' if len(names) == 1 else 'them'}",
+            f"Run `{published_sql(dialect.quote(slot.name), names, new=there is None)}` as the "
+            "owner of the tables",
+        )
+    ]
+
+
+def setup_sql(name: str, role: str, tables: Sequence[str]) -> list[str]:
+    """Returns all that a source needs, for an administrator who prepares it in advance.
+
+    Args:
+        name: of slot and publication.
+        role: the source's user.
+        tables: as the spec names them.
+    """
+    return [
+        "alter system set wal_level = 'logical';  -- then restart the server",
+        f'alter role "{role}" replication;',
+        published_sql(name, tables, new=True) + ";",
+        f"select pg_create_logical_replication_slot('{name}', 'pgoutput');",
+    ]
+
+
+def refused(lacks: Sequence[Lack], where: str) -> TableError | None:
+    """Returns the error that names all that is missing; None if nothing is."""
+    if not lacks:
+        return None
+    return TableError(
+        "the log cannot be read: " + "; ".join(lack.what for lack in lacks),
+        where=where,
+        remedy=". ".join(lack.remedy for lack in lacks),
+    )

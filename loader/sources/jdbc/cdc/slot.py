@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from loader.errors import TableError
@@ -110,36 +110,28 @@ class SourceSlot:
         text = self.database.dialect.text
         connection.rows(f"select pg_catalog.pg_drop_replication_slot({text(self.name)})::text")
 
-    def publish(self, connection: Connection, relations: dict[str, tuple[str, str]]) -> set[str]:
-        """Makes the publication hold tables; returns the names of those that were added.
+    def publish(self, connection: Connection, relations: Sequence[tuple[str, str]]) -> None:
+        """Makes the publication hold tables.
 
-        Then waits until all transactions that began before have ended: the log has no changes of
-        theirs for these tables.
+        If some are new in it, waits until all transactions that began before have ended: the log
+        may lack their changes of these tables.
 
         Args:
-            relations: schema and table, by the tables' names.
+            relations: schema and name of each table.
 
         Raises:
             TableError: if such a transaction stays open.
         """
         there = self.published(connection)
         if there is None:
-            listed = ", ".join(map(self._quoted, relations.values()))
-            connection.execute(
-                f"create publication {self.database.dialect.quote(self.name)} for table {listed} "
-                "with (publish_via_partition_root = true)"
-            )
-            added = set(relations)
+            added = list(relations)
         else:
-            added = {name for name, relation in relations.items() if relation not in there}
-            for name in sorted(added):
-                connection.execute(
-                    f"alter publication {self.database.dialect.quote(self.name)} "
-                    f"add table {self._quoted(relations[name])}"
-                )
+            added = [relation for relation in relations if relation not in there]
         if added:
+            tables = [self._quoted(relation) for relation in added]
+            name = self.database.dialect.quote(self.name)
+            connection.execute(published_sql(name, tables, new=there is None))
             self._quiet(connection)
-        return added
 
     def published(self, connection: Connection) -> set[tuple[str, str]] | None:
         """Returns schema and name of the publication's tables; None if there is no publication."""
@@ -157,6 +149,22 @@ class SourceSlot:
     def end(self, connection: Connection) -> int:
         """Returns the end of the log: every transaction that has committed lies below it."""
         [(lsn,)] = connection.rows("select pg_catalog.pg_current_wal_insert_lsn()::text")
+        return parsed(lsn or "")
+
+    def flushed(self, connection: Connection) -> int:
+        """Returns a position below which all that has committed until now can be decoded.
+
+        Only what is on disk can, and with `synchronous_commit = off` a transaction commits before
+        it is. A commit that waits for the disk takes all others before it along.
+        """
+        [(ahead,)] = connection.rows(
+            "select (pg_catalog.pg_current_wal_insert_lsn() "
+            "> pg_catalog.pg_current_wal_flush_lsn())::text"
+        )
+        if ahead == "true":
+            connection.execute("set synchronous_commit = on")
+            connection.rows("select pg_catalog.pg_current_xact_id()::text")
+        [(lsn,)] = connection.rows("select pg_catalog.pg_current_wal_flush_lsn()::text")
         return parsed(lsn or "")
 
     def silent(self, connection: Connection, slot: Slot, end: int) -> bool:
@@ -177,6 +185,7 @@ class SourceSlot:
     def mark(self, connection: Connection, prefix: str, content: str) -> None:
         """Writes a message into the log: whoever reads it has read all that was before it."""
         text = self.database.dialect.text
+        connection.execute("set synchronous_commit = on")
         connection.rows(
             "select pg_catalog.pg_logical_emit_message("
             f"true, {text(prefix)}, {text(content)})::text"
@@ -234,6 +243,16 @@ class SourceSlot:
 
     def _quoted(self, relation: Iterable[str]) -> str:
         return ".".join(map(self.database.dialect.quote, relation))
+
+
+def published_sql(name: str, tables: Sequence[str], new: bool) -> str:
+    """Returns the statement that makes a publication, or adds tables to it; names are quoted."""
+    listed = ", ".join(tables)
+    if new:
+        return (
+            f"create publication {name} for table {listed} with (publish_via_partition_root = true)"
+        )
+    return f"alter publication {name} add table {listed}"
 
 
 def slot_name(source: str, given: str | None = None) -> str:

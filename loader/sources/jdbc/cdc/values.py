@@ -6,7 +6,6 @@ text.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,11 +13,12 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from loader.sources.debezium.spool import Placeholder
 from loader.sources.jdbc.cdc.columns import FLOATS, INTEGERS, LoggedColumn
 from loader.sources.jdbc.doubtful import EVER, FOREVER
 
 SETTINGS = {
-    "binary.handling.mode": "base64",
+    "binary.handling.mode": "bytes",
     "decimal.handling.mode": "string",
     "time.precision.mode": "microseconds",
     "interval.handling.mode": "string",
@@ -59,18 +59,20 @@ def value(row: Column, column: LoggedColumn, data_type: t.DataType) -> Column:
 
 
 def unavailable(row: Column, column: LoggedColumn, placeholder: str) -> Column:
-    """Returns whether the log leaves out a value that an update did not change; never null."""
+    """Returns whether the log leaves out a value that an update did not change; never null.
+
+    Debezium writes the placeholder in a form of each type (:class:`Placeholder`).
+    """
     if not column.toastable:
         return f.lit(False)
-    told = row.getField(column.name)
-    wanted = placeholder
-    if column.kind == "bytea":
-        wanted = base64.b64encode(placeholder.encode()).decode()
-    if column.array:
-        if column.kind in INTEGERS or column.kind in FLOATS or column.kind == "bool":
-            return f.lit(False)
-        return f.coalesce((f.size(told) == 1) & (told.getItem(0) == wanted), f.lit(False))
-    return f.coalesce(told == wanted, f.lit(False))
+    told, forms = row.getField(column.name), Placeholder(placeholder)
+    if not column.array:
+        form = forms.binary if column.kind == "bytea" else forms.text
+        return f.coalesce(told == form, f.lit(False))
+    if column.kind in INTEGERS or column.kind == "date":
+        return f.coalesce(told == f.array(*map(f.lit, forms.codes)), f.lit(False))
+    form = {"uuid": forms.uuid, "bytea": forms.binary}.get(column.kind, forms.text)
+    return f.coalesce(told == f.array(f.lit(form)), f.lit(False))
 
 
 def _json_type(column: LoggedColumn) -> t.DataType:
