@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 from decimal import Decimal
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
@@ -37,8 +37,8 @@ class TableOptions(Strict):
     """A source's ``table_options`` for one table; connectors extend it.
 
     Attributes:
-        sync_mode: read what is at or above the cursor, or everything again, or the changes in the
-            source's log.
+        sync_mode: read what is at or above the cursor, or everything again; connectors of sources
+            that have a log add `cdc`.
         cursor_field: the column that shows what changed; a connector may define it itself.
         primary_key: the key's columns; discovered from the source if absent.
         initial_cursor: where the first sync begins, inclusive, as exact text.
@@ -51,10 +51,7 @@ class TableOptions(Strict):
             (:mod:`loader.sync.sharing`).
     """
 
-    has_log: ClassVar[bool] = False
-    """Whether the connector's sources have a log to read."""
-
-    sync_mode: Literal["incremental", "full_refresh", "cdc"] = "incremental"
+    sync_mode: Literal["incremental", "full_refresh"] = "incremental"
     cursor_field: Name | None = None
     primary_key: tuple[Name, ...] | None = Field(default=None, min_length=1)
     initial_cursor: str | None = None
@@ -64,15 +61,6 @@ class TableOptions(Strict):
     schema_changes: Literal["evolve", "freeze"] = "evolve"
     deleted_field: Name | None = None
     shared: bool = False
-
-    @field_validator("sync_mode")
-    @classmethod
-    def _log_to_read(cls, value: str) -> str:
-        if value == "cdc" and not cls.has_log:
-            raise OptionError(
-                "this connector has no log to read", "Use incremental or full_refresh"
-            )
-        return value
 
     @field_validator("primary_key", mode="before")
     @classmethod

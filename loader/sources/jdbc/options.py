@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import ClassVar
+from typing import Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -20,12 +20,13 @@ class JdbcTableOptions(TableOptions):
     """A table's options, beyond the common ones.
 
     Attributes:
+        sync_mode: also `cdc`: read the changes in the database's log.
         num_partitions: how many connections read it at once; chosen by its size if absent.
         partition_column: the column whose ranges it is read by, instead of the cursor.
         column_types: the types to load numbers as: `string`, or a decimal: `decimal(38, 30)`.
     """
 
-    has_log: ClassVar[bool] = True
+    sync_mode: Literal["incremental", "full_refresh", "cdc"] = "incremental"  # type: ignore[assignment]
 
     num_partitions: int | None = Field(default=None, ge=1)
     partition_column: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from loader.errors import TableError
@@ -38,6 +39,8 @@ class LoggedColumn:
         generated: whether the database computes it.
         toastable: whether the log may leave out its value if an update does not change it (values
             of more than 2 kB; never with REPLICA IDENTITY FULL).
+        declared: its type as it was declared.
+        default: whether it has a default value.
     """
 
     number: int
@@ -46,6 +49,8 @@ class LoggedColumn:
     array: bool = False
     generated: bool = False
     toastable: bool = False
+    declared: str = ""
+    default: bool = False
 
 
 def logged_columns(connection: Connection, relation: str, where: str) -> list[LoggedColumn]:
@@ -72,6 +77,8 @@ def logged_columns(connection: Connection, relation: str, where: str) -> list[Lo
                 a.attname,
                 a.attgenerated,
                 a.attstorage,
+                pg_catalog.format_type(a.atttypid, a.atttypmod) as declared,
+                a.atthasdef or a.atthasmissing or a.attidentity <> '' as has_default,
                 t.oid,
                 t.typtype,
                 t.typbasetype,
@@ -90,6 +97,8 @@ def logged_columns(connection: Connection, relation: str, where: str) -> list[Lo
                 types.attname,
                 types.attgenerated,
                 types.attstorage,
+                types.declared,
+                types.has_default,
                 t.oid,
                 t.typtype,
                 t.typbasetype,
@@ -118,7 +127,9 @@ def logged_columns(connection: Connection, relation: str, where: str) -> list[Lo
                     join pg_catalog.pg_class as c on c.oid = leaves.id
                     where c.relreplident <> 'f'
                 )
-            )::text
+            )::text,
+            declared,
+            has_default::text
         from types
         where typtype <> 'd'
             and typcategory <> 'A'
@@ -133,8 +144,10 @@ def logged_columns(connection: Connection, relation: str, where: str) -> list[Lo
             array == "true",
             generated == "true",
             toastable == "true",
+            declared or "",
+            default == "true",
         )
-        for number, name, kind, array, generated, toastable in rows
+        for number, name, kind, array, generated, toastable, declared, default in rows
     ]
     for column in found:
         _refuse(column, where)
@@ -162,3 +175,28 @@ def _refuse(column: LoggedColumn, where: str) -> None:
             where=f"{where}, sync_mode: cdc",
             remedy="Run `alter table … replica identity full`: the log then has all of each row",
         )
+
+
+def altered(before: Mapping[str, str], columns: Sequence[LoggedColumn]) -> str:
+    """Returns how rows have changed without changes in the log; empty if they have not.
+
+    Args:
+        before: what :func:`numbered` returned at the last sync.
+    """
+    for column in columns:
+        was = before.get(str(column.number))
+        if was is None:
+            if before and column.default:
+                return f"the column {column.name} was added with a default"
+        elif was != _told(column):
+            return f"the column {was} was altered"
+    return ""
+
+
+def numbered(columns: Sequence[LoggedColumn]) -> dict[str, str]:
+    """Returns names and types of columns by their numbers."""
+    return {str(column.number): _told(column) for column in columns}
+
+
+def _told(column: LoggedColumn) -> str:
+    return f"{column.name} {column.declared}"

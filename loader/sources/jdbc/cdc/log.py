@@ -24,7 +24,7 @@ from loader.sources.debezium.engine import installed, missing, spool_folder, spo
 from loader.sources.debezium.program import MARKER, Order
 from loader.sources.debezium.spool import Spool
 from loader.sources.jdbc.cdc.changes import Changes
-from loader.sources.jdbc.cdc.columns import LoggedColumn, logged_columns
+from loader.sources.jdbc.cdc.columns import LoggedColumn, altered, logged_columns, numbered
 from loader.sources.jdbc.cdc.position import Mark, Seen, shown
 from loader.sources.jdbc.cdc.requirements import (
     publishable,
@@ -91,12 +91,14 @@ class Log(Snapshot):
             if table.ref.name in self._refused:
                 raise self._refused[table.ref.name]
             columns = self._columns(table)
-            lost = self._lost(mark, slot) if mark is not None else ""
+            lost = ""
+            if mark is not None:
+                lost = self._lost(mark, slot) or altered(mark.columns, columns)
             if mark is None or lost:
                 return self._first(table, window, lost)
             drained = self._drained
         self._stored[table.ref.name] = mark.position
-        after = mark.moved(drained.position, _numbered(columns))
+        after = mark.moved(drained.position, numbered(columns))
         spool, name = drained.spool, _logged(table)
         changed = spool is not None and spool.changes(name) > 0
         return Bounds(
@@ -272,7 +274,7 @@ class Log(Snapshot):
             self.slot.name,
             self._system,
             seen,
-            _numbered(self._columns(table)),
+            numbered(self._columns(table)),
         )
         notes = (f"{lost}: all rows are read anew",) if lost else ()
         return replace(
@@ -292,8 +294,19 @@ class Log(Snapshot):
 
     @cached_property
     def _drained(self) -> Drained:
-        """Reads the log up to its end, into the spool, once."""
+        """Reads the log up to its end, into the spool, once.
+
+        Raises:
+            TableError: if Spark runs elsewhere, where the spool is not.
+        """
         assert self._before is not None
+        master = str(self.database.spark.sparkContext.master)
+        if not master.startswith("local"):
+            raise TableError(
+                f"the changes are spooled on this machine, and Spark runs on {master}",
+                where=self.where,
+                remedy="Run tables with sync_mode: cdc on a target whose spark.master is local[*]",
+            )
         with self.database.connect() as connection:
             self.slot.freed(connection, self.database.lock_timeout)
             end = self.slot.flushed(connection)
@@ -395,7 +408,3 @@ def _relation(table: SourceTable) -> tuple[str, str]:
 
 def _logged(table: SourceTable) -> str:
     return ".".join(_relation(table))
-
-
-def _numbered(columns: Sequence[LoggedColumn]) -> dict[str, str]:
-    return {str(column.number): column.name for column in columns}

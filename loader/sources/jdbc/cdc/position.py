@@ -83,7 +83,7 @@ class Mark:
         system: the cluster's identity and timeline; empty if it is hidden.
         seen: what the first load's snapshot saw: transactions that it saw are not read again; None
             once the table was read beyond them.
-        columns: the table's columns at that time, by their numbers in the database.
+        columns: the table's columns at that time, as `columns.numbered` returns them.
     """
 
     position: int
