@@ -67,6 +67,7 @@ def stamped(rows: DataFrame, stamp: Stamp) -> DataFrame:
         rows: the source's columns; a source that follows its log adds ``_cq_deleted``.
     """
     told = DELETED in rows.columns
+    marked_deleted = tombstone(rows, stamp.deleted)
     schema = t.StructType([field for field in rows.schema.fields if field.name != DELETED])
     return rows.select(
         *(f.col(quoted(name)) for name in schema.names),
@@ -75,7 +76,7 @@ def stamped(rows: DataFrame, stamp: Stamp) -> DataFrame:
         f.lit(stamp.batch).cast("bigint").alias(BATCH),
         f.monotonically_increasing_id().alias(SEQUENCE),
         row_hash(schema).alias(HASH),
-        (f.col(DELETED) if told else tombstone(rows, stamp.deleted)).alias(DELETED),
+        (f.col(DELETED) | marked_deleted if told else marked_deleted).alias(DELETED),
         f.lit(stamp.generation).cast("bigint").alias(GENERATION),
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -56,6 +56,9 @@ class Snapshot(ABC):
 
         A source that keeps its changes until they are read may forget them now.
         """
+
+    def remembers(self, mark: Callable[[str], Mapping[str, Any] | None]) -> None:  # noqa: B027
+        """Is told how to look up the stored mark of any of the source's tables, by its name."""
 
     def lacking(self, table: SourceTable) -> list[str]:
         """Returns what `loader check` should say about a table: what is missing, and the remedy."""

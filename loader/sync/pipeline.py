@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from loader.errors import LoaderError, LockedError
 from loader.lake.lease import Heartbeat, Lease
 from loader.lake.ledger import FAILED, LOCKED, SyncRecord, now
+from loader.names import in_the_lake
 from loader.runtime.spark import warm_up
 from loader.sources import Bounds, Snapshot, Window
 from loader.spec.plugins import SourceSpec
@@ -121,6 +124,7 @@ class Pipeline(Selection):
                 try:
                     tables = [planned.table for planned, _ in locks]
                     snapshot = opened.enter_context(part.source.snapshot(tables))
+                    snapshot.remembers(partial(self._mark, part.spec))
                 except Exception as problem:
                     shared = self.cleared(problem, f"source {part.spec.name}")
                     for planned, held in locks:
@@ -185,6 +189,11 @@ class Pipeline(Selection):
             turn = own[id(planned)]
             found.append((planned, ended[id(planned)] if turn is None else Turn(turn)))
         return found
+
+    def _mark(self, source: SourceSpec, table: str) -> Mapping[str, Any] | None:
+        """Returns the stored mark of a source's table."""
+        state = self.stores(source).state.read(f"{source.name}.{in_the_lake(table)}")
+        return state.mark if state is not None else None
 
     def _unready(self, source: SourceSpec) -> LoaderError | None:
         """Prepares a source's stores; returns the error that fails its tables, and no others."""

@@ -43,6 +43,9 @@ def test_a_large_value_that_an_update_did_not_change_is_filled(
         "update notes set id = 30 where id = 3",
         "delete from notes where id = 2",
         "update notes set state = 9 where id = 30",
+        "insert into notes (id, state, note) values (3, 0, 'another')",
+        "update notes set state = 10 where id = 30",
+        "delete from notes where id = 3",
         "update notes set id = 3 where id = 30",
     )
     project.jdbc(

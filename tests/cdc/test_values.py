@@ -119,6 +119,7 @@ def test_other_types_are_refused(project: Project, postgres_database: Database) 
         "money": "the log does not have the values of c (money)",
         "name": "the log does not have the values of c (name)",
         "int generated always as (id + 1) stored": "the log does not have the generated column c",
+        "text[][]": "the log does not have the values of c (text[])",
         "float8[]": "the log would not tell that from null",
     }
     tables = {f"odd_{number}": kind for number, kind in enumerate(kinds)}
@@ -130,3 +131,16 @@ def test_other_types_are_refused(project: Project, postgres_database: Database) 
     for table, kind in tables.items():
         [error] = [one for one in ran.errors if one.startswith(f"table shop.{table},")]
         assert kinds[kind] in error
+
+
+def test_a_value_that_debezium_would_replace_by_null_is_refused(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute("create table nested (id int primary key, c int[])")
+    follow(project, postgres_database, "nested")
+    postgres_database.execute("insert into nested values (1, '{1,2}')")
+    project.run()
+    postgres_database.execute("update nested set c = '{{1,2},{3,4}}'")
+    ran = project.loader("run")
+    assert ran.code == 1
+    assert "it has no form for a value of the column c-element" in ran.errors[0]

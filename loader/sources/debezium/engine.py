@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -101,6 +102,7 @@ def spooled(order: Order, where: str) -> Spool:
             remedy="Nothing of it is visible; run again",
         )
     error = json.loads(said[-1])["error"] if said and said[-1].startswith("{") else None
+    error = error or _unreadable(folder / LOG)
     if process.returncode == 0 and not error:
         return Spool(folder, order.tables)
     raise TableError(
@@ -115,6 +117,14 @@ def _environment() -> dict[str, str]:
     package = Path(__file__).resolve().parents[3]
     paths = [str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _unreadable(log: Path) -> str | None:
+    """Returns Debezium's warning about a value that it has replaced by null, if there is one."""
+    found = re.search(
+        r"Unexpected value for JDBC type \d+ and column (\S+)", log.read_text(errors="replace")
+    )
+    return f"it has no form for a value of the column {found[1]}" if found else None
 
 
 def _last(log: Path) -> str:

@@ -183,7 +183,8 @@ class Changes:
         begun = []
         for number, old, new in moves:
             lives[new] = lives.get(old, old)
-            begun.append((new, number, lives[new]))
+            lives[old] = f"{old} {number}"  # whoever gets the old key now is another row
+            begun += [(key, number, lives[key]) for key in (old, new)]
         spans = versions.sparkSession.createDataFrame(begun, "new string, since long, life string")
         later = spans.select(
             "*", f.lead("since").over(Over.partitionBy("new").orderBy("since")).alias("till")

@@ -41,6 +41,7 @@ class LoggedColumn:
             of more than 2 kB; never with REPLICA IDENTITY FULL).
         declared: its type as it was declared.
         default: whether it has a default value.
+        nested: whether it was declared as an array of arrays.
     """
 
     number: int
@@ -51,6 +52,7 @@ class LoggedColumn:
     toastable: bool = False
     declared: str = ""
     default: bool = False
+    nested: bool = False
 
 
 def logged_columns(connection: Connection, relation: str, where: str) -> list[LoggedColumn]:
@@ -79,6 +81,7 @@ def logged_columns(connection: Connection, relation: str, where: str) -> list[Lo
                 a.attstorage,
                 pg_catalog.format_type(a.atttypid, a.atttypmod) as declared,
                 a.atthasdef or a.atthasmissing or a.attidentity <> '' as has_default,
+                a.attndims > 1 as nested,
                 t.oid,
                 t.typtype,
                 t.typbasetype,
@@ -99,6 +102,7 @@ def logged_columns(connection: Connection, relation: str, where: str) -> list[Lo
                 types.attstorage,
                 types.declared,
                 types.has_default,
+                types.nested,
                 t.oid,
                 t.typtype,
                 t.typbasetype,
@@ -129,7 +133,8 @@ def logged_columns(connection: Connection, relation: str, where: str) -> list[Lo
                 )
             )::text,
             declared,
-            has_default::text
+            has_default::text,
+            nested::text
         from types
         where typtype <> 'd'
             and typcategory <> 'A'
@@ -146,8 +151,9 @@ def logged_columns(connection: Connection, relation: str, where: str) -> list[Lo
             toastable == "true",
             declared or "",
             default == "true",
+            nested == "true",
         )
-        for number, name, kind, array, generated, toastable, declared, default in rows
+        for number, name, kind, array, generated, toastable, declared, default, nested in rows
     ]
     for column in found:
         _refuse(column, where)
@@ -161,7 +167,7 @@ def _refuse(column: LoggedColumn, where: str) -> None:
             where=f"{where}, sync_mode: cdc",
             remedy="Read the table by a cursor (sync_mode: incremental)",
         )
-    if column.kind not in KNOWN and column.kind != "enum":
+    if column.nested or (column.kind not in KNOWN and column.kind != "enum"):
         raise TableError(
             f"the log does not have the values of {column.name} ({column.kind}"
             f"{'[]' if column.array else ''}) as a query has them",

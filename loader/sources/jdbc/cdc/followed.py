@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -39,6 +39,9 @@ class FollowedSnapshot(Snapshot):
 
     def kept(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:
         self._of(table).kept(table, mark)
+
+    def remembers(self, mark: Callable[[str], Mapping[str, Any] | None]) -> None:
+        self.log.remembers(mark)
 
     def lacking(self, table: SourceTable) -> list[str]:
         return self._of(table).lacking(table)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -82,10 +82,13 @@ class Log(Snapshot):
         self._failure: Exception | None = None
         self._refused: dict[str, TableError] = {}
         self._stored: dict[str, int | None] = {}
+        self._mark_of: Callable[[str], Mapping[str, Any] | None] | None = None
         self._placeholder = secrets.token_hex(16)
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
         mark = Mark.from_dict(window.mark)
+        # Whatever happens to the table, the slot keeps the log from here on for it.
+        self._stored[table.ref.name] = mark.position if mark is not None else None
         with self._alone:
             slot = self._ready
             if table.ref.name in self._refused:
@@ -97,7 +100,6 @@ class Log(Snapshot):
             if mark is None or lost:
                 return self._first(table, window, lost)
             drained = self._drained
-        self._stored[table.ref.name] = mark.position
         after = mark.moved(drained.position, numbered(columns))
         spool, name = drained.spool, _logged(table)
         changed = spool is not None and spool.changes(name) > 0
@@ -149,6 +151,9 @@ class Log(Snapshot):
         if found is not None:
             self._stored[table.ref.name] = found.position
 
+    def remembers(self, mark: Callable[[str], Mapping[str, Any] | None]) -> None:
+        self._mark_of = mark
+
     def lacking(self, table: SourceTable) -> list[str]:
         where = f"table {self.database.name}.{table.ref.name}, sync_mode: cdc"
         with self.database.connect(table.ref.name) as connection:
@@ -177,19 +182,19 @@ class Log(Snapshot):
         return [names.get(k.lower(), k) for k in given] if given else table.primary_key
 
     def confirm(self) -> None:
-        """Moves the slot to where all tables are safe; called once all is published.
+        """Moves the slot to where all tables that follow it are safe; called once all is published.
 
-        Tables that follow the slot and are not in this run hold it where it is.
+        Of tables that are not in this run, the stored mark tells.
         """
         if self._before is None or self._failure is not None:
             return
-        followed = {
-            name.lower()
-            for name, options in self.database.options.table_options.items()
-            if options.sync_mode == "cdc"
-        }
-        if followed - {name.lower() for name in self._stored}:
-            return
+        known = {name.lower() for name in self._stored}
+        for name, options in self.database.options.table_options.items():
+            if options.sync_mode == "cdc" and name.lower() not in known:
+                if self._mark_of is None:
+                    return
+                mark = Mark.from_dict(self._mark_of(name))
+                self._stored[name] = mark.position if mark is not None else None
         positions = [position for position in self._stored.values() if position is not None]
         safe = min(positions, default=0)
         if safe <= self._before.confirmed:
@@ -263,7 +268,6 @@ class Log(Snapshot):
     def _first(self, table: SourceTable, window: Window, lost: str) -> Bounds:
         """Bounds a read of all rows, in a snapshot that is later than the slot."""
         assert self._before is not None
-        self._stored.setdefault(table.ref.name, None)
         found = self._load.bounds(table, Window())
         with self._load.connect(table) as connection:
             [(text,)] = connection.rows("select pg_catalog.pg_current_snapshot()::text")
