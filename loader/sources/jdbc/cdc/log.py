@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -40,6 +40,7 @@ from loader.sources.jdbc.postgresql.horizon import activity
 from loader.sources.jdbc.snapshot import JdbcSnapshot
 
 _log = logging.getLogger("loader")
+T = TypeVar("T")
 
 SEGMENT = 16 * 1024 * 1024
 """The log is recycled in files of this size: a shorter way is not worth a commit of its own."""
@@ -99,7 +100,7 @@ class Log(Snapshot):
                 lost = self._lost(mark, slot) or altered(mark.columns, columns)
             if mark is None or lost:
                 return self._first(table, window, lost)
-            drained = self._drained
+            drained = self._once(lambda: self._drained)
         after = mark.moved(drained.position, numbered(columns))
         spool, name = drained.spool, _logged(table)
         changed = spool is not None and spool.changes(name) > 0
@@ -214,16 +215,20 @@ class Log(Snapshot):
 
     @property
     def _ready(self) -> Slot:
-        """Makes publication and slot ready, once; if that failed, every table gets the error."""
+        """Makes publication and slot ready, once."""
+        if self._before is None:
+            self._before = self._once(self._prepared)
+        return self._before
+
+    def _once(self, step: Callable[[], T]) -> T:
+        """Takes a step that all tables need; if one failed, every table gets its error."""
         if self._failure is not None:
             raise self._failure
-        if self._before is None:
-            try:
-                self._before = self._prepared()
-            except Exception as error:
-                self._failure = error
-                raise
-        return self._before
+        try:
+            return step()
+        except Exception as error:
+            self._failure = error
+            raise
 
     def _prepared(self) -> Slot:
         with self.database.connect() as connection:

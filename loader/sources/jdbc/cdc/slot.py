@@ -108,7 +108,7 @@ class SourceSlot:
     def drop(self, connection: Connection) -> None:
         """Drops the slot: the log that it keeps can be recycled."""
         text = self.database.dialect.text
-        connection.rows(f"select pg_catalog.pg_drop_replication_slot({text(self.name)})::text")
+        connection.execute(f"select pg_catalog.pg_drop_replication_slot({text(self.name)})")
 
     def publish(self, connection: Connection, relations: Sequence[tuple[str, str]]) -> None:
         """Makes the publication hold tables.
