@@ -6,7 +6,7 @@ import re
 from typing import Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pyspark.sql.types import DataType, DecimalType, StringType
 
 from loader.duration import Lookback
@@ -107,6 +107,20 @@ class JdbcOptions(BaseModel):
         if not seconds:
             raise OptionError(f"{text!r} is not a duration", "Use one such as '30 seconds'")
         return text
+
+    @field_validator("table_options")
+    @classmethod
+    def _has_log(
+        cls, tables: dict[str, JdbcTableOptions], info: ValidationInfo
+    ) -> dict[str, JdbcTableOptions]:
+        url = str(info.data.get("url", ""))
+        follows = [name for name, options in tables.items() if options.sync_mode == "cdc"]
+        if follows and url and not url.lower().startswith("jdbc:postgresql:"):
+            raise OptionError(
+                f"{follows[0]} has sync_mode: cdc, which reads the log of PostgreSQL only",
+                "Use incremental or full_refresh",
+            )
+        return tables
 
     @field_validator("time_zone")
     @classmethod
