@@ -22,6 +22,7 @@ def test_a_role_with_the_least_privileges(project: Project, postgres_database: D
         "insert into orders values (1, 1)",
         f"create role follower login password '{PASSWORD}'",
         "grant select on orders to follower",
+        "alter role follower set default_transaction_read_only = on",
     )
     follow(project, postgres_database, "orders", user="follower", password=PASSWORD)
     ran = project.loader("check")
