@@ -31,6 +31,7 @@ _PART = "_cq_part"
 _MISSING = "_cq_missing"
 _INSERT = "_cq_insert"
 _LIFE = "_cq_life"
+_NEWEST = "_cq_newest"
 _EPOCH = 2**32
 _HALF = 2**31
 
@@ -185,19 +186,20 @@ class Changes:
             lives[new] = lives.get(old, old)
             lives[old] = f"{old} {number}"  # whoever gets the old key now is another row
             begun += [(key, number, lives[key]) for key in (old, new)]
-        spans = versions.sparkSession.createDataFrame(begun, "new string, since long, life string")
-        later = spans.select(
-            "*", f.lead("since").over(Over.partitionBy("new").orderBy("since")).alias("till")
+        spans = versions.sparkSession.createDataFrame(
+            begun, "_cq_key string, _cq_since long, _cq_then string"
         )
+        till = f.lead("_cq_since").over(Over.partitionBy("_cq_key").orderBy("_cq_since"))
+        spans = spans.select("*", till.alias("_cq_till"))
         within = (
-            (own == f.col("new"))
-            & (f.col(_NUMBER) >= f.col("since"))
-            & (f.col("till").isNull() | (f.col(_NUMBER) < f.col("till")))
+            (own == f.col("_cq_key"))
+            & (f.col(_NUMBER) >= f.col("_cq_since"))
+            & (f.col("_cq_till").isNull() | (f.col(_NUMBER) < f.col("_cq_till")))
         )
         return (
-            versions.join(f.broadcast(later), within, "left")
-            .withColumn(_LIFE, f.coalesce("life", own))
-            .drop("new", "since", "till", "life")
+            versions.join(f.broadcast(spans), within, "left")
+            .withColumn(_LIFE, f.coalesce("_cq_then", own))
+            .drop("_cq_key", "_cq_since", "_cq_till", "_cq_then")
         )
 
     @property
@@ -223,9 +225,9 @@ class Changes:
             alive = (
                 versions.where(f.col(_NUMBER) < point)
                 .groupBy(*keys)
-                .agg(newest.alias("newest"))
+                .agg(newest.alias(_NEWEST))
                 # What an earlier TRUNCATE has removed has its tombstone.
-                .where(~f.col("newest.deleted") & (f.col("newest.number") >= lower))
+                .where(~f.col(f"{_NEWEST}.deleted") & (f.col(f"{_NEWEST}.number") >= lower))
             )
             tombstones = alive.select(
                 f.lit(point).cast("bigint").alias(_NUMBER),
@@ -252,7 +254,7 @@ class Changes:
         raw = window.held(names)
         order = f.struct(GENERATION, BATCH, SEQUENCE)
         newest = raw.groupBy(*(f.col(quoted(name)) for name in self.key)).agg(
-            f.max_by(f.struct("*"), order).alias("newest")
+            f.max_by(f.struct("*"), order).alias(_NEWEST)
         )
         keys = {name.lower() for name in self.key}
         there = newest.select(
@@ -262,13 +264,13 @@ class Changes:
                 (
                     f.col(quoted(field.name))
                     if field.name.lower() in keys
-                    else f.col("newest").getField(field.name)
+                    else f.col(_NEWEST).getField(field.name)
                 )
                 .cast(field.dataType)
                 .alias(field.name)
                 for field in self.table.schema.fields
             ),
-            f.coalesce(f.col("newest").getField(DELETED), f.lit(False)).alias(DELETED),
+            f.coalesce(f.col(_NEWEST).getField(DELETED), f.lit(False)).alias(DELETED),
             f.array(*[f.lit(False)] * len(self.columns)).alias(_MISSING),
             f.lit(False).alias(_INSERT),
         )

@@ -246,7 +246,9 @@ class Log(Snapshot):
             if lacks is not None:
                 raise lacks
             slot = self.slot.look(connection)
-            if slot is not None and slot.lost:
+            if slot is None and not good:
+                return Slot(0)  # no table needs it; without a publication it could not be read
+            if slot is not None and (slot.lost or self.slot.published(connection) is None):
                 self.slot.drop(connection)
                 slot = None
             self.slot.publish(connection, [_relation(table) for table in good])
@@ -298,6 +300,8 @@ class Log(Snapshot):
     @cached_property
     def _load(self) -> JdbcSnapshot:
         """The snapshot that first loads read: later than the slot and the publication."""
+        with self.database.connect() as connection:
+            self.slot.quiet(connection)
         moment = self._stack.enter_context(exported(self.database, list(self.tables.values())))
         return JdbcSnapshot(self.database, self.database.wall_offset(), moment)
 

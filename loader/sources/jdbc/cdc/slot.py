@@ -113,14 +113,8 @@ class SourceSlot:
     def publish(self, connection: Connection, relations: Sequence[tuple[str, str]]) -> None:
         """Makes the publication hold tables.
 
-        If some are new in it, waits until all transactions that began before have ended: the log
-        may lack their changes of these tables.
-
         Args:
             relations: schema and name of each table.
-
-        Raises:
-            TableError: if such a transaction stays open.
         """
         there = self.published(connection)
         if there is None:
@@ -131,7 +125,6 @@ class SourceSlot:
             tables = [self._quoted(relation) for relation in added]
             name = self.database.dialect.quote(self.name)
             connection.execute(published_sql(name, tables, new=there is None))
-            self._quiet(connection)
 
     def published(self, connection: Connection) -> set[tuple[str, str]] | None:
         """Returns schema and name of the publication's tables; None if there is no publication."""
@@ -218,7 +211,15 @@ class SourceSlot:
                 )
             time.sleep(0.1)
 
-    def _quiet(self, connection: Connection) -> None:
+    def quiet(self, connection: Connection) -> None:
+        """Waits until all transactions that have written already have ended.
+
+        If a table has just been put into the publication, the log may lack what they have written
+        to it before. A snapshot that is taken afterwards sees it.
+
+        Raises:
+            TableError: if such a transaction stays open.
+        """
         # A new id is above those of all transactions that have written; a snapshot's xmax is not.
         [(limit,)] = connection.rows("select pg_catalog.pg_current_xact_id()::text")
         deadline = time.monotonic() + self.database.lock_timeout
