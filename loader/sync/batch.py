@@ -111,12 +111,12 @@ def extracted(attempt: Attempt, window: Window, bounds: Bounds, intent: Intent) 
     rows = stamped(snapshot.read(lake.spark, plan.table, window, bounds), stamp)
     keeps = plan.options.redelivered_rows == "append"
     counted = bounds.rows if snapshot.steady(plan.table) else None
-    if record.mode == FULL_REFRESH or not lake.exists(plan.lake_table):
-        yield Batch(rows, intent, counted=counted)
-        return
-    if bounds.log is not None:
+    if bounds.log is not None and bounds.log.low is not None:
         with _logged(Batch(rows, intent), plan) as batch:
             yield batch
+        return
+    if record.mode == FULL_REFRESH or bounds.log or not lake.exists(plan.lake_table):
+        yield Batch(rows, intent, counted=counted)
         return
     raw = own_rows(plan, lake.frame(plan.lake_table))
     generations = Generations(after.base or after.generation, after.generation)

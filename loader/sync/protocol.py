@@ -236,10 +236,12 @@ def caught_up(known: Known, after: TableState, bounds: Bounds) -> TableState:
     """Returns the state after a sync that found nothing new.
 
     Raw has all rows up to the bound, so the cursor may move there. Without that, every sync after
-    a reset to an older cursor would read them again. Before the first batch nothing is stored.
+    a reset to an older cursor would read them again. Before the first batch nothing is stored,
+    unless the source follows its log: an empty table's changes count from here on.
     """
     cursor = known.state.cursor if bounds.future > 0 else after.cursor
-    if not known.state.batch or (cursor == known.state.cursor and not bounds.settled):
+    begun = known.state.batch or bounds.log is not None
+    if not begun or (cursor == known.state.cursor and not bounds.settled):
         return known.state
     return replace(known.state.moved(cursor, after.cursor_field), mark=bounds.mark)
 

@@ -16,7 +16,6 @@ ERRORS = (
     "inclusive_cursor",
     "state_not_ahead",
     "state_not_behind",
-    "state_monotonic",
     "batches_accounted",
     "no_future_cursor",
     "duplicate_in_batch",

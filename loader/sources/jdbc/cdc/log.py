@@ -292,7 +292,7 @@ class Log(Snapshot):
             found,
             rows=found.rows if window.held is None else None,
             mark=mark.to_dict(),
-            settled=window.held is not None,
+            settled=True,
             log=Logged(None, shown(mark.position), self._before.held),
             notes=(*notes, *found.notes),
         )
