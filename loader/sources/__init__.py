@@ -20,7 +20,8 @@ from pydantic import BaseModel
 from loader.errors import SpecError, TableError
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import Bounds, CursorField, Window
-from loader.sources.table import SourceTable, TableRef
+from loader.sources.request import Attention, Request
+from loader.sources.table import Progress, SourceTable, TableRef
 from loader.spec.options import TableOptions
 
 if TYPE_CHECKING:
@@ -49,6 +50,22 @@ class Snapshot(ABC):
 
     tells_deletes: ClassVar[bool] = True
     """Whether a missing row means that it was deleted. (Files may be archived once read.)"""
+
+    delivers: ClassVar[bool] = False
+    """Whether the source itself decides what comes next, and when: it reads all tables at once,
+    from their marks, and :meth:`bounds` waits for the next piece of a table."""
+
+    def begin(self, requests: Sequence[Request], attention: Attention) -> None:
+        """Begins to read; called once, before any :meth:`bounds`, if the source delivers."""
+        raise NotImplementedError
+
+    def more(self, table: SourceTable) -> bool:
+        """Returns whether the table has another piece, now that the last one is recorded."""
+        return False
+
+    def abandon(self, table: SourceTable) -> None:
+        """Learns that nothing more is wanted of a table, as it has failed."""
+        return
 
     def steady(self, table: SourceTable) -> bool:
         """Returns whether all calls for a table see it at the same moment.
@@ -182,8 +199,11 @@ def connector(path: str, where: str) -> type[Source]:
 
 
 __all__ = [
+    "Attention",
     "Bounds",
     "CursorField",
+    "Progress",
+    "Request",
     "Snapshot",
     "Source",
     "SourceTable",

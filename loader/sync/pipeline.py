@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 from loader.errors import LoaderError, LockedError
 from loader.lake.lease import Heartbeat, Lease
@@ -21,6 +23,7 @@ from loader.sync.attempt import Attempt
 from loader.sync.journal import Journal
 from loader.sync.plan import INCREMENTAL, Plan
 from loader.sync.protocol import lock_all, preview_table, sync_table
+from loader.sync.recovery import requested
 from loader.sync.selection import Planned, Selection
 from loader.sync.turn import Turn, Turns
 from loader.sync.watch import Watch
@@ -83,11 +86,14 @@ class Pipeline(Selection):
         # Recorded one by one: chunks of a backfill, tables that a drill keeps apart, and batches of
         # sources that share a table, as a batch is in the ledger before the next one begins.
         together = work is sync_table and not watch.apart
+        workers = self._workers(concurrency)
+        slots = threading.Semaphore(workers)
         with (
             ExitStack() as opened,
             Heartbeat(leases),
             journal.written(),
-            ThreadPoolExecutor(self._workers(concurrency)) as pool,
+            ExitStack() as waiting,
+            ThreadPoolExecutor(workers) as pool,
         ):
             jobs = []
             for part in parts:
@@ -121,6 +127,13 @@ class Pipeline(Selection):
                 try:
                     tables = [planned.table for planned, _ in locks]
                     snapshot = opened.enter_context(part.source.snapshot(tables))
+                    threads = pool
+                    if snapshot.delivers and work is sync_table:
+                        # Its tables wait for what comes, each in a thread of its own.
+                        threads = waiting.enter_context(ThreadPoolExecutor(len(locks)))
+                        stores = self.stores(part.spec)
+                        wanted = [requested(planned, stores) for planned, _ in locks]
+                        snapshot.begin([one for one in wanted if one is not None], watch)
                 except Exception as problem:
                     shared = self.cleared(problem, f"source {part.spec.name}")
                     for planned, held in locks:
@@ -131,7 +144,7 @@ class Pipeline(Selection):
                     if not planned.key:
                         watch.warn(planned.name, "no primary key: a snapshot needs one")
                     jobs.append(
-                        pool.submit(
+                        threads.submit(
                             self._attempt,
                             work,
                             part.spec,
@@ -141,6 +154,7 @@ class Pipeline(Selection):
                             watch,
                             run_id,
                             journal if together and not isinstance(held, Turn) else None,
+                            slots if snapshot.delivers else nullcontext(),
                         )
                     )
                 if journal.waiting() > RECORD_SECONDS:
@@ -162,7 +176,7 @@ class Pipeline(Selection):
 
     def _written(self, journal: Journal, run_id: str) -> Iterator[Outcome]:
         for entry in journal.write():
-            planned, record = entry.attempt.plan, entry.record
+            planned, record = entry.attempt.plan, entry.total
             if entry.error is None:
                 rows = record.rows_appended or 0
                 _log.info("%s: %s, %s rows appended", planned.name, record.status, rows)
@@ -204,6 +218,7 @@ class Pipeline(Selection):
         watch: Watch,
         run_id: str,
         journal: Journal | None,
+        slot: AbstractContextManager[Any],
     ) -> Outcome | None:
         """Does the work to one table; its outcome is None if the journal has it."""
         started = now()
@@ -212,8 +227,9 @@ class Pipeline(Selection):
             if isinstance(held, Turn):
                 held.acquire()
             stores = replace(self.stores(source, own_session=True), confirm=held.confirm)
-            record = work(Attempt(planned, held, snapshot, stores, watch, run_id, add))
+            record = work(Attempt(planned, held, snapshot, stores, watch, run_id, add, slot))
         except Exception as error:
+            snapshot.abandon(planned.table)
             _freed(held)
             return self._failed(source, planned.lake_table, error, run_id, planned, started)
         if journal is not None:

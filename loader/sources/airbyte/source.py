@@ -1,0 +1,115 @@
+"""The `airbyte` connector: runs a connector of the Airbyte protocol as a child process.
+
+The protocol: https://docs.airbyte.com/platform/understanding-airbyte/airbyte-protocol
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from loader.errors import TableError
+from loader.sources import Attention, Progress, Request
+from loader.sources.airbyte.catalog import configured, entries
+from loader.sources.airbyte.launch import command, config
+from loader.sources.airbyte.memories import given_back
+from loader.sources.airbyte.messages import AirbyteDialect, parsed, reason
+from loader.sources.airbyte.options import AirbyteOptions
+from loader.sources.programs.answer import answered
+from loader.sources.programs.delivery import Delivery, Stream
+from loader.sources.programs.memory import Memory
+from loader.sources.programs.source import Entry, ProgramSource
+from loader.sources.programs.workspace import written
+
+_log = logging.getLogger("loader")
+
+
+class AirbyteSource(ProgramSource):
+    """Reads the streams of a connector."""
+
+    options_model = AirbyteOptions
+    protocol = "airbyte"
+    options: AirbyteOptions
+
+    def entries(self, folder: Path) -> list[Entry]:
+        where = f"source {self.name}"
+        for message in self._asked(folder, "discover"):
+            if message["type"] == "CATALOG":
+                chosen = {name: o.cursor_field for name, o in self.options.table_options.items()}
+                return entries(message.get("catalog") or {}, where, chosen)
+        raise TableError(
+            "the connector did not say which streams it has",
+            where=where,
+            remedy="Check that the command is a connector of the Airbyte protocol, and its config",
+        )
+
+    def probe(self, folder: Path) -> None:
+        for message in self._asked(folder, "check"):
+            status = message.get("connectionStatus") or {}
+            if message["type"] == "CONNECTION_STATUS" and status.get("status") != "SUCCEEDED":
+                raise TableError(
+                    f"the connector cannot reach its source: {status.get('message')}".strip(),
+                    where=f"source {self.name}",
+                    remedy="Correct the connector's `config`",
+                )
+
+    def begin(
+        self,
+        folder: Path,
+        requests: Sequence[Request],
+        memories: Mapping[str, Memory | None],
+        streams: Mapping[Hashable, Stream],
+        attention: Attention,
+    ) -> Delivery:
+        known = {
+            request.table.ref.native.key: memories[request.name]
+            for request in requests
+            if request.table.progress is Progress.MARK
+        }
+        files = self._files(folder)
+        files["catalog"] = written(folder, "catalog.json", configured(requests))
+        state = given_back(known, lambda text: attention.warn(self.name, text))
+        if state is not None:
+            files["state"] = written(folder, "state.json", state)
+        exact = frozenset(key for key, stream in streams.items() if stream.spool.layout.exact)
+
+        newest = max((memory.number for memory in known.values() if memory), default=0)
+        return Delivery(
+            lambda hear: self.process(command(self.options, folder, "read", files), hear),
+            AirbyteDialect(exact),
+            streams,
+            self.protocol,
+            newest,
+            self.options.timeout,
+            attention.warn,
+            self.name,
+        )
+
+    def _files(self, folder: Path) -> dict[str, Path]:
+        return {"config": written(folder, "config.json", config(self.options, self.folder))}
+
+    def _asked(self, folder: Path, verb: str) -> Iterator[dict[str, Any]]:
+        """Yields the messages of a verb that ends with an answer.
+
+        Raises:
+            TableError: if the connector fails; says why, in its own words.
+        """
+        files = self._files(folder)
+        why: list[str] = []
+
+        def heard(line: bytes) -> dict[str, Any] | None:
+            message = parsed(line, self.name)
+            trace = (message or {}).get("trace") or {}
+            if message and message["type"] == "TRACE" and trace.get("type") == "ERROR":
+                why.append(reason(trace.get("error") or {}))
+            return message
+
+        yield from answered(
+            lambda hear: self.process(command(self.options, folder, verb, files), hear),
+            heard,
+            why,
+            self.options.timeout,
+            f"source {self.name}",
+        )
