@@ -130,7 +130,7 @@ def look(
             initial=plan.initial,
             held=None if full else _held(plan, lake, known),
         )
-    watch.phase(plan.name, "counting")
+    watch.phase(plan.name, "waiting for records" if snapshot.delivers else "counting")
     bounds = snapshot.bounds(plan.table, window)
     if bounds.nulls and plan.options.null_cursor == "fail":
         raise TableError(

@@ -7,7 +7,7 @@ broken would be a gap, so it is an error.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from loader.errors import TableError
@@ -21,10 +21,10 @@ class AirbyteDialect:
     """Understands a connector's messages while it reads.
 
     Args:
-        exact: streams whose numbers are needed with all digits.
+        exact: by stream, the fields whose numbers are needed with all their digits.
     """
 
-    def __init__(self, exact: frozenset[Any]) -> None:
+    def __init__(self, exact: Mapping[Hashable, frozenset[str]]) -> None:
         self._exact = exact
 
     def hear(self, line: bytes, delivery: Delivery) -> None:
@@ -38,9 +38,11 @@ class AirbyteDialect:
         if kind == "RECORD":
             record = message["record"]
             key = (record.get("namespace") or None, record["stream"])
+            data = record["data"]
             if key in self._exact:
-                record = json.loads(line, parse_float=str)["record"]
-            delivery.record(key, record["data"])
+                digits = json.loads(line, parse_float=str)["record"]["data"]
+                data |= {name: digits[name] for name in self._exact[key] & digits.keys()}
+            delivery.record(key, data)
         elif kind == "STATE":
             _state(message["state"], delivery)
         elif kind == "TRACE":

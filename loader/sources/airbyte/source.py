@@ -73,7 +73,8 @@ class AirbyteSource(ProgramSource):
         state = given_back(known, lambda text: attention.warn(self.name, text))
         if state is not None:
             files["state"] = written(folder, "state.json", state)
-        exact = frozenset(key for key, stream in streams.items() if stream.spool.layout.exact)
+        layouts = {key: stream.spool.layout for key, stream in streams.items()}
+        exact = {key: layout.exact for key, layout in layouts.items() if layout.exact}
 
         newest = max((memory.number for memory in known.values() if memory), default=0)
         return Delivery(

@@ -51,9 +51,9 @@ class Layout:
         return t.StructType([*fields, t.StructField(REST, t.StringType())])
 
     @property
-    def exact(self) -> bool:
-        """Whether a column needs numbers with all their digits, which a float may not have."""
-        return any(isinstance(column.type, t.DecimalType) for column in self.columns)
+    def exact(self) -> frozenset[str]:
+        """The columns that need numbers with all their digits, which a float may not have."""
+        return frozenset(c.name for c in self.columns if isinstance(c.type, t.DecimalType))
 
     def line(self, record: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
         """Returns a record as a line of the spool, and its values by place.

@@ -42,8 +42,12 @@ class Memory:
         """The state."""
         return json.loads(self.text)
 
-    def mark(self) -> dict[str, Any]:
-        """Returns it as the mark of a table."""
+    def mark(self, after: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """Returns it as the mark of a table.
+
+        Args:
+            after: the mark before; it stays if the state is the same, so that nothing is stored.
+        """
         mark: dict[str, Any] = {
             "protocol": self.protocol,
             "kind": self.kind,
@@ -51,9 +55,11 @@ class Memory:
             "number": self.number,
         }
         if len(self.text) <= _LARGE:
-            return {**mark, "state": self.text}
-        packed = base64.b64encode(zlib.compress(self.text.encode(), 6)).decode()
-        return {**mark, "packed": packed}
+            mark["state"] = self.text
+        else:
+            mark["packed"] = base64.b64encode(zlib.compress(self.text.encode(), 6)).decode()
+        same = after is not None and {**after, "number": 0} == {**mark, "number": 0}
+        return after if after is not None and same else mark
 
     @classmethod
     def of(cls, mark: Mapping[str, Any] | None, protocol: str, where: str) -> Memory | None:

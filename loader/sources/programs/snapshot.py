@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from loader.sources.programs.delivery import Delivery, Stream
 from loader.sources.programs.layout import Layout
 from loader.sources.programs.memory import Memory
 from loader.sources.programs.options import ProgramOptions
-from loader.sources.programs.spool import Limits, Piece, Spool, clock_of
+from loader.sources.programs.spool import Limits, Piece, Spool
 from loader.sources.programs.values import shown
 from loader.sources.table import Progress
 
@@ -93,7 +92,6 @@ class ProgramSnapshot(Snapshot):
                     Limits(self.options.batch_rows, seconds=self.options.batch_time)
                     if in_pieces
                     else None,
-                    self._clock(request),
                 ),
                 remembers,
             )
@@ -115,7 +113,7 @@ class ProgramSnapshot(Snapshot):
         counts, cursor = piece.counts, window.cursor
         mark = window.mark
         if piece.memory is not None and table.progress is Progress.MARK:
-            mark = piece.memory.mark()
+            mark = piece.memory.mark(after=window.mark)
         low = high = clock = None
         nulls = 0
         if cursor is not None:
@@ -179,11 +177,6 @@ class ProgramSnapshot(Snapshot):
     def _layout(self, request: Request) -> Layout:
         native = request.table.ref.native
         return Layout(request.name, native.columns, request.key, native.skipped)
-
-    def _clock(self, request: Request) -> int | None:
-        if request.cursor is None:
-            return None
-        return clock_of(request.table.schema[request.cursor].dataType, time.time())
 
     def _edge(self, value: object, table: SourceTable, window: Window) -> Cursor | None:
         if value is None or window.cursor is None:

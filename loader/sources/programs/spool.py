@@ -82,8 +82,13 @@ class _Tally:
         low, high = (edge[1] if edge else None for edge in (self.low, self.high))
         return Counts(self.rows, self.size, low, high, self.nulls, self.future)
 
-    def cursor(self, value: Any, order: Any, clock: int | None) -> None:
-        """Counts a record's cursor: what the spool holds, and what it sorts by."""
+    def cursor(self, value: Any, order: Any, ahead: bool) -> None:
+        """Counts a record's cursor.
+
+        Args:
+            value, order: what the spool holds, and what it sorts by.
+            ahead: whether it lies in the future.
+        """
         if value is None:
             self.nulls += 1
             return
@@ -93,8 +98,7 @@ class _Tally:
             self.low = (order, value)
         if self.high is None or order > self.high[0]:
             self.high = (order, value)
-        if clock is not None and order > clock:
-            self.future += 1
+        self.future += ahead
 
 
 class Spool:
@@ -106,7 +110,6 @@ class Spool:
         layout: how its records are written.
         cursor: the cursor's column; None if there is none.
         limits: None if the whole read is one piece.
-        clock: the time, as the spool holds a cursor's; None if the cursor is no time.
 
     Attributes:
         memory: the newest state that covers its records.
@@ -119,16 +122,15 @@ class Spool:
         layout: Layout,
         cursor: str | None = None,
         limits: Limits | None = None,
-        clock: int | None = None,
     ) -> None:
         self.layout = layout
         self.limits = limits
         self.memory: Memory | None = None
         self._folder = folder
         self._number = number
-        self._clock = clock
         self._place = layout.place(cursor) if cursor is not None else None
         self._type = layout.schema[cursor].dataType if cursor is not None else t.NullType()
+        self._clock = clock_of(self._type, time.time())
         self._told: set[str] = set()
         self._pieces = 0
         self._file: Any = None
@@ -150,7 +152,13 @@ class Spool:
         if self._place is not None:
             value = wire.get(self._place)
             order = None if value is None else order_of(value, self._type)
-            self._tally.cursor(value, order, self._clock)
+            self._tally.cursor(value, order, self._is_ahead(order))
+
+    def _is_ahead(self, order: Any) -> bool:
+        if order is None or self._clock is None or not order > self._clock:
+            return False
+        self._clock = clock_of(self._type, time.time())
+        return self._clock is not None and bool(order > self._clock)
 
     def cover(self, memory: Memory) -> Piece | None:
         """Notes a state that covers all records so far; returns the piece if it is complete."""

@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
 from pyspark.sql import Column as SparkColumn
@@ -29,6 +29,7 @@ _TIME = re.compile(
 )
 _EPOCH = dt.datetime(1970, 1, 1)
 _FIRST_DAY = dt.date(1970, 1, 1).toordinal()
+_DIGITS = Context(prec=80)
 _EXACT = 1 << 53  # above it, a float skips integers
 _SECOND = dt.timedelta(seconds=1)
 _WHOLE = re.compile(r"[+-]?\d{1,19}", re.ASCII)
@@ -123,7 +124,7 @@ def _decimal(precision: int, scale: int) -> Callable[[Any], str]:
             number = Decimal(repr(value) if isinstance(value, float) else str(value).strip())
             if not number.is_finite() or abs(number) >= largest:
                 raise Misfit
-            exact = number.quantize(step) if number.adjusted() + scale < 38 else number
+            exact = number.quantize(step, context=_DIGITS)
         except InvalidOperation:
             raise Misfit from None
         if exact != number:
