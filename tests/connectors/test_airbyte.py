@@ -341,7 +341,7 @@ def test_a_connector_sees_its_own_environment_only(
     seen = program.calls()[0]["environment"]
     assert seen["MODE"] == "test"
     assert not {"PGPASSWORD", "API_TOKEN", "SPARK_SUBMIT_OPTS"} & set(seen)
-    left = [p for p in Path(tempfile.gettempdir()).glob(f"strandline-{os.getpid()}-*")]
+    left = list(Path(tempfile.gettempdir()).glob(f"strandline-{os.getpid()}-*"))
     assert left == []
 
 

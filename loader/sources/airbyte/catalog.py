@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from loader.errors import TableError
@@ -19,16 +19,16 @@ def key_of(descriptor: Mapping[str, Any]) -> Key:
 
 
 def entries(
-    catalog: Mapping[str, Any], where: str, chosen: Mapping[str, str | None]
+    catalog: Mapping[str, Any], where: str, chosen: Callable[[str], str | None]
 ) -> list[Entry]:
     """Returns the streams of a catalog.
 
     Args:
         where: the source, for messages.
-        chosen: the cursor fields that the spec names, by table.
+        chosen: returns the cursor field that the spec names for a table.
 
     Raises:
-        TableError: if it is no catalog, or two streams have one name.
+        TableError: if it is no catalog.
     """
     streams = catalog.get("streams")
     if not isinstance(streams, list) or not all(_usable(stream) for stream in streams):
@@ -37,30 +37,21 @@ def entries(
             where=where,
             remedy="Check that the command is a connector of the Airbyte protocol",
         )
-    found = [_entry(stream, chosen) for stream in streams]
-    names = [entry.name for entry in found]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise TableError(
-            f"the connector has two streams called {twice[0]}",
-            where=where,
-            remedy="Give them different names in the connector's configuration",
-        )
-    return found
+    return [_entry(stream, chosen) for stream in streams]
 
 
 def _usable(stream: Any) -> bool:
     return isinstance(stream, dict) and isinstance(stream.get("name"), str)
 
 
-def _entry(stream: Mapping[str, Any], chosen: Mapping[str, str | None]) -> Entry:
+def _entry(stream: Mapping[str, Any], chosen: Callable[[str], str | None]) -> Entry:
     key = key_of(stream)
     name = ".".join(part for part in key if part)
     schema = stream.get("json_schema")
     default = stream.get("default_cursor_field") or []
     own = bool(stream.get("source_defined_cursor"))
     cursor = default[0] if len(default) == 1 else None
-    asked = next((c for table, c in chosen.items() if table.lower() == name.lower()), None)
+    asked = chosen(name)
     incremental = "incremental" in (stream.get("supported_sync_modes") or ())
     resumes = incremental and (own or bool(default) or asked is not None)
     paths = stream.get("source_defined_primary_key") or []

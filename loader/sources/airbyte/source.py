@@ -5,7 +5,6 @@ The protocol: https://docs.airbyte.com/platform/understanding-airbyte/airbyte-pr
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,6 @@ from loader.sources.programs.memory import Memory
 from loader.sources.programs.source import Entry, ProgramSource
 from loader.sources.programs.workspace import written
 
-_log = logging.getLogger("loader")
-
 
 class AirbyteSource(ProgramSource):
     """Reads the streams of a connector."""
@@ -37,8 +34,7 @@ class AirbyteSource(ProgramSource):
         where = f"source {self.name}"
         for message in self._asked(folder, "discover"):
             if message["type"] == "CATALOG":
-                chosen = {name: o.cursor_field for name, o in self.options.table_options.items()}
-                return entries(message.get("catalog") or {}, where, chosen)
+                return entries(message.get("catalog") or {}, where, self.cursor_asked)
         raise TableError(
             "the connector did not say which streams it has",
             where=where,
@@ -76,17 +72,8 @@ class AirbyteSource(ProgramSource):
         layouts = {key: stream.spool.layout for key, stream in streams.items()}
         exact = {key: layout.exact for key, layout in layouts.items() if layout.exact}
 
-        newest = max((memory.number for memory in known.values() if memory), default=0)
-        return Delivery(
-            lambda hear: self.process(command(self.options, folder, "read", files), hear),
-            AirbyteDialect(exact),
-            streams,
-            self.protocol,
-            newest,
-            self.options.timeout,
-            attention.warn,
-            self.name,
-        )
+        words = command(self.options, folder, "read", files)
+        return self.delivery(words, AirbyteDialect(exact), streams, known.values(), attention)
 
     def _files(self, folder: Path) -> dict[str, Path]:
         return {"config": written(folder, "config.json", config(self.options, self.folder))}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import types as t
@@ -17,7 +17,7 @@ from loader.problems import did_you_mean
 from loader.rows.cursor import CursorType
 from loader.sources import Attention, Progress, Request, Source, SourceTable, TableRef
 from loader.sources.programs.columns import REST, Column, columns
-from loader.sources.programs.delivery import Delivery, Stream
+from loader.sources.programs.delivery import Delivery, Dialect, Stream
 from loader.sources.programs.layout import Layout
 from loader.sources.programs.memory import Memory
 from loader.sources.programs.options import ProgramOptions, ProgramTableOptions
@@ -70,7 +70,7 @@ class Entry:
 class ProgramSource(Source):
     """A source that is a program of its own."""
 
-    protocol: str
+    protocol: ClassVar[str]
     options: ProgramOptions
 
     @abstractmethod
@@ -94,10 +94,44 @@ class ProgramSource(Source):
 
     def probe(self, folder: Path) -> None:
         """Makes sure that the program can reach its source; raises TableError if it cannot."""
+        return
+
+    def delivery(
+        self,
+        command: Sequence[str],
+        dialect: Dialect,
+        streams: Mapping[Hashable, Stream],
+        memories: Iterable[Memory | None],
+        attention: Attention,
+    ) -> Delivery:
+        """Starts a read with a command."""
+        return Delivery(
+            lambda hear: self.process(command, hear),
+            dialect,
+            streams,
+            self.protocol,
+            max((memory.number for memory in memories if memory), default=0),
+            self.options.timeout,
+            attention.warn,
+            self.name,
+        )
 
     def tables(self) -> list[TableRef]:
         with workspace() as folder:
-            return [TableRef(entry.name, entry) for entry in self.entries(folder)]
+            found = self.entries(folder)
+        names = [entry.name for entry in found]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise TableError(
+                f"the connector has two streams called {twice[0]}",
+                where=f"source {self.name}",
+                remedy="Give them different names in the connector's own configuration",
+            )
+        return [TableRef(entry.name, entry) for entry in found]
+
+    def cursor_asked(self, name: str) -> str | None:
+        """Returns the cursor field that the spec names for a table."""
+        return self._options_of(name).cursor_field
 
     def describe(self, ref: TableRef) -> SourceTable:
         entry: Entry = ref.native
@@ -150,15 +184,13 @@ class ProgramSource(Source):
             finally:
                 snapshot.close()
 
-    def process(
-        self, command: Sequence[str], hear: Callable[[str], None], **variables: str
-    ) -> Process:
+    def process(self, command: Sequence[str], hear: Callable[[str], None]) -> Process:
         """Starts the program in the spec's folder."""
         first = command[0]
         if "/" in first and not Path(first).is_absolute():
             command = [str(self.folder / first), *command[1:]]
-        environment = {**self.options.environment, **variables}
-        return Process(command, self.folder, environment, self.options.message_limit, hear)
+        options = self.options
+        return Process(command, self.folder, options.environment, options.message_limit, hear)
 
     def _options_of(self, name: str) -> ProgramTableOptions:
         for known, options in self.options.table_options.items():
