@@ -32,6 +32,9 @@ def items(*seconds: int, name: str = "") -> list[dict[str, Any]]:
 class Program:
     """The source `api` of a project."""
 
+    path = "airbyte"
+    script = CONNECTOR
+
     def __init__(self, project: Project, folder: Path) -> None:
         self.project = project
         self.data = folder / "data.json"
@@ -63,8 +66,8 @@ class Program:
         """Writes the connector's files and the project's spec."""
         self.write()
         settings = {"data": str(self.data), "catalog": str(self.catalog), **(config or {})}
-        spec = {"command": [sys.executable, CONNECTOR], "config": settings, **own}
-        self.project.add("api", "airbyte", list(tables) or ["*"], spec)
+        spec = {"command": [sys.executable, self.script], "config": settings, **own}
+        self.project.add("api", self.path, list(tables) or ["*"], spec)
 
     def write(self) -> None:
         """Writes what the connector sends."""
@@ -87,3 +90,30 @@ class Program:
         return self.project.rows(
             f"select {columns}, _cq_batch from raw.{table} order by _cq_batch, _cq_seq"
         )
+
+
+class Tap(Program):
+    """The same as a Singer tap (tests/services/tap.py)."""
+
+    path = "singer"
+    script = str(ROOT / "tests" / "services" / "tap.py")
+
+    def stream(
+        self,
+        name: str,
+        rows: Sequence[dict[str, Any]] = (),
+        properties: Mapping[str, Any] = ITEM,
+        key: Sequence[str] = ("id",),
+        cursor: str | None = "updated_at",
+        **more: Any,
+    ) -> None:
+        self.rows[name] = [*rows]
+        self.streams[name] = {
+            "tap_stream_id": name,
+            "stream": name,
+            "schema": {"type": "object", "properties": dict(properties)},
+            "key_properties": [*key],
+            **({"replication_key": cursor} if cursor else {}),
+            "metadata": [{"breadcrumb": [], "metadata": {"inclusion": "available"}}],
+            **more,
+        }

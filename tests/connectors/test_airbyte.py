@@ -242,9 +242,7 @@ def test_bad_days_end_in_one_clear_error_and_lose_nothing(program: Program) -> N
         assert ran.code == 1, name
         assert told in ran.errors[0], (name, ran.errors)
         assert "hunter22" not in ran.text
-        kept = [(n, 1) for n in (1, 2, 3)]
-        kept += [(4, 1)] if name == "endless" else []
-        assert program.raw(name)[: len(kept)] == kept, name
+        assert program.raw(name) == [(1, 1), (2, 1), (3, 1)], name
         program.configure(name)
         program.run()
         assert [row[0] for row in program.raw(name)] == [1, 2, 3, 4, 5], name
@@ -293,20 +291,21 @@ def test_a_state_of_all_streams_waits_for_the_slowest_table(program: Program) ->
         config = {"state": form}
         program.configure(*names[:2], config=config)
         program.run()
-        # the second table fails: its record has no usable key; the first goes on
-        program.rows[names[0]] += items(4)
-        program.rows[names[1]] += [{"id": "x", "updated_at": at(4)}]
+        # the first table fails: its record has no usable key; the second goes on
+        program.rows[names[0]] += [{"id": "x", "updated_at": at(4)}]
+        program.rows[names[1]] += items(4)
         program.write()
         ran = program.project.loader("run")
-        assert ran.table(f"api.{names[0]}")["appended"] == 1
+        assert ran.table(f"api.{names[1]}")["appended"] == 1
         assert "does not fit its type" in ran.errors[0]
-        # the older state is given back, and the first table's records come again: not appended;
+        # the older state is given back, and the second table's records come again: not appended;
         # a table that is new begins anew
-        program.rows[names[1]] = items(1, 2, 3, 5)
+        program.rows[names[0]] = items(1, 2, 3, 5)
         program.configure(*names, config=config)
         ran = program.run()
-        assert ran.table(f"api.{names[0]}")["status"] == "nothing new"
-        assert ran.table(f"api.{names[1]}")["appended"] == 1
+        assert ran.table(f"api.{names[0]}")["appended"] == 1
+        assert ran.table(f"api.{names[1]}")["status"] == "nothing new"
+        assert ran.table(f"api.{names[1]}")["redelivered"] == 2
         assert ran.table(f"api.{names[2]}")["appended"] == 3
         [given] = [program.calls()[-1]["state"]]
         if form == "GLOBAL":
@@ -317,7 +316,7 @@ def test_a_state_of_all_streams_waits_for_the_slowest_table(program: Program) ->
             assert parts["shared_state"] == {"lsn": 7}
         else:
             states = given
-        assert states == {name: {"cursor": at(3)} for name in names[:2]}
+        assert states == {name: {"cursor": at(3)} for name in names[:2]}, form
         program.run()
         given = program.calls()[-1]["state"]
         assert json.dumps(given).count('"cursor"') == 3
