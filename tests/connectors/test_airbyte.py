@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from tests.connectors.program import ITEM, Program, at, items
+from tests.connectors.program import CONNECTOR, ITEM, Program, at, items
 
 
 def test_rows_come_once_and_the_state_is_given_back(program: Program) -> None:
@@ -375,3 +376,43 @@ def test_what_the_other_commands_say_of_a_connector(program: Program) -> None:
         ran = program.project.loader("check")
         assert told in " ".join(ran.errors), (own, ran.text)
         assert "defect" not in ran.text
+
+
+def test_a_container_image(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked of docker, which a program on the PATH stands in for: it maps the folder."""
+    folder = program.project.folder / "bin"
+    folder.mkdir()
+    docker = folder / "docker"
+    docker.write_text(
+        f"""#!{sys.executable}
+import json, os, subprocess, sys
+words = sys.argv[1:]
+with open({str(folder / "asked")!r}, "a") as asked:
+    asked.write(json.dumps(words) + "\\n")
+outside, inside, mode = words[words.index("--volume") + 1].split(":")
+verb = [w for w in words if w in ("check", "discover", "read")][-1]
+rest = [w.replace(inside, outside) for w in words[words.index(verb):]]
+os.execv({sys.executable!r}, [{sys.executable!r}, {CONNECTOR!r}, *rest])
+"""
+    )
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    program.stream("items", items(1, 2))
+    program.configure()
+    source = program.project.sources[0]["spec"]
+    del source["command"]
+    source.update(
+        image="airbyte/source-api:1.0", docker_options=["--network", "host"], environment={"A": "1"}
+    )
+    program.project.write()
+    assert program.run().table("api.items")["appended"] == 2
+    words = json.loads((folder / "asked").read_text().splitlines()[-1])
+    assert words[:4] == ["run", "--rm", "--init", "--name"]
+    image = words.index("airbyte/source-api:1.0")
+    assert words[image + 1 :] == [
+        "read",
+        *("--config", "/strandline/config.json"),
+        *("--catalog", "/strandline/catalog.json"),
+    ]
+    assert words[words.index("--env") + 1] == "A"
+    assert words[words.index("--network") + 1] == "host"

@@ -115,7 +115,7 @@ def main(verb: str, *options: str) -> None:
     """Answers one verb of the protocol."""
     given = dict(zip(options[::2], options[1::2], strict=True))
     config = json.loads(Path(given["--config"]).read_text())
-    call: dict[str, Any] = {"verb": verb, "environment": dict(os.environ)}
+    call: dict[str, Any] = {"verb": verb, "environment": dict(os.environ), "pid": os.getpid()}
     for name in ("catalog", "state"):
         path = given.get(f"--{name}")
         call[name] = json.loads(Path(path).read_text()) if path else None

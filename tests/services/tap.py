@@ -71,7 +71,13 @@ def main(*options: str) -> None:
         return
     catalog = json.loads(Path(given["--catalog"]).read_text())
     state = json.loads(Path(given["--state"]).read_text()) if "--state" in given else {}
-    call = {"verb": "read", "catalog": catalog, "state": state, "environment": dict(os.environ)}
+    call = {
+        "verb": "read",
+        "catalog": catalog,
+        "state": state,
+        "environment": dict(os.environ),
+        "pid": os.getpid(),
+    }
     with Path(config["data"]).with_suffix(".calls").open("a") as calls:
         calls.write(json.dumps(call) + "\n")
     read(config, catalog, state)

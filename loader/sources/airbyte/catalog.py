@@ -30,7 +30,7 @@ def entries(
     Raises:
         TableError: if it is no catalog.
     """
-    streams = catalog.get("streams")
+    streams = catalog.get("streams") if isinstance(catalog, dict) else None
     if not isinstance(streams, list) or not all(_usable(stream) for stream in streams):
         raise TableError(
             "the connector's catalog cannot be read",

@@ -17,12 +17,14 @@ class AirbyteOptions(ProgramOptions):
         image: the connector's container image.
         manifest: a declarative manifest (YAML), relative to the spec. The package `airbyte-cdk`
             runs it, or `command` or `image` if that is given, too.
+        catalog: a file with the connector's catalog, relative to the spec; it is asked by default.
         docker_options: further options of `docker run`.
     """
 
     command: Command | None = None
     image: Name | None = None
     manifest: Name | None = None
+    catalog: Name | None = None
     docker_options: tuple[Name, ...] = ()
 
     @model_validator(mode="after")

@@ -32,6 +32,10 @@ class AirbyteSource(ProgramSource):
 
     def entries(self, folder: Path) -> list[Entry]:
         where = f"source {self.name}"
+        if self.options.catalog is not None:
+            given = self.read_catalog(self.options.catalog)
+            inner = given.get("catalog") if isinstance(given, dict) else None
+            return entries(inner or given, where, self.cursor_asked)
         for message in self._asked(folder, "discover"):
             if message["type"] == "CATALOG":
                 return entries(message.get("catalog") or {}, where, self.cursor_asked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import Any, ClassVar
 from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 
-from loader.errors import TableError
+from loader.errors import SpecError, TableError
 from loader.problems import did_you_mean
 from loader.rows.cursor import CursorType
 from loader.sources import Attention, Progress, Request, Source, SourceTable, TableRef
@@ -183,6 +184,22 @@ class ProgramSource(Source):
                 yield snapshot
             finally:
                 snapshot.close()
+
+    def read_catalog(self, name: str) -> Any:
+        """Reads a catalog file.
+
+        Raises:
+            SpecError: if it cannot be read.
+        """
+        path = self.folder / name
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise SpecError(
+                f"the catalog cannot be read: {error}",
+                where=str(path),
+                remedy="Name a catalog in JSON, as the connector writes it",
+            ) from None
 
     def process(self, command: Sequence[str], hear: Callable[[str], None]) -> Process:
         """Starts the program in the spec's folder."""

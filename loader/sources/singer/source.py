@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loader.errors import SpecError, TableError
+from loader.errors import TableError
 from loader.sources import Attention, Request
 from loader.sources.programs.answer import answered
 from loader.sources.programs.delivery import Delivery, Stream
@@ -32,7 +32,11 @@ class SingerSource(ProgramSource):
     _catalog: Mapping[str, Any]
 
     def entries(self, folder: Path) -> list[Entry]:
-        catalog = self._given() if self.options.catalog else self._discovered(folder)
+        catalog = (
+            self.read_catalog(self.options.catalog)
+            if self.options.catalog
+            else self._discovered(folder)
+        )
         found = entries(catalog, f"source {self.name}", self.cursor_asked)
         self._catalog = catalog
         return found
@@ -63,17 +67,6 @@ class SingerSource(ProgramSource):
             "--config",
             str(written(folder, "config.json", self.options.config)),
         ]
-
-    def _given(self) -> Any:
-        path = self.folder / str(self.options.catalog)
-        try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise SpecError(
-                f"the catalog cannot be read: {error}",
-                where=str(path),
-                remedy="Name a catalog in JSON, as `tap --discover` writes it",
-            ) from None
 
     def _discovered(self, folder: Path) -> Any:
         command = [*self._command(folder), "--discover"]
