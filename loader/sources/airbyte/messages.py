@@ -14,6 +14,7 @@ from loader.errors import TableError
 from loader.sources.airbyte.catalog import key_of
 from loader.sources.programs.delivery import Delivery
 
+_decode = json.JSONDecoder().decode
 _VITAL = (b'"RECORD"', b'"STATE"')
 
 
@@ -64,7 +65,7 @@ def parsed(line: bytes, source: str) -> dict[str, Any] | None:
         TableError: if it is a broken record or state.
     """
     try:
-        message = json.loads(line)
+        message = _decode(line.decode())
     except (ValueError, RecursionError):
         if any(word in line for word in _VITAL):
             raise _broken(line, source) from None

@@ -18,6 +18,7 @@ from loader.sources.programs.values import Misfit, held_as, read_as, text_of
 
 _LONGEST_TEXT = 16_000_000  # Spark's JSON parser refuses a text of 20 million characters
 _SPLIT = 32 << 20
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Layout:
@@ -81,7 +82,7 @@ class Layout:
                 rest[name] = value
         if rest:
             wire["r"] = text_of(rest)
-        line = json.dumps(wire, separators=(",", ":")).encode("ascii") + b"\n"
+        line = _encode(wire).encode("ascii") + b"\n"
         if len(line) > _LONGEST_TEXT:
             self._refuse_long_text(wire)
         return line, wire

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable
 from decimal import Context, Decimal, InvalidOperation
+from functools import lru_cache
 from typing import Any
 
 from pyspark.sql import Column as SparkColumn
@@ -27,11 +28,15 @@ _TIME = re.compile(
     r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d+))?)?"
     r"\s*(Z|z|UTC|[+-]\d\d(?::?\d\d)?)?"
 )
+_canonical = json.JSONEncoder(
+    ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str
+).encode
 _EPOCH = dt.datetime(1970, 1, 1)
+_NONE = dt.timedelta()
+_DAY = 86_400_000_000
 _FIRST_DAY = dt.date(1970, 1, 1).toordinal()
 _DIGITS = Context(prec=80)
 _EXACT = 1 << 53  # above it, a float skips integers
-_SECOND = dt.timedelta(seconds=1)
 _WHOLE = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
@@ -97,7 +102,7 @@ def text_of(value: Any) -> str:
     """Returns a text as it is, and any other value as JSON that is equal for equal values."""
     if isinstance(value, str):
         return value
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str)
+    return _canonical(value)
 
 
 def _integer(limit: int) -> Callable[[Any], int]:
@@ -162,19 +167,35 @@ def _boolean(value: Any) -> bool:
 
 
 def _date(value: Any) -> int:
-    moment = _parsed(value)
-    if moment.time() != dt.time():
+    days, micros = divmod(_instant(value), _DAY)
+    if micros:
         raise Misfit
-    return moment.date().toordinal() - _FIRST_DAY
+    return days
 
 
 def _instant(value: Any) -> int:
     """Microseconds; finer digits are cut off. Without an offset it is UTC."""
-    return (_parsed(value) - _EPOCH) // dt.timedelta(microseconds=1)
+    if type(value) is not str:
+        raise Misfit
+    return _micros(value)
 
 
-def _parsed(value: Any) -> dt.datetime:
-    found = _TIME.fullmatch(value) if isinstance(value, str) else None
+@lru_cache(maxsize=8192)  # many records share their times
+def _micros(text: str) -> int:
+    try:
+        # The usual form, which every Python parses in the same way.
+        moment = dt.datetime.fromisoformat(text) if text[10:11] == "T" else _parsed(text)
+    except ValueError:
+        moment = _parsed(text)
+    try:
+        since = moment.replace(tzinfo=None) - (moment.utcoffset() or _NONE) - _EPOCH
+    except OverflowError:
+        raise Misfit from None
+    return since.days * _DAY + since.seconds * 1_000_000 + since.microseconds
+
+
+def _parsed(text: str) -> dt.datetime:
+    found = _TIME.fullmatch(text)
     if found is None:
         raise Misfit
     day, time, fraction, zone = found.groups()
@@ -185,12 +206,11 @@ def _parsed(value: Any) -> dt.datetime:
     leap = time.endswith(":60")
     try:
         moment = dt.datetime.fromisoformat(f"{day}T{time[:-2]}59" if leap else f"{day}T{time}")
-        moment += _SECOND if leap else dt.timedelta()
-        moment += dt.timedelta(microseconds=int((fraction or "0")[:6].ljust(6, "0")))
+        moment += dt.timedelta(seconds=leap, microseconds=int((fraction or "0")[:6].ljust(6, "0")))
         if zone and zone[0] in "+-":
             digits = zone[1:].replace(":", "").ljust(4, "0")
             offset = dt.timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
-            moment -= offset if zone[0] == "+" else -offset
+            moment = moment.replace(tzinfo=dt.timezone(offset if zone[0] == "+" else -offset))
     except (ValueError, OverflowError):
         raise Misfit from None
     return moment

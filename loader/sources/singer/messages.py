@@ -12,6 +12,7 @@ from typing import Any
 from loader.errors import TableError
 from loader.sources.programs.delivery import Delivery
 
+_decode = json.JSONDecoder().decode
 _VITAL = (b'"RECORD"', b'"STATE"', b'"BATCH"')
 
 
@@ -33,7 +34,7 @@ class SingerDialect:
 
     def hear(self, line: bytes, delivery: Delivery) -> None:
         try:
-            message = json.loads(line)
+            message = _decode(line.decode())
         except (ValueError, RecursionError):
             if any(word in line for word in _VITAL):
                 raise _broken(line, delivery.source) from None
