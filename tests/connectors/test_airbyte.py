@@ -230,7 +230,8 @@ def test_bad_days_end_in_one_clear_error_and_lose_nothing(program: Program) -> N
                             },
                         },
                     }
-                }
+                },
+                {"exit": 0},
             ],
             "did not complete the stream",
         ),
