@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from loader.errors import TableError
 from loader.sources import Attention, Progress, Request
@@ -19,6 +19,7 @@ from loader.sources.airbyte.options import AirbyteOptions
 from loader.sources.programs.answer import answered
 from loader.sources.programs.delivery import Delivery, Stream
 from loader.sources.programs.memory import Memory
+from loader.sources.programs.options import ProgramOptions
 from loader.sources.programs.source import Entry, ProgramSource
 from loader.sources.programs.workspace import written
 
@@ -26,14 +27,15 @@ from loader.sources.programs.workspace import written
 class AirbyteSource(ProgramSource):
     """Reads the streams of a connector."""
 
-    options_model = AirbyteOptions
+    options_model: ClassVar[type[ProgramOptions]] = AirbyteOptions
     protocol = "airbyte"
     options: AirbyteOptions
 
     def entries(self, folder: Path) -> list[Entry]:
         where = f"source {self.name}"
-        if self.options.catalog is not None:
-            given = self.read_catalog(self.options.catalog)
+        named = self.catalog_file()
+        if named is not None:
+            given = self.read_catalog(named)
             inner = given.get("catalog") if isinstance(given, dict) else None
             return entries(inner or given, where, self.cursor_asked)
         for message in self._asked(folder, "discover"):
@@ -76,11 +78,23 @@ class AirbyteSource(ProgramSource):
         layouts = {key: stream.spool.layout for key, stream in streams.items()}
         exact = {key: layout.exact for key, layout in layouts.items() if layout.exact}
 
-        words = command(self.options, folder, "read", files)
+        words = self.command(folder, "read", files)
         return self.delivery(words, AirbyteDialect(exact), streams, known.values(), attention)
 
+    def command(self, folder: Path, verb: str, files: Mapping[str, Path]) -> list[str]:
+        """Returns the command line for a verb of the protocol."""
+        return command(self.options, folder, verb, files)
+
+    def config(self) -> dict[str, Any]:
+        """Returns the configuration that the connector gets."""
+        return config(self.options, self.folder)
+
+    def catalog_file(self) -> str | None:
+        """Returns the file with the catalog that the spec names."""
+        return self.options.catalog
+
     def _files(self, folder: Path) -> dict[str, Path]:
-        return {"config": written(folder, "config.json", config(self.options, self.folder))}
+        return {"config": written(folder, "config.json", self.config())}
 
     def _asked(self, folder: Path, verb: str) -> Iterator[dict[str, Any]]:
         """Yields the messages of a verb that ends with an answer.
@@ -99,7 +113,7 @@ class AirbyteSource(ProgramSource):
             return message
 
         yield from answered(
-            lambda hear: self.process(command(self.options, folder, verb, files), hear),
+            lambda hear: self.process(self.command(folder, verb, files), hear),
             heard,
             why,
             self.options.timeout,

@@ -1,0 +1,96 @@
+"""A CloudQuery state backend for one sync: it holds what the plugin writes until the sync ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent import futures
+from typing import Any
+
+import grpc
+import pyarrow as pa
+from cloudquery.discovery_v1 import discovery_pb2, discovery_pb2_grpc
+from cloudquery.plugin_v3 import arrow, plugin_pb2, plugin_pb2_grpc
+
+LIMITS = [
+    ("grpc.max_receive_message_length", 100 << 20),
+    ("grpc.max_send_message_length", 100 << 20),
+]
+"""As CloudQuery's own programs set them."""
+
+_TYPES = {"key": pa.string(), "value": pa.string(), "version": pa.uint64()}
+
+
+class States(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
+    """The state table: keys with their values and versions.
+
+    Args:
+        known: of earlier syncs; each a value and its version.
+    """
+
+    def __init__(self, known: Mapping[str, Any]) -> None:
+        self.rows: dict[str, tuple[str, int]] = {k: (v[0], int(v[1])) for k, v in known.items()}
+        self._changing = threading.Lock()
+
+    def value(self) -> dict[str, list[Any]]:
+        """Returns what to give back at the next sync."""
+        with self._changing:
+            return {key: list(row) for key, row in sorted(self.rows.items())}
+
+    def Write(self, requests: Iterator[Any], _context: Any) -> Any:
+        """Takes state rows; the newest version of a key counts, the later one of two equal ones."""
+        for request in requests:
+            if request.WhichOneof("message") == "insert":
+                self._insert(arrow.new_record_from_bytes(request.insert.record))
+        return plugin_pb2.Write.Response()
+
+    def _insert(self, batch: pa.RecordBatch) -> None:
+        names = batch.schema.names
+        with self._changing:
+            for row in batch.to_pylist():
+                # the Python SDK has no versions
+                before = self.rows.get(row["key"], ("", -1))[1]
+                version = row["version"] if "version" in names else before + 1
+                if version is None or version >= before:
+                    self.rows[row["key"]] = (row["value"], version or 0)
+
+    def Read(self, request: Any, _context: Any) -> Iterator[Any]:
+        """Sends the rows, in the columns that the plugin asks for."""
+        asked = arrow.new_schema_from_bytes(request.table)
+        held = self.value()
+        columns = {
+            "key": list(held),
+            "value": [row[0] for row in held.values()],
+            "version": [row[1] for row in held.values()],
+        }
+        arrays = [
+            pa.array(
+                columns.get(field.name, [None] * len(held)), _TYPES.get(field.name, field.type)
+            )
+            for field in asked
+        ]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=asked)
+        yield plugin_pb2.Read.Response(record=arrow.record_to_bytes(batch))
+
+    def GetName(self, _request: Any, _context: Any) -> Any:
+        """Names the backend."""
+        return plugin_pb2.GetName.Response(name="strandline")
+
+    def GetVersion(self, _request: Any, _context: Any) -> Any:
+        """Returns a version."""
+        return plugin_pb2.GetVersion.Response(version="v1.0.0")
+
+
+class _Discovery(discovery_pb2_grpc.DiscoveryServicer):  # type: ignore[misc]
+    def GetVersions(self, _request: Any, _context: Any) -> Any:
+        return discovery_pb2.GetVersions.Response(versions=[3])
+
+
+def served(states: States) -> tuple[Any, str]:
+    """Serves a state backend on loopback; returns the server and its address."""
+    server = grpc.server(futures.ThreadPoolExecutor(8), options=LIMITS)
+    plugin_pb2_grpc.add_PluginServicer_to_server(states, server)
+    discovery_pb2_grpc.add_DiscoveryServicer_to_server(_Discovery(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    return server, f"127.0.0.1:{port}"
