@@ -76,16 +76,17 @@ picture: $(INSTALLED) archive
 	"$(BIN)/python" demo/run.py --picture docs/demo.svg
 
 # A connector is a program with an environment of its own, as its users have it.
-$(CONNECTORS)/.installed: tests/connectors/requirements.txt .ci/venv
-	bash .ci/venv "$(CONNECTORS)" $(PYTHON)
-	"$(CONNECTORS)/bin/python" -m pip install --quiet --disable-pip-version-check \
-	    -r tests/connectors/requirements.txt
-	echo '*' > "$(CONNECTORS)/.gitignore"
+$(CONNECTORS)/.installed: tests/connectors/airbyte-singer.txt
+$(CONNECTORS)-cloudquery/.installed: tests/connectors/cloudquery.txt
+$(CONNECTORS)/.installed $(CONNECTORS)-cloudquery/.installed: .ci/venv
+	bash .ci/venv "$(@D)" $(PYTHON)
+	"$(@D)/bin/python" -m pip install --quiet --disable-pip-version-check -r $(firstword $(filter %.txt,$^))
+	echo '*' > "$(@D)/.gitignore"
 	touch $@
 
-connectors: $(CONNECTORS)/.installed
+connectors: $(CONNECTORS)/.installed $(CONNECTORS)-cloudquery/.installed
 
-test: $(DRIVERS) archive $(CONNECTORS)/.installed
+test: $(DRIVERS) archive connectors
 	eval '$(PYTEST) --durations 10 --durations-min 1' "$(TESTS)"
 
 test-fast: lint
@@ -131,4 +132,4 @@ nemesis: $(DRIVERS) archive
 	"$(BIN)/python" -m benchmarks.nemesis $(NEMESIS)
 
 clean:
-	rm -rf "$(VENV)" "$(PEERS)" "$(CONNECTORS)" target logs dbt_packages .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf "$(VENV)" "$(PEERS)" "$(CONNECTORS)" "$(CONNECTORS)-cloudquery" target logs dbt_packages .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -9,12 +9,12 @@ import pytest
 
 from tests.sync.project import ROOT
 
-FOLDER = Path(os.environ.get("CONNECTORS", ROOT / ".venv-connectors"))
+FOLDER = os.environ.get("CONNECTORS", str(ROOT / ".venv-connectors"))
 
 
-def installed(program: str) -> str:
+def installed(program: str, environment: str = "") -> str:
     """Returns the path of a connector; fails the test if `make connectors` was not run."""
-    path = FOLDER / "bin" / program
+    path = Path(FOLDER + environment) / "bin" / program
     if not path.exists():
         pytest.fail(f"there is no {path}: run `make connectors`", pytrace=False)
     return str(path)

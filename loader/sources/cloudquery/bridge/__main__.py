@@ -56,6 +56,7 @@ def read(stub: Any, config: Mapping[str, Any], catalog: Mapping[str, Any], known
         deterministic_cq_id=bool(config.get("deterministic_cq_id", True)),
         backend=backend if incremental else None,
         withErrorMessages=True,
+        supports_checkpoints=incremental,
     )
     wrong: dict[str, str] = {}
     try:
@@ -66,6 +67,12 @@ def read(stub: Any, config: Mapping[str, Any], catalog: Mapping[str, Any], known
                 name = table_name(batch.schema)
                 for record in records(batch):
                     say("RECORD", {"stream": name, "data": record, "emitted_at": 0})
+            elif kind == "checkpoint":
+                rows = arrow.new_record_from_bytes(response.checkpoint.record)
+                say("STATE", {"type": "LEGACY", "data": states.checkpoint(rows)})
+            elif kind == "delete_record":
+                told = f"{response.delete_record.table_name}: deletions are not followed"
+                say("LOG", {"level": "WARN", "message": told})
             elif kind == "error":
                 wrong.setdefault(response.error.table_name, response.error.error)
     finally:

@@ -18,6 +18,9 @@ LIMITS = [
 ]
 """As CloudQuery's own programs set them."""
 
+Rows = dict[str, tuple[str, int]]
+"""By key, the value and its version."""
+
 _TYPES = {"key": pa.string(), "value": pa.string(), "version": pa.uint64()}
 
 
@@ -29,30 +32,32 @@ class States(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
     """
 
     def __init__(self, known: Mapping[str, Any]) -> None:
-        self.rows: dict[str, tuple[str, int]] = {k: (v[0], int(v[1])) for k, v in known.items()}
+        self._rows: Rows = {key: (row[0], int(row[1])) for key, row in known.items()}
+        self._covered = dict(self._rows)
         self._changing = threading.Lock()
 
     def value(self) -> dict[str, list[Any]]:
-        """Returns what to give back at the next sync."""
+        """Returns all that the plugin has written: what it gets back if the sync ends well."""
         with self._changing:
-            return {key: list(row) for key, row in sorted(self.rows.items())}
+            return {key: list(row) for key, row in sorted(self._rows.items())}
+
+    def checkpoint(self, batch: pa.RecordBatch) -> dict[str, list[Any]]:
+        """Takes state rows that cover all records before them.
+
+        Returns what the plugin gets back if it fails after this.
+        """
+        with self._changing:
+            for rows in (self._rows, self._covered):
+                _merge(rows, batch)
+            return {key: list(row) for key, row in sorted(self._covered.items())}
 
     def Write(self, requests: Iterator[Any], _context: Any) -> Any:
         """Takes state rows; the newest version of a key counts, the later one of two equal ones."""
         for request in requests:
             if request.WhichOneof("message") == "insert":
-                self._insert(arrow.new_record_from_bytes(request.insert.record))
+                with self._changing:
+                    _merge(self._rows, arrow.new_record_from_bytes(request.insert.record))
         return plugin_pb2.Write.Response()
-
-    def _insert(self, batch: pa.RecordBatch) -> None:
-        names = batch.schema.names
-        with self._changing:
-            for row in batch.to_pylist():
-                # the Python SDK has no versions
-                before = self.rows.get(row["key"], ("", -1))[1]
-                version = row["version"] if "version" in names else before + 1
-                if version is None or version >= before:
-                    self.rows[row["key"]] = (row["value"], version or 0)
 
     def Read(self, request: Any, _context: Any) -> Iterator[Any]:
         """Sends the rows, in the columns that the plugin asks for."""
@@ -79,6 +84,16 @@ class States(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
     def GetVersion(self, _request: Any, _context: Any) -> Any:
         """Returns a version."""
         return plugin_pb2.GetVersion.Response(version="v1.0.0")
+
+
+def _merge(rows: Rows, batch: pa.RecordBatch) -> None:
+    names = batch.schema.names
+    for row in batch.to_pylist():
+        before = rows.get(row["key"], ("", -1))[1]
+        # the Python SDK has no versions
+        version = row["version"] if "version" in names else before + 1
+        if version is None or version >= before:
+            rows[row["key"]] = (row["value"], version or 0)
 
 
 class _Discovery(discovery_pb2_grpc.DiscoveryServicer):  # type: ignore[misc]
