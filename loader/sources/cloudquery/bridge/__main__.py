@@ -1,4 +1,7 @@
-"""Answers `check`, `discover` and `read` as an Airbyte connector would, by asking a plugin."""
+"""Answers `check`, `discover` and `read` as an Airbyte connector would, by asking a plugin.
+
+`serve` is the other way round: a destination that plugins are synced to.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from cloudquery.plugin_v3 import arrow, plugin_pb2
 
 from .columns import records, stream, table_name
 from .plugin import PluginError, opened
+from .server import serve
 from .states import States, served
 
 
@@ -96,6 +100,8 @@ def answer(verb: str, given: Mapping[str, str]) -> int:
         json.loads(Path(given[name]).read_text()) if name in given else {}
         for name in ("--config", "--catalog", "--state")
     )
+    if verb == "serve":
+        return serve(config)
     with opened(config) as stub:
         spec = json.dumps(config["spec"]).encode()
         stub.Init(plugin_pb2.Init.Request(spec=spec, no_connection=False))

@@ -48,7 +48,7 @@ class States(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         """
         with self._changing:
             for rows in (self._rows, self._covered):
-                _merge(rows, batch)
+                merged(rows, batch)
             return {key: list(row) for key, row in sorted(self._covered.items())}
 
     def Write(self, requests: Iterator[Any], _context: Any) -> Any:
@@ -56,25 +56,14 @@ class States(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         for request in requests:
             if request.WhichOneof("message") == "insert":
                 with self._changing:
-                    _merge(self._rows, arrow.new_record_from_bytes(request.insert.record))
+                    merged(self._rows, arrow.new_record_from_bytes(request.insert.record))
         return plugin_pb2.Write.Response()
 
     def Read(self, request: Any, _context: Any) -> Iterator[Any]:
         """Sends the rows, in the columns that the plugin asks for."""
         asked = arrow.new_schema_from_bytes(request.table)
-        held = self.value()
-        columns = {
-            "key": list(held),
-            "value": [row[0] for row in held.values()],
-            "version": [row[1] for row in held.values()],
-        }
-        arrays = [
-            pa.array(
-                columns.get(field.name, [None] * len(held)), _TYPES.get(field.name, field.type)
-            )
-            for field in asked
-        ]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=asked)
+        with self._changing:
+            batch = as_asked(asked, self._rows)
         yield plugin_pb2.Read.Response(record=arrow.record_to_bytes(batch))
 
     def GetName(self, _request: Any, _context: Any) -> Any:
@@ -86,18 +75,42 @@ class States(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         return plugin_pb2.GetVersion.Response(version="v1.0.0")
 
 
-def _merge(rows: Rows, batch: pa.RecordBatch) -> None:
+def merged(rows: Rows, batch: pa.RecordBatch) -> dict[str, list[Any]]:
+    """Takes state rows; returns those that count now.
+
+    The newest version of a key counts, and of two equal ones the later.
+    """
     names = batch.schema.names
+    taken: dict[str, list[Any]] = {}
     for row in batch.to_pylist():
         before = rows.get(row["key"], ("", -1))[1]
         # the Python SDK has no versions
         version = row["version"] if "version" in names else before + 1
         if version is None or version >= before:
             rows[row["key"]] = (row["value"], version or 0)
+            taken[row["key"]] = [row["value"], version or 0]
+    return taken
 
 
-class _Discovery(discovery_pb2_grpc.DiscoveryServicer):  # type: ignore[misc]
+def as_asked(asked: pa.Schema, rows: Rows) -> pa.RecordBatch:
+    """Returns state rows in the columns that a plugin asks for: it takes them by position."""
+    columns = {
+        "key": list(rows),
+        "value": [row[0] for row in rows.values()],
+        "version": [row[1] for row in rows.values()],
+    }
+    arrays = [
+        pa.array(columns.get(field.name, [None] * len(rows)), _TYPES.get(field.name, field.type))
+        for field in asked
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=asked)
+
+
+class Discovery(discovery_pb2_grpc.DiscoveryServicer):  # type: ignore[misc]
+    """Says which protocol is spoken here."""
+
     def GetVersions(self, _request: Any, _context: Any) -> Any:
+        """Returns its version."""
         return discovery_pb2.GetVersions.Response(versions=[3])
 
 
@@ -105,7 +118,7 @@ def served(states: States) -> tuple[Any, str]:
     """Serves a state backend on loopback; returns the server and its address."""
     server = grpc.server(futures.ThreadPoolExecutor(8), options=LIMITS)
     plugin_pb2_grpc.add_PluginServicer_to_server(states, server)
-    discovery_pb2_grpc.add_DiscoveryServicer_to_server(_Discovery(), server)
+    discovery_pb2_grpc.addDiscoveryServicer_to_server(Discovery(), server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     return server, f"127.0.0.1:{port}"
