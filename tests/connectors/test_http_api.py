@@ -86,7 +86,9 @@ def test_ten_rounds_of_an_api_with_bad_moods(
             moment += chance.randint(0, 1)
             at = f"2025-01-01T00:{moment // 60:02}:{moment % 60:02}.000{chance.randint(0, 9)}00Z"
             at = max([at, *(r["updated_at"] for r in rates.rates.values())])
-            rates.set(f"C{chance.randint(0, 14):02}", chance.randint(1, 99) / 8, at)
+            currency = f"C{chance.randint(0, 14):02}"
+            if rates.rates.get(currency, {}).get("updated_at") != at:
+                rates.set(currency, chance.randint(1, 99) / 8, at)
         sent |= {(r["currency"], r["rate"], r["updated_at"]) for r in rates.rates.values()}
         rates.limited, rates.failing = (0.2, 0.3) if number % 3 else (0.0, 0.0)
         ran = project.loader("run")

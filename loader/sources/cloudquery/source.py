@@ -6,20 +6,13 @@ comes of its records and states is decided in one place for both.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loader.errors import SpecError
 from loader.sources.airbyte.source import AirbyteSource
+from loader.sources.cloudquery.bridging import command
 from loader.sources.cloudquery.options import CloudQueryOptions
-
-_BRIDGE = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
-    "import runpy; runpy.run_module('bridge', run_name='__main__', alter_sys=True)"
-)
 
 
 class CloudQuerySource(AirbyteSource):
@@ -30,17 +23,7 @@ class CloudQuerySource(AirbyteSource):
     options: CloudQueryOptions  # type: ignore[assignment]
 
     def command(self, folder: Path, verb: str, files: Mapping[str, Path]) -> list[str]:
-        python = self.options.python or sys.executable
-        if self.options.python is None and importlib.util.find_spec("cloudquery") is None:
-            raise SpecError(
-                "a CloudQuery plugin needs the package `cloudquery-plugin-pb`, which is not "
-                "installed",
-                where=f"source {self.name}",
-                remedy="Run `pip install 'strandline[cloudquery]'`; or install it into an "
-                "environment of its own, and name that environment's Python: `python`",
-            )
-        given = [part for name, path in files.items() for part in (f"--{name}", str(path))]
-        return [python, "-c", _BRIDGE, str(Path(__file__).parent), verb, *given]
+        return command(self.options.python, f"source {self.name}", verb, files)
 
     def config(self) -> dict[str, Any]:
         options = self.options
