@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +13,20 @@ if TYPE_CHECKING:
 
 _LIKE_A_PLUGIN = {"ignore_unknown_options": True, "allow_extra_args": True}
 """`registry: local` starts every plugin with options of its own, such as `--no-sentry`."""
+
+
+class Warnings:
+    """Shows warnings; the phases of a sync that somebody else started interest nobody here."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.output = settings.output
+
+    def phase(self, table: str, phase: str, rows: int | None) -> None:
+        """Shows nothing."""
+
+    def warn(self, table: str, text: str) -> None:
+        """Shows a warning."""
+        self.output.warning(f"{table}: {text}", table=table)
 
 
 @click.command(context_settings=_LIKE_A_PLUGIN)
@@ -30,7 +45,9 @@ def serve(
     from loader.cli.settings import opened_for, stopping
     from loader.errors import SpecError
     from loader.spec.plugins import LakeDestination
+    from loader.sync.drill import drill
     from loader.sync.served import Served
+    from loader.sync.watch import Watch
 
     spec = settings.spec()
     lakes = [one.name for one in spec.destinations if isinstance(one, LakeDestination)]
@@ -52,6 +69,7 @@ def serve(
         settings.output.event("table", text, table=outcome.table, appended=rows)
 
     place = f"unix:{address}" if network == "unix" else address
-    served = Served(spec, spark, name, place, python, tell)
+    watch = Watch(Warnings(settings), drill(os.environ, spark))
+    served = Served(spec, spark, name, place, python, watch, tell)
     with stopping(served.stop, spark):
         served.run(lambda at: settings.output.event("listening", f"listening at {at}", address=at))

@@ -48,7 +48,8 @@ class Served:
         destination: its name there.
         address: to listen at: `localhost:7778`, `unix:/path`.
         python: a Python that has what the bridge needs; None is the loader's own.
-        tell: gets what the user should see.
+        watch: gets progress, and says when to stop.
+        tell: gets the outcome of each table.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Served:
         destination: str,
         address: str,
         python: str | None,
+        watch: Watch,
         tell: Callable[[Outcome], None],
     ) -> None:
         self.spec = spec
@@ -66,7 +68,7 @@ class Served:
         self.address = address
         self.python = python
         self.tell = tell
-        self.watch = Watch()
+        self.watch = watch
         self.lake = Lake(spark, spec.destination(destination).lake.schema_)
         self._child: subprocess.Popen[str] | None = None
 

@@ -149,6 +149,13 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         self._over(session, error)
         session.ended.set()
 
+    def close(self) -> None:
+        """Tells all syncs that the loader is gone."""
+        with self._changing:
+            open_ = list(self._sessions)
+        for number in open_:
+            self.answered(number, "the loader has ended; run the sync again")
+
     def _opened(self) -> Session:
         number = next(self._numbers)
         folder = self._folder / str(number)
@@ -233,7 +240,8 @@ def serve(config: Mapping[str, Any]) -> int:
     for line in sys.stdin:
         answer = json.loads(line)
         destination.answered(answer["session"], answer["error"])
-    server.stop(grace=1)
+    destination.close()
+    server.stop(grace=1).wait()
     return 0
 
 
