@@ -118,7 +118,7 @@ def served(states: States) -> tuple[Any, str]:
     """Serves a state backend on loopback; returns the server and its address."""
     server = grpc.server(futures.ThreadPoolExecutor(8), options=LIMITS)
     plugin_pb2_grpc.add_PluginServicer_to_server(states, server)
-    discovery_pb2_grpc.addDiscoveryServicer_to_server(Discovery(), server)
+    discovery_pb2_grpc.add_DiscoveryServicer_to_server(Discovery(), server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     return server, f"127.0.0.1:{port}"
