@@ -63,7 +63,7 @@ class Kinds(TableResolver):
             "id": uuid.UUID(int=1),
             "data": {"a": [1, None]},
             "at": dt.datetime(2025, 1, 1, 0, 0, 0, 5, tzinfo=dt.timezone.utc),
-            "day": dt.date(2025, 1, 2),
+            "day": "2025-01-02",
             "large": 2**64 - 1,
             "blob": b"\x00\x01",
             "tags": ["x", "y"],
