@@ -66,7 +66,6 @@ class Kinds(TableResolver):
             "day": "2025-01-02",
             "large": 2**64 - 1,
             "blob": b"\x00\x01",
-            "tags": ["x", "y"],
         }
 
 
@@ -87,7 +86,6 @@ def tables() -> list[tuple[schema.Table, type[TableResolver]]]:
         "day": pa.date32(),
         "large": pa.uint64(),
         "blob": pa.binary(),
-        "tags": pa.list_(pa.string()),
     }
     columns = [schema.Column(name=n, type=k, primary_key=n == "id") for n, k in types.items()]
     return [(orders, Orders), (schema.Table(name="kinds", columns=columns), Kinds)]
