@@ -60,7 +60,8 @@ def synced(attempt: Attempt) -> SyncRecord:
         with attempt.slot:
             intent, commit = written(attempt, window, bounds, intent)  # 4 extract, 5 append
         if commit is None:
-            intent = replace(intent, after=caught_up(attempt.plan, known, intent.after, bounds))
+            goes_on = attempt.plan.table.progress is Progress.MARK
+            intent = replace(intent, after=caught_up(known, intent.after, bounds, goes_on))
         more = attempt.snapshot.more(attempt.plan.table)  # a source may deliver several batches
         done = finish(attempt, known, intent, commit, more, done)  # 6 record
         if not more:
@@ -230,16 +231,18 @@ def append(attempt: Attempt, batch: Batch) -> tuple[Intent, Commit | None]:
     return Intent(record, after), published
 
 
-def caught_up(plan: Plan, known: Known, after: TableState, bounds: Bounds) -> TableState:
+def caught_up(known: Known, after: TableState, bounds: Bounds, goes_on: bool = False) -> TableState:
     """Returns the state after a sync that found nothing new.
 
     Raw has all rows up to the bound, so the cursor may move there. Without that, every sync after
-    a reset to an older cursor would read them again. Before the first batch nothing is stored but
-    a connector's mark, from which it goes on.
+    a reset to an older cursor would read them again.
+
+    Args:
+        goes_on: the connector goes on from its mark, so that is stored before the first batch, too.
     """
     cursor = known.state.cursor if bounds.future > 0 else after.cursor
-    goes_on = bool(known.state.batch) or plan.table.progress is Progress.MARK
-    if not goes_on or (cursor == known.state.cursor and not bounds.settled):
+    stored = bool(known.state.batch) or goes_on
+    if not stored or (cursor == known.state.cursor and not bounds.settled):
         return known.state
     return replace(known.state.moved(cursor, after.cursor_field), mark=bounds.mark)
 
