@@ -14,10 +14,11 @@ from loader.errors import LoaderError, TableError
 from loader.sources.airbyte.messages import AirbyteDialect
 from loader.sources.programs import delivery as reading
 from loader.sources.programs.columns import columns
-from loader.sources.programs.delivery import Delivery, Stream
+from loader.sources.programs.delivery import Delivery
 from loader.sources.programs.layout import Layout
 from loader.sources.programs.process import Process
 from loader.sources.programs.spool import Limits, Piece, Spool
+from loader.sources.programs.stream import Stream
 
 KEY = (None, "items")
 SCHEMA = {"properties": {"id": {"type": "integer"}, "text": {"type": "string"}}}
@@ -149,3 +150,14 @@ def test_counts_that_do_not_agree_are_told(tmp_path: Path) -> None:
     assert following().counts.rows == 2
     assert warned == ["it says that it sent 3 records, and 2 came"]
     delivery.close()
+
+
+def test_a_program_that_fails_after_all_is_sent_is_told_of(tmp_path: Path) -> None:
+    warned: list[str] = []
+    told = {"stream_descriptor": {"name": "items"}, "status": "COMPLETE"}
+    ended = {"type": "TRACE", "trace": {"type": "STREAM_STATUS", "stream_status": told}}
+    script = _sends(_record(1), _state(1), ended, then="sys.exit(3)")
+    delivery, following = _opened(tmp_path, script, Limits(9), warned)
+    assert following().last
+    delivery.close()
+    assert warned == ["all its streams are complete, but the program failed (exit code 3)"]

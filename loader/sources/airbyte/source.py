@@ -17,10 +17,11 @@ from loader.sources.airbyte.memories import given_back
 from loader.sources.airbyte.messages import AirbyteDialect, parsed, reason
 from loader.sources.airbyte.options import AirbyteOptions
 from loader.sources.programs.answer import answered
-from loader.sources.programs.delivery import Delivery, Stream
+from loader.sources.programs.delivery import Delivery
 from loader.sources.programs.memory import Memory
 from loader.sources.programs.options import ProgramOptions
 from loader.sources.programs.source import Entry, ProgramSource
+from loader.sources.programs.stream import Stream
 from loader.sources.programs.workspace import written
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from loader.errors import LoaderError, TableError
 from loader.sources.programs.memory import Memory
 from loader.sources.programs.process import Process
-from loader.sources.programs.spool import Piece, Spool
+from loader.sources.programs.spool import Piece
+from loader.sources.programs.stream import Stream, failed, shown
 
 _log = logging.getLogger("loader")
 
@@ -35,32 +34,6 @@ class Dialect(Protocol):
         Raises:
             TableError: if the line is broken so that a record may be lost.
         """
-
-
-@dataclass
-class Stream:
-    """One stream that is read.
-
-    Attributes:
-        name: the table's name, for messages.
-        remembers: whether it goes on from a state; if not, it is complete without one.
-        complete: the program says that the stream has ended well.
-        problem: why it has not.
-        error: what the table fails with, after its last piece.
-        ended: nothing more comes.
-    """
-
-    name: str
-    spool: Spool
-    remembers: bool = True
-    complete: bool = False
-    problem: LoaderError | None = None
-    pieces: deque[Piece] = field(default_factory=deque)
-    error: LoaderError | None = None
-    incomplete: bool = False
-    ended: bool = False
-    wanted: bool = True
-    received: int = 0
 
 
 class Delivery:
@@ -163,7 +136,7 @@ class Delivery:
             self.warn_once(f"records of {shown(key)}, which was not asked for, are ignored")
             return
         stream.received += 1
-        if not stream.wanted or stream.error is not None:
+        if not stream.takes():
             return
         if stream.ended:
             self.warn_once("it sent records after the end of their stream", stream.name)
@@ -195,7 +168,7 @@ class Delivery:
                         stream.name,
                     )
                 stream.received = 0
-            if stream.error is not None or not stream.wanted:
+            if not stream.takes():
                 continue
             piece = stream.spool.cover(memory)
             if piece is not None:
@@ -220,7 +193,7 @@ class Delivery:
         if stream is None:
             self._failure = self._failure or text
         elif stream.problem is None:
-            stream.problem = self._error(text, f"table {stream.name}")
+            stream.problem = failed(text, f"table {stream.name}")
 
     def incomplete(self, key: Hashable) -> None:
         """Notes that a stream has not ended well; what it failed with may follow."""
@@ -283,15 +256,12 @@ class Delivery:
             said = self._failure or self._process.last_words
             how = f"it was killed by signal {-code}" if code and code < 0 else f"exit code {code}"
             ended = f"the program failed ({how})" if code else "the program failed"
-            problem = self._error(f"{ended}: {said}" if said else ended, f"source {self.source}")
+            problem = failed(f"{ended}: {said}" if said else ended, f"source {self.source}")
+        if problem is not None and all(s.is_whole() for s in self.streams.values()):
+            self.warn_once(f"all its streams are complete, but {problem.what}")
         for stream in self.streams.values():
-            memory = stream.spool.memory
-            whole = stream.complete and not (memory is not None and memory.shared)
-            of_it = stream.problem
-            if of_it is None and stream.incomplete:
-                text = self._failure or "the program did not complete the stream"
-                of_it = self._error(text, f"table {stream.name}")
-            self._ended(stream, of_it or (None if whole else problem))
+            of_it = stream.of_its_own(self._failure)
+            self._ended(stream, of_it or (None if stream.is_whole() else problem))
 
     def _ended(self, stream: Stream, problem: LoaderError | None) -> None:
         if stream.ended:
@@ -299,7 +269,7 @@ class Delivery:
         try:
             last = stream.spool.end() if problem is None else stream.spool.cut()
         except OSError as error:
-            last, problem = None, problem or self._error(str(error.strerror), stream.name)
+            last, problem = None, problem or failed(str(error.strerror), stream.name)
         with self._changed:
             stream.error = problem
             stream.ended = True
@@ -340,15 +310,3 @@ class Delivery:
             )
             with suppress(OSError):
                 process.stop(patience=1.0)
-
-    def _error(self, text: str, where: str) -> TableError:
-        return TableError(
-            text.strip()[:1000].rstrip("."),
-            where=where,
-            remedy="What its states cover is appended; correct the cause, and run again",
-        )
-
-
-def shown(key: Hashable) -> str:
-    """Returns a stream's name, with its namespace if it has one."""
-    return ".".join(str(part) for part in key if part) if isinstance(key, tuple) else str(key)

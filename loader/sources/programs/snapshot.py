@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from loader.errors import TableError
 from loader.rows.cursor import Cursor, clock_now
 from loader.sources import Attention, Bounds, Request, Snapshot, SourceTable, Window, edge
-from loader.sources.programs.delivery import Delivery, Stream
+from loader.sources.programs.delivery import Delivery
 from loader.sources.programs.layout import Layout
 from loader.sources.programs.memory import Memory
 from loader.sources.programs.options import ProgramOptions
 from loader.sources.programs.spool import Limits, Piece, Spool
+from loader.sources.programs.stream import Stream
 from loader.sources.programs.values import shown
 from loader.sources.table import Progress
 

@@ -18,12 +18,13 @@ from loader.problems import did_you_mean
 from loader.rows.cursor import CursorType
 from loader.sources import Attention, Progress, Request, Source, SourceTable, TableRef
 from loader.sources.programs.columns import REST, Column, columns
-from loader.sources.programs.delivery import Delivery, Dialect, Stream
+from loader.sources.programs.delivery import Delivery, Dialect
 from loader.sources.programs.layout import Layout
 from loader.sources.programs.memory import Memory
 from loader.sources.programs.options import ProgramOptions, ProgramTableOptions
 from loader.sources.programs.process import Process
 from loader.sources.programs.snapshot import ProgramSnapshot
+from loader.sources.programs.stream import Stream
 from loader.sources.programs.workspace import workspace
 
 _SCALARS = (

@@ -13,9 +13,10 @@ from typing import Any
 from loader.errors import TableError
 from loader.sources import Attention, Request
 from loader.sources.programs.answer import answered
-from loader.sources.programs.delivery import Delivery, Stream
+from loader.sources.programs.delivery import Delivery
 from loader.sources.programs.memory import Memory
 from loader.sources.programs.source import Entry, ProgramSource
+from loader.sources.programs.stream import Stream
 from loader.sources.programs.workspace import written
 from loader.sources.singer.catalog import configured, entries
 from loader.sources.singer.memories import given_back
