@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 
+import pytest
+
 from tests.connectors.installed import installed
-from tests.sync.project import Project
+from tests.dbt.dbtproject import DbtProject
+from tests.sync.project import ROOT, Project
 
 
 def test_source_faker(project: Project) -> None:
@@ -66,3 +69,47 @@ def test_tap_jsonl(project: Project) -> None:
     touched = project.run().table("files.orders")
     assert (touched["appended"], touched["redelivered"]) == (1, 2)
     assert project.rows("select note from raw.orders where id = 3") == [("new",)]
+
+
+@pytest.mark.slow
+def test_snapshots_and_proofs_over_all_three(project: Project) -> None:
+    """Airbyte, Singer, CloudQuery: `loader codegen`, two syncs, and every proof holds."""
+    file = project.folder / "orders.jsonl"
+    python, plugin = installed("python", "-cloudquery"), ROOT / "tests/services/cq_plugin.py"
+    data = project.folder / "shop.json"
+
+    def change(last: int) -> None:
+        lines = [{"id": n, "price": n + last / 8, "tags": [last]} for n in range(1, last + 1)]
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        os.utime(file, (1_750_000_000 + last, 1_750_000_000 + last))
+        data.write_text(json.dumps({"orders": [{"id": n, "note": "x"} for n in range(1, last)]}))
+
+    change(4)
+    config = {"count": 20, "seed": 42, "records_per_slice": 10, "parallelism": 1}
+    faker = {"command": installed("source-faker"), "config": config}
+    project.add("faker", "airbyte", ["users"], faker)
+    tap = {"path": str(file), "stream_name": "lines", "primary_keys": ["id"]}
+    options = {"lines": {"skip_columns": ["_sdc_*"]}}
+    singer = {"command": installed("tap-jsonl"), "config": tap, "table_options": options}
+    project.add("files", "singer", ["lines"], singer)
+    own = {"command": [python, str(plugin), str(data)], "python": python}
+    project.add("cq", "cloudquery", ["orders"], own)
+    dbt = DbtProject(
+        project.spark,
+        project.folder,
+        schema=f"mart_{project.schema.removeprefix('raw_')}",
+        raw_schema=project.schema,
+    )
+    project.run()
+    assert project.loader("codegen").code == 0
+    for last in (4, 6):
+        change(last)
+        project.run()
+        ended = dbt.run("build").values()
+        wrong = [one for one in ended if one.status not in ("success", "pass")]
+        assert not wrong, wrong
+    assert len(ended) > 30
+    snapshot = {row["id"]: row["price"] for row in dbt.rows("files_lines_latest")}
+    assert snapshot == {n: n + 6 / 8 for n in range(1, 7)}
+    assert len(dbt.rows("cq_orders_latest")) == 5
+    assert len(dbt.rows("faker_users_latest")) == 20

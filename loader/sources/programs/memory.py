@@ -86,6 +86,11 @@ class Memory:
             ) from None
 
 
+def is_memory(mark: Mapping[str, Any] | None) -> bool:
+    """Whether a mark is the state of a program."""
+    return mark is not None and {"protocol", "kind", "number"} <= mark.keys()
+
+
 def oldest_shared(memories: Sequence[Memory]) -> Memory | None:
     """Returns the oldest state that covers all streams; None if there is none."""
     shared = [memory for memory in memories if memory.shared]
