@@ -55,6 +55,10 @@ class Snapshot(ABC):
     """Whether the source itself decides what comes next, and when: it reads all tables at once,
     from their marks, and :meth:`bounds` waits for the next piece of a table."""
 
+    def probe(self) -> None:
+        """Makes sure that the source can be read, for `loader check`; raises TableError if not."""
+        return
+
     def begin(self, requests: Sequence[Request], attention: Attention) -> None:
         """Begins to read; called once, before any :meth:`bounds`, if the source delivers."""
         raise NotImplementedError

@@ -42,6 +42,7 @@ _PASSED_ON = (
     "LC_ALL",
     "TZ",
     "TMPDIR",
+    "JAVA_HOME",
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
     "REQUESTS_CA_BUNDLE",

@@ -99,10 +99,16 @@ class ProgramSnapshot(Snapshot):
         self._attention = attention
         self._delivery = self._begin(requests, memories, streams, attention)
 
+    def probe(self) -> None:
+        with self._probing:
+            if not self._probed:
+                self._probe()
+                self._probed = True
+
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
         key = self._key_of(table)
         if self._delivery is None or self._attention is None:
-            self._probe_once()
+            self.probe()
             return Bounds(None, mark=window.mark)
         attention, name = self._attention, self._names[key]
         self._forget(key)
@@ -163,12 +169,6 @@ class ProgramSnapshot(Snapshot):
         """Ends the program."""
         if self._delivery is not None:
             self._delivery.close()
-
-    def _probe_once(self) -> None:
-        with self._probing:
-            if not self._probed:
-                self._probe()
-                self._probed = True
 
     def _forget(self, key: Hashable) -> None:
         before = self._pieces.pop(key, None)
