@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -123,6 +123,9 @@ class Source(ABC):
         options: the document's inner ``spec``, validated by :attr:`options_model`.
         spark: the session to read with.
         folder: the spec's folder, which relative paths start from.
+
+    Attributes:
+        hide: registers a secret that only the connector knows as one.
     """
 
     options_model: ClassVar[type[BaseModel]]
@@ -132,6 +135,7 @@ class Source(ABC):
         self.options = options
         self.spark = spark
         self.folder = folder
+        self.hide: Callable[[str], None] = _nothing
 
     @abstractmethod
     def tables(self) -> list[TableRef]:
@@ -159,6 +163,10 @@ class Source(ABC):
         """The document's ``table_options``; every connector's model has them."""
         options: Mapping[str, TableOptions] = self.options.table_options
         return options
+
+
+def _nothing(_: str) -> None:
+    """Registers nothing: nobody prints."""
 
 
 def edge(text: str | None, type_: CursorType, table: SourceTable, window: Window) -> Cursor | None:

@@ -342,6 +342,13 @@ def test_a_connector_sees_its_own_environment_only(
     seen = program.calls()[0]["environment"]
     assert seen["MODE"] == "test"
     assert not {"PGPASSWORD", "API_TOKEN", "SPARK_SUBMIT_OPTS"} & set(seen)
+    # a secret that only the connector's own specification knows to be one
+    bad: list[dict[str, object]] = [{"stderr": "rejected: Zq81-literal"}, {"exit": 1}]
+    for verb in ("items.0", "discover"):
+        program.configure(config={"auth": {"pat": "Zq81-literal"}, "acts": {verb: bad}})
+        ran = program.project.loader("run")
+        assert "rejected: ***" in ran.errors[0], ran.errors
+        assert "Zq81" not in ran.text
     left = list(Path(tempfile.gettempdir()).glob(f"strandline-{os.getpid()}-*"))
     assert left == []
 

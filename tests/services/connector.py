@@ -113,6 +113,10 @@ def read(config: dict[str, Any], catalog: dict[str, Any], state: str | None) -> 
 
 def main(verb: str, *options: str) -> None:
     """Answers one verb of the protocol."""
+    if verb == "spec":
+        about = {"properties": {"auth": {"properties": {"pat": {"airbyte_secret": True}}}}}
+        print(json.dumps({"type": "SPEC", "spec": {"connectionSpecification": about}}), flush=True)
+        return
     given = dict(zip(options[::2], options[1::2], strict=True))
     config = json.loads(Path(given["--config"]).read_text())
     call: dict[str, Any] = {"verb": verb, "environment": dict(os.environ), "pid": os.getpid()}

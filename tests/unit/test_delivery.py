@@ -53,6 +53,7 @@ def _opened(
         30.0,
         lambda _table, text: warned.append(text),
         "api",
+        lambda: None,
     )
     return found, lambda: found.next(KEY, lambda: None)
 

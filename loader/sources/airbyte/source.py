@@ -6,23 +6,25 @@ The protocol: https://docs.airbyte.com/platform/understanding-airbyte/airbyte-pr
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from loader.errors import TableError
+from loader.errors import LoaderError, TableError
 from loader.sources import Attention, Progress, Request
 from loader.sources.airbyte.catalog import configured, entries
 from loader.sources.airbyte.launch import command, config
 from loader.sources.airbyte.memories import given_back
 from loader.sources.airbyte.messages import AirbyteDialect, parsed, reason
 from loader.sources.airbyte.options import AirbyteOptions
+from loader.sources.airbyte.specification import secrets
 from loader.sources.programs.answer import answered
 from loader.sources.programs.delivery import Delivery
 from loader.sources.programs.memory import Memory
 from loader.sources.programs.options import ProgramOptions
 from loader.sources.programs.source import Entry, ProgramSource
 from loader.sources.programs.stream import Stream
-from loader.sources.programs.workspace import written
+from loader.sources.programs.workspace import workspace, written
 
 
 class AirbyteSource(ProgramSource):
@@ -31,6 +33,7 @@ class AirbyteSource(ProgramSource):
     options_model: ClassVar[type[ProgramOptions]] = AirbyteOptions
     protocol = "airbyte"
     options: AirbyteOptions
+    _learnt = False
 
     def entries(self, folder: Path) -> list[Entry]:
         where = f"source {self.name}"
@@ -82,6 +85,19 @@ class AirbyteSource(ProgramSource):
         words = self.command(folder, "read", files)
         return self.delivery(words, AirbyteDialect(exact), streams, known.values(), attention)
 
+    def learn_secrets(self) -> None:
+        """Hides the values of `config` that the connector's specification calls secret."""
+        if self._learnt:
+            return
+        self._learnt = True
+        config = self.config()
+        with suppress(LoaderError), workspace() as folder:
+            for message in self._asked(folder, "spec"):
+                if message["type"] == "SPEC":
+                    about = (message.get("spec") or {}).get("connectionSpecification")
+                    for value in secrets(about, config):
+                        self.hide(value)
+
     def command(self, folder: Path, verb: str, files: Mapping[str, Path]) -> list[str]:
         """Returns the command line for a verb of the protocol."""
         return command(self.options, folder, verb, files)
@@ -103,7 +119,7 @@ class AirbyteSource(ProgramSource):
         Raises:
             TableError: if the connector fails; says why, in its own words.
         """
-        files = self._files(folder)
+        files = {} if verb == "spec" else self._files(folder)
         why: list[str] = []
 
         def heard(line: bytes) -> dict[str, Any] | None:
@@ -119,4 +135,5 @@ class AirbyteSource(ProgramSource):
             why,
             self.options.timeout,
             f"source {self.name}",
+            self.learn_secrets,
         )

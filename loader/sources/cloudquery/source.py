@@ -40,3 +40,6 @@ class CloudQuerySource(AirbyteSource):
 
     def catalog_file(self) -> str | None:
         return None
+
+    def learn_secrets(self) -> None:
+        """Does nothing: plugins do not say what is secret."""

@@ -22,6 +22,7 @@ def answered(
     why: Sequence[str],
     silence: float,
     where: str,
+    before_words: Callable[[], None] = lambda: None,
 ) -> Iterator[Message]:
     """Yields what a program answers, until it ends.
 
@@ -31,6 +32,7 @@ def answered(
         why: what the messages said is wrong, by the time that the program has ended.
         silence: after so many seconds without a word it is ended.
         where: the source, for messages.
+        before_words: called before the program's own words are shown.
 
     Raises:
         TableError: if it fails.
@@ -63,6 +65,7 @@ def answered(
             remedy="Run again; if it needs longer, raise `timeout`",
         )
     if code or why:
+        before_words()
         said = next(iter(why), "") or process.last_words
         how = f"it was killed by signal {-code}" if code < 0 else f"exit code {code}"
         raise TableError(

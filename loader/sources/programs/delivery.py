@@ -48,6 +48,7 @@ class Delivery:
         silence: after so many seconds without a word the program counts as hung.
         warn: gets warnings, with the name of a table or the source.
         source: the source's name, for messages.
+        before_words: called before the first of the program's own words is shown.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Delivery:
         silence: float,
         warn: Callable[[str, str], None],
         source: str,
+        before_words: Callable[[], None],
     ) -> None:
         self.streams = streams
         self.source = source
@@ -69,6 +71,7 @@ class Delivery:
         self._number = number
         self._silence = silence
         self._warn = warn
+        self._before_words = before_words
         self._process: Process | None = None
         self._changed = threading.Condition()
         self._waiting = 0
@@ -215,6 +218,7 @@ class Delivery:
         text = text.strip()[:500]
         self._warned[text] = self._warned.get(text, 0) + 1
         if self._warned[text] == 1 and len(self._warned) <= _MOST_WARNINGS:
+            self._before_words()
             self._warn(table or self.source, text)
 
     # The reader's thread.
@@ -253,6 +257,7 @@ class Delivery:
         """Ends the streams that have not ended yet."""
         if problem is None and (code or self._failure):
             assert self._process is not None
+            self._before_words()
             said = self._failure or self._process.last_words
             how = f"it was killed by signal {-code}" if code and code < 0 else f"exit code {code}"
             ended = f"the program failed ({how})" if code else "the program failed"

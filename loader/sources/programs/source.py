@@ -98,6 +98,10 @@ class ProgramSource(Source):
         """Makes sure that the program can reach its source; raises TableError if it cannot."""
         return
 
+    def learn_secrets(self) -> None:
+        """Hides what only the program knows to be secret; called before its words are shown."""
+        return
+
     def delivery(
         self,
         command: Sequence[str],
@@ -116,6 +120,7 @@ class ProgramSource(Source):
             self.options.timeout,
             attention.warn,
             self.name,
+            self.learn_secrets,
         )
 
     def tables(self) -> list[TableRef]:
