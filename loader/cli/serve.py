@@ -49,7 +49,7 @@ def serve(
     from loader.sync.served import Served
     from loader.sync.watch import Watch
 
-    spec = settings.spec()
+    spec = settings.spec(needs_source=False)
     lakes = [one.name for one in spec.destinations if isinstance(one, LakeDestination)]
     if not lakes:
         raise SpecError(

@@ -33,11 +33,11 @@ class Settings:
     output: Output = field(default_factory=Output)
     profile: Profile | None = None
 
-    def spec(self) -> Spec:
+    def spec(self, needs_source: bool = True) -> Spec:
         """Reads the spec; from then on its secrets are removed from all output."""
         from loader.spec.spec import load_spec
 
-        spec = load_spec(self.config)
+        spec = load_spec(self.config, needs_source=needs_source)
         self.output.redact = spec.redactor.redact
         return spec
 
