@@ -14,6 +14,7 @@ from pyspark.sql import types as t
 from loader.errors import StateError, TableError
 from loader.sources.airbyte.memories import given_back
 from loader.sources.airbyte.messages import parsed
+from loader.sources.airbyte.specification import secrets
 from loader.sources.programs.columns import columns, spark_type
 from loader.sources.programs.memory import Memory
 from loader.sources.programs.values import Misfit, converter, shown, text_of
@@ -251,3 +252,25 @@ def test_equal_values_have_equal_text() -> None:
     assert text_of({"a": 1, "b": {"d": 1.0, "c": None}}) == text_of(
         {"b": {"c": None, "d": 1.0}, "a": 1}
     )
+
+
+def test_what_a_specification_calls_secret() -> None:
+    hidden = {"type": "string", "airbyte_secret": True}
+    about = {
+        "properties": {
+            "pat": hidden,
+            "start": {"type": "string"},
+            "auth": {"oneOf": [{"properties": {"key": hidden}}, {"properties": {"user": {}}}]},
+            "keys": {"type": "array", "items": hidden},
+            "missing": hidden,
+        }
+    }
+    config = {
+        "pat": "p1",
+        "start": "2025",
+        "auth": {"key": {"deep": ["k1", True, None, 5]}, "user": "u"},
+        "keys": ["a1", "a2"],
+    }
+    assert list(secrets(about, config)) == ["p1", "k1", "5", "a1", "a2"]
+    for odd in (None, [], "x", {"properties": 5}, {"properties": {"pat": 1}}):
+        assert list(secrets(odd, config)) == []
