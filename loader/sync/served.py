@@ -94,7 +94,9 @@ class Served:
                 elif "state" in message:
                     self._remember(message["state"], message["rows"])
                 elif "session" in message:
-                    answer(message["session"], self._appended(message))
+                    answer({"session": message["session"], "error": self._appended(message)})
+                elif "settled" in message:  # all the state that came with it is stored
+                    answer(message)
 
     def stop(self) -> None:
         """Ends the bridge; a sync that is being appended is not published any more."""
@@ -106,7 +108,7 @@ class Served:
     @contextmanager
     def _bridge(
         self, folder: Path
-    ) -> Iterator[tuple[Iterator[dict[str, Any]], Callable[[int, str | None], None]]]:
+    ) -> Iterator[tuple[Iterator[dict[str, Any]], Callable[[Mapping[str, Any]], None]]]:
         config = {"folder": str(folder), "address": self.address, "states": self._states()}
         files = {"config": written(folder, "config.json", config)}
         child = subprocess.Popen(
@@ -127,8 +129,8 @@ class Served:
             for line in stderr:
                 _log.debug("bridge: %s", line.rstrip())
 
-        def answer(number: int, error: str | None) -> None:
-            stdin.write(json.dumps({"session": number, "error": error}) + "\n")
+        def answer(message: Mapping[str, Any]) -> None:
+            stdin.write(json.dumps(message) + "\n")
             stdin.flush()
 
         threading.Thread(target=listen, name="bridge", daemon=True).start()

@@ -40,7 +40,6 @@ _PASSED_ON = (
     "USER",
     "LANG",
     "LC_ALL",
-    "TZ",
     "TMPDIR",
     "JAVA_HOME",
     "SSL_CERT_FILE",
@@ -90,6 +89,7 @@ class Process:
         self._hear = hear
         self._tail: deque[str] = deque(maxlen=20)
         known = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        known["TZ"] = "UTC"  # some connectors take the machine's wall clock for UTC
         prelude = [sys.executable, "-I", "-S", "-c", _PRELUDE, str(os.getpid())]
         try:
             self._child = subprocess.Popen(

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent import futures
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         }
         self._numbers = itertools.count(1)
         self._sessions: dict[int, Session] = {}
+        self._ending: dict[int, Session] = {}
         self._held: list[Held] = []
         self._changing = threading.Lock()
 
@@ -143,11 +145,16 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         return plugin_pb2.Write.Response()
 
     def answered(self, number: int, error: str | None) -> None:
-        """Learns what became of a session."""
+        """Learns what became of a session: its state counts now, and is told to the loader."""
         session = self._sessions[number]
         session.error = error
+        self._ending[number] = session
         self._over(session, error)
-        session.ended.set()
+        tell({"settled": number})
+
+    def settled(self, number: int) -> None:
+        """Learns that the loader has stored the state that a session has set free."""
+        self._ending.pop(number).ended.set()
 
     def close(self) -> None:
         """Tells all syncs that the loader is gone."""
@@ -155,6 +162,8 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
             open_ = list(self._sessions)
         for number in open_:
             self.answered(number, "the loader has ended; run the sync again")
+        for number in list(self._ending):
+            self.settled(number)
 
     def _opened(self) -> Session:
         number = next(self._numbers)
@@ -218,8 +227,8 @@ _telling = threading.Lock()
 
 
 def tell(message: Mapping[str, Any]) -> None:
-    """Tells the loader something."""
-    with _telling:
+    """Tells the loader something, if it is still there."""
+    with _telling, suppress(BrokenPipeError):
         sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()
 
@@ -239,7 +248,10 @@ def serve(config: Mapping[str, Any]) -> int:
     tell({"listening": address if address.startswith("unix:") else f"{_host(address)}:{port}"})
     for line in sys.stdin:
         answer = json.loads(line)
-        destination.answered(answer["session"], answer["error"])
+        if "settled" in answer:
+            destination.settled(answer["settled"])
+        else:
+            destination.answered(answer["session"], answer["error"])
     destination.close()
     server.stop(grace=1).wait()
     return 0
