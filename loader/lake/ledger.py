@@ -75,6 +75,22 @@ class SyncRecord:
         """Returns the record with its outcome, finished now."""
         return replace(self, finished_at=now(), **changes)
 
+    def plus(self, later: SyncRecord) -> SyncRecord:
+        """Adds a run's next batch up to one record for people; the ledger has a row for each."""
+
+        def added(name: str) -> int:
+            return (getattr(self, name) or 0) + (getattr(later, name) or 0)
+
+        newer = later if later.batch is not None or self.batch is None else self
+        return replace(
+            newer,
+            rows_read=added("rows_read"),
+            rows_appended=added("rows_appended"),
+            rows_redelivered=added("rows_redelivered"),
+            started_at=self.started_at,
+            finished_at=later.finished_at,
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Returns plain values; times as ISO text in UTC."""
         return {

@@ -114,7 +114,7 @@ def extracted(attempt: Attempt, window: Window, bounds: Bounds, intent: Intent) 
     began = record.started_at or now()
     stamp = Stamp(plan.source, began, after.batch, after.generation, plan.deleted)
     rows = stamped(snapshot.read(lake.spark, plan.table, window, bounds), stamp)
-    keeps = plan.options.redelivered_rows == "append"
+    keeps = plan.keeps_redeliveries
     counted = bounds.rows if snapshot.steady(plan.table) else None
     if record.mode == FULL_REFRESH or not lake.exists(plan.lake_table):
         yield Batch(rows, intent, counted=counted)
