@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from datetime import date
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ STEPS = int(os.environ.get("STRANDLINE_STEPS", "3"))
 SEED = int(os.environ.get("STRANDLINE_SEED", "1"))
 CURSORS = {
     "timestamp": sync_time,
-    "date": lambda day: date(2025, 1, 1 + day),
+    "date": lambda day: date(2025, 1, 1) + timedelta(days=day),
     "bigint": lambda day: day * 10_000_000_000,
     "string": lambda day: f"{day:03}",
 }

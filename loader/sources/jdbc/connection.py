@@ -82,7 +82,8 @@ class Connection:
         """Calls ``java.sql.DatabaseMetaData``; returns one dict a row.
 
         Args:
-            labels: the columns to return, in upper case: each value is a call to the JVM.
+            labels: the columns to return, in upper case: each value is a call to the JVM. One that
+                the driver does not have is null.
         """
         with self._explained():
             result = getattr(self.java.getMetaData(), call)(*arguments)
@@ -92,7 +93,12 @@ class Connection:
             }
             found = []
             while result.next():
-                found.append({label: result.getString(places[label]) for label in labels})
+                found.append(
+                    {
+                        label: result.getString(places[label]) if label in places else None
+                        for label in labels
+                    }
+                )
             result.close()
             return found
 

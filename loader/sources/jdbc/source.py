@@ -33,7 +33,10 @@ from loader.sources.jdbc.snapshot import JdbcSnapshot
 
 _TIMESTAMP_WITH_TIMEZONE = "2014"  # java.sql.Types
 _OF_TABLES = ("TABLE_CAT", "TABLE_SCHEM", "TABLE_NAME", "TABLE_TYPE", "REMARKS")
-_OF_COLUMNS = ("TABLE_NAME", "COLUMN_NAME", "DATA_TYPE", "TYPE_NAME", "REMARKS")
+_OF_COLUMNS = (
+    *("TABLE_NAME", "COLUMN_NAME", "REMARKS"),
+    *("DATA_TYPE", "SOURCE_DATA_TYPE", "TYPE_NAME", "COLUMN_SIZE", "DECIMAL_DIGITS"),
+)
 
 
 class JdbcSource(Database):
