@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -37,6 +38,10 @@ class PluginError(Exception):
     """A plugin that does not do what the protocol says; the text is for people."""
 
 
+class EndedError(Exception):
+    """The plugin has ended before it answered."""
+
+
 @contextmanager
 def opened(config: Mapping[str, Any]) -> Iterator[Any]:
     """Yields a stub for the plugin, and ends the plugin if it was started here.
@@ -57,10 +62,16 @@ def opened(config: Mapping[str, Any]) -> Iterator[Any]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    threading.Thread(target=_pass_on, args=(child,), daemon=True).start()
+    said: deque[str] = deque(maxlen=1)
+    listener = threading.Thread(target=_pass_on, args=(child, said), daemon=True)
+    listener.start()
     try:
         with _channel(address, child) as stub:
             yield stub
+    except EndedError:
+        listener.join(5)
+        last = said[0] if said else f"the plugin ended with exit code {child.returncode}"
+        raise PluginError(last) from None
     finally:
         child.terminate()
         try:
@@ -90,14 +101,15 @@ def _await(channel: Any, address: str, child: subprocess.Popen[bytes] | None) ->
             return
         except grpc.FutureTimeoutError:
             if child is not None and child.poll() is not None:
-                raise PluginError(f"the plugin ended with exit code {child.returncode}") from None
+                raise EndedError from None
     raise PluginError(f"the plugin does not answer at {address}")
 
 
-def _pass_on(child: subprocess.Popen[bytes]) -> None:
+def _pass_on(child: subprocess.Popen[bytes], said: deque[str]) -> None:
     """Hands the plugin's log to the loader, by standard error."""
     assert child.stdout is not None
     for line in child.stdout:
+        said.append(line.decode("utf-8", "replace").strip())
         sys.stderr.buffer.write(line)
         sys.stderr.flush()
 
