@@ -114,7 +114,7 @@ def plan_simply(spark: SparkSession) -> None:
     """Makes a session plan queries over a few thousand rows without what only many rows repay.
 
     Code generated for a query, stages planned anew halfway and several partitions then cost more
-    than they save: half of the time that it takes to append a thousand rows.
+    CPU than they save.
     """
     for key, value in _SIMPLE.items():
         spark.conf.set(key, value)
