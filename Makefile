@@ -5,6 +5,7 @@
 #                 nor a server, and one real sync and build
 #   make test     all tests, against real PostgreSQL, MariaDB and Redis servers that the
 #                 suite starts
+#   make connectors    connectors of Airbyte and Singer that the tests run
 #   make lint     formatting, lint, types
 #   make bench    measurements, of this machine
 #   make bench-cold    how long a command takes from the shell, beside dlt
@@ -36,8 +37,9 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DRIVERS := $(VENV)/.drivers
 PEERS := $(VENV)-peers
+export CONNECTORS := $(abspath $(VENV)-connectors)
 
-.PHONY: help install archive demo picture test test-fast lint bench bench-cold bench-correctness audit sbom nemesis clean
+.PHONY: help install archive demo picture connectors test test-fast lint bench bench-cold bench-correctness audit sbom nemesis clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -73,7 +75,18 @@ demo: $(INSTALLED) archive
 picture: $(INSTALLED) archive
 	"$(BIN)/python" demo/run.py --picture docs/demo.svg
 
-test: $(DRIVERS) archive
+# A connector is a program with an environment of its own, as its users have it.
+$(CONNECTORS)/.installed: tests/connectors/airbyte-singer.txt
+$(CONNECTORS)-cloudquery/.installed: tests/connectors/cloudquery.txt
+$(CONNECTORS)/.installed $(CONNECTORS)-cloudquery/.installed: .ci/venv
+	bash .ci/venv "$(@D)" $(PYTHON)
+	"$(@D)/bin/python" -m pip install --quiet --disable-pip-version-check -r $(firstword $(filter %.txt,$^))
+	echo '*' > "$(@D)/.gitignore"
+	touch $@
+
+connectors: $(CONNECTORS)/.installed $(CONNECTORS)-cloudquery/.installed
+
+test: $(DRIVERS) archive connectors
 	eval '$(PYTEST) --durations 10 --durations-min 1' "$(TESTS)"
 
 test-fast: lint
@@ -119,4 +132,4 @@ nemesis: $(DRIVERS) archive
 	"$(BIN)/python" -m benchmarks.nemesis $(NEMESIS)
 
 clean:
-	rm -rf "$(VENV)" "$(PEERS)" target logs dbt_packages .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf "$(VENV)" "$(PEERS)" "$(CONNECTORS)" "$(CONNECTORS)-cloudquery" target logs dbt_packages .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -28,18 +28,8 @@
         {%- endfor %}
     )) as problem) as lost_columns
     {%- else %}
-    with all_rows as (
-        select
-            true as _cq_expected,
-            {{ strandline.compared_row(identity, compared) }}
-        from (
-            {{ expected_sql }}
-        ) as expected
-        union all
-        select
-            false as _cq_expected,
-            {{ strandline.compared_row(identity, compared) }}
-        from {% if added -%}
+    {%- set stored -%}
+        {% if added -%}
         (
             select
                 *,
@@ -51,7 +41,25 @@
         )
         {%- else -%}
         {{ actual }}
-        {%- endif %} as actual
+        {%- endif %}
+    {%- endset %}
+    {{ strandline.differing_rows("(\n" ~ expected_sql ~ "\n)", stored, identity, compared, up_to) }}
+    {%- endif %}
+{%- endmacro %}
+
+
+{% macro differing_rows(expected, actual, identity, columns, up_to) -%}
+    {#- The rows in which two relations differ, in the named columns; `actual` is the table that is tested. -#}
+    with all_rows as (
+        select
+            true as _cq_expected,
+            {{ strandline.compared_row(identity, columns) }}
+        from {{ expected }} as expected
+        union all
+        select
+            false as _cq_expected,
+            {{ strandline.compared_row(identity, columns) }}
+        from {{ actual }} as actual
     ),
 
     compared as (
@@ -87,7 +95,7 @@
         _cq_actual_content._cq_seq as actual_seq,
         filter(
             array(
-                {%- for column in compared %}
+                {%- for column in columns %}
                 if(
                     _cq_expected_content.{{ strandline.quoted(column.name) }} <=> _cq_actual_content.{{ strandline.quoted(column.name) }},
                     null,
@@ -101,7 +109,6 @@
     where expected_rows <> actual_rows
         or actual_rows > 1
         or not (_cq_expected_content <=> _cq_actual_content)
-    {%- endif %}
 {%- endmacro %}
 
 

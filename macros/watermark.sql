@@ -17,7 +17,7 @@
     {#-
         What a table of a deduped_ materialization covers: {batches, said, exact, generation_floor,
         snapshot_id, primary_key, cursor_field, row_filter, raw, raw_ids, others, definition, select, columns,
-        materialization}.
+        materialization, current}.
         `batches` ({raw table: newest batch}) is trusted as long as the table's content is the one that it was
         written for (`exact`). It is not after a crash between the merge and the property, a rollback or a
         foreign write, or if a column has been dropped since (which makes no Iceberg snapshot). Then `batches`
@@ -42,6 +42,7 @@
         ),
         "materialization": properties.get("strandline.materialization", "deduped_latest"),
         "said": stored["batches"],
+        "current": snapshot,
         "select": properties.get("strandline.select"),
     }) -%}
     {%- if not stored["exact"] -%}

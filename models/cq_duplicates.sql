@@ -1,48 +1,40 @@
 {#- Finds the raw tables in the project's sources at run time, so that nobody has to list them here
     again. That leaves no edge in the graph, but the loader writes the tables before dbt begins. -#}
 {%- set tables = strandline.keyed_sources() if execute and not flags.EMPTY else [] -%}
+{%- set counts = ["raw_rows", "raw_keys", "redelivered_rows", "in_batch_duplicates", "conflicting_rows"] -%}
+{%- set counted = strandline.counted_before(this) if tables else {} -%}
 {%- if tables %}
 {%- for table in tables %}
+{%- do table.update({
+    "name": table.relation.schema ~ "." ~ table.relation.identifier,
+    "snapshot": strandline.current_snapshot(table.relation),
+    "settings": local_md5(tojson([table.source, table.primary_key, table.cursor_field])),
+}) -%}
+{%- set before = counted.get(table.name) -%}
+{%- set before = before if strandline.still_counts(table, before) else none %}
 select
     {{ strandline.text_literal(table.source) }} as source_name,
     {{ strandline.text_literal(table.relation.schema) }} as schema_name,
     {{ strandline.text_literal(table.relation.identifier) }} as table_name,
-    versions.raw_rows,
-    versions.raw_keys,
-    duplicates.redelivered_rows,
-    duplicates.in_batch_duplicates,
-    duplicates.conflicting_rows,
-    versions.raw_rows - duplicates.redelivered_rows - duplicates.in_batch_duplicates as versions,
-    versions.last_batch
+    {%- for name in counts %}
+    new.{{ name }}{{ " + " ~ before[name] ~ "L as " ~ name if before is not none }},
+    {%- endfor %}
+    new.raw_rows - new.redelivered_rows - new.in_batch_duplicates
+        {{- " + " ~ before.versions ~ "L" if before is not none }} as versions,
+    {{ "coalesce(new.last_batch, " ~ before.last_batch ~ "L) as last_batch" if before is not none else "new.last_batch" }},
+    cast({{ table.snapshot or "null" }} as bigint) as raw_snapshot_id,
+    {{ strandline.text_literal(table.settings) }} as settings
 from (
+    {%- if before is not none and before.raw_snapshot_id | string == table.snapshot %}
     select
-        sum(rows_of_key) as raw_rows,
-        count(*) as raw_keys,
-        max(last_batch) as last_batch
-    from (
-        select
-            count(*) as rows_of_key,
-            max(_cq_batch) as last_batch
-        from {{ table.relation }} as versions
-        group by
-            {%- for key in table.primary_key %}
-            {{ strandline.quoted(key) }}{{ "," if not loop.last }}
-            {%- endfor %}
-    ) as keys
-) as versions
-cross join (
-    select
-        count_if(duplicate_kind = 'redelivery') as redelivered_rows,
-        count_if(duplicate_kind = 'in_batch') as in_batch_duplicates,
-        count_if(
-            duplicate_kind = 'conflict'
-            {%- if table.cursor_field %} and {{ strandline.quoted(table.cursor_field) }} is not null
-            {%- else %} and false{% endif %}
-        ) as conflicting_rows
-    from (
-        {{ strandline.duplicates(table.relation, table.primary_key, table.cursor_field) }}
-    ) as duplicates
-) as duplicates
+        {%- for name in counts %}
+        0L as {{ name }},
+        {%- endfor %}
+        cast(null as bigint) as last_batch
+    {%- else %}
+    {{ strandline.duplicate_counts(table, before) }}
+    {%- endif %}
+) as new
 {%- if not loop.last %}
 union all
 {%- endif %}
@@ -58,6 +50,8 @@ select
     cast(null as bigint) as in_batch_duplicates,
     cast(null as bigint) as conflicting_rows,
     cast(null as bigint) as versions,
-    cast(null as bigint) as last_batch
+    cast(null as bigint) as last_batch,
+    cast(null as bigint) as raw_snapshot_id,
+    cast(null as string) as settings
 where false
 {%- endif %}

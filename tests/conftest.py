@@ -75,8 +75,16 @@ HEAVY = (
     "tests/crash/test_matrix.py",
     "tests/dbt/test_deduped_property.py",
     "tests/dbt/test_generic_tests.py",
-    "tests/codegen/test_many_tables.py",
+    "tests/codegen/",
     "tests/crash/",
+    "tests/demo/",
+    "tests/dbt/test_staging_property.py",
+    "tests/dbt/test_models_rebuilt.py",
+    "tests/setup/test_guide_followed.py",
+    "tests/reconcile/test_tables.py",
+    "tests/sync/test_protocol.py",
+    "tests/sync/test_shared.py",
+    "tests/state/test_backends.py",
 )
 """Files that take long, in this order: started last, one would keep the other processes waiting."""
 

@@ -16,6 +16,7 @@ from loader.cli.compact import compact
 from loader.cli.output import Output
 from loader.cli.reconcile import reconcile
 from loader.cli.run import run
+from loader.cli.serve import serve
 from loader.cli.settings import Settings, opened
 from loader.cli.state import state
 from loader.errors import LoaderError
@@ -193,7 +194,7 @@ def status(settings: Settings) -> None:
         report.status(settings.output, pipeline)
 
 
-for command in (run, codegen, state, compact, reconcile):
+for command in (run, codegen, state, compact, reconcile, serve):
     main.add_command(command)
 
 if __name__ == "__main__":

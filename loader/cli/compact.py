@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loader.cli.own_tables import VERSIONS, own_tables
 from loader.cli.state_stores import backends
 from loader.errors import LoaderError, SpecError
 
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from loader.lake.lake import Lake
     from loader.maintenance.compaction import Compacted, Raw, Upkeep
     from loader.sync.pipeline import Pipeline
-
-VERSIONS = 10
-"""How many versions of each cursor, and comparisons of each bucket, to keep."""
 
 
 @click.command()
@@ -180,16 +178,16 @@ def _compacted(
                 shared.prune(VERSIONS)
             except Exception as problem:
                 yield pipeline.cleared(problem, f"state of {', '.join(shared.sources)}")
-    for lake, table, order in _shared_tables(pipeline):
-        where = f"table {lake.schema}.{table}"
+    for own in own_tables(pipeline):
+        lake, where = own.lake, f"table {own.lake.schema}.{own.name}"
         if where in damaged:
             continue
         try:
-            if not lake.exists(table):
+            if not lake.exists(own.name):
                 continue
-            if table == RECONCILED and not upkeep.dry_run:
+            if own.name == RECONCILED and not upkeep.dry_run:
                 Reconciled(lake).prune(VERSIONS)
-            yield compact_shared(lake, table, upkeep, order)
+            yield compact_shared(lake, own.name, upkeep, own.order)
         except Exception as problem:
             yield pipeline.cleared(problem, where)
 
@@ -237,24 +235,3 @@ def _chosen(
                 where = f"table {lake.schema}.{table}"
                 errors.setdefault(where, pipeline.cleared(problem, where))
     return list(found.values()), errors
-
-
-def _shared_tables(pipeline: Pipeline) -> list[tuple[Lake, str, str]]:
-    """Returns the loader's own tables, each once, with the sort order for how runs read them."""
-    from loader.lake.ledger import TABLE as LEDGER
-    from loader.reconcile.reconciled import TABLE as RECONCILED
-    from loader.state.lake_table import LakeState
-
-    found: dict[tuple[str, str], tuple[Lake, str, str]] = {}
-    for source, _ in pipeline.sources:
-        stores = pipeline.stores(source)
-        places = [
-            (stores.lake, LEDGER, "table_name asc nulls first, batch asc nulls first"),
-            (stores.lake, RECONCILED, ""),
-        ]
-        if isinstance(stores.state, LakeState):
-            state = stores.state
-            places.append((state.lake, state.table, "key asc nulls first, version asc nulls first"))
-        for lake, table, order in places:
-            found.setdefault((lake.schema, table), (lake, table, order))
-    return list(found.values())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from loader.cli import report
 from loader.cli.output import Progress
+from loader.cli.own_tables import keep_small
 from loader.cli.settings import Settings, stopping
 from loader.runtime.spark import kept, rows_written
 from loader.sync.drill import drill
@@ -43,6 +44,7 @@ class Wanted:
             watch, self.select, self.full_refresh, self.concurrency, self.work
         ):
             done(outcome)
+        keep_small(pipeline)
 
 
 def once(settings: Settings, pipeline: Pipeline, wanted: Wanted) -> int:

@@ -50,7 +50,7 @@ def _table(pipeline: Pipeline, part: Planned, plan: Plan) -> Table:
         key=(SOURCE_NAME, *plan.key) if plan.shared and plan.key else plan.key,
         cursor=plan.cursor,
         incremental=plan.mode != FULL_REFRESH,
-        keeps_redeliveries=plan.options.redelivered_rows == "append",
+        keeps_redeliveries=plan.keeps_redeliveries,
         state_in_lake=_state_in_lake(pipeline, part.spec),
         description=plan.table.comment,
         synced=synced,

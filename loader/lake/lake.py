@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,7 @@ from pyspark.sql.types import StructField, StructType
 from loader.errors import TableError
 from loader.lake.lease import Lease
 from loader.lake.locks import TableLocks
+from loader.lake.remembered import appended
 from loader.lake.schema.drift import Drift, drift, unchanged
 from loader.lake.schema.source_schema import PROPERTY, SourceSchema, property_of, remembered
 from loader.lake.schema.terms import Terms
@@ -107,7 +108,7 @@ class Lake(Staging):
         if not self.exists(table):
             return unchanged(schema)
         said = remembered(dict(self.handle(table).properties()), terms.source, f"table {table}")
-        return drift(self.frame(table).schema, said, schema, terms)
+        return drift(self.schema_of(table), said, schema, terms)
 
     def evolve(self, table: str, followed: Drift, source: str = "") -> None:
         """Alters a raw table's columns as planned, before rows with the new columns are staged.
@@ -141,14 +142,25 @@ class Lake(Staging):
         with self._alone(table):
             rows.writeTo(self.name(table)).append()
 
-    def add(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    def add(
+        self,
+        table: str,
+        rows: Sequence[Mapping[str, Any]],
+        note: Callable[[dict[Any, Any]], None] | None = None,
+    ) -> None:
         """Appends a few rows to a shared table, without a Spark job; see :meth:`append`.
 
         Args:
             rows: values by column, as :meth:`loader.lake.records.Records.append` takes them.
+            note: adds them to what is remembered of the table (:mod:`loader.lake.remembered`);
+                None if nothing is.
         """
         with self._alone(table):
-            self.records(table).append(rows)
+            records = self.records(table)
+            if note is None:
+                records.append(rows)
+            else:
+                appended(records.handle, lambda: records.append(rows), note)
 
     @contextmanager
     def _alone(self, table: str) -> Iterator[None]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from loader import __version__
 from loader.lake.lake import Lake
+from loader.lake.remembered import remembered
 
 TABLE = "_cq_syncs"
 SYNCED = "synced"
@@ -78,6 +79,22 @@ class SyncRecord:
         """Returns the record with its outcome, finished now."""
         return replace(self, finished_at=now(), **changes)
 
+    def plus(self, later: SyncRecord) -> SyncRecord:
+        """Adds a run's next batch up to one record for people; the ledger has a row for each."""
+
+        def added(name: str) -> int:
+            return (getattr(self, name) or 0) + (getattr(later, name) or 0)
+
+        newer = later if later.batch is not None or self.batch is None else self
+        return replace(
+            newer,
+            rows_read=added("rows_read"),
+            rows_appended=added("rows_appended"),
+            rows_redelivered=added("rows_redelivered"),
+            started_at=self.started_at,
+            finished_at=later.finished_at,
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Returns plain values; times as ISO text in UTC."""
         return {
@@ -95,6 +112,9 @@ class SyncRecord:
                 known[key] = dt.datetime.fromisoformat(known[key])
         return cls(**known)
 
+
+_ALL = ("", "")
+"""Among what is remembered of the ledger: it is about all tables."""
 
 COLUMNS = {one.name: _TYPES.get(one.name, "string") for one in fields(SyncRecord)}
 """The ledger's columns, in order, with their types."""
@@ -117,8 +137,15 @@ class Ledger:
 
     def append_all(self, records: Sequence[SyncRecord]) -> None:
         """Adds many rows in one commit, durably."""
+
+        def noted(known: dict[Any, Any]) -> None:
+            for one in records:
+                of = one.source_name, one.table_name
+                if one.batch is not None and (of in known or _ALL in known):
+                    known[of] = max(known.get(of, 0), one.batch)
+
         if records:
-            self.lake.add(TABLE, [asdict(record) for record in records])
+            self.lake.add(TABLE, [asdict(record) for record in records], noted)
 
     def batches(self, sources: Sequence[str], table: str | None = None) -> dict[str, set[int]]:
         """Returns the batch numbers that have a row, by table.
@@ -149,13 +176,42 @@ class Ledger:
                 all others.
         """
         records = self.lake.records(TABLE)
-        wanted = [{"table_name": table, "source_name": source} for source in sources]
-        found = [
-            row["batch"]
-            for equal in wanted or [{"table_name": table}]
-            for row in records.select(["batch"], equal, {"batch": since})
-        ]
-        return max(found, default=0)
+        known = remembered(records.handle)
+
+        def last(equal: Mapping[str, str]) -> int:
+            rows = records.select(["batch"], equal, {"batch": since})
+            return max((row["batch"] for row in rows), default=0)
+
+        if not sources:
+            return last({"table_name": table})
+        for source in sources:
+            of = source, table
+            if of in known or _ALL in known:
+                continue
+            found = last({"table_name": table, "source_name": source})
+            if found:  # the highest of all, as it is at or above `since`
+                known[of] = found
+        return max(int(known.get((source, table), 0)) for source in sources)
+
+    def last_batches(self) -> Mapping[tuple[str, str], int]:
+        """Returns the highest batch number that has a row, by source and table.
+
+        Reads nothing if nobody but this process has written to the ledger since the last time.
+        """
+        known = remembered(self.lake.handle(TABLE))
+        if _ALL in known:
+            return known
+        rows = self.lake.spark.sql(
+            f"""
+            select source_name, table_name, max(batch) as batch
+            from {self.lake.name(TABLE)}
+            where batch is not null
+            group by source_name, table_name
+            """
+        ).collect()
+        known |= {(row["source_name"], row["table_name"]): row["batch"] for row in rows}
+        known[_ALL] = 0
+        return known
 
     def newest(self) -> list[dict[str, Any]]:
         """Returns each table's last successful attempt and its last attempt, for `status`."""

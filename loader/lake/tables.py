@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -26,6 +27,20 @@ class Tables:
     def __init__(self, spark: SparkSession, schema: str) -> None:
         self.spark = spark
         self.schema = schema
+        self._unchanging: str | None = None
+        self._loaded: Any = None
+
+    @contextmanager
+    def unchanging(self, table: str) -> Iterator[None]:
+        """Loads a table only once in this block: it is locked, so nobody else changes it.
+
+        What this thread commits through its handle, the handle knows.
+        """
+        self._unchanging = table
+        try:
+            yield
+        finally:
+            self._unchanging = self._loaded = None
 
     def for_thread(self: Same) -> Same:
         """Returns the same namespace with a new session."""
@@ -44,6 +59,8 @@ class Tables:
 
     def exists(self, table: str) -> bool:
         """Whether the table exists."""
+        if self._loaded is not None and table == self._unchanging:
+            return True
         return self.spark.catalog.tableExists(self.name(table))
 
     def frame(self, table: str) -> DataFrame:
@@ -89,8 +106,21 @@ class Tables:
         """Reads and appends a few of the table's rows, without a Spark job."""
         return Records(self.spark, self.handle(table))
 
+    def schema_of(self, table: str) -> StructType:
+        """Returns a table's columns as Spark reads them, without asking Spark."""
+        jvm: Any = self.spark._jvm
+        convert = jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert
+        return StructType.fromJson(json.loads(convert(self.handle(table).schema()).json()))
+
     def handle(self, table: str) -> Any:
         """Loads Iceberg's own object for a table."""
+        if table != self._unchanging:
+            return self._load(table)
+        if self._loaded is None:
+            self._loaded = self._load(table)
+        return self._loaded
+
+    def _load(self, table: str) -> Any:
         jvm: Any = self.spark._jvm
         # Iceberg looks catalogs up in the settings of the thread's active session.
         jvm.org.apache.spark.sql.SparkSession.setActiveSession(self.spark._jsparkSession)

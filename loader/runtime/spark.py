@@ -36,6 +36,13 @@ _FORGOTTEN = {
     "spark.sql.ui.retainedExecutions": "20",
 }
 
+_SIMPLE = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+
 _MASKED = "spark.redaction.regex"
 _BETWEEN = "\x1f"  # ASCII's unit separator, which no setting contains
 
@@ -101,6 +108,16 @@ def _sql_settings(spark: SparkSession) -> dict[str, str]:
         if value is not None:
             found[key] = value
     return found
+
+
+def plan_simply(spark: SparkSession) -> None:
+    """Makes a session plan queries over a few thousand rows without what only many rows repay.
+
+    Code generated for a query, stages planned anew halfway and several partitions then cost more
+    CPU than they save.
+    """
+    for key, value in _SIMPLE.items():
+        spark.conf.set(key, value)
 
 
 @contextmanager

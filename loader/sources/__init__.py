@@ -11,6 +11,7 @@ import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,7 +21,8 @@ from pydantic import BaseModel
 from loader.errors import SpecError, TableError
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import Bounds, CursorField, Window
-from loader.sources.table import SourceTable, TableRef
+from loader.sources.request import Attention, Request
+from loader.sources.table import Progress, SourceTable, TableRef
 from loader.spec.options import TableOptions
 
 if TYPE_CHECKING:
@@ -29,6 +31,19 @@ if TYPE_CHECKING:
     from loader.sources.contents import Contents
 
 GROUP = "strandline.sources"
+
+
+@dataclass(frozen=True)
+class Digest:
+    """What a window holds, in short.
+
+    Attributes:
+        rows: how many rows.
+        text: differs if the rows do.
+    """
+
+    rows: int
+    text: str
 
 
 class Snapshot(ABC):
@@ -67,12 +82,43 @@ class Snapshot(ABC):
     tells_deletes: ClassVar[bool] = True
     """Whether a missing row means that it was deleted. (Files may be archived once read.)"""
 
+    delivers: ClassVar[bool] = False
+    """Whether the source itself decides what comes next, and when: it reads all tables at once,
+    from their marks, and :meth:`bounds` waits for the next piece of a table."""
+
+    def probe(self) -> None:
+        """Makes sure that the source can be read, for `loader check`; raises TableError if not."""
+        return
+
+    def begin(self, requests: Sequence[Request], attention: Attention) -> None:
+        """Begins to read; called once, before any :meth:`bounds`, if the source delivers."""
+        raise NotImplementedError
+
+    def more(self, table: SourceTable) -> bool:
+        """Returns whether the table has another piece, now that the last one is recorded."""
+        return False
+
+    def abandon(self, table: SourceTable) -> None:
+        """Learns that nothing more is wanted of a table, as it has failed."""
+        return
+
     def steady(self, table: SourceTable) -> bool:
         """Returns whether all calls for a table see it at the same moment.
 
         If so, a batch is published only if as many rows were read as were counted.
         """
         return False
+
+    def digest(self, table: SourceTable, window: Window, rows: int | None = None) -> Digest | None:
+        """Returns a digest of the rows that :meth:`read` delivers of a window without an end.
+
+        None if they are many, if the source would have to send them all, or if the table is not
+        :meth:`steady`.
+
+        Args:
+            rows: how many they are; None if that is not known.
+        """
+        return None
 
     def living(self, spark: SparkSession, table: SourceTable, keys: DataFrame) -> DataFrame:
         """Reads rows as they are now, lazily: at least all rows that have one of these keys.
@@ -119,6 +165,9 @@ class Source(ABC):
         options: the document's inner ``spec``, validated by :attr:`options_model`.
         spark: the session to read with.
         folder: the spec's folder, which relative paths start from.
+
+    Attributes:
+        hide: registers a secret that only the connector knows as one.
     """
 
     options_model: ClassVar[type[BaseModel]]
@@ -128,6 +177,7 @@ class Source(ABC):
         self.options = options
         self.spark = spark
         self.folder = folder
+        self.hide: Callable[[str], None] = _nothing
 
     @abstractmethod
     def tables(self) -> list[TableRef]:
@@ -155,6 +205,10 @@ class Source(ABC):
         """The document's ``table_options``; every connector's model has them."""
         options: Mapping[str, TableOptions] = self.options.table_options
         return options
+
+
+def _nothing(_: str) -> None:
+    """Registers nothing: nobody prints."""
 
 
 def edge(text: str | None, type_: CursorType, table: SourceTable, window: Window) -> Cursor | None:
@@ -199,8 +253,11 @@ def connector(path: str, where: str) -> type[Source]:
 
 
 __all__ = [
+    "Attention",
     "Bounds",
     "CursorField",
+    "Progress",
+    "Request",
     "Snapshot",
     "Source",
     "SourceTable",

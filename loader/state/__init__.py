@@ -112,8 +112,7 @@ class StateBackend(ABC):
         Raises:
             StateError: if the backend cannot be read, or the value is not ours.
         """
-        row = self.newest(key, tell)
-        return TableState.from_json(row.value, key) if row is not None else None
+        return counted(key, self.latest(key), tell)
 
     def write(self, key: str, state: TableState) -> StateRow | None:
         """Adds the next version, unless the newest says the same already.
@@ -171,6 +170,18 @@ class StateBackend(ABC):
             if len(versions) > keep:
                 floors[key] = versions[keep - 1]
         return floors
+
+
+def counted(
+    key: str, rows: Sequence[StateRow], tell: Callable[[str], None] = _unheard
+) -> TableState | None:
+    """Returns the state that counts among the rows of a key's highest version; None if none is.
+
+    Raises:
+        StateError: as :meth:`StateBackend.read` does.
+    """
+    row = settled(rows, tell)
+    return TableState.from_json(row.value, key) if row is not None else None
 
 
 def taken(row: StateRow, where: str) -> StateError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from filelock import Timeout
@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from loader.errors import StateError
 from loader.lake.lake import Lake
 from loader.lake.records import Records
+from loader.lake.remembered import appended, remembered
 from loader.runtime.failures import clear
 from loader.state import StateBackend, StateRow, taken
 from loader.state.value import moment, moment_text
@@ -65,9 +66,12 @@ class LakeState(StateBackend):
             if not self.lake.exists(self.table):
                 return []
             records = self.lake.records(self.table)
-            if records.files() > _FEW:
-                return super().latest(key)  # Spark reads them side by side
-            return _newest(_row(values) for values in records.select(_COLUMNS, {"key": key}, {}))
+            known = remembered(records.handle)
+            if key not in known:
+                few = records.files() <= _FEW  # Spark reads many side by side
+                found = map(_row, records.select(_COLUMNS, {"key": key}, {})) if few else None
+                known[key] = _newest(found) if found is not None else super().latest(key)
+            return list(known[key])
 
     def latest_of(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
         if len(keys) < _MANY:
@@ -76,21 +80,33 @@ class LakeState(StateBackend):
             if not self.lake.exists(self.table):
                 return {key: [] for key in keys}
             records = self.lake.records(self.table)
-            if records.rows() > _FEW or records.files() > _FEW:
-                return self._top(keys)
-            by_key: dict[str, list[StateRow]] = {key: [] for key in keys}
-            for row in map(_row, records.select(_COLUMNS, {}, {})):
-                if row.key in by_key:
-                    by_key[row.key].append(row)
-            return {key: _newest(rows) for key, rows in by_key.items()}
+            known = remembered(records.handle)
+            missing = [key for key in keys if key not in known]
+            if missing and (records.rows() > _FEW or records.files() > _FEW):
+                known |= self._top(missing)
+            elif missing:
+                by_key: dict[str, list[StateRow]] = {key: [] for key in missing}
+                for row in map(_row, records.select(_COLUMNS, {}, {})):
+                    if row.key in by_key:
+                        by_key[row.key].append(row)
+                known |= {key: _newest(rows) for key, rows in by_key.items()}
+            return {key: list(known[key]) for key in keys}
 
     def append(self, rows: Sequence[StateRow]) -> None:
         if not rows:
             return
+        stamped = [replace(row, updated_at=moment_text(moment(row.updated_at))) for row in rows]
+        values = [{**asdict(row), "updated_at": moment(row.updated_at)} for row in stamped]
+
+        def noted(known: dict[Any, Any]) -> None:
+            for row in stamped:
+                if row.key in known:
+                    known[row.key] = _newest([*known[row.key], row])
+
         with self._told(), self.lake.lock(self.table):
             records = self.lake.records(self.table)
             self._check_free(records, rows)
-            records.append([{**asdict(row), "updated_at": moment(row.updated_at)} for row in rows])
+            appended(records.handle, lambda: records.append(values), noted)
 
     def prune(self, floors: Mapping[str, int]) -> None:
         if not floors:
@@ -106,6 +122,9 @@ class LakeState(StateBackend):
 
     def _check_free(self, records: Records, rows: Sequence[StateRow]) -> None:
         """Refuses versions that are there already; a null one counts as 0."""
+        known = remembered(records.handle)
+        if all(row.key in known and _version(known[row.key]) < row.version for row in rows):
+            return
         if len(rows) < _MANY or records.rows() > _FEW:
             found = [
                 values
@@ -167,6 +186,10 @@ def _newest(rows: Iterable[StateRow]) -> list[StateRow]:
     newest = max((row.version for row in known), default=0)
     top = [row for row in known if row.version == newest]
     return sorted(top, key=lambda row: row.updated_at or "", reverse=True)
+
+
+def _version(newest: Sequence[StateRow]) -> int:
+    return newest[0].version if newest else -1
 
 
 def _row(values: Mapping[str, Any]) -> StateRow:

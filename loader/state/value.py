@@ -51,6 +51,7 @@ class TableState:
         cursor_field: the cursor's column.
         mark: what the connector remembered with it (PostgreSQL: its transaction horizon).
         backfill: the progress of an unfinished backfill: from, to, done_to.
+        boundary: what the next window begins with; see :mod:`loader.sync.boundary`.
     """
 
     batch: int = 0
@@ -60,6 +61,7 @@ class TableState:
     mark: Mapping[str, Any] | None = None
     base: int | None = None
     backfill: Mapping[str, str] | None = None
+    boundary: Mapping[str, Any] | None = None
 
     def to_json(self) -> str:
         """Returns the value as stored: keys sorted, the cursor as text."""
@@ -76,6 +78,8 @@ class TableState:
             value["mark"] = dict(self.mark)
         if self.backfill is not None:
             value["backfill"] = dict(self.backfill)
+        if self.boundary is not None:
+            value["boundary"] = dict(self.boundary)
         return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
     @classmethod
@@ -101,8 +105,9 @@ class TableState:
                 cursor = stored(text_of, CursorType(value["cursor_type"]).value, key)
             if not isinstance(field, str | None) or not isinstance(mark, dict | None):
                 raise ValueError("its cursor_field or mark has the wrong type")
-            if not isinstance(backfill, dict | None):
-                raise ValueError("its backfill has the wrong type")
+            boundary = value.get("boundary")
+            if not isinstance(backfill, dict | None) or not isinstance(boundary, dict | None):
+                raise ValueError("its backfill or boundary has the wrong type")
             return cls(
                 batch=_count(value["batch"], "batch", 0),
                 generation=_count(value.get("generation", 1), "generation", 1),
@@ -111,6 +116,7 @@ class TableState:
                 mark=mark,
                 base=_count(base, "base_generation", 1) if base is not None else None,
                 backfill=backfill,
+                boundary=boundary,
             )
         except (ValueError, KeyError, TypeError) as problem:
             raise StateError(
@@ -135,8 +141,8 @@ class TableState:
             _refuse_newer(form, key)
 
     def moved(self, cursor: Cursor | None, field: str | None) -> TableState:
-        """Returns the same state with another cursor, without the mark that the old one had."""
-        return replace(self, cursor=cursor, cursor_field=field, mark=None)
+        """Returns the same state with another cursor, without what was known about the old one."""
+        return replace(self, cursor=cursor, cursor_field=field, mark=None, boundary=None)
 
     def set_by_hand(self, cursor: Cursor) -> TableState:
         """Returns the same state with a cursor that a person chose.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from loader.lake.lake import Lake
 from loader.lake.lease import Lease
@@ -13,6 +14,7 @@ from loader.rows.window import Bounds, Window
 from loader.sources import Snapshot
 from loader.state import TableState
 from loader.sync.plan import Plan
+from loader.sync.recorded import Recorded
 from loader.sync.stores import Stores
 from loader.sync.watch import Watch
 
@@ -31,6 +33,8 @@ class Attempt:
         run_id: the run's id in the ledger.
         journal: writes state and ledger together with those of the run's other tables, then
             unlocks the table; None writes them at once.
+        recorded: what state and ledger said when the table was locked; None if nobody has asked.
+        slot: held while a batch is read and written, so that not too many are at the same time.
     """
 
     plan: Plan
@@ -39,7 +43,9 @@ class Attempt:
     stores: Stores
     watch: Watch
     run_id: str
-    journal: Callable[[Attempt, TableState | None, SyncRecord], None] | None = None
+    journal: Callable[[Attempt, TableState | None, SyncRecord, SyncRecord], None] | None = None
+    recorded: Recorded | None = None
+    slot: AbstractContextManager[Any] = field(default_factory=nullcontext)
 
     @property
     def lake(self) -> Lake:
@@ -55,14 +61,21 @@ class Attempt:
             self.held.release()
         self.reached("unlocked")
 
-    def settle(self, state: TableState | None, record: SyncRecord) -> None:
+    def at_once(self) -> Attempt:
+        """Returns the same attempt, which writes what is true without waiting for others."""
+        return replace(self, journal=None)
+
+    def settle(
+        self, state: TableState | None, record: SyncRecord, total: SyncRecord | None = None
+    ) -> None:
         """Writes what is true now, state first: at once, or with the run's other tables.
 
         Args:
             state: None if it has not changed.
+            total: what to tell the user, if the run had several batches.
         """
         if self.journal is not None:
-            self.journal(self, state, record)
+            self.journal(self, state, record, total or record)
             return
         if state is not None:
             self.stores.store(self.plan.name, state)

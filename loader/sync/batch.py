@@ -28,10 +28,14 @@ from loader.rows.delta import (
 )
 from loader.rows.order import GENERATION, quoted
 from loader.rows.window import Bounds, Window
+from loader.runtime.spark import plan_simply
 from loader.state import TableState
 from loader.sync.attempt import Attempt
 from loader.sync.plan import FULL_REFRESH, Plan
 from loader.sync.sharing import own_rows
+
+_FEW = 5_000
+"""Of so many rows Spark's preparations take longer than the work."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +109,13 @@ def extracted(attempt: Attempt, window: Window, bounds: Bounds, intent: Intent) 
     """Yields the window's rows, stamped; if raw may hold some already, without the redelivered."""
     plan, snapshot, lake = attempt.plan, attempt.snapshot, attempt.lake
     attempt.phase("reading", bounds.rows)
+    if bounds.rows is not None and bounds.rows <= _FEW:
+        plan_simply(lake.spark)
     record, after = intent.record, intent.after
     began = record.started_at or now()
     stamp = Stamp(plan.source, began, after.batch, after.generation, plan.deleted)
     rows = stamped(snapshot.read(lake.spark, plan.table, window, bounds), stamp)
-    keeps = plan.options.redelivered_rows == "append"
+    keeps = plan.keeps_redeliveries
     counted = bounds.rows if snapshot.steady(plan.table) else None
     if bounds.log is not None and bounds.log.low is not None:
         with _logged(Batch(rows, intent), plan) as batch:

@@ -38,6 +38,7 @@ def checked(pipeline: Pipeline, part: Planned) -> Iterator[tuple[Plan, list[str]
         yield pipeline.cleared(error, where)
     try:
         with part.source.snapshot([plan.table for plan in part.plans]) as snapshot:
+            snapshot.probe()
             for plan in part.plans:
                 try:
                     lake = pipeline.stores(part.spec).lake

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,8 @@ from loader.sync.attempt import Attempt
 from loader.sync.journal import Journal
 from loader.sync.plan import INCREMENTAL, Plan
 from loader.sync.protocol import lock_all, preview_table, sync_table
+from loader.sync.recorded import Recorded, recorded
+from loader.sync.recovery import requested
 from loader.sync.selection import Planned, Selection
 from loader.sync.turn import Turn, Turns
 from loader.sync.watch import Watch
@@ -86,11 +89,14 @@ class Pipeline(Selection):
         # Recorded one by one: chunks of a backfill, tables that a drill keeps apart, and batches of
         # sources that share a table, as a batch is in the ledger before the next one begins.
         together = work is sync_table and not watch.apart
+        workers = self._workers(concurrency)
+        slots = threading.Semaphore(workers)
         with (
             ExitStack() as opened,
             Heartbeat(leases),
             journal.written(),
-            ThreadPoolExecutor(self._workers(concurrency)) as pool,
+            ExitStack() as waiting,
+            ThreadPoolExecutor(workers) as pool,
         ):
             jobs = []
             for part in parts:
@@ -121,10 +127,19 @@ class Pipeline(Selection):
                     yield self._failed(part.spec, planned.lake_table, problem, run_id, planned)
                 if not locks:
                     continue
+                alone = [planned for planned, held in locks if not isinstance(held, Turn)]
+                said = self._recorded(part.spec, alone) if together else None
                 try:
                     tables = [planned.table for planned, _ in locks]
                     snapshot = opened.enter_context(part.source.snapshot(tables))
                     snapshot.remembers(partial(self._mark, part.spec))
+                    threads = pool
+                    if snapshot.delivers and work is sync_table:
+                        # Its tables wait for what comes, each in a thread of its own.
+                        threads = waiting.enter_context(ThreadPoolExecutor(len(locks)))
+                        stores = self.stores(part.spec)
+                        wanted = [requested(planned, stores) for planned, _ in locks]
+                        snapshot.begin([one for one in wanted if one is not None], watch)
                 except Exception as problem:
                     shared = self.cleared(problem, f"source {part.spec.name}")
                     for planned, held in locks:
@@ -134,19 +149,13 @@ class Pipeline(Selection):
                 for planned, held in locks:
                     if not planned.key:
                         watch.warn(planned.name, "no primary key: a snapshot needs one")
-                    jobs.append(
-                        pool.submit(
-                            self._attempt,
-                            work,
-                            part.spec,
-                            planned,
-                            held,
-                            snapshot,
-                            watch,
-                            run_id,
-                            journal if together and not isinstance(held, Turn) else None,
-                        )
-                    )
+                    stores = self.stores(part.spec)
+                    attempt = Attempt(planned, held, snapshot, stores, watch, run_id)
+                    if snapshot.delivers:
+                        attempt = replace(attempt, slot=slots)
+                    if together and not isinstance(held, Turn):
+                        attempt = replace(attempt, journal=journal.add, recorded=said)
+                    jobs.append(threads.submit(self._attempt, work, part.spec, attempt))
                 if journal.waiting() > RECORD_SECONDS:
                     yield from self._written(journal, run_id)
             yield from self._ended(jobs, journal, run_id)
@@ -166,11 +175,9 @@ class Pipeline(Selection):
 
     def _written(self, journal: Journal, run_id: str) -> Iterator[Outcome]:
         for entry in journal.write():
-            planned, record = entry.attempt.plan, entry.record
+            planned, record = entry.attempt.plan, entry.total
             if entry.error is None:
-                rows = record.rows_appended or 0
-                _log.info("%s: %s, %s rows appended", planned.name, record.status, rows)
-                yield Outcome(planned.name, record, source=planned.source)
+                yield _ended_well(planned, record)
                 continue
             source = self.spec.source(planned.source)
             began = record.started_at
@@ -203,35 +210,31 @@ class Pipeline(Selection):
             return self.cleared(problem, f"source {source.name}")
         return None
 
-    def _attempt(
-        self,
-        work: Work,
-        source: SourceSpec,
-        planned: Plan,
-        held: Lease,
-        snapshot: Snapshot,
-        watch: Watch,
-        run_id: str,
-        journal: Journal | None,
-    ) -> Outcome | None:
+    def _recorded(self, source: SourceSpec, plans: Sequence[Plan]) -> Recorded | None:
+        """What is recorded of a source's tables; if it cannot be read, each reports its error."""
+        try:
+            return recorded(plans, self.stores(source))
+        except Exception:
+            return None
+
+    def _attempt(self, work: Work, source: SourceSpec, attempt: Attempt) -> Outcome | None:
         """Does the work to one table; its outcome is None if the journal has it."""
-        started = now()
-        add = journal.add if journal is not None else None
+        started, planned, held = now(), attempt.plan, attempt.held
         try:
             if isinstance(held, Turn):
                 held.acquire()
+            # A session of its own: the id of a staged batch is a setting.
             stores = replace(self.stores(source, own_session=True), confirm=held.confirm)
-            record = work(Attempt(planned, held, snapshot, stores, watch, run_id, add))
+            record = work(replace(attempt, stores=stores))
         except Exception as error:
+            attempt.snapshot.abandon(planned.table)
             _freed(held)
-            return self._failed(source, planned.lake_table, error, run_id, planned, started)
-        if journal is not None:
+            table, run_id = planned.lake_table, attempt.run_id
+            return self._failed(source, table, error, run_id, planned, started)
+        if attempt.journal is not None:
             return None
         _freed(held)
-        if record is not None:
-            rows = record.rows_appended or 0
-            _log.info("%s: %s, %s rows appended", planned.name, record.status, rows)
-        return Outcome(planned.name, record, source=source.name)
+        return _ended_well(planned, record)
 
     def _failed(
         self,
@@ -289,6 +292,13 @@ class Pipeline(Selection):
         configured = [source.concurrency for source in self.spec.sources if source.concurrency]
         cores = int(self.spark.sparkContext.defaultParallelism)
         return concurrency or max(configured, default=max(1, min(4, cores)))
+
+
+def _ended_well(planned: Plan, record: SyncRecord | None) -> Outcome:
+    if record is not None:
+        rows = record.rows_appended or 0
+        _log.info("%s: %s, %s rows appended", planned.name, record.status, rows)
+    return Outcome(planned.name, record, source=planned.source)
 
 
 def _freed(held: Lease) -> None:

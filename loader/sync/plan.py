@@ -11,7 +11,7 @@ from loader.problems import did_you_mean
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.delta import COLUMNS
 from loader.rows.window import CursorField
-from loader.sources import SourceTable
+from loader.sources import Progress, SourceTable
 from loader.sources.candidates import MARKS, candidates, marks_of_deletion
 from loader.spec.options import TableOptions
 
@@ -76,11 +76,23 @@ class Plan:
     def authoritative(self) -> bool:
         """Whether the source has each key once, in its current version: it declares the key itself.
 
-        Files, and tables whose key only the spec declares, may deliver several versions of a key
-        at once; only the cursor tells which is the newest.
+        Files, connectors with a mark of their own, and tables whose key only the spec declares,
+        may deliver several versions of a key at once; only the cursor tells which is the newest.
         """
         declared = self.table.primary_key
+        if self.table.progress is not Progress.CURSOR:
+            return False
         return bool(declared) and set(declared) <= set(self.key)
+
+    @property
+    def keeps_redeliveries(self) -> bool:
+        """Whether rows are appended though raw has them already.
+
+        Without a key, a connector that goes on from its mark cannot be asked for the same rows
+        twice, so equal rows may be different ones.
+        """
+        keyless = self.table.progress is Progress.MARK and not self.key
+        return self.options.redelivered_rows == "append" or keyless
 
     @property
     def name(self) -> str:
@@ -118,7 +130,7 @@ def plan(
     follows_log = options.sync_mode == CDC
     # The log has an order of its own: a cursor that the spec names is for models only.
     name = None if follows_log else options.cursor_field or table.cursor_field
-    if name is None and mode == INCREMENTAL:
+    if name is None and mode == INCREMENTAL and table.progress is Progress.CURSOR:
         found = candidates(table)
         raise TableError(
             "an incremental sync needs a cursor, and the table's options name none",

@@ -20,10 +20,11 @@ from loader.lake.ledger import NOTHING_NEW, SYNCED, SyncRecord
 from loader.lake.schema.fitting import fitted
 from loader.rows.order import GENERATION, quoted
 from loader.rows.window import Bounds, Window, lower_bound, next_cursor
-from loader.sources import Snapshot
+from loader.sources import Progress, Snapshot
 from loader.state import TableState
 from loader.sync.attempt import Attempt
 from loader.sync.batch import Batch, Intent, extracted, whole
+from loader.sync.boundary import boundary, unchanged
 from loader.sync.plan import FULL_REFRESH, Plan
 from loader.sync.recovery import Known, assess, recover
 from loader.sync.sharing import own_rows, register
@@ -49,16 +50,29 @@ def sync_table(attempt: Attempt) -> SyncRecord:
 def synced(attempt: Attempt) -> SyncRecord:
     """Syncs a table whose lock is held, and keeps the lock; see :func:`sync_table`."""
     attempt.reached("locked")
-    known = recover(attempt)  # 2 recover
-    # Refuses a schema change that raw cannot follow, before anything is read.
-    attempt.lake.drift(attempt.plan.lake_table, attempt.plan.table.schema, attempt.plan.terms)
-    window, bounds = look(attempt.plan, attempt.snapshot, known, attempt.lake, attempt.watch)
-    attempt.reached("windowed")  # 3 window
-    intent = intended(attempt, known, window, bounds)
-    intent, commit = written(attempt, window, bounds, intent)  # 4 extract, 5 append
-    if commit is None:
-        intent = replace(intent, after=caught_up(known, intent.after, bounds))
-    return finish(attempt, known, intent, commit)  # 6 record
+    with attempt.lake.unchanging(attempt.plan.lake_table):
+        known = recover(attempt)  # 2 recover
+        # Refuses a schema change that raw cannot follow, before anything is read.
+        attempt.lake.drift(attempt.plan.lake_table, attempt.plan.table.schema, attempt.plan.terms)
+        window, bounds = look(attempt.plan, attempt.snapshot, known, attempt.lake, attempt.watch)
+    done: SyncRecord | None = None
+    while True:
+        attempt.reached("windowed")  # 3 window
+        same = unchanged(attempt.plan, attempt.snapshot, known, window, bounds)
+        intent, commit = intended(attempt, known, window, bounds, same), None
+        if not same:
+            with attempt.slot:
+                intent, commit = written(attempt, window, bounds, intent)  # 4 extract, 5 append
+        if commit is None:
+            by_mark = attempt.plan.table.progress is Progress.MARK
+            goes_on = by_mark or bounds.log is not None
+            intent = replace(intent, after=caught_up(known, intent.after, bounds, goes_on))
+        more = attempt.snapshot.more(attempt.plan.table)  # a source may deliver several batches
+        done = finish(attempt, known, intent, commit, more, done)  # 6 record
+        if not more:
+            return done
+        known = known.followed_by(intent.after)
+        window, bounds = look(attempt.plan, attempt.snapshot, known, attempt.lake, attempt.watch)
 
 
 def lock_all(
@@ -109,10 +123,12 @@ def look(
     """
     full = plan.mode == FULL_REFRESH or known.starts_over
     everything = full or known.state.cursor is None
+    by_cursor = plan.table.progress is Progress.CURSOR
+    mark = None if full or (by_cursor and everything) else known.state.mark
     if plan.follows_log:
         window = Window(mark=None if full else known.state.mark, held=_held(plan, lake, known))
     elif plan.cursor is None:
-        window = Window()
+        window = Window(mark=mark)
     else:
         _same_cursor(plan, known)
         low = lower_bound(None if full else known.state.cursor, plan.initial, plan.options.lookback)
@@ -121,13 +137,13 @@ def look(
             low,
             open_ended=everything and not snapshot.steady(plan.table),
             nulls=plan.options.null_cursor != "exclude",
-            mark=None if everything else known.state.mark,
+            mark=mark,
             bounded=plan.options.lookback is not None,
             whole=not plan.key,
             initial=plan.initial,
             held=None if full else _held(plan, lake, known),
         )
-    watch.phase(plan.name, "counting")
+    watch.phase(plan.name, "waiting for records" if snapshot.delivers else "counting")
     bounds = (snapshot.preview if preview else snapshot.bounds)(plan.table, window)
     if bounds.nulls and plan.options.null_cursor == "fail":
         raise TableError(
@@ -151,8 +167,12 @@ def look(
     return window, bounds
 
 
-def intended(attempt: Attempt, known: Known, window: Window, bounds: Bounds) -> Intent:
-    """Returns the ledger row and the state that a sync's batch will carry."""
+def intended(attempt: Attempt, known: Known, window: Window, bounds: Bounds, same: bool) -> Intent:
+    """Returns the ledger row and the state that a sync's batch will carry.
+
+    Args:
+        same: the window holds just what raw has already: no row will be read.
+    """
     plan = attempt.plan
     full = plan.mode == FULL_REFRESH or known.starts_over
     if bounds.log is not None:
@@ -167,8 +187,11 @@ def intended(attempt: Attempt, known: Known, window: Window, bounds: Bounds) -> 
         base=None if full else known.state.base,
         backfill=None if full else known.state.backfill,
     )
+    told = known.state.boundary if same else boundary(plan, attempt.snapshot, after, window)
+    after = replace(after, boundary=told)
     record = replace(
         attempt.record(after, FULL_REFRESH if fresh_generation else plan.mode, window, bounds),
+        rows_redelivered=bounds.rows if same else 0,
         rows_null_cursor=bounds.nulls if plan.cursor else None,
         lookback=plan.options.lookback.text if plan.options.lookback else None,
     )
@@ -232,25 +255,40 @@ def append(attempt: Attempt, batch: Batch) -> tuple[Intent, Commit | None]:
     return Intent(record, after), published
 
 
-def caught_up(known: Known, after: TableState, bounds: Bounds) -> TableState:
+def caught_up(known: Known, after: TableState, bounds: Bounds, goes_on: bool = False) -> TableState:
     """Returns the state after a sync that found nothing new.
 
     Raw has all rows up to the bound, so the cursor may move there. Without that, every sync after
-    a reset to an older cursor would read them again. Before the first batch nothing is stored,
-    unless the source follows its log: an empty table's changes count from here on.
+    a reset to an older cursor would read them again.
+
+    Args:
+        goes_on: the source goes on from its mark, so that is stored before the first batch, too.
     """
-    cursor = known.state.cursor if bounds.future > 0 else after.cursor
-    begun = known.state.batch or bounds.log is not None
-    if not begun or (cursor == known.state.cursor and not bounds.settled):
-        return known.state
-    return replace(known.state.moved(cursor, after.cursor_field), mark=bounds.mark)
+    before = known.state
+    cursor = before.cursor if bounds.future > 0 else after.cursor
+    told = {**after.boundary, "batch": before.batch} if after.boundary else None
+    still = cursor == before.cursor and not bounds.settled and told in (None, before.boundary)
+    if still or not (before.batch or goes_on):
+        return before
+    return replace(before.moved(cursor, after.cursor_field), mark=bounds.mark, boundary=told)
 
 
-def finish(attempt: Attempt, known: Known, intent: Intent, commit: Commit | None) -> SyncRecord:
+def finish(
+    attempt: Attempt,
+    known: Known,
+    intent: Intent,
+    commit: Commit | None,
+    more: bool = False,
+    before: SyncRecord | None = None,
+) -> SyncRecord:
     """Records state, then ledger: `recover` repairs a crash in between.
+
+    Returns the sum of the run's batches.
 
     Args:
         intent: what is true now; if nothing was appended, its state is the one to store.
+        more: another batch follows, so this one is recorded at once.
+        before: the sum of the run's batches so far.
     """
     record, after = intent.record, intent.after
     redelivered = record.rows_redelivered or 0
@@ -270,8 +308,13 @@ def finish(attempt: Attempt, known: Known, intent: Intent, commit: Commit | None
             rows_read=redelivered,
             rows_appended=0,
         )
-    attempt.settle(after if after != known.state else None, done)
-    return done
+    total = done if before is None else before.plus(done)
+    state = after if after != known.state else None
+    if not more:
+        attempt.settle(state, done, total)
+    elif commit is not None or state is not None:
+        attempt.at_once().settle(state, done, total)
+    return total
 
 
 def _held(plan: Plan, lake: Lake, known: Known) -> Callable[[Sequence[str]], DataFrame] | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from loader.errors import StateError
+from loader.errors import LoaderError, StateError
 from loader.lake.commits import Commit, newest_commit
 from loader.lake.ledger import RECOVERED, SyncRecord
+from loader.sources import Request
 from loader.state import TableState
 from loader.sync.attempt import Attempt
-from loader.sync.plan import Plan
+from loader.sync.plan import FULL_REFRESH, Plan
+from loader.sync.recorded import Recorded, recorded
 from loader.sync.sharing import admitted, register
 from loader.sync.stores import Stores
 from loader.sync.watch import Watch
@@ -33,6 +35,11 @@ class Known:
         """Whether raw was there and is gone: everything is read again, in a new generation."""
         return self.state.batch == 0 and self.began
 
+    def followed_by(self, after: TableState) -> Known:
+        """Returns what is there once a batch with this state is recorded."""
+        began = self.began or after.batch > self.state.batch
+        return Known(after, max(self.next_batch, after.batch + 1), began)
+
 
 def recover(attempt: Attempt) -> Known:
     """Brings state and ledger in line with the newest data commit, and deletes staged leftovers.
@@ -43,11 +50,12 @@ def recover(attempt: Attempt) -> Known:
     plan, stores = attempt.plan, attempt.stores
     stores.confirm()
     register(plan, stores.lake)
-    head, own, state = assess(plan, stores, attempt.watch)
+    said = attempt.recorded or recorded([plan], stores)
+    head, own, state = assess(plan, stores, attempt.watch, said)
     if stores.lake.exists(plan.lake_table):
         stores.lake.discard(plan.lake_table)
     stored = state.batch if state else 0
-    last = stores.ledger.last_batch(plan.lake_table, plan.names, since=own.batch)
+    last = said.last_batch(plan, stores.ledger, since=own.batch)
     if state is None or stored < own.batch:
         state = _state_of(own, plan)
         if own.batch:
@@ -77,8 +85,40 @@ def recover(attempt: Attempt) -> Known:
     return Known(state, highest + 1, began=max(own.batch, stored, last) > 0)
 
 
-def assess(plan: Plan, stores: Stores, watch: Watch) -> tuple[Commit, Commit, TableState | None]:
+def requested(plan: Plan, stores: Stores) -> Request | None:
+    """Returns what a source that delivers is asked for; None if the table cannot be synced.
+
+    Changes nothing: :func:`recover` brings state and data in line, finds the same state, and fails
+    the table where this returns None.
+    """
+    try:
+        _, own, state = assess(plan, stores, Watch())
+        stored = state.batch if state else 0
+        gone = stored > own.batch == 0
+        if state is None or stored < own.batch:
+            state = _state_of(own, plan)
+        elif stored > own.batch:
+            state = _rolled_back(own, state, plan)
+    except LoaderError:
+        return None
+    whole = plan.mode == FULL_REFRESH or gone
+    return Request(
+        plan.table,
+        plan.name,
+        None if whole else state.mark,
+        whole,
+        plan.cursor.name if plan.cursor else None,
+        plan.key,
+    )
+
+
+def assess(
+    plan: Plan, stores: Stores, watch: Watch, said: Recorded | None = None
+) -> tuple[Commit, Commit, TableState | None]:
     """Returns the newest data commit, the source's newest, and the stored state; changes nothing.
+
+    Args:
+        said: what is recorded of the table; None reads it now.
 
     Raises:
         TableError: if the raw table belongs to another source.
@@ -89,12 +129,8 @@ def assess(plan: Plan, stores: Stores, watch: Watch) -> tuple[Commit, Commit, Ta
         head = newest_commit(lake, table)
         admitted(plan, lake, head)
         own = newest_commit(lake, table, (plan.source,)) if plan.shared else head
-    for name in plan.names:
-        key = f"{name}.{table}"
-        state = stores.state.read(key, lambda text: watch.warn(plan.name, text))
-        if state is not None:
-            return head, own, state
-    return head, own, None
+    said = said or recorded([plan], stores)
+    return head, own, said.state(plan, lambda text: watch.warn(plan.name, text))
 
 
 def _state_of(head: Commit, plan: Plan) -> TableState:

@@ -20,6 +20,7 @@ from loader.spec.spec import Spec
 from loader.state import StateBackend
 from loader.state.lake_table import LakeState
 from loader.state.opening import open_state
+from loader.sync.describing import described
 from loader.sync.patterns import chosen, is_wildcard, options_for_nothing
 from loader.sync.plan import Plan, plan
 from loader.sync.sharing import Claim, granted, same_shape
@@ -70,7 +71,9 @@ class Selection:
         for source in spec.sources:
             kind = connector(source.path, f"{source.where}.path")
             options = source.options(kind.options_model)
-            self.sources.append((source, kind(source.name, options, spark, spec.folder)))
+            bound = kind(source.name, options, spark, spec.folder)
+            bound.hide = spec.redactor.add
+            self.sources.append((source, bound))
             self.stores(source)  # reports a missing package or a wrong option before anything else
 
     def stores(self, source: SourceSpec, own_session: bool = False) -> Stores:
@@ -201,12 +204,13 @@ class Selection:
                 refused[TableRef(name).lake_name] = error
             else:
                 errors.append(error)
-        for ref in wanted:
+        tables = described(bound, wanted, source.concurrency)
+        for ref, table in zip(wanted, tables, strict=True):
             where = f"table {source.name}.{ref.name}"
             try:
-                planned = plan(
-                    source.name, bound.describe(ref), options_of(bound, ref), full_refresh
-                )
+                if isinstance(table, Exception):
+                    raise table
+                planned = plan(source.name, table, options_of(bound, ref), full_refresh)
                 self._beside_state(planned, self._schema(source))
                 mine = self._claim(source, bound, ref)
                 same = claims[mine.raw.lower()]

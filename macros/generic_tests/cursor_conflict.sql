@@ -15,8 +15,12 @@
     {%- set generations = run_query(
         "select min(_cq_generation), max(_cq_generation) from " ~ raw ~ " as versions"
     ).rows[0] %}
+    {%- set proof = strandline.proof_of_rows(model, {"keys": keys, "cursor": cursor, "known": incidents}, row_condition) %}
+    {{ proof.note }}
     with conflicts as (
-        {{ strandline.duplicates(strandline.tested_rows(model, row_condition), keys, cursor) }}
+        {{ strandline.duplicates(
+            strandline.asked_keys(proof, strandline.tested_rows(model, row_condition), keys, cursor), keys, cursor
+        ) }}
     )
 
     select conflicts.*

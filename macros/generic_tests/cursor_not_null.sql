@@ -10,9 +10,12 @@
     {%- else %}
     {%- set cursor = strandline.tested_order(model, cursor_field, "cursor_not_null") %}
     {%- set incidents = strandline.acknowledged_of(strandline.tested_relation(model), "cursor_not_null") %}
+    {#- A share of all rows takes all rows. #}
+    {%- set proof = strandline.proof_of_rows(model, {"cursor": cursor, "known": incidents}, row_condition or max_share != 0) %}
+    {{ proof.note }}
     with versions as (
         select *
-        from {{ strandline.tested_rows(model, row_condition) }} as versions
+        from {{ strandline.asked_rows(proof, strandline.tested_rows(model, row_condition)) }} as versions
         where not coalesce(_cq_deleted, false)
             and {{ strandline.not_acknowledged(incidents, "_cq_batch") }}
     ),

@@ -10,9 +10,13 @@
     {%- else %}
     {%- set keys = strandline.tested_optional_key(model, primary_key) %}
     {%- set incidents = strandline.acknowledged_of(strandline.tested_relation(model), "duplicate_in_batch") %}
+    {%- set cursor = strandline.tested_cursor(model, cursor_field) %}
+    {%- set proof = strandline.proof_of_rows(model, {"keys": keys, "cursor": cursor, "known": incidents}, row_condition) %}
+    {{ proof.note }}
     with duplicates as (
+        {#- The row that another one repeats came just before it, in the same batch. #}
         {{ strandline.duplicates(
-            strandline.tested_rows(model, row_condition), keys, strandline.tested_cursor(model, cursor_field)
+            strandline.asked_rows(proof, strandline.tested_rows(model, row_condition)), keys, cursor
         ) }}
     )
 

@@ -11,14 +11,25 @@
     {%- set keys = strandline.tested_optional_key(model, primary_key) %}
     {%- set tested = strandline.tested_rows(model, row_condition) %}
     {%- set incidents = strandline.acknowledged_of(strandline.tested_relation(model), "exact_redelivery") %}
+    {%- set cursor = strandline.tested_cursor(model, cursor_field) %}
+    {#- A share of all rows takes all rows. #}
+    {%- set proof = strandline.proof_of_rows(
+        model, {"keys": keys, "cursor": cursor, "known": incidents}, row_condition or max_share != 0
+    ) %}
+    {{ proof.note }}
     with redeliveries as (
         select *
         from (
-            {{ strandline.duplicates(tested, keys, strandline.tested_cursor(model, cursor_field)) }}
+            {{ strandline.duplicates(strandline.asked_keys(proof, tested, keys, cursor), keys, cursor) }}
         ) as duplicates
         where duplicate_kind = 'redelivery'
             and {{ strandline.not_acknowledged(incidents, "_cq_batch") }}
-    ),
+    )
+    {%- if max_share == 0 %}
+
+    select *
+    from redeliveries
+    {%- else %},
 
     total as (
         select count(*) as all_rows
@@ -35,5 +46,6 @@
     cross join total
     cross join share
     where share.redelivered_rows > {{ max_share }} * total.all_rows
+    {%- endif %}
     {%- endif %}
 {%- endmacro %}

@@ -17,11 +17,17 @@
         ) }}
     {%- endif %}
     {%- set goal = strandline.covered_goal(covered) %}
+    {%- set proof = strandline.proof_of_table(history, covered, goal.tables, {}, compared=true) %}
+    {{ proof.note }}
+    {%- if not proof.whole %}
+    {{ strandline.unproved_differences(history, covered, goal, proof, strandline.heads_told(goal)) }}
+    {%- else %}
     {{ strandline.differences(
         history,
         strandline.history_select(covered.select, goal),
         strandline.row_identity(goal),
         strandline.heads_told(goal)
     ) }}
+    {%- endif %}
     {%- endif %}
 {%- endmacro %}

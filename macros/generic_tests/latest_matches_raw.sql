@@ -17,6 +17,9 @@
     {%- set expected = strandline.latest_select(covered.select, goal) %}
     {%- set up_to = strandline.heads_told(goal) %}
     {%- set whole = true %}
+    {%- if keys == covered.primary_key %}
+    {%- set proof = strandline.proof_of_table(snapshot, covered, goal.tables, {"keys": keys}, compared=true) %}
+    {%- endif %}
     {%- else %}
     {%- set whole = false %}
     {%- set raw = strandline.tested_source(snapshot, raw, "latest_matches_raw") %}
@@ -31,6 +34,13 @@
         batch
     ) %}
     {%- endif %}
+    {%- if proof is defined %}
+    {{ proof.note }}
+    {%- endif %}
+    {%- if proof is defined and not proof.whole %}
+    {{ strandline.unproved_differences(snapshot, covered, goal, proof, up_to) }}
+    {%- else %}
     {{ strandline.differences(snapshot, expected, [keys] if keys is string else keys, up_to, whole) }}
+    {%- endif %}
     {%- endif %}
 {%- endmacro %}

@@ -11,9 +11,12 @@
     {%- set keys = strandline.tested_key(model, primary_key, "no_cursor_regression") %}
     {%- set cursor = strandline.tested_order(model, cursor_field, "no_cursor_regression") %}
     {%- set incidents = strandline.acknowledged_of(strandline.tested_relation(model), "no_cursor_regression") %}
+    {%- set proof = strandline.proof_of_rows(model, {"keys": keys, "cursor": cursor, "known": incidents}, row_condition) %}
+    {%- set tested = strandline.tested_rows(model, row_condition) %}
+    {{ proof.note }}
     with versions as (
         select *
-        from {{ strandline.tested_rows(model, row_condition) }} as versions
+        from {{ strandline.asked_keys(proof, tested, keys, cursor, lower=true) }} as versions
         where {{ strandline.quoted(cursor) }} is not null
     ),
 

@@ -14,9 +14,10 @@
     {%- set keys = strandline.tested_optional_key(raw, primary_key) %}
     {%- set floor = strandline.refresh_floor(strandline.complete_refreshes(raw, none, strandline.test_on(raw))) %}
     {%- set incidents = strandline.acknowledged_of(raw, "no_future_cursor") %}
+    {%- set proof = strandline.proof_of_rows(model, {"cursor": cursor, "known": incidents}, row_condition) %}
     {%- set ahead %}
         select *
-        from {{ strandline.tested_rows(model, row_condition) }} as versions
+        from {{ strandline.asked_rows(proof, strandline.tested_rows(model, row_condition)) }} as versions
         where {{ strandline.dated_ahead(strandline.quoted(cursor), type, tolerance) }}
             and {{ strandline.not_acknowledged(incidents, "_cq_batch") }}
         {%- if floor is not none %}
@@ -24,6 +25,7 @@
             and {{ strandline.shown_from(floor) }}
         {%- endif %}
     {%- endset %}
+    {{ proof.note }}
     with ahead as (
         {{ ahead }}
     )

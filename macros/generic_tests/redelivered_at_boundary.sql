@@ -16,8 +16,18 @@
     {%- else %}
     {%- set keys = strandline.tested_optional_key(raw, primary_key) %}
     {%- set incidents = strandline.acknowledged_of(raw, "redelivered_at_boundary") %}
+    {#- A batch whose ledger row is still missing has not been judged. #}
+    {%- set judged = run_query(
+        "select max(batch) from " ~ syncs ~ " as syncs where table_name = " ~ strandline.text_literal(raw.identifier)
+    ).columns[0].values()[0] | int(0) %}
+    {%- set proof = strandline.proof_of_rows(
+        model, {"keys": keys, "cursor": cursor, "known": incidents, "judged": judged}, row_condition
+    ) %}
+    {{ proof.note }}
     with redeliveries as (
-        {{ strandline.duplicates(strandline.tested_rows(model, row_condition), keys, cursor) }}
+        {{ strandline.duplicates(
+            strandline.asked_keys(proof, strandline.tested_rows(model, row_condition), keys, cursor), keys, cursor
+        ) }}
     ),
 
     windows as (

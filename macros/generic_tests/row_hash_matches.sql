@@ -10,11 +10,14 @@
     {%- else %}
     {%- set raw = strandline.tested_relation(model) %}
     {%- set incidents = strandline.acknowledged_of(raw, "row_hash_matches") %}
+    {%- set row_hash = strandline.row_hash(raw) %}
+    {%- set proof = strandline.proof_of_rows(model, {"hash": row_hash, "known": incidents}, row_condition) %}
+    {{ proof.note }}
     with versions as (
         select
             *,
-            {{ strandline.row_hash(raw) }} as computed_row_hash
-        from {{ strandline.tested_rows(model, row_condition) }} as versions
+            {{ row_hash }} as computed_row_hash
+        from {{ strandline.asked_rows(proof, strandline.tested_rows(model, row_condition)) }} as versions
     )
 
     select

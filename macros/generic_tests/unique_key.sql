@@ -9,15 +9,30 @@
         select cast(null as bigint) as rows_of_key where false
     {%- else %}
     {%- set keys = strandline.tested_key(model, primary_key, "unique_key") %}
+    {%- set tested = strandline.tested_rows(model, row_condition) %}
+    {#- Of a merged table, only keys that a new batch touched can have another row than before. #}
+    {%- set merged = strandline.tested_node(model).get("config", {}).get("materialized") in ("deduped_latest", "deduped_history") %}
+    {%- set table = strandline.tested_relation(model) %}
+    {%- set covered = strandline.watermark(table) if merged and model is not string else none %}
+    {%- if covered is not none and covered.select and covered.primary_key == keys and row_condition in (none, "is_current") %}
+    {%- set proof = strandline.proof_of_table(table, covered, strandline.covered_tables(covered), {"keys": keys}) %}
+    {{ proof.note }}
+    {%- endif %}
     select
         {%- for key in keys %}
-        {{ strandline.quoted(key) }},
+        rows_of_table.{{ strandline.quoted(key) }},
         {%- endfor %}
         count(*) as rows_of_key
-    from {{ strandline.tested_rows(model, row_condition) }} as rows_of_table
+    from {{ tested }} as rows_of_table
+    {%- if proof is defined and not proof.whole %}
+    left semi join (
+        {{ strandline.touched_keys(table, covered, proof) }}
+    ) as touched
+        on {{ strandline.same_key(keys, "rows_of_table", "touched") }}
+    {%- endif %}
     group by
         {%- for key in keys %}
-        {{ strandline.quoted(key) }}{{ "," if not loop.last }}
+        rows_of_table.{{ strandline.quoted(key) }}{{ "," if not loop.last }}
         {%- endfor %}
     having count(*) > 1
     {%- endif %}

@@ -41,12 +41,7 @@
 
 
 {% macro history_ctes(target, sql, goal) -%}
-    {#-
-        What a merge starts from: the new versions, and what the table and raw hold for each of their keys. A key is
-        in order if all its new versions follow its last one; then its earlier versions need not be read. A new
-        version with an older generation, a lower cursor or an earlier time is out of order, and the history of its
-        key is computed from all of raw.
-    -#}
+    {#- What a merge starts from: the new versions, and what the table and raw hold for each of their keys. -#}
         versions as (
             select
                 *,
@@ -76,8 +71,16 @@
             left semi join touched
                 on {{ strandline.same_key(goal.primary_key, "versions", "touched") }}
             where ({{ strandline.hidden(goal) }}) and {{ strandline.of_batches(goal.tables, up_to="low") }}
-        ),
+        )
+{%- endmacro %}
 
+
+{% macro history_order_ctes(goal) -%}
+    {#-
+        What shows which keys are in order: those whose new versions all follow the last one, so that their
+        earlier versions need not be read. A new version with an older generation, a lower cursor or an earlier
+        time is out of order, and the history of its key is computed from all of raw.
+    -#}
         last as (
             {{ strandline.history_last(goal) }}
         ),
@@ -149,15 +152,78 @@
             select
                 touched.*,
                 last._cq_cursor is null
-                {%- if goal.tables | length == 1 %} or (
+                {%- if goal.tables | length == 1 %} or coalesce(
                     touched._cq_lowest_generation >= {{ goal.generation }}
                     and touched._cq_lowest_cursor >= last._cq_cursor
-                    and touched._cq_earliest >= last._cq_since
+                    and touched._cq_earliest >= last._cq_since,
+                    false
                 )
                 {%- endif %} as _cq_in_order
             from touched
             left join last
                 on {{ strandline.same_key(goal.primary_key, "touched", "last") }}
+{%- endmacro %}
+
+
+{% macro history_followed(goal, disordered) -%}
+    {#-
+        What the new rows are computed from: of a key in order, its newest stored version, what has hidden it
+        since, and what is new; of any other key, all its versions.
+    -#}
+            select
+                {{ strandline.key_list(goal.columns, "stored") }},
+                stored.valid_from as _cq_changed_at
+            from stored
+            {%- if not disordered %}
+            union all
+            select * from delta
+            union all
+            select * from left_keys
+            {%- else %}
+            left semi join (select * from keys where _cq_in_order) as keys
+                on {{ strandline.same_key(goal.primary_key, "stored", "keys") }}
+            union all
+            select
+                {{ strandline.key_list(goal.columns, "versions") }},
+                versions._cq_changed_at
+            from (
+                select
+                    *,
+                    {{ strandline.of_batches(goal.tables, above="low") }} or {{ strandline.hidden(goal) }} as _cq_follows
+                from versions
+            ) as versions
+            left semi join keys
+                on {{ strandline.same_key(goal.primary_key, "versions", "keys") }}
+                and (versions._cq_follows or not keys._cq_in_order)
+            {%- endif %}
+{%- endmacro %}
+
+
+{% macro history_with_gone(target, goal) -%}
+    {#- The computed rows, and stored versions that now repeat one that came in between: no longer versions of their own. -#}
+        select *
+        from (
+            select
+                *,
+                min(_cq_gone) over (
+                    partition by _cq_batch, _cq_seq{{ ", _cq_table" if goal.tables | length > 1 }}
+                ) as _cq_not_computed
+            from (
+                select computed.*, false as _cq_gone from computed
+                union all
+                select
+                    {{ strandline.key_list(goal.columns, "history") }},
+                    history.valid_from as _cq_changed_at,
+                    history.valid_from,
+                    history.valid_to,
+                    history.is_current,
+                    true as _cq_gone
+                from {{ target }} as history
+                left semi join (select * from keys where not _cq_in_order) as keys
+                    on {{ strandline.same_key(goal.primary_key, "history", "keys") }}
+            ) as versions
+        ) as versions
+        where not _cq_gone or _cq_not_computed
 {%- endmacro %}
 
 
@@ -167,39 +233,25 @@
 
 
 {% macro history_merge(target, sql, goal) -%}
-    {%- set columns = goal.columns -%}
-    {%- set known = columns | map("lower") | list -%}
+    {%- set known = goal.columns | map("lower") | list -%}
     {%- set validity = goal.kind.added_columns -%}
     {%- set existing = strandline.column_names(target) -%}
     {%- set ctes = strandline.history_ctes(target, sql, goal) -%}
-    {%- set disordered = run_query("with " ~ ctes ~ " select 1 from keys where not _cq_in_order limit 1").rows | length > 0 -%}
+    {#- Asked first: Spark plans `keys` anew wherever a merge names it, and most merges need not. -#}
+    {%- set order_ctes = strandline.history_order_ctes(goal) -%}
+    {%- set disordered = run_query(
+        "with " ~ ctes ~ ", " ~ order_ctes ~ " select 1 from keys where not _cq_in_order limit 1"
+    ).rows | length > 0 -%}
     merge into {{ target }} as history
     using (
         with
         {{ ctes }},
+        {%- if disordered %}
+        {{ order_ctes }},
+        {%- endif %}
 
-        -- the newest stored version, what has hidden its key since, and what is new
         followed as (
-            select
-                {%- for column in columns %}
-                stored.{{ strandline.quoted(column) }},
-                {%- endfor %}
-                stored.valid_from as _cq_changed_at
-            from stored
-            left semi join (select * from keys where _cq_in_order) as keys
-                on {{ strandline.same_key(goal.primary_key, "stored", "keys") }}
-            union all
-            select versions.*
-            from (select * from delta union all select * from left_keys) as versions
-            left semi join (select * from keys where _cq_in_order) as keys
-                on {{ strandline.same_key(goal.primary_key, "versions", "keys") }}
-            {%- if disordered %}
-            union all
-            select versions.*
-            from versions
-            left semi join (select * from keys where not _cq_in_order) as keys
-                on {{ strandline.same_key(goal.primary_key, "versions", "keys") }}
-            {%- endif %}
+            {{ strandline.history_followed(goal, disordered) }}
         ),
 
         computed as (
@@ -208,27 +260,10 @@
             ) }}
         )
 
-        select
-            computed.*,
-            false as _cq_gone
-        from computed
-        {%- if disordered %}
-        union all
-        -- stored versions that now repeat one that came in between: no longer versions of their own
-        select
-            {%- for column in columns %}
-            history.{{ strandline.quoted(column) }},
-            {%- endfor %}
-            history.valid_from as _cq_changed_at,
-            history.valid_from,
-            history.valid_to,
-            history.is_current,
-            true as _cq_gone
-        from {{ target }} as history
-        left semi join (select * from keys where not _cq_in_order) as keys
-            on {{ strandline.same_key(goal.primary_key, "history", "keys") }}
-        left anti join computed
-            on {{ strandline.same_version(goal, "history", "computed") }}
+        {% if disordered -%}
+        {{ strandline.history_with_gone(target, goal) }}
+        {%- else -%}
+        select computed.*, false as _cq_gone from computed
         {%- endif %}
     ) as delta
     on {{ strandline.same_key(goal.primary_key, "history", "delta") }}

@@ -147,6 +147,16 @@ def test_defer(company: Company) -> None:
     results = company.run("build", "--select", "orders_latest", *defer)
     assert set(said(results).values()) == {"success", "pass"}, results
     assert company.rows("dev", "orders_latest") == [(1, "B"), (2, "A")]
+    # each target has its own record of what was proved, and of whose table
+    proved = {
+        target: {
+            one["table_name"].split("_")[0]
+            for one in company.project.rows(f"{target}_{company.project.schema}._cq_proofs")
+            if one["test"] == "latest_matches_raw"
+        }
+        for target in ("prod", "dev")
+    }
+    assert proved == {"prod": {"prod"}, "dev": {"prod", "dev"}}
 
 
 def test_empty(company: Company) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 import pytest
 
 from loader.veil import unveiled
@@ -20,32 +22,35 @@ def shop(project: DbtProject, raw: RawSchema) -> Shop:
     return Shop(project, raw, TABLES)
 
 
+@pytest.fixture(autouse=True)
+def proved(shop: Shop) -> Iterator[None]:
+    """After each test, what it built is proved."""
+    yield
+    shop.prove()
+
+
 def test_a_filter_before_the_dedupe_is_refused(shop: Shop) -> None:
     """Closed and deleted rows would stay forever; the condition belongs in row_filter."""
     shop.raw.append("closed", 1, [row(1, 1), row(2, 1), row(3, 1)])
     shop.model("closed", READS % "closed" + " where status = 'open'")
     shop.model("open_orders", READS % "closed", row_filter="status = 'open'")
     shop.model("open_history", READS % "closed", "deduped_history", row_filter="status = 'open'")
-    assert shop.build("closed") == "BUILD to batch 1"
-    shop.build("open_orders")
-    shop.build("open_history")
+    filtered = ("open_orders", "open_history")
+    assert shop.messages(*filtered, "closed")["closed"] == "BUILD to batch 1"
     shop.raw.append("closed", 2, [row(1, 2, "closed"), gone(2, 2), row(4, 1)])
-    message = shop.build("closed")
-    assert "leaves out 2 versions of keys that it keeps (id 1, batch 2)" in message
-    assert 'config(row_filter="...")' in message
-    assert shop.build("open_orders") == "MERGE to batch 2"
-    assert shop.build("open_history") == "MERGE to batch 2"
+    told = shop.messages(*filtered, "closed")
+    assert "leaves out 2 versions of keys that it keeps (id 1, batch 2)" in told["closed"]
+    assert 'config(row_filter="...")' in told["closed"]
+    assert [told[name] for name in filtered] == ["MERGE to batch 2"] * 2
     assert shop.open_ids("open_orders") == {3: "open", 4: "open"}
     current = [one["id"] for one in shop.project.rows("open_history") if one["is_current"]]
     assert sorted(current) == [3, 4]
     # a late older version does not bring the key back; a newer one does
     shop.raw.append("closed", 3, [row(1, 1, "open"), row(3, 2, None)])
-    shop.build("open_orders")
-    shop.build("open_history")
+    shop.messages(*filtered)
     assert shop.open_ids("open_orders") == {4: "open"}
     shop.raw.append("closed", 4, [row(1, 3, "open")])
-    shop.build("open_orders")
-    shop.build("open_history")
+    shop.messages(*filtered)
     assert shop.open_ids("open_orders") == {1: "open", 4: "open"}
     current = [one["id"] for one in shop.project.rows("open_history") if one["is_current"]]
     assert sorted(current) == [1, 4]
@@ -75,26 +80,27 @@ def test_a_filter_beside_a_computed_key_is_refused(shop: Shop) -> None:
         f"select id * 10 as id, cursor, status, {META} from {{{{ source('shop', 'filtered') }}}}"
     )
     shop.model("filtered", staged + " where status = 'open'")
-    assert "leaves out 2 versions of keys that it keeps (id 1, batch 2)" in shop.build("filtered")
     # as many rows as there are versions, but not the same
     twice = READS % "filtered" + " cross join (values (1), (2)) as v(n) where status = 'open'"
-    shop.model("filtered", twice)
-    assert "returns 4 rows for 2 versions" in shop.build("filtered")
+    shop.model("multiplied", twice)
+    told = shop.messages("filtered", "multiplied")
+    assert "leaves out 2 versions of keys that it keeps (id 1, batch 2)" in told["filtered"]
+    assert "returns 4 rows for 2 versions" in told["multiplied"]
 
 
 def test_several_raw_tables_say_where_a_row_is_from(shop: Shop) -> None:
     shop.raw.append("eu", 1, [row(1, 1)])
     shop.raw.append("us", 1, [row(2, 1)])
     eu, us = (f"source('shop', '{name}')" for name in ("eu", "us"))
-    shop.model("regions", f"{READS % 'eu'} union all {READS % 'us'}")
-    message = shop.build("regions")
-    assert "each of which numbers its own batches" in message
-    assert "strandline.union_raw([" in message
-    labelled = f"{READS % 'eu'} union all {READS % 'us'}"
-    shop.model("regions", f"select *, 'eu' as _cq_table from ({labelled}) as r")
-    assert "has _cq_table 'eu', which is not one of the tables" in shop.build("regions")
+    both = f"{READS % 'eu'} union all {READS % 'us'}"
+    shop.model("unlabelled", both)
+    shop.model("labelled", f"select *, 'eu' as _cq_table from ({both}) as r")
     shop.model("regions", f"select * from ({{{{ strandline.union_raw([{eu}, {us}]) }}}}) as r")
-    assert "batch 1 of" in shop.build("regions")
+    told = shop.messages("unlabelled", "labelled", "regions")
+    assert "each of which numbers its own batches" in told["unlabelled"]
+    assert "strandline.union_raw([" in told["unlabelled"]
+    assert "has _cq_table 'eu', which is not one of the tables" in told["labelled"]
+    assert "batch 1 of" in told["regions"]
     shop.raw.append("eu", 2, [row(3, 1)])
     shop.build("regions")
     shop.raw.append("us", 2, [row(4, 1), gone(2, 2)])
@@ -107,21 +113,20 @@ def test_what_it_reads_and_how_is_part_of_the_watermark(shop: Shop) -> None:
     """Another table or expression: rebuilt, or refused if that is forbidden."""
     shop.raw.append("moved", 1, [row(1, 1, "old")])
     shop.raw.append("edited", 1, [row(1, 1, "new"), row(2, 1, "new")])
+    shop.raw.append("kept", 1, [row(1, 1, "x")])
     shop.model("edited", READS % "moved")
-    shop.build("edited")
+    shop.model("kept", READS % "kept", full_refresh=False)
+    shop.build("edited", "kept")
     shop.model("edited", READS % "edited")
-    assert shop.build("edited") == "BUILD to batch 1"
+    shop.model("kept", "select *, 1 as one from {{ source('shop', 'kept') }}", full_refresh=False)
+    told = shop.messages("edited", "kept")
+    assert told["edited"] == "BUILD to batch 1"
     assert shop.open_ids("edited") == {1: "new", 2: "new"}
+    assert "its SQL, its row_filter or a view that it reads changed" in told["kept"]
+    assert "full_refresh: false" in told["kept"]
     shop.model("edited", STAGED % ("upper(status) as status", "edited"))
     assert shop.build("edited") == "BUILD to batch 1"
     assert shop.open_ids("edited") == {1: "NEW", 2: "NEW"}
-    shop.raw.append("kept", 1, [row(1, 1, "x")])
-    shop.model("kept", READS % "kept", full_refresh=False)
-    shop.build("kept")
-    shop.model("kept", "select *, 1 as one from {{ source('shop', 'kept') }}", full_refresh=False)
-    message = shop.build("kept")
-    assert "its SQL, its row_filter or a view that it reads changed" in message
-    assert "full_refresh: false" in message
 
 
 def test_through_ephemeral_models_to_the_raw_table(shop: Shop) -> None:
@@ -194,19 +199,18 @@ def test_names_that_sql_would_trip_over(shop: Shop) -> None:
     keys = ["id", "at", "since", "place", "newest", "keys"]
     for kind in ("latest", "history"):
         shop.model(f"odd_{kind}", READS % "odd", f"deduped_{kind}", primary_key=keys)
-        shop.build(f"odd_{kind}")
+    shop.raw.append("capital", 1, [row(1, 1)])
+    shop.model("OrdersLatest", READS % "capital")
+    all_of_them = ("odd_latest", "odd_history", "OrdersLatest")
+    assert shop.messages(*all_of_them) == dict.fromkeys(all_of_them, "BUILD to batch 1")
     wide = "struct<`a-b`: int, `c d`: struct<`e.f`: string>>"
     shop.raw.spark.sql(f"alter table {shop.raw.schema}.odd add columns (wide {wide})")
     shop.raw.append("odd", 2, [row(1, 2, "b", **odd, wide={"a-b": 1, "c d": {"e.f": "x"}})])
+    shop.raw.append("capital", 2, [row(1, 2, "b")])
+    assert shop.messages(*all_of_them) == dict.fromkeys(all_of_them, "MERGE to batch 2")
     for kind in ("latest", "history"):
-        assert shop.build(f"odd_{kind}") == "MERGE to batch 2"
         newest = next(one for one in shop.project.rows(f"odd_{kind}") if one["cursor"] == 2)
         assert newest["wide"] == {"a-b": 1, "c d": {"e.f": "x"}}
-    shop.raw.append("capital", 1, [row(1, 1)])
-    shop.model("OrdersLatest", READS % "capital")
-    assert shop.build("OrdersLatest") == "BUILD to batch 1"
-    shop.raw.append("capital", 2, [row(1, 2, "b")])
-    assert shop.build("OrdersLatest") == "MERGE to batch 2"
     assert shop.open_ids("OrdersLatest") == {1: "b"}
 
 
@@ -217,11 +221,10 @@ def test_words_of_secrets_are_names_like_others(shop: Shop) -> None:
     for kind in ("latest", "history"):
         config = {"primary_key": "url", "row_filter": "status <> 'password'"}
         shop.model(f"secret_{kind}", READS % "tokens", f"deduped_{kind}", **config)
-        assert shop.build(f"secret_{kind}") == "BUILD to batch 1"
+    both = ("secret_latest", "secret_history")
+    assert shop.messages(*both) == dict.fromkeys(both, "BUILD to batch 1")
     shop.raw.append("tokens", 2, [row(1, 2, "shut", url="a")])
-    for kind in ("latest", "history"):
-        assert shop.build(f"secret_{kind}") == "MERGE to batch 2"
-        assert shop.proof(f"secret_{kind}").status == "pass"
+    assert shop.messages(*both) == dict.fromkeys(both, "MERGE to batch 2")
     assert [one["status"] for one in shop.project.rows("secret_latest")] == ["shut"]
 
 
@@ -240,52 +243,47 @@ TWICE = "several times in the table"
 DIFFERS = "differs from what the raw table says"
 
 
-@pytest.mark.parametrize(
-    ("damage", "problem"),
-    [
-        ("delete from {t} where id = 3", MISSING),
-        ("delete from {t}", MISSING),
-        ("update {t} set note = 'forged' where id = 1", DIFFERS),
-        ("alter table {t} drop column note", "the table has no column note"),
-    ],
-)
-def test_the_proof_of_a_snapshot(shop: Shop, damage: str, problem: str) -> None:
+def _found(shop: Shop, model: str, damages: Mapping[str, str]) -> dict[str, set[str]]:
+    """Damages a copy of a model in each way; returns the problems that each one's proof names."""
+    copies = {damage: f"{model}_{number}" for number, damage in enumerate(damages)}
+    assert set(shop.messages(*copies.values()).values()) == {"BUILD to batch 2"}
+    for damage, copy in copies.items():
+        shop.project.spark.sql(damage.format(t=f"{shop.project.schema}.{copy}"))
+    results = shop.proofs(*copies.values())
+    assert {one.status for one in results.values()} == {"fail"}
+    return {
+        damage: {one["problem"] for one in shop.project.failing_rows(results[copy])}
+        for damage, copy in copies.items()
+    }
+
+
+def test_the_proof_of_a_snapshot(shop: Shop) -> None:
     """The stored watermark and SELECT are the yardstick, not the table's remaining rows."""
-    if "orders" not in {
-        one[1] for one in shop.project.spark.sql(f"show tables in {shop.project.schema}").collect()
-    }:
-        shop.raw.append("orders", 1, [row(1, 1), row(2, 1)])
-        shop.model(
-            "orders",
-            STAGED % ("upper(status) as status, status as note", "orders"),
-        )
-        shop.build("orders")
-        shop.raw.append("orders", 2, [row(3, 2)])
-    assert shop.build("orders", flags=("--full-refresh",)) == "BUILD to batch 2"
-    shop.project.spark.sql(damage.format(t=f"{shop.project.schema}.orders"))
-    result = shop.proof("orders")
-    assert result.status == "fail"
-    assert {one["problem"] for one in shop.project.failing_rows(result)} == {problem}
+    damages = {
+        "delete from {t} where id = 3": MISSING,
+        "delete from {t}": MISSING,
+        "update {t} set note = 'forged' where id = 1": DIFFERS,
+        "alter table {t} drop column note": "the table has no column note",
+    }
+    shop.raw.append("orders", 1, [row(1, 1), row(2, 1)])
+    shop.raw.append("orders", 2, [row(3, 2)])
+    for number in range(len(damages)):
+        staged = STAGED % ("upper(status) as status, status as note", "orders")
+        shop.model(f"orders_{number}", staged)
+    found = _found(shop, "orders", damages)
+    assert found == {damage: {problem} for damage, problem in damages.items()}
 
 
-@pytest.mark.parametrize(
-    ("damage", "problem"),
-    [
-        ("delete from {t} where not is_current", MISSING),
-        ("update {t} set valid_to = valid_to + interval 1 day where not is_current", DIFFERS),
-        ("update {t} set is_current = true, valid_to = null where id = 1", DIFFERS),
-        ("insert into {t} select * from {t} where id = 1 and is_current", TWICE),
-    ],
-)
-def test_the_proof_of_a_history(shop: Shop, damage: str, problem: str) -> None:
-    if "ages" not in {
-        one[1] for one in shop.project.spark.sql(f"show tables in {shop.project.schema}").collect()
-    }:
-        shop.raw.append("ages", 1, [row(1, 1, "a"), row(2, 1, "a")])
-        shop.raw.append("ages", 2, [row(1, 2, "b"), gone(2, 2)])
-        shop.model("ages", READS % "ages", "deduped_history")
-    assert shop.build("ages", flags=("--full-refresh",)) == "BUILD to batch 2"
-    shop.project.spark.sql(damage.format(t=f"{shop.project.schema}.ages"))
-    result = shop.proof("ages")
-    assert result.status == "fail"
-    assert {one["problem"] for one in shop.project.failing_rows(result)} == {problem}
+def test_the_proof_of_a_history(shop: Shop) -> None:
+    damages = {
+        "delete from {t} where not is_current": MISSING,
+        "update {t} set valid_to = valid_to + interval 1 day where not is_current": DIFFERS,
+        "update {t} set is_current = true, valid_to = null where id = 1": DIFFERS,
+        "insert into {t} select * from {t} where id = 1 and is_current": TWICE,
+    }
+    shop.raw.append("ages", 1, [row(1, 1, "a"), row(2, 1, "a")])
+    shop.raw.append("ages", 2, [row(1, 2, "b"), gone(2, 2)])
+    for number in range(len(damages)):
+        shop.model(f"ages_{number}", READS % "ages", "deduped_history")
+    found = _found(shop, "ages", damages)
+    assert found == {damage: {problem} for damage, problem in damages.items()}

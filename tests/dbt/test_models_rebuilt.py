@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +20,13 @@ FORBIDS = "`full_refresh: false` forbids a rebuild"
 @pytest.fixture(scope="module")
 def shop(project: DbtProject, raw: RawSchema) -> Shop:
     return Shop(project, raw, TABLES)
+
+
+@pytest.fixture(autouse=True)
+def proved(shop: Shop) -> Iterator[None]:
+    """After each test, what it built is proved."""
+    yield
+    shop.prove()
 
 
 def test_a_table_that_something_else_wrote(shop: Shop) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,6 +23,13 @@ def shop(project: DbtProject, raw: RawSchema) -> Shop:
     raw.append("orders", 2, [row(1, 2, "shut"), gone(2, 2), row(200, 1)])
     raw.append("one", 1, [row(1, 1), row(2, 1)])
     return shop
+
+
+@pytest.fixture(autouse=True)
+def proved(shop: Shop) -> Iterator[None]:
+    """After each test, what it built is proved."""
+    yield
+    shop.prove()
 
 
 REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {

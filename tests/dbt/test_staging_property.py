@@ -116,8 +116,9 @@ def test_merged_is_defined_and_proved(project: DbtProject, raw: RawSchema, writt
                 number = numbers[table] = numbers[table] + 1
                 if number <= BATCHES:
                     raw.append(table, number, drawn[table].batches[number - 1])
-        results = project.run("build", "--select", *models)
-        assert {one.status for one in results.values()} == {"success", "pass"}, results
+        # the proofs of the first table and of the first merge are in test_models_as_written.py
+        results = project.run("build" if build > 1 else "run", "--select", *models)
+        assert {one.status for one in results.values()} <= {"success", "pass"}, results
         steps = {name: results[name].message.split()[0] for name in models}
         assert steps["union_latest"] == ("MERGE" if build else "BUILD")
         for name in models:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,17 +35,6 @@ def kept(
 def shop(kept: Kept, tmp_path: Path) -> Shop:
     """Such a shop for a single test."""
     return kept.again(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def lasting_shop(
-    spark: SparkSession, postgres: Postgres, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Shop]:
-    """Such a shop for all tests of a module; each adds the batches that it needs."""
-    folder = tmp_path_factory.mktemp("shop")
-    with postgres.database() as database:
-        project = Project(folder, spark, f"raw_{uuid.uuid4().hex[:8]}")
-        yield _grown(Shop(project, database, folder / "dbt"))
 
 
 def _grown(shop: Shop) -> Shop:

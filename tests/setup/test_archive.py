@@ -1,4 +1,4 @@
-"""The class archive: a JVM started as dbt starts it uses it, and nothing breaks if it cannot."""
+"""The class archive: where it fits and where not. test_guide_followed.py makes and uses one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,17 +15,6 @@ from loader.runtime import archive, setup, sparkhome
 
 ROOT = Path(archive.__file__).parents[2]
 _SUBMIT = "org.apache.spark.deploy.SparkSubmit"
-# Spark as dbt's method `session` starts it: in its own process, without our code.
-_START = """
-from pyspark.sql import SparkSession
-spark = (
-    SparkSession.builder.master("local[1]")
-    .config("spark.ui.enabled", "false")
-    .config("spark.driver.extraJavaOptions", "-Dours.is=kept")
-    .getOrCreate()
-)
-print("kept", spark._jvm.System.getProperty("ours.is"))
-"""
 
 
 def _spark(folder: Path) -> Path:
@@ -42,19 +30,6 @@ def _spark(folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[str]]]:
-    """A Spark with an archive, and the output of making it."""
-    home = _spark(tmp_path_factory.mktemp("archived") / "spark")
-    killed = home / "strandline" / "making-one"  # where a JVM may still be writing
-    (killed / "run").mkdir(parents=True)
-    (killed / "classes.jsa").touch()
-    told: list[str] = []
-    archive.prepare(home, told.append)
-    yield home, told
-    shutil.rmtree(home / "strandline")  # 190 MB
-
-
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """A folder that looks like a Spark with an archive, for what the shell alone decides."""
@@ -66,13 +41,6 @@ def home(tmp_path: Path) -> Path:
     (folder / "java").symlink_to(str(shutil.which("java")))
     (tmp_path / "spark" / "conf" / "spark-env.sh").write_text(archive._BLOCK)
     return tmp_path / "spark"
-
-
-def _started(home: Path, script: str = _START, **env: str) -> subprocess.CompletedProcess[str]:
-    own = {**os.environ, "SPARK_HOME": str(home), **env}
-    return subprocess.run(
-        [sys.executable, "-c", script], env=own, cwd=home, capture_output=True, text=True
-    )
 
 
 def _sourced(
@@ -94,58 +62,6 @@ def _sourced(
     assert done.stderr == ""
     folder, options = done.stdout.splitlines()  # and no function is left
     return folder, options.strip()
-
-
-def test_a_jvm_takes_its_classes_from_the_archive(made: tuple[Path, list[str]]) -> None:
-    home, told = made
-    assert told[0].startswith("class archive: being made"), told
-    assert " MB, made in " in told[1]
-    log = home / "classes.log"
-
-    # the suite's own garbage collector, not the one that the archive was made with
-    own = f"-XX:+UseSerialGC -Xlog:class+load:file={log}"
-    done = _started(home, SPARK_SUBMIT_OPTS=own)
-
-    assert (done.stdout, done.stderr) == ("kept kept\n", "")  # quiet: the log settings are found
-    loaded = log.read_text().splitlines()
-    shared = [line for line in loaded if line.endswith("shared objects file (top)")]
-    assert any("org.apache.spark.SparkContext " in line for line in shared)
-    assert len(shared) > len(loaded) / 2
-    again: list[str] = []
-    archive.prepare(home, again.append)
-    assert len(again) == 1, again
-    assert archive._recorded(home / "strandline") is not None
-    assert again[0].startswith("class archive: is there, ")
-
-
-def test_a_java_agent_is_no_reason_to_crash(made: tuple[Path, list[str]]) -> None:
-    """Monitoring tools are agents; the JVM's flight recorder is one that every Java has."""
-    recording = "-XX:StartFlightRecording:disk=false -Xlog:jfr*=off"
-    done = _started(made[0], SPARK_SUBMIT_OPTS=f"-XX:+UseSerialGC {recording}")
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "kept kept"), done.stderr
-
-
-def test_after_a_jar_changed_spark_starts_without_a_word(made: tuple[Path, list[str]]) -> None:
-    home, _ = made
-    jar = next(home.glob("jars/avro-1*.jar"))
-    before = archive.fingerprint(home, "17")
-    copy = home / "fresh"
-    shutil.copyfile(jar, copy)
-    linked = jar.readlink()
-    copy.replace(jar)
-    try:
-        assert archive.fingerprint(home, "17") != before
-        done = _started(home)
-        assert (done.stdout, done.stderr) == ("kept kept\n", "")
-    finally:
-        jar.unlink()
-        jar.symlink_to(linked)
-
-
-def test_the_training_leaves_nothing_in_the_folder(made: tuple[Path, list[str]]) -> None:
-    home, _ = made
-    left = {path.name for path in (home / "strandline").iterdir()}
-    assert left - {"base.jsa"} == {".lock", "classes.jsa", "fingerprint", "java"}
 
 
 def test_the_users_own_options_come_last(home: Path) -> None:

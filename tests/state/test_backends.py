@@ -20,6 +20,7 @@ from loader.state.local import LocalState
 from loader.state.redis import RedisState
 from loader.state.sql import SqlState
 from loader.testing.state_backend import Plant, StateBackendContract, at
+from tests.dbt.icebergrows import IcebergRows
 from tests.services import Database, MariaDb, Redis
 
 Reopened = Callable[[], StateBackend]
@@ -52,10 +53,8 @@ class TestLakeTable(_Prepared):
     @pytest.fixture
     def plant(self, backend: LakeState) -> Plant:
         def store(key: str, value: str, version: int | None) -> None:
-            rows = [(key, value, version, None)]
-            schema = "key string, value string, version bigint, updated_at timestamp"
-            frame = backend.lake.spark.createDataFrame(rows, schema)
-            backend.lake.append("_cq_state", frame)
+            lake = backend.lake
+            IcebergRows(lake.spark, lake.name("_cq_state")).append([(key, value, version, None)])
 
         return store
 

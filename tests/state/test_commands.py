@@ -3,30 +3,48 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import SparkSession
 
 from loader.cli import main
-from tests.services import Database
+from tests.services import Postgres
+from tests.sync.original import Original
 from tests.sync.project import Project, Ran
 
 
-@pytest.fixture
-def shop(project: Project, postgres_database: Database) -> Project:
+@pytest.fixture(scope="module")
+def original(
+    spark: SparkSession,
+    warehouse: Path,
+    postgres: Postgres,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Original]:
     """A table whose state has six versions."""
-    postgres_database.execute(
-        "create table orders (id int primary key, version bigint)",
-        "insert into orders values (1, 5), (2, 6)",
-    )
-    project.jdbc(
-        postgres_database, ["orders"], table_options={"orders": {"cursor_field": "version"}}
-    )
-    project.run()
-    for cursor in (1, 2, 3, 4, 6):
-        assert project.loader("state", "set", "shop.orders", str(cursor)).code == 0
-    return project
+    folder = tmp_path_factory.mktemp("commands")
+    project = Project(folder, spark, "raw_commands")
+    with postgres.database("commands") as database:
+        database.execute(
+            "create table orders (id int primary key, version bigint)",
+            "insert into orders values (1, 5), (2, 6)",
+        )
+        options = {"orders": {"cursor_field": "version"}}
+        project.jdbc(database, ["orders"], table_options=options)
+        project.run()
+        for cursor in (1, 2, 3, 4, 6):
+            assert project.loader("state", "set", "shop.orders", str(cursor)).code == 0
+        original = Original(project, database, warehouse, folder / "copy")
+        yield original
+        original.remove()
+
+
+@pytest.fixture
+def shop(original: Original, tmp_path: Path) -> Project:
+    """The project, as it was before any test."""
+    return original.again(tmp_path)
 
 
 def _local(project: Project) -> None:

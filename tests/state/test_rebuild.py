@@ -2,34 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.dbt.dbtproject import DbtProject
-from tests.services import Database
+from tests.services import Database, Postgres
+from tests.sync.original import Original
 from tests.sync.project import Project
 
 TESTS = ["batches_accounted", "state_not_ahead", "inclusive_cursor"]
 
 
-@pytest.fixture
-def shop(project: Project, postgres_database: Database) -> Project:
+@pytest.fixture(scope="module")
+def database(postgres: Postgres) -> Iterator[Database]:
+    """The database of all tests."""
+    with postgres.database("rebuilt") as database:
+        yield database
+
+
+@pytest.fixture(scope="module")
+def original(
+    spark: SparkSession,
+    warehouse: Path,
+    database: Database,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Original]:
     """Two tables; orders has three batches, the third from a full refresh."""
-    postgres_database.execute(
+    folder = tmp_path_factory.mktemp("rebuilt")
+    project = Project(folder, spark, "raw_rebuilt")
+    database.execute(
         "create table orders (id int primary key, note text, version bigint)",
         "insert into orders select i, 'n', i from generate_series(1, 10) as i",
         "create table items (id int primary key, version bigint)",
         "insert into items values (1, 5)",
     )
     options = {name: {"cursor_field": "version"} for name in ("orders", "items")}
-    project.jdbc(postgres_database, ["orders", "items"], table_options=options)
+    project.jdbc(database, ["orders", "items"], table_options=options)
     project.run()
-    postgres_database.execute("insert into orders values (11, 'late', 11)")
+    database.execute("insert into orders values (11, 'late', 11)")
     project.run()
     project.run("--full-refresh", "--select", "shop.orders")
-    return project
+    original = Original(project, database, warehouse, folder / "copy")
+    yield original
+    original.remove()
+
+
+@pytest.fixture
+def shop(original: Original, tmp_path: Path) -> Project:
+    """The project, as it was before any test."""
+    return original.again(tmp_path)
 
 
 def _proven(project: Project, spark: SparkSession, folder: Path) -> None:
@@ -131,7 +155,7 @@ def test_a_state_that_says_something_else_follows_the_newest_commit(
 
 
 def test_expired_commits_are_told_by_their_rows(
-    shop: Project, spark: SparkSession, postgres_database: Database, tmp_path: Path
+    shop: Project, spark: SparkSession, tmp_path: Path
 ) -> None:
     before = _syncs(shop)
     handle = shop.lake().handle("orders")
@@ -156,13 +180,13 @@ def test_expired_commits_are_told_by_their_rows(
 
 
 def test_an_expired_repair_is_not_taken_for_a_full_refresh(
-    shop: Project, postgres_database: Database
+    shop: Project, database: Database
 ) -> None:
     """`delete_stale` hides rows by the ledger's full refreshes: rows before a repair are alive."""
-    postgres_database.execute("update orders set version = 1 where id = 3")
+    database.execute("update orders set version = 1 where id = 3")
     repaired = shop.loader("reconcile", "--repair", "-s", "shop.orders")
     assert repaired.code == 0, repaired.text
-    postgres_database.execute("insert into orders values (12, 'new', 12)")
+    database.execute("insert into orders values (12, 'new', 12)")
     shop.run()
     generations = "select batch, max(generation) from raw._cq_syncs where table_name = 'orders'"
     assert shop.rows(f"{generations} and batch > 3 group by 1 order by 1")[0] == (4, 3)

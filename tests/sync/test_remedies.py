@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.dbt.dbtproject import DbtProject
-from tests.services import Database
+from tests.services import Database, Postgres
+from tests.sync.original import Original
 from tests.sync.project import Project
 
 TESTS = (
@@ -19,45 +23,29 @@ TESTS = (
     "row_hash_matches",
     "state_not_ahead",
 )
+CHANGE = (
+    "update orders set note = note || '.', at = timestamptz '2025-01-01Z' + {hours} * "
+    "interval '1 hour' where id = {order}"
+)
 
 
+@dataclass(frozen=True)
 class Shop:
     """Orders in a database, their raw table, and its proofs."""
 
-    def __init__(self, project: Project, database: Database, folder: Path) -> None:
-        self.project, self.database, self.schema = project, database, project.schema
-        database.execute(
-            "create table orders (id int primary key, note text, price numeric(8, 2), "
-            "at timestamptz)",
-            "insert into orders select n, 'n', n, timestamptz '2025-01-01Z' + n * interval "
-            "'1 hour' from generate_series(1, 5) n",
-        )
-        project.jdbc(database, ["orders"], table_options={"orders": {"cursor_field": "at"}})
-        project.run()
-        self.change(1, 24)
-        self.dbt = DbtProject(
-            project.spark, folder / "dbt", schema=f"mart_{self.schema}", raw_schema=self.schema
-        )
-        table = {
-            "name": "orders",
-            "config": {"meta": {"strandline": {"primary_key": "id", "cursor_field": "at"}}},
-            "data_tests": [{f"strandline.{test}": {"name": test}} for test in TESTS],
-        }
-        source = {"name": "shop", "schema": self.schema, "tables": [table]}
-        self.dbt.write("models/shop.yml", {"sources": [source]})
-        self.manifest = self.dbt.parse()
+    project: Project
+    database: Database
+    dbt: DbtProject
+    manifest: Any
 
     def change(self, order: int, hours: int) -> None:
         """Changes an order that many hours into the year, and syncs it."""
-        self.database.execute(
-            f"update orders set note = note || '.', at = timestamptz '2025-01-01Z' + {hours} * "
-            f"interval '1 hour' where id = {order}"
-        )
+        self.database.execute(CHANGE.format(order=order, hours=hours))
         self.project.run()
 
     def sql(self, statement: str) -> None:
         """Runs a statement by hand; `raw` is the schema."""
-        self.project.spark.sql(statement.replace("raw.", f"{self.schema}."))
+        self.project.spark.sql(statement.replace("raw.", f"{self.project.schema}."))
 
     def wrong(self) -> dict[str, list[dict[str, Any]]]:
         """Returns the failing rows of each test that is not green."""
@@ -72,9 +60,58 @@ class Shop:
         }
 
 
+@pytest.fixture(scope="module")
+def database(postgres: Postgres) -> Iterator[Database]:
+    """The database of all tests."""
+    with postgres.database("remedied") as database:
+        yield database
+
+
+@pytest.fixture(scope="module")
+def original(
+    spark: SparkSession,
+    warehouse: Path,
+    database: Database,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Original]:
+    """Five orders, synced; one was changed a day later, and is in the second batch."""
+    folder = tmp_path_factory.mktemp("remedied")
+    project = Project(folder, spark, "raw_remedied")
+    database.execute(
+        "create table orders (id int primary key, note text, price numeric(8, 2), at timestamptz)",
+        "insert into orders select n, 'n', n, timestamptz '2025-01-01Z' + n * interval "
+        "'1 hour' from generate_series(1, 5) n",
+    )
+    project.jdbc(database, ["orders"], table_options={"orders": {"cursor_field": "at"}})
+    project.run()
+    database.execute(CHANGE.format(order=1, hours=24))
+    project.run()
+    original = Original(project, database, warehouse, folder / "copy")
+    yield original
+    original.remove()
+
+
+@pytest.fixture(scope="module")
+def proofs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[DbtProject, Any]:
+    """A dbt project with the raw table's tests, and its manifest."""
+    folder = tmp_path_factory.mktemp("proofs")
+    dbt = DbtProject(spark, folder, schema="mart_remedied", raw_schema="raw_remedied")
+    table = {
+        "name": "orders",
+        "config": {"meta": {"strandline": {"primary_key": "id", "cursor_field": "at"}}},
+        "data_tests": [{f"strandline.{test}": {"name": test}} for test in TESTS],
+    }
+    source = {"name": "shop", "schema": "raw_remedied", "tables": [table]}
+    dbt.write("models/shop.yml", {"sources": [source]})
+    return dbt, dbt.parse()
+
+
 @pytest.fixture
-def shop(project: Project, postgres_database: Database, tmp_path: Path) -> Shop:
-    return Shop(project, postgres_database, tmp_path)
+def shop(
+    original: Original, database: Database, proofs: tuple[DbtProject, Any], tmp_path: Path
+) -> Shop:
+    """The shop, as it was before any test."""
+    return Shop(original.again(tmp_path), database, *proofs)
 
 
 def test_each_remedy_is_one(shop: Shop) -> None:

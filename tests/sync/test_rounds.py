@@ -6,8 +6,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from loader.cli.building import Build
 from loader.cli.loop import Loop
 from loader.cli.output import Output
@@ -27,16 +25,17 @@ class Script(Output):
         rounds: the facts of each round, with its errors and events.
     """
 
-    def __init__(self, actions: list[Action], most: int = 40) -> None:
+    def __init__(self, actions: list[Action], most: int = 40, every: float = 0.05) -> None:
         super().__init__("json")
         self.actions = actions
-        self.most = most
+        self.most, self.every = most, every
         self.rounds: list[dict[str, Any]] = []
         self.told: list[str] = []
         self.stop = threading.Event()
 
     def event(self, kind: str, text: str, /, **facts: Any) -> None:
-        self.told.append(kind)
+        about = facts.get("source") or facts.get("table")
+        self.told.append(f"{kind} {about}" if about else kind)
         if kind != "round":
             return
         self.rounds.append({**facts, "told": self.told[:-1]})
@@ -61,7 +60,8 @@ def looped(project: Project, script: Script, build: Build | None = None) -> int:
     """Runs the loop until the script ends; returns the exit code."""
     settings = Settings(project.folder / "loader.yml", "json", output=script)
     with opened(settings) as pipeline:
-        loop = Loop(settings, pipeline, Wanted(build=build), every=0.05, stopped=script.stop)
+        wanted = Wanted(build=build)
+        loop = Loop(settings, pipeline, wanted, every=script.every, stopped=script.stop)
         code = loop.run()
     assert script.actions == [], f"not all came about: {script.rounds}"
     return code
@@ -74,54 +74,70 @@ def _orders(database: Database) -> None:
     )
 
 
-@pytest.mark.parametrize("tables", ["orders", "*"])
-def test_a_source_that_goes_and_comes_back(
-    project: Project, postgres: Postgres, postgres_database: Database, tables: str
+def test_sources_that_go_and_come_back(
+    project: Project, postgres: Postgres, postgres_database: Database
 ) -> None:
-    """It rests while it is down; another source does not wait for it, and nothing is lost."""
+    """They rest while they are down; another source does not wait for them, and nothing is lost.
+
+    The spec names the tables of `shop`. It takes all of `wild`, which cannot even be listed.
+    """
     _orders(postgres_database)
-    with postgres.database() as other:
-        other.execute("create table events (id int primary key)", "insert into events values (1)")
+    with postgres.database() as wild, postgres.database() as other:
+        for database, table in ((wild, "items"), (other, "events")):
+            database.execute(
+                f"create table {table} (id int primary key)", f"insert into {table} values (1)"
+            )
         options = {"orders": {"cursor_field": "updated_at"}}
-        project.jdbc(postgres_database, [tables], table_options=options)
-        project.jdbc(other, ["events"], "apart", table_options={"events": {"cursor_field": "id"}})
-        name = postgres_database.url.rpartition("/")[2]
+        project.jdbc(postgres_database, ["orders"], table_options=options)
+        for database, source, tables, table in (
+            (wild, "wild", ["*"], "items"),
+            (other, "apart", ["events"], "events"),
+        ):
+            project.jdbc(database, tables, source, table_options={table: {"cursor_field": "id"}})
 
         def down() -> None:
-            other.execute(
-                f'alter database "{name}" allow_connections false',
-                f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'",
-            )
+            for database in (postgres_database, wild):
+                other.execute(
+                    f"alter database {database.name} allow_connections false",
+                    "select pg_terminate_backend(pid) from pg_stat_activity "
+                    f"where datname = '{database.name}'",
+                )
 
         def rested() -> bool:
-            """Rests longer each time; the other source has new rows every round."""
+            """Longer each time; the other source has new rows every round."""
             row = len(script.rounds) + 100
             other.execute(f"insert into events values ({row})")
-            return all("shop" in done["resting"] for done in script.rounds[-2:])
+            return all(done["resting"] == ["shop", "wild"] for done in script.rounds[-2:])
 
         def up() -> None:
-            other.execute(f'alter database "{name}" allow_connections true')
+            for database in (postgres_database, wild):
+                other.execute(f"alter database {database.name} allow_connections true")
             postgres_database.execute("insert into orders values (3, '2025-01-03')")
+            wild.execute("insert into items values (2)")
 
         def back() -> bool:
-            return "back" in script.rounds[-1]["told"]
+            return {"back shop", "back wild"} <= {told for done in rounds for told in done["told"]}
 
-        script = Script([down, rested, up, back, lambda: None])
-        assert looped(project, script) == 0
+        # Rounds that last longer than the interval would need many failures for a rest of two.
+        script = Script([down, rested, up, back, lambda: None], every=1)
         rounds = script.rounds
-        assert (rounds[0]["tables"], rounds[0]["appended"]) == (2, 3)
-        failed = [done for done in rounds if done["failed"]]
-        [name] = {name for done in failed for name in done["failed"]}
-        assert name == "shop.orders" if tables == "orders" else name.startswith("source shop")
-        errors = [text for done in rounds for text in done["told"] if text.startswith("error")]
-        assert len(errors) == 1, "told once, not in each round"
-        assert "not currently accepting connections" in errors[0]
+        assert looped(project, script) == 0, rounds
+        assert (rounds[0]["tables"], rounds[0]["appended"]) == (3, 4)
+        failed = sorted({name for done in rounds for name in done["failed"]})
+        assert [name[:11] for name in failed] == ["shop.orders", "source wild"]
+        told = [text for done in rounds for text in done["told"]]
+        errors = [text for text in told if text.startswith("error")]
+        assert len(errors) == 2, "each told once, not in each round"
+        for error in errors:
+            assert "not currently accepting connections" in error
         resting = [done for done in rounds if done["resting"]]
         assert any(done["appended"] for done in resting), "the other source went on"
-        [came] = [done for done in rounds if "back" in done["told"]]
-        assert came["appended"] >= 1
-        assert ("recovered" in came["told"]) == (tables == "orders")
+        for source in ("shop", "wild"):
+            [came] = [done for done in rounds if f"back {source}" in done["told"]]
+            assert came["appended"] >= 1
+        assert [text for text in told if text.startswith("recovered")] == ["recovered shop.orders"]
         assert project.rows("select id from raw.orders order by id") == [(1,), (2,), (3,)]
+        assert project.rows("select id from raw.items order by id") == [(1,), (2,)]
 
 
 def test_a_spec_that_changes(project: Project, postgres_database: Database) -> None:

@@ -6,7 +6,7 @@ to know before: keys, bounds, clocks, and the snapshot that the readers share.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -76,15 +76,29 @@ class Connection:
         with self._explained(), self._statement() as statement:
             return list(self._fetch(statement.executeQuery(sql)))
 
-    def metadata(self, call: str, *arguments: Any) -> list[dict[str, str | None]]:
-        """Calls ``java.sql.DatabaseMetaData``; returns one dict a row, labels in upper case."""
+    def metadata(
+        self, call: str, *arguments: Any, labels: Sequence[str]
+    ) -> list[dict[str, str | None]]:
+        """Calls ``java.sql.DatabaseMetaData``; returns one dict a row.
+
+        Args:
+            labels: the columns to return, in upper case: each value is a call to the JVM. One that
+                the driver does not have is null.
+        """
         with self._explained():
             result = getattr(self.java.getMetaData(), call)(*arguments)
             meta = result.getMetaData()
-            labels = [meta.getColumnLabel(i).upper() for i in range(1, meta.getColumnCount() + 1)]
+            places = {
+                meta.getColumnLabel(i).upper(): i for i in range(1, meta.getColumnCount() + 1)
+            }
             found = []
             while result.next():
-                found.append({label: result.getString(i + 1) for i, label in enumerate(labels)})
+                found.append(
+                    {
+                        label: result.getString(places[label]) if label in places else None
+                        for label in labels
+                    }
+                )
             result.close()
             return found
 

@@ -73,14 +73,13 @@ class Database(Source):
             raise
 
     @contextmanager
-    def connect(self, table: str = "") -> Iterator[Connection]:
+    def connect(self, where: str = "") -> Iterator[Connection]:
         """Opens a connection whose session is in UTC.
 
         Args:
-            table: the table that it is for; errors name it instead of the source.
+            where: what errors name instead of the source, such as the table that it is for.
         """
-        where = f"table {self.name}.{table}" if table else self.where
-        with Connection.open(self.spark, self.reader_options, where) as connection:
+        with Connection.open(self.spark, self.reader_options, where or self.where) as connection:
             for statement in self.session:
                 connection.execute(statement)
             yield connection

@@ -10,12 +10,14 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 
 from loader.rows.cursor import Cursor, CursorType
+from loader.runtime.database_errors import DatabaseError
 from loader.sources import Bounds, SourceTable, Window, edge
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.dialect import Dialect
 from loader.sources.jdbc.native import Native
 from loader.sources.jdbc.partitions import balanced, largest_share, partition_count, slices
+from loader.sources.jdbc.postgresql.pages import COLUMN, page_cuts
 
 # If one slice has a larger share of the rows, one reader would get nearly all of them.
 _SKEWED = 0.8
@@ -44,6 +46,19 @@ class Divided(Protocol):
 
 
 @dataclass(frozen=True)
+class Division:
+    """How many readers read one window.
+
+    Attributes:
+        conditions: one for each reader; None if one reader reads all rows.
+        column: SQL for a further column that the conditions are about; empty if there is none.
+    """
+
+    conditions: list[str] | None = None
+    column: str = ""
+
+
+@dataclass(frozen=True)
 class Ranges:
     """Divides the rows of a window among readers.
 
@@ -57,26 +72,48 @@ class Ranges:
     window: Window
     bounds: Bounds
 
-    def predicates(self, spark: SparkSession) -> list[str] | None:
-        """Returns a condition for each reader; None if one reader reads all rows."""
+    def division(self, spark: SparkSession) -> Division:
+        """Divides the rows: among one reader for each core, unless there are few."""
         source, literal = self.snapshot.source, self.snapshot.dialect.literal
         options = source.read_options(self.table.ref)
         cores = spark.sparkContext.defaultParallelism
         count = partition_count(self.bounds.rows or 0, cores, options.num_partitions)
         if count < 2:
-            return None
+            return Division()
+        pages = self._pages(count)
+        if pages:
+            return Division(pages, COLUMN)
         for name in self._columns():
             cuts = self._cuts(name, count)
             if cuts:
                 index = self.table.schema.names.index(name)
                 column = self.snapshot.alias(self.table.ref.native, index)
                 marks = [literal(cut) for cut in cuts]
-                return [
+                conditions = [
                     f"{column} < {marks[0]} or {column} is null",
                     *(f"{column} >= {low} and {column} < {high}" for low, high in pairwise(marks)),
                     f"{column} >= {marks[-1]}",
                 ]
-        return None
+                return Division(conditions)
+        return Division()
+
+    def _pages(self, count: int) -> list[str]:
+        """Returns conditions for PostgreSQL's pages, if a whole table is read and that is best."""
+        snapshot, table = self.snapshot, self.table
+        if self.window.low is not None or not snapshot.steady(table):
+            return []
+        if snapshot.source.partition_column(table) is not None:
+            return []
+        cursor = None
+        if self.window.cursor is not None:
+            index = table.schema.names.index(self.window.cursor.name)
+            cursor = table.ref.native.columns[index]
+        relation = snapshot.source.relation(table.ref.native)
+        try:
+            with snapshot.connect(table) as connection:
+                return page_cuts(connection, snapshot.dialect, relation, cursor, count)
+        except DatabaseError:  # it speaks PostgreSQL's protocol, but stores rows in another way
+            return []
 
     def _columns(self) -> list[str]:
         """Returns the columns to cut by, best first."""

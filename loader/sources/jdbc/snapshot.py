@@ -15,20 +15,22 @@ from pyspark.sql.types import TimestampNTZType, TimestampType
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.order import quoted
 from loader.runtime.database_errors import DatabaseError, explain
-from loader.sources import Bounds, CursorField, Snapshot, SourceTable, Window, edge
+from loader.sources import Bounds, CursorField, Digest, Snapshot, SourceTable, Window, edge
 from loader.sources.contents import KEY, Contents
 from loader.sources.jdbc.by_value import asked_by_value
 from loader.sources.jdbc.checksum_sql import checksum
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.contents import JdbcContents, compared
 from loader.sources.jdbc.database import Database
+from loader.sources.jdbc.digest import digest_of
 from loader.sources.jdbc.doubtful import Doubt, finite
 from loader.sources.jdbc.late import Late
 from loader.sources.jdbc.late_work import LateWork
 from loader.sources.jdbc.native import Native
 from loader.sources.jdbc.postgresql.exported import Exported
 from loader.sources.jdbc.postgresql.late_rows import LateRows
-from loader.sources.jdbc.ranges import Ranges
+from loader.sources.jdbc.postgresql.pages import PLACE
+from loader.sources.jdbc.ranges import Division, Ranges
 
 
 class JdbcSnapshot(Snapshot):
@@ -60,14 +62,15 @@ class JdbcSnapshot(Snapshot):
                 "set transaction isolation level repeatable read read only",
                 f"set transaction snapshot {self.dialect.text(exported.name)}",
             )
+        self._digests = True
 
     @contextmanager
     def connect(self, table: SourceTable) -> Iterator[Connection]:
+        where = f"table {self.source.name}.{table.ref.name}"
         if table.ref.name in self.refused:
             error = self.refused[table.ref.name]
-            where = f"table {self.source.name}.{table.ref.name}"
             raise DatabaseError(error.what, where=where, remedy=error.remedy)
-        with self.source.connect(table.ref.name) as connection:
+        with self.source.connect(where) as connection:
             if self.session:
                 connection.java.setAutoCommit(False)
             for statement in self.session:
@@ -130,9 +133,9 @@ class JdbcSnapshot(Snapshot):
     def read(
         self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
     ) -> DataFrame:
-        predicates = Ranges(self, table, window, bounds).predicates(spark)
+        division = Ranges(self, table, window, bounds).division(spark)
         where = self.where(table, window, bounds)
-        return self._selected(spark, table, where, predicates, window.cursor)
+        return self._selected(spark, table, where, division, window.cursor)
 
     def _doubtful(self, table: SourceTable, cursor: CursorField | None) -> list[Doubt]:
         """Returns the columns that may hold values that the lake cannot.
@@ -171,6 +174,20 @@ class JdbcSnapshot(Snapshot):
                 raise doubt.refused(int(count or 0), where, table.ref.name, name)
             notes.append(doubt.note(int(count or 0), name))
         return tuple(notes)
+
+    def digest(self, table: SourceTable, window: Window, rows: int | None = None) -> Digest | None:
+        if not self._digests or not self.steady(table) or window.cursor is None:
+            return None
+        columns = [self._expression(table.ref.native, i) for i in range(len(table.schema.names))]
+        indexed = window.cursor.name in table.indexed
+        where = self.where(table, window)
+        try:
+            with self.connect(table) as connection:
+                relation = self.source.relation(table.ref.native)
+                return digest_of(connection, self.dialect, relation, columns, where, rows, indexed)
+        except DatabaseError:  # no md5 here, say: the rows are read instead
+            self._digests = False
+            return None
 
     def steady(self, table: SourceTable) -> bool:
         # A foreign table's rows come from another database, which has its own snapshots.
@@ -217,7 +234,7 @@ class JdbcSnapshot(Snapshot):
         spark: SparkSession,
         table: SourceTable,
         where: str,
-        predicates: list[str] | None = None,
+        division: Division = Division(),  # noqa: B008 - it is frozen
         cursor: CursorField | None = None,
         key: str = "",
     ) -> DataFrame:
@@ -227,13 +244,15 @@ class JdbcSnapshot(Snapshot):
             for i, shown in enumerate(self._shown(table, cursor))
         )
         columns += f", {key} as {self.dialect.quote(KEY)}" if key else ""
+        columns += f", {division.column}" if division.column else ""
         types = {self._alias_name(native, native.columns.index(n)): k for n, k in native.types}
         relation = f"(select {columns} from {source.relation(native)}{where}) strandline"
         try:
-            frame = source.reader(spark, relation, predicates, self.session, types)
+            frame = source.reader(spark, relation, division.conditions, self.session, types)
         except Py4JJavaError as error:
             raise explain(error, f"table {source.name}.{table.ref.name}") from error
         hashed = [KEY] if key else []
+        frame = frame.drop(PLACE)
         return frame.toDF(*table.schema.names, *hashed).select(
             *(
                 f.col(quoted(column.name)).cast(column.dataType).alias(column.name)

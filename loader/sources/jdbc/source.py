@@ -34,6 +34,11 @@ from loader.sources.jdbc.postgresql.horizon import XMIN
 from loader.sources.jdbc.snapshot import JdbcSnapshot
 
 _TIMESTAMP_WITH_TIMEZONE = "2014"  # java.sql.Types
+_OF_TABLES = ("TABLE_CAT", "TABLE_SCHEM", "TABLE_NAME", "TABLE_TYPE", "REMARKS")
+_OF_COLUMNS = (
+    *("TABLE_NAME", "COLUMN_NAME", "REMARKS"),
+    *("DATA_TYPE", "SOURCE_DATA_TYPE", "TYPE_NAME", "COLUMN_SIZE", "DECIMAL_DIGITS"),
+)
 
 
 class JdbcSource(Database):
@@ -54,7 +59,8 @@ class JdbcSource(Database):
             )
             hidden = dialect.hidden_tables(connection)
             refs = []
-            for row in connection.metadata("getTables", home, None, "%", kinds):
+            listed = connection.metadata("getTables", home, None, "%", kinds, labels=_OF_TABLES)
+            for row in listed:
                 schema = row["TABLE_CAT"] if dialect.uses_catalogs else row["TABLE_SCHEM"]
                 name = row["TABLE_NAME"] or ""
                 if (schema or "") in dialect.system_schemas or (schema or "", name) in hidden:
@@ -71,11 +77,12 @@ class JdbcSource(Database):
 
     def describe(self, ref: TableRef) -> SourceTable:
         native: Native = ref.native
-        with self.connect(ref.name) as connection:
+        with self.connect(f"table {self.name}.{ref.name}") as connection:
             place = (native.catalog, native.schema, native.table)
-            keys = connection.metadata("getPrimaryKeys", *place)
+            keys = connection.metadata("getPrimaryKeys", *place, labels=("COLUMN_NAME", "KEY_SEQ"))
             keys.sort(key=lambda row: int(row["KEY_SEQ"] or 0))
-            indexes = connection.metadata("getIndexInfo", *place, False, True)
+            told_of = ("COLUMN_NAME", "ORDINAL_POSITION")
+            indexes = connection.metadata("getIndexInfo", *place, False, True, labels=told_of)
             told = self._columns(connection, native)
         schema = self._schema(ref, told)
         types = self._chosen_types(ref, schema)
@@ -162,7 +169,7 @@ class JdbcSource(Database):
         for column in schema.fields:
             if column.name.lower() != wanted or not isinstance(column.dataType, StringType):
                 continue
-            with self.connect(ref.name) as connection:
+            with self.connect(f"table {self.name}.{ref.name}") as connection:
                 if not by_bytes(connection, self.dialect, space, native.table, column.name):
                     found.add(self.dialect.lake_name(column.name))
         return frozenset(found)
@@ -220,7 +227,7 @@ class JdbcSource(Database):
     def _columns(connection: Connection, native: Native) -> dict[str, dict[str, str | None]]:
         """Returns the database's description of each column: its own type name, its comment."""
         place = (native.catalog, native.schema, native.table)
-        rows = connection.metadata("getColumns", *place, "%")
+        rows = connection.metadata("getColumns", *place, "%", labels=_OF_COLUMNS)
         # The metadata treats the name as a pattern: `a_b` finds `axb`, too.
         return {row["COLUMN_NAME"] or "": row for row in rows if row["TABLE_NAME"] == native.table}
 

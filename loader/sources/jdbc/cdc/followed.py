@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from loader.rows.window import Bounds, Window
-from loader.sources import Snapshot, SourceTable
+from loader.sources import Digest, Snapshot, SourceTable
 from loader.sources.contents import Contents
 from loader.sources.jdbc.cdc.log import Log
 from loader.sources.jdbc.snapshot import JdbcSnapshot
@@ -48,6 +48,9 @@ class FollowedSnapshot(Snapshot):
 
     def steady(self, table: SourceTable) -> bool:
         return self._of(table).steady(table)
+
+    def digest(self, table: SourceTable, window: Window, rows: int | None = None) -> Digest | None:
+        return self._of(table).digest(table, window, rows)
 
     def living(self, spark: SparkSession, table: SourceTable, keys: DataFrame) -> DataFrame:
         return self.queried.living(spark, table, keys)

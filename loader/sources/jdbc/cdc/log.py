@@ -144,7 +144,7 @@ class Log(Snapshot):
         mark = Mark.from_dict(window.mark)
         if mark is None:
             return Bounds(None)
-        with self.database.connect(table.ref.name) as connection:
+        with self.database.connect(self._where(table)) as connection:
             return Bounds(None, log=Logged(shown(mark.position), shown(self.slot.end(connection))))
 
     def kept(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:
@@ -156,8 +156,8 @@ class Log(Snapshot):
         self._mark_of = mark
 
     def lacking(self, table: SourceTable) -> list[str]:
-        where = f"table {self.database.name}.{table.ref.name}, sync_mode: cdc"
-        with self.database.connect(table.ref.name) as connection:
+        where = f"{self._where(table)}, sync_mode: cdc"
+        with self.database.connect(self._where(table)) as connection:
             lacks = [
                 *server_lacks(connection, self.slot),
                 *table_lacks(connection, self.slot, table, self.key(table)),
@@ -237,7 +237,7 @@ class Log(Snapshot):
                 raise lacks
             self._system = activity(connection).system
             for name, table in self.tables.items():
-                where = f"table {self.database.name}.{name}, sync_mode: cdc"
+                where = f"{self._where(table)}, sync_mode: cdc"
                 found = refused(table_lacks(connection, self.slot, table, self.key(table)), where)
                 if found is not None:
                     self._refused[name] = found
@@ -278,7 +278,7 @@ class Log(Snapshot):
         found = self._load.bounds(table, Window())
         with self._load.connect(table) as connection:
             [(text,)] = connection.rows("select pg_catalog.pg_current_snapshot()::text")
-        with self.database.connect(table.ref.name) as connection:
+        with self.database.connect(self._where(table)) as connection:
             seen = Seen.parse(text or "", self.slot.end(connection))
         mark = Mark(
             self._before.confirmed,
@@ -351,8 +351,8 @@ class Log(Snapshot):
 
     def _columns(self, table: SourceTable) -> list[LoggedColumn]:
         relation = self.database.dialect.text(self.database.relation(table.ref.native))
-        where = f"table {self.database.name}.{table.ref.name}"
-        with self.database.connect(table.ref.name) as connection:
+        where = self._where(table)
+        with self.database.connect(where) as connection:
             found = {c.name: c for c in logged_columns(connection, relation, where)}
         missing = [name for name in table.ref.native.columns if name not in found]
         if missing:
@@ -362,6 +362,9 @@ class Log(Snapshot):
                 remedy="Run again",
             )
         return [found[name] for name in table.ref.native.columns]
+
+    def _where(self, table: SourceTable) -> str:
+        return f"table {self.database.name}.{table.ref.name}"
 
     def _held(self, slot: Slot) -> tuple[str, ...]:
         """Returns a warning if the slot keeps so much log that the server may give it up."""

@@ -1,0 +1,29 @@
+"""Asks a source for the columns and keys of many tables, several at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from loader.sources import Source, SourceTable, TableRef
+
+_AT_ONCE = 4
+"""So many tables, unless the source's `concurrency` says how many."""
+
+
+def described(
+    source: Source, refs: Sequence[TableRef], concurrency: int | None
+) -> list[SourceTable | Exception]:
+    """Describes tables, in their order; the error of a table is in its place."""
+
+    def one(ref: TableRef) -> SourceTable | Exception:
+        try:
+            return source.describe(ref)
+        except Exception as problem:
+            return problem
+
+    at_once = min(concurrency or _AT_ONCE, len(refs))
+    if at_once < 2:
+        return [one(ref) for ref in refs]
+    with ThreadPoolExecutor(at_once) as pool:
+        return list(pool.map(one, refs))

@@ -1,0 +1,56 @@
+"""A project after some syncs, restored for each test: copying costs less than syncing."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import shutil
+from pathlib import Path
+
+from tests.services import Database
+from tests.sync.project import Project
+
+
+class Original:
+    """Copies of a project's tables in the lake, and of its PostgreSQL database.
+
+    They are restored under the same names, because Iceberg's metadata has absolute paths.
+
+    Args:
+        folder: where the copies go; it must not exist.
+    """
+
+    def __init__(self, project: Project, database: Database, warehouse: Path, folder: Path) -> None:
+        self._sources = copy.deepcopy(project.sources)
+        self._project, self._database = project, database
+        self._warehouse, self._copy = warehouse, folder
+        shutil.copytree(warehouse / project.schema, folder)
+        name = database.name
+        self._execute(
+            f"alter database {name} rename to {name}_as_it_was",
+            f"create database {name} template {name}_as_it_was",
+        )
+
+    def again(self, folder: Path) -> Project:
+        """Restores lake and database; returns the project, with its spec in this folder."""
+        schema, name = self._project.schema, self._database.name
+        self.remove()
+        shutil.copytree(self._copy, self._warehouse / schema)
+        self._execute(
+            f"drop database {name} with (force)",
+            f"create database {name} template {name}_as_it_was",
+        )
+        project = Project(folder, self._project.spark, schema, copy.deepcopy(self._sources))
+        project.write()
+        return project
+
+    def remove(self) -> None:
+        """Deletes the project's tables: some commands look at every table of the lake."""
+        for left in self._warehouse.glob(f"*{self._project.schema}"):
+            shutil.rmtree(left)
+
+    def _execute(self, *statements: str) -> None:
+        connection = self._database.server.connect("postgres")
+        with contextlib.closing(connection), connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)

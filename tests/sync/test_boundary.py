@@ -1,0 +1,218 @@
+"""A sync that finds only what it has read before reads no row of it; anything else it reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.services import Database
+from tests.sync.project import Project
+
+ROWS = (
+    "create table orders (id int primary key, a text, b text, at timestamptz not null)",
+    "insert into orders select g, 'a' || g, 'b', timestamptz '2025-01-01' + g * interval '1 s' "
+    "from generate_series(1, 5) g",
+)
+LAST = "id = 5"
+
+
+@pytest.fixture
+def orders(project: Project, postgres_database: Database) -> Database:
+    """Five rows, synced."""
+    postgres_database.execute(*ROWS)
+    _spec(project, postgres_database)
+    project.run()
+    return postgres_database
+
+
+def _spec(project: Project, database: Database, **options: object) -> None:
+    given = {"orders": {"cursor_field": "at", **options}}
+    project.jdbc(database, ["orders"], table_options=given)
+
+
+def _synced(project: Project) -> tuple[object, ...]:
+    """Syncs; returns status, rows appended and redelivered, and whether Spark had work."""
+    jobs = _jobs(project)
+    ran = project.run().table("shop.orders")
+    return ran["status"], ran["appended"], ran["redelivered"], _jobs(project) > jobs
+
+
+def _jobs(project: Project) -> int:
+    return int(project.spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())  # type: ignore[attr-defined]
+
+
+def _newest(project: Project, columns: str = "a, b") -> tuple[object, ...]:
+    [found] = project.rows(f"select {columns} from raw.orders where {LAST} order by _cq_batch")[-1:]
+    return found
+
+
+UNCHANGED = ("nothing new", 0, 1, False)
+
+
+def test_what_was_read_at_the_cursor_is_not_read_again(project: Project, orders: Database) -> None:
+    before = project.state("shop.orders")
+    assert _synced(project) == UNCHANGED
+    orders.execute(f"update orders set a = a where {LAST}")  # written, but not changed
+    assert _synced(project) == UNCHANGED
+    assert project.state("shop.orders") == before
+
+
+@pytest.mark.parametrize(
+    ("change", "newest"),
+    [
+        (f"update orders set a = 'x' where {LAST}", ("x", "b")),
+        (f"update orders set a = b, b = a where {LAST}", ("b", "a5")),
+        (f"update orders set a = 'a', b = '5b' where {LAST}", ("a", "5b")),
+        (f"update orders set b = null where {LAST}", ("a5", None)),
+        (f"update orders set b = '' where {LAST}", ("a5", "")),
+        (f"update orders set a = 'a5,b', b = null where {LAST}", ("a5,b", None)),
+    ],
+)
+def test_a_change_at_the_very_cursor_is_read(
+    project: Project, orders: Database, change: str, newest: tuple[object, ...]
+) -> None:
+    assert _synced(project) == UNCHANGED
+    orders.execute(change)
+    assert _synced(project)[:2] == ("synced", 1)
+    assert _newest(project) == newest
+    assert _synced(project) == UNCHANGED
+
+
+def test_another_row_in_the_place_of_one_is_read(project: Project, orders: Database) -> None:
+    orders.execute(
+        f"delete from orders where {LAST}",
+        "insert into orders select 6, 'a5', 'b', max(at) + interval '1 s' from orders",
+    )
+    assert _synced(project)[:2] == ("synced", 1)
+    orders.execute("delete from orders where id = 6")
+    assert _synced(project)[:2] == ("nothing new", 0)
+
+
+def test_a_value_that_a_backfill_saw_in_between_is_set_right(
+    project: Project, orders: Database
+) -> None:
+    orders.execute(f"update orders set a = 'between' where {LAST}")
+    project.loader("run", "--from", "2025-01-01")
+    assert _newest(project) == ("between", "b")
+    orders.execute(f"update orders set a = 'a5' where {LAST}")
+    assert _synced(project)[:2] == ("synced", 1)
+    assert _newest(project) == ("a5", "b")
+
+
+def test_a_spec_that_reads_the_same_rows_otherwise_reads_them(
+    project: Project, orders: Database
+) -> None:
+    assert _synced(project) == UNCHANGED
+    orders.execute("alter table orders add column gone timestamptz")
+    _spec(project, orders, deleted_field="gone")
+    assert _synced(project)[3]  # another schema: read once more
+    orders.execute(f"update orders set gone = now() where {LAST}")
+    assert _synced(project)[:2] == ("synced", 1)
+    assert _newest(project, "_cq_deleted") == (True,)
+    _spec(project, orders)
+    assert _synced(project)[:2] == ("synced", 1)
+    assert _newest(project, "_cq_deleted") == (False,)
+
+
+def test_a_cursor_set_by_hand_reads_again(project: Project, orders: Database) -> None:
+    same = project.state("shop.orders")["cursor"]
+    assert project.loader("state", "set", "shop.orders", same).code == 0
+    assert _synced(project)[3]
+    assert _synced(project) == UNCHANGED
+
+
+def test_rows_that_are_wanted_again_are_appended_again(project: Project, orders: Database) -> None:
+    _spec(project, orders, redelivered_rows="append")
+    assert _synced(project)[:2] == ("synced", 1)
+
+
+def test_rows_without_a_cursor_count(project: Project, postgres_database: Database) -> None:
+    postgres_database.execute(*(one.replace(" not null", "") for one in ROWS))
+    postgres_database.execute("insert into orders values (6, 'a6', 'b', null)")
+    _spec(project, postgres_database)
+    project.run()
+    assert _synced(project) == ("nothing new", 0, 2, False)
+    postgres_database.execute("update orders set a = 'x' where id = 6")
+    assert _synced(project)[:2] == ("synced", 1)
+
+
+def test_a_transaction_that_commits_late_is_read(project: Project, orders: Database) -> None:
+    with orders.connect() as late:
+        late.autocommit = False
+        late.execute("insert into orders values (7, 'late', 'b', now())")
+        orders.execute("insert into orders values (8, 'a8', 'b', now())")
+        assert _synced(project)[:2] == ("synced", 1)
+        assert _synced(project)[:2] == ("nothing new", 0)
+        late.commit()
+    assert _synced(project)[:2] == ("synced", 1)
+    assert project.rows("select a from raw.orders where id = 7") == [("late",)]
+
+
+def test_many_rows_at_the_cursor_are_compared_one_by_one(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        ROWS[0],
+        "insert into orders select g, 'a', 'b', timestamptz '2025-01-01' "
+        "from generate_series(1, 1001) g",
+    )
+    _spec(project, postgres_database)
+    project.run()
+    assert _synced(project) == ("nothing new", 0, 1001, True)
+
+
+def test_a_view_is_always_read(project: Project, postgres_database: Database) -> None:
+    postgres_database.execute(*(one.replace("orders", "kept") for one in ROWS))
+    postgres_database.execute("create view orders as select * from kept")
+    _spec(project, postgres_database)
+    project.run()
+    assert _synced(project) == ("nothing new", 0, 1, True)
+
+
+@pytest.mark.parametrize(
+    "options", [{"lookback": "1 day"}, {"sync_mode": "full_refresh"}], ids=["lookback", "always"]
+)
+def test_a_full_refresh_reads_everything_though_nothing_is_new(
+    project: Project, postgres_database: Database, options: dict[str, object]
+) -> None:
+    postgres_database.execute(*ROWS)
+    _spec(project, postgres_database, initial_cursor="2025-01-01", **options)
+    project.run()
+    postgres_database.execute("delete from orders where id = 3")
+    project.run()
+    assert project.run("--full-refresh").table("shop.orders")["appended"] == 4
+    newest = "select max(_cq_generation) from raw.orders"
+    assert project.rows(f"select id from raw.orders where _cq_generation = ({newest})") != []
+
+
+def test_what_was_not_read_does_not_count_as_read(
+    project: Project, postgres_database: Database
+) -> None:
+    # The cursor stays at the clock, below the first row that is wanted.
+    postgres_database.execute(
+        ROWS[0],
+        "insert into orders values (1, 'a', 'b', now() + interval '1 hour'), "
+        "(2, 'a', 'b', now() + interval '2 days')",
+    )
+    [(tomorrow,)] = postgres_database.query("select (now() + interval '1 day')::text")
+    _spec(project, postgres_database, initial_cursor=tomorrow)
+    project.run()
+    assert "boundary" not in project.state("shop.orders")
+
+
+def test_a_change_in_any_partition_is_read(project: Project, postgres_database: Database) -> None:
+    postgres_database.execute(
+        "create table orders (id int, a text, b text, at timestamptz) partition by list (b)",
+        "create table near partition of orders for values in ('b')",
+        ROWS[1],
+    )
+    _spec(project, postgres_database, primary_key=["id"])
+    project.run()
+    assert not _synced(project)[3]
+    postgres_database.execute(
+        "create table far (like orders)",
+        f"insert into far select id, a, 'c', at from orders where {LAST}",
+        f"delete from orders where {LAST}",
+        "alter table orders attach partition far for values in ('c')",
+    )
+    assert _synced(project)[:2] == ("synced", 1)
+    assert _newest(project) == ("a5", "c")

@@ -1,0 +1,78 @@
+"""State and ledger stay small without anybody's asking."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from loader.cli import own_tables
+from tests.services import Database
+from tests.sync.project import Project
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four files count as many."""
+    monkeypatch.setattr(own_tables, "MANY_FILES", 4)
+    monkeypatch.setattr(own_tables, "VERSIONS", 2)
+
+
+@pytest.fixture
+def orders(project: Project, postgres_database: Database) -> Database:
+    """A table of one row, synced four times with a new row each."""
+    postgres_database.execute("create table orders (id int primary key)")
+    project.jdbc(postgres_database, ["orders"], table_options={"orders": {"cursor_field": "id"}})
+    for number in range(4):
+        postgres_database.execute(f"insert into orders values ({number})")
+        project.run()
+    return postgres_database
+
+
+def _files(project: Project, table: str) -> int:
+    return project.lake().records(table).files()
+
+
+def test_a_run_puts_the_files_of_state_and_ledger_together(
+    project: Project, orders: Database, few: None
+) -> None:
+    assert (_files(project, "_cq_syncs"), _files(project, "_cq_state")) == (4, 4)
+    ledger = project.rows("select batch, rows_appended from raw._cq_syncs order by 1")
+    state = project.state("shop.orders")
+    project.run()
+    assert (_files(project, "_cq_syncs"), _files(project, "_cq_state")) == (1, 2)  # two versions
+    assert project.rows("select batch, rows_appended from raw._cq_syncs order by 1") == [
+        (None, 0),
+        *ledger,
+    ]
+    assert project.state("shop.orders") == state
+    assert project.rows("select version from raw._cq_state order by 1") == [(3,), (4,)]
+    orders.execute("insert into orders values (9)")
+    assert project.run().table("shop.orders")["batch"] == 5
+
+
+def test_a_table_that_somebody_writes_is_left_for_the_next_run(
+    project: Project, orders: Database, few: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with project.lake().lock("_cq_state"), caplog.at_level(logging.WARNING, "loader"):
+        project.run()  # it has no state to write
+    assert not caplog.records
+    assert _files(project, "_cq_state") == 4
+    project.run()
+    assert _files(project, "_cq_state") == 2
+
+
+def test_what_goes_wrong_there_fails_no_run(
+    project: Project,
+    orders: Database,
+    few: None,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("loader.maintenance.compaction.rewrite", broken)
+    with caplog.at_level(logging.WARNING, "loader"):
+        project.run()
+    assert "no space left on device" in caplog.text
