@@ -120,3 +120,53 @@ def test_a_lost_slot_is_said_and_mended(project: Project, postgres_database: Dat
     postgres_database.execute("update things set v = 12")
     assert project.run().table("shop.things")["appended"] == 1
     assert newest(project, "things", "id", "v") == [(1, 12)]
+
+
+def test_partitions_that_come_and_go(project: Project, postgres_database: Database) -> None:
+    """The log has the rows that are written to partitions, not those that come and go with them."""
+    alike = "(like parts including all)"
+    postgres_database.execute(
+        "create table parts (id int primary key, v int) partition by range (id)",
+        "create table parts_1 partition of parts for values from (0) to (100)",
+        "insert into parts values (1, 1)",
+    )
+    follow(project, postgres_database, "parts")
+    project.run()
+    # Created as partitions, or attached while they were empty: nothing is read anew.
+    postgres_database.execute(
+        "create table parts_2 partition of parts for values from (100) to (200)",
+        "insert into parts_2 values (101, 1)",
+        f"begin; create table parts_3 {alike}; "
+        "alter table parts attach partition parts_3 for values from (200) to (300); "
+        "insert into parts values (201, 1); commit",
+        f"create table parts_4 {alike}",
+        "alter table parts attach partition parts_4 for values from (300) to (400)",
+    )
+    ran = project.run()
+    assert (ran.table("shop.parts")["appended"], ran.warnings) == (2, [])
+    for number, statements in {
+        5: "{create}; insert into {name} values ({id}, 1); {attach}",
+        6: "begin; {create}; insert into {name} values ({id}, 1); {attach}; commit",
+    }.items():
+        name = f"parts_{number}"
+        postgres_database.execute(
+            *statements.format(
+                name=name,
+                id=number * 100,
+                create=f"create table {name} {alike}",
+                attach=f"alter table parts attach partition {name} "
+                f"for values from ({number * 100}) to ({number * 100 + 100})",
+            ).split("; " if number == 5 else "\0")
+        )
+        ran = project.run()
+        assert ran.warnings == [
+            f"shop.parts: the partition {name} was attached: all rows are read anew"
+        ]
+    postgres_database.execute("alter table parts detach partition parts_1", "drop table parts_2")
+    ran = project.run()
+    assert ran.warnings == [
+        "shop.parts: a partition was detached or dropped: all rows are read anew"
+    ]
+    postgres_database.execute("update parts set v = 2")
+    project.run()
+    assert newest(project, "parts", "id", "v") == [(201, 2), (500, 2), (600, 2)]

@@ -10,6 +10,7 @@ import pytest
 
 from loader.sources.debezium import spool
 from loader.sources.debezium.program import Order, Reader
+from loader.sources.debezium.replaced import Replaced
 from loader.sources.debezium.spool import Placeholder, Spool
 
 TABLES = ["public.orders", "public.lines"]
@@ -106,3 +107,29 @@ def test_an_order_is_one_line() -> None:
     order = Order("/tmp/x", TABLES, "here", {"a": "line\nbreak"}, "missing")
     assert order.to_line().count("\n") == 1
     assert Order.from_line(order.to_line()) == order
+
+
+def test_values_that_debezium_has_replaced_are_known_by_its_warnings(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(
+        "WARN TableSchemaBuilder: No converter found for column public.a.b c of type _xml. The "
+        "column will not be part of change events for that table.\n"
+        "WARN TableSchemaBuilder: Failed to properly convert data value for 'public.t.mood' of "
+        "type _mood\n\tat io.debezium\n"
+        "WARN PostgresValueConverter: Unexpected value for JDBC type -5 and column n int8(19, 0) "
+        "DEFAULT VALUE NULL: class=Long[]\n"
+        "WARN PostgresValueConverter: Unexpected JDBC BINARY value for field raw-element with "
+        "schema Schema{BYTES}: class=class [[B, value=[[0, -1], null]\n"
+        "WARN PostgresValueConverter: Failed to convert value '[1, from column 'x' from column "
+        "'at-element timestamp(29, 6) DEFAULT VALUE NULL' to 'Field{name=at-element}'\n"
+    )
+    found = Replaced.told(log)
+    assert found.values("public.a", "b c")
+    assert found.values("public.t", "mood")
+    assert found.values("any.table", "n")
+    assert not found.values("public.a", "mood")
+    assert not any(found.values("public.t", name) for name in ("raw", "at", "moo", "x"))
+    assert found.elements("raw")
+    assert found.elements("at")
+    assert not found.elements("n")
+    assert not Replaced().values("public.t", "n")

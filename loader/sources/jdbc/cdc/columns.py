@@ -19,9 +19,10 @@ TEXTS = frozenset(
 INTEGERS = frozenset(("int2", "int4", "int8", "oid"))
 FLOATS = frozenset(("float4", "float8"))
 TIMES = frozenset(("date", "timestamp", "timestamptz", "time"))
-KNOWN = TEXTS | INTEGERS | FLOATS | TIMES | {"bool", "numeric", "bytea"}
-
-
+ENUM = "enum"
+KNOWN = TEXTS | INTEGERS | FLOATS | TIMES | {"bool", "numeric", "bytea", ENUM}
+NOT_IN_ARRAYS = frozenset(("xml", ENUM))
+"""Types of which Debezium leaves out arrays (`xml`), or those with a null in them (enums)."""
 FILLED = frozenset(("text", "varchar", "uuid", "int4", "int8", "date", "bytea"))
 """Types of which Debezium shows that the log leaves out an unchanged array; else it has a null."""
 
@@ -42,6 +43,7 @@ class LoggedColumn:
         declared: its type as it was declared.
         default: whether it has a default value.
         nested: whether it was declared as an array of arrays.
+        of_domain: whether it is an array whose elements are of a domain.
     """
 
     number: int
@@ -53,6 +55,7 @@ class LoggedColumn:
     declared: str = ""
     default: bool = False
     nested: bool = False
+    of_domain: bool = False
 
 
 def logged_columns(connection: Connection, relation: str, where: str) -> list[LoggedColumn]:
@@ -88,7 +91,8 @@ def logged_columns(connection: Connection, relation: str, where: str) -> list[Lo
                 t.typelem,
                 t.typcategory,
                 t.typname,
-                false as is_array
+                false as is_array,
+                false as of_domain
             from pg_catalog.pg_attribute as a
             join pg_catalog.pg_type as t on t.oid = a.atttypid
             where a.attrelid = {relation}::regclass
@@ -109,7 +113,8 @@ def logged_columns(connection: Connection, relation: str, where: str) -> list[Lo
                 t.typelem,
                 t.typcategory,
                 t.typname,
-                types.is_array or types.typcategory = 'A'
+                types.is_array or (types.typcategory = 'A' and types.typtype <> 'd'),
+                types.of_domain or (types.is_array and types.typtype = 'd')
             from types
             join pg_catalog.pg_type as t
                 on t.oid = case
@@ -121,7 +126,7 @@ def logged_columns(connection: Connection, relation: str, where: str) -> list[Lo
         select
             attnum::text,
             attname,
-            case when typtype = 'e' then 'enum' else typname end,
+            case when typtype = 'e' then '{ENUM}' else typname end,
             is_array::text,
             (attgenerated <> '')::text,
             (
@@ -134,7 +139,8 @@ def logged_columns(connection: Connection, relation: str, where: str) -> list[Lo
             )::text,
             declared,
             has_default::text,
-            nested::text
+            nested::text,
+            of_domain::text
         from types
         where typtype <> 'd'
             and typcategory <> 'A'
@@ -152,8 +158,20 @@ def logged_columns(connection: Connection, relation: str, where: str) -> list[Lo
             declared or "",
             default == "true",
             nested == "true",
+            of_domain == "true",
         )
-        for number, name, kind, array, generated, toastable, declared, default, nested in rows
+        for (
+            number,
+            name,
+            kind,
+            array,
+            generated,
+            toastable,
+            declared,
+            default,
+            nested,
+            of_domain,
+        ) in rows
     ]
     for column in found:
         _refuse(column, where)
@@ -167,10 +185,11 @@ def _refuse(column: LoggedColumn, where: str) -> None:
             where=f"{where}, sync_mode: cdc",
             remedy="Read the table by a cursor (sync_mode: incremental)",
         )
-    if column.nested or (column.kind not in KNOWN and column.kind != "enum"):
+    left_out = column.array and (column.of_domain or column.kind in NOT_IN_ARRAYS)
+    if column.nested or left_out or column.kind not in KNOWN:
         raise TableError(
-            f"the log does not have the values of {column.name} ({column.kind}"
-            f"{'[]' if column.array else ''}) as a query has them",
+            f"the log does not have the values of {column.name} ({column.declared}) as a query "
+            "has them",
             where=f"{where}, sync_mode: cdc",
             remedy="Read the table by a cursor (sync_mode: incremental)",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,6 +25,7 @@ from loader.sources.debezium.program import MARKER, Order
 from loader.sources.debezium.spool import Spool
 from loader.sources.jdbc.cdc.changes import Changes
 from loader.sources.jdbc.cdc.columns import LoggedColumn, altered, logged_columns, numbered
+from loader.sources.jdbc.cdc.partitions import Partition, moved, partitions
 from loader.sources.jdbc.cdc.position import Mark, Seen, shown
 from loader.sources.jdbc.cdc.requirements import (
     publishable,
@@ -95,19 +96,22 @@ class Log(Snapshot):
             if table.ref.name in self._refused:
                 raise self._refused[table.ref.name]
             columns = self._columns(table)
-            lost = ""
+            parts, lost = self._partitions(table, mark)
             if mark is not None:
-                lost = self._lost(mark, slot) or altered(mark.columns, columns)
+                lost = self._lost(mark, slot) or altered(mark.columns, columns) or lost
             if mark is None or lost:
-                return self._first(table, window, lost)
+                return self._first(table, window, parts, lost)
             drained = self._once(lambda: self._drained)
-        after = mark.moved(drained.position, numbered(columns))
+        after = mark.moved(drained.position, numbered(columns), parts)
         spool, name = drained.spool, _logged(table)
         changed = spool is not None and spool.changes(name) > 0
+        if changed and spool is not None:
+            self._whole(table, columns, spool)
         return Bounds(
             rows=None if changed else 0,
             mark=after.to_dict(),
-            settled=after.position - mark.position >= SEGMENT or after.seen != mark.seen,
+            settled=after.position - mark.position >= SEGMENT
+            or (after.seen, after.partitions) != (mark.seen, mark.partitions),
             log=Logged(shown(mark.position), shown(after.position), slot.held),
             notes=self._held(slot),
         )
@@ -272,7 +276,7 @@ class Log(Snapshot):
                 return "the log ends before it: the database was restored"
         return ""
 
-    def _first(self, table: SourceTable, window: Window, lost: str) -> Bounds:
+    def _first(self, table: SourceTable, window: Window, parts: Iterable[str], lost: str) -> Bounds:
         """Bounds a read of all rows, in a snapshot that is later than the slot."""
         assert self._before is not None
         found = self._load.bounds(table, Window())
@@ -286,6 +290,7 @@ class Log(Snapshot):
             self._system,
             seen,
             numbered(self._columns(table)),
+            frozenset(parts),
         )
         notes = (f"{lost}: all rows are read anew",) if lost else ()
         return replace(
@@ -350,10 +355,9 @@ class Log(Snapshot):
         return str(found[0]) if found else ""
 
     def _columns(self, table: SourceTable) -> list[LoggedColumn]:
-        relation = self.database.dialect.text(self.database.relation(table.ref.native))
         where = self._where(table)
         with self.database.connect(where) as connection:
-            found = {c.name: c for c in logged_columns(connection, relation, where)}
+            found = {c.name: c for c in logged_columns(connection, self._relation(table), where)}
         missing = [name for name in table.ref.native.columns if name not in found]
         if missing:
             raise TableError(
@@ -362,6 +366,32 @@ class Log(Snapshot):
                 remedy="Run again",
             )
         return [found[name] for name in table.ref.native.columns]
+
+    def _whole(self, table: SourceTable, columns: Sequence[LoggedColumn], spool: Spool) -> None:
+        """Refuses changes with values that Debezium has replaced by null.
+
+        Raises:
+            TableError: if there are any; says in which column.
+        """
+        for column in columns:
+            if spool.replaced.values(_logged(table), column.name):
+                raise TableError(
+                    f"Debezium has no form for a value of {column.name} ({column.declared}), which "
+                    "the log has",
+                    where=f"{self._where(table)}, sync_mode: cdc",
+                    remedy="Read the table by a cursor (sync_mode: incremental)",
+                )
+
+    def _partitions(
+        self, table: SourceTable, mark: Mark | None
+    ) -> tuple[Mapping[str, Partition], str]:
+        """Returns a table's partitions, and why the log does not tell all that they changed."""
+        with self.database.connect(self._where(table)) as connection:
+            found = partitions(connection, self._relation(table))
+            return found, moved(connection, mark.partitions, found) if mark is not None else ""
+
+    def _relation(self, table: SourceTable) -> str:
+        return self.database.dialect.text(self.database.relation(table.ref.native))
 
     def _where(self, table: SourceTable) -> str:
         return f"table {self.database.name}.{table.ref.name}"

@@ -8,7 +8,7 @@ came after that transaction.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -84,6 +84,7 @@ class Mark:
         seen: what the first load's snapshot saw: transactions that it saw are not read again; None
             once the table was read beyond them.
         columns: the table's columns at that time, as `columns.numbered` returns them.
+        partitions: the ids of its partitions at that time; empty if it was not partitioned.
     """
 
     position: int
@@ -91,6 +92,7 @@ class Mark:
     system: str = ""
     seen: Seen | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
+    partitions: frozenset[str] = frozenset()
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the form that the state stores."""
@@ -100,6 +102,8 @@ class Mark:
             "slot": self.slot,
             "system": self.system,
         }
+        if self.partitions:
+            found["partitions"] = sorted(self.partitions, key=int)
         if self.seen is not None:
             found["snapshot"] = self.seen.text
             found["snapshot_until"] = shown(self.seen.until)
@@ -119,10 +123,18 @@ class Mark:
             str(mark.get("system") or ""),
             seen,
             {str(k): str(v) for k, v in (mark.get("columns") or {}).items()},
+            frozenset(map(str, mark.get("partitions") or ())),
         )
 
-    def moved(self, position: int, columns: Mapping[str, str]) -> Mark:
+    def moved(
+        self, position: int, columns: Mapping[str, str], partitions: Iterable[str] = ()
+    ) -> Mark:
         """Returns the mark after the log was read up to a position."""
         position = max(position, self.position)
-        seen = self.seen if self.seen and position < self.seen.until else None
-        return replace(self, position=position, seen=seen, columns=columns)
+        return replace(
+            self,
+            position=position,
+            seen=self.seen if self.seen and position < self.seen.until else None,
+            columns=columns,
+            partitions=frozenset(partitions),
+        )

@@ -28,6 +28,9 @@ _ENDS_OF_TIME = {"infinity": FOREVER, "-infinity": EVER}
 # What Debezium makes of infinite dates (days; it overflows) and timestamps (microseconds).
 _DAYS = {-2147472692: FOREVER[:10], -2147472691: EVER[:10]}
 _MICROSECONDS = {9223372036825200000: FOREVER, -9223372036832400000: EVER}
+_OBJECT = r"^\[+(L[\w.$]+;|[BCDFIJSZ])@[0-9a-f]{1,8}$"
+"""What Java says of an array: Debezium writes it for an array within an array of texts."""
+_DAY = 24 * 60 * 60 * 1_000_000
 _NUMBERS = {"NAN": "NaN", "POSITIVE_INFINITY": "Infinity", "NEGATIVE_INFINITY": "-Infinity"}
 
 
@@ -43,19 +46,35 @@ def json_schema(columns: Sequence[LoggedColumn]) -> t.StructType:
     )
 
 
-def value(row: Column, column: LoggedColumn, data_type: t.DataType) -> Column:
-    """Returns a column's value.
+def value(
+    row: Column, column: LoggedColumn, data_type: t.DataType, doubted: bool = False
+) -> Column:
+    """Returns a column's value; an error for an array of arrays.
 
     Args:
         row: a change's `before` or `after`.
         data_type: the type that the JDBC reader has for it.
+        doubted: whether Debezium has replaced elements of some array in this column by null.
     """
     told = row.getField(column.name)
-    if column.array:
-        assert isinstance(data_type, t.ArrayType)
-        of = data_type.elementType
-        return f.transform(told, lambda element: _scalar(element, column, of))
-    return _scalar(told, column, data_type)
+    if not column.array:
+        return _scalar(told, column, data_type)
+    assert isinstance(data_type, t.ArrayType)
+    of = data_type.elementType
+    nested = f.lit(False)
+    if _json_type(column) == t.ArrayType(t.StringType()):
+        nested = f.exists(told, lambda element: element.rlike(_OBJECT))
+    if doubted:
+        nested = nested | ((f.size(told) > 0) & f.forall(told, lambda element: element.isNull()))
+    refusal = f.raise_error(
+        f.lit(
+            f"{column.name} holds an array of arrays, whose values the log does not have: read the "
+            "table by a cursor (sync_mode: incremental), or correct the row, then read the table "
+            "anew (--full-refresh)"
+        )
+    )
+    made = f.transform(told, lambda element: _scalar(element, column, of))
+    return f.when(nested, refusal.cast(data_type)).otherwise(made)
 
 
 def unavailable(row: Column, column: LoggedColumn, placeholder: str) -> Column:
@@ -125,6 +144,10 @@ def _timestamp(told: Column) -> Column:
     return _else(told, _MICROSECONDS, "timestamp_ntz", micros)
 
 
+def _time(told: Column) -> Column:
+    return _timestamp(told % _DAY)  # 24:00:00 is read as midnight
+
+
 def _instant(told: Column) -> Column:
     return _else(told, _ENDS_OF_TIME, "timestamp", told.cast("timestamp"))
 
@@ -141,6 +164,6 @@ _MAKERS: dict[str, Callable[[Column], Column]] = {
     "numeric": _numeric,
     "date": _date,
     "timestamp": _timestamp,
-    "time": _timestamp,
+    "time": _time,
     "timestamptz": _instant,
 }
