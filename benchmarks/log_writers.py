@@ -11,7 +11,11 @@ from benchmarks.writers import SEEDED, TABLE, Writers
 from tests.services import Database
 
 _AUDIT = (
-    "create table audit (id bigint, amount int, note text, micros bigint)",
+    f"""
+    create table audit as
+    select id, amount, note, (extract(epoch from updated_at) * 1000000)::bigint as micros
+    from {TABLE}
+    """,
     """
     create function noted() returns trigger language plpgsql as $$ begin
         if tg_op = 'DELETE' then

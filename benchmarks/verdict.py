@@ -49,7 +49,8 @@ class Verdict:
         rows: rows in the source.
         lost: rows of which the tool has no version.
         stale: rows of which the tool's newest version is another than the source's.
-        doubled: versions appended again: same key, payload and cursor.
+        doubled: versions appended again: same key, payload and cursor; if all that was committed
+            is known, versions appended more often than they were committed.
         phantoms: keys that the tool has and the source does not.
         missed: committed versions that the tool never had; None if they were not noted.
     """
@@ -63,8 +64,10 @@ class Verdict:
 
     @property
     def right(self) -> bool:
-        """Whether the tool's snapshot is the source."""
-        return not (self.lost or self.stale or self.phantoms or self.missed)
+        """Whether the tool's snapshot is the source, and its versions are all that there were."""
+        if self.missed is not None and (self.missed or self.doubled):
+            return False
+        return not (self.lost or self.stale or self.phantoms)
 
     @property
     def outranked(self) -> int:
@@ -100,9 +103,10 @@ def judge(
         if version.key not in newest or version.order > newest[version.key].order:
             newest[version.key] = version
     newest = {key: has for key, has in newest.items() if set(has.payload) != {None}}
-    missed = None
+    doubled, missed = sum(appended.values()) - len(appended), None
     if committed is not None:
-        missed = (Counter(version[:3] for version in committed) - appended).total()
+        there = Counter(version[:3] for version in committed)
+        doubled, missed = (appended - there).total(), (there - appended).total()
     lost, stale, rows = [], [], 0
     for row in source:
         rows += 1
@@ -115,7 +119,7 @@ def judge(
         rows,
         tuple(lost),
         tuple(stale),
-        doubled=sum(appended.values()) - len(appended),
+        doubled=doubled,
         phantoms=len(newest),
         missed=missed,
     )

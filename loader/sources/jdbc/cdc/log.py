@@ -17,7 +17,6 @@ from pyspark.sql import functions as f
 
 from loader.errors import TableError
 from loader.rows.delta import DELETED
-from loader.rows.order import BATCH, GENERATION, SEQUENCE, quoted
 from loader.rows.window import Bounds, Logged, Window
 from loader.sources import Snapshot, SourceTable
 from loader.sources.debezium.engine import installed, missing, spool_folder, spooled
@@ -35,6 +34,7 @@ from loader.sources.jdbc.cdc.requirements import (
 )
 from loader.sources.jdbc.cdc.settings import settings
 from loader.sources.jdbc.cdc.slot import Slot, SourceSlot, slot_name
+from loader.sources.jdbc.cdc.vanished import vanished
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.postgresql.exported import exported
 from loader.sources.jdbc.postgresql.horizon import activity
@@ -123,11 +123,9 @@ class Log(Snapshot):
         if bounds.log.low is None:
             rows = self._load.read(spark, table, Window(), bounds)
             rows = rows.withColumn(DELETED, f.lit(False))
-            return (
-                rows
-                if window.held is None
-                else rows.unionByName(_vanished(rows, self, table, window))
-            )
+            if window.held is None:
+                return rows
+            return rows.unionByName(vanished(rows, table, self.key(table), window.held))
         mark, spool = Mark.from_dict(window.mark), self._drained.spool
         assert mark is not None
         assert spool is not None
@@ -417,35 +415,6 @@ def followed(database: Database, tables: Sequence[SourceTable]) -> Iterator[Log]
         except Exception as error:
             # All is published. The next run drops what it reads again, and moves the slot.
             _log.warning("%s: the slot was not moved: %s", log.where, error)
-
-
-def _vanished(rows: DataFrame, log: Log, table: SourceTable, window: Window) -> DataFrame:
-    """Returns tombstones of the keys that live in raw and are not among the rows."""
-    assert window.held is not None
-    key = log.key(table)
-    raw = window.held([*key, DELETED, GENERATION, BATCH, SEQUENCE])
-    newest = f.max_by(DELETED, f.struct(GENERATION, BATCH, SEQUENCE))
-    alive = (
-        raw.groupBy(*(f.col(quoted(name)) for name in key))
-        .agg(newest.alias(DELETED))
-        .where(~f.coalesce(f.col(DELETED), f.lit(False)))
-        .select(*(f.col(quoted(name)).alias(f"_cq_key_{i}") for i, name in enumerate(key)))
-    )
-    same = [f.col(f"_cq_key_{i}").eqNullSafe(f.col(quoted(name))) for i, name in enumerate(key)]
-    condition = same[0]
-    for one in same[1:]:
-        condition = condition & one
-    gone = alive.join(rows.select(*(f.col(quoted(name)) for name in key)), condition, "left_anti")
-    places = {name: f"_cq_key_{i}" for i, name in enumerate(key)}
-    return gone.select(
-        *(
-            (f.col(places[field.name]) if field.name in places else f.lit(None))
-            .cast(field.dataType)
-            .alias(field.name)
-            for field in table.schema.fields
-        ),
-        f.lit(True).alias(DELETED),
-    )
 
 
 def _relation(table: SourceTable) -> tuple[str, str]:
