@@ -41,7 +41,7 @@ def test_a_first_load_beside_writers(project: Project, postgres_database: Databa
         writer.start()
     time.sleep(0.3)
     try:
-        for _ in range(3):
+        for _ in range(2):
             project.run()
     finally:
         stop.set()
@@ -117,9 +117,29 @@ def test_a_lost_slot_is_said_and_mended(project: Project, postgres_database: Dat
     ran = project.run()
     assert any("is gone: all rows are read anew" in warning for warning in ran.warnings)
     assert newest(project, "things", "id", "v") == [(1, 11)]
-    postgres_database.execute("update things set v = 12")
+    # somebody took the table out of the publication for a while
+    postgres_database.execute(
+        "alter publication strandline_shop drop table things",
+        "update things set v = 12",
+        "alter publication strandline_shop add table things",
+    )
+    ran = project.run()
+    assert ran.warnings == ["shop.things: the publication was changed: all rows are read anew"]
+    # what would leave changes out is refused
+    for change, says in {
+        "set (publish = 'insert, update')": "leaves out some kinds of changes",
+        "set (publish = 'insert, update, delete, truncate')": "",
+        "set table things where (id > 5)": "leaves out rows or columns of things",
+        "set table things": "",
+    }.items():
+        postgres_database.execute(f"alter publication strandline_shop {change}")
+        errors = project.loader("check").errors
+        assert says in " ".join(errors)
+        assert bool(errors) == bool(says)
+    project.run()
+    postgres_database.execute("update things set v = 13")
     assert project.run().table("shop.things")["appended"] == 1
-    assert newest(project, "things", "id", "v") == [(1, 12)]
+    assert newest(project, "things", "id", "v") == [(1, 13)]
 
 
 def test_partitions_that_come_and_go(project: Project, postgres_database: Database) -> None:

@@ -72,29 +72,6 @@ def test_a_large_value_that_an_update_did_not_change_is_filled(
     assert versions == [(0, False), (1, False), (2, True), (3, True)]
 
 
-def test_a_truncate_deletes_what_lived(project: Project, postgres_database: Database) -> None:
-    postgres_database.execute(
-        "create table things (id int primary key, v int)",
-        "insert into things select i, i from generate_series(1, 4) as i",
-    )
-    follow(project, postgres_database, "things")
-    project.run()
-    postgres_database.execute(
-        "delete from things where id = 4",
-        "insert into things values (5, 5)",
-        "truncate things",
-        "insert into things values (1, 10)",
-        "begin; insert into things values (6, 6); truncate things; "
-        "insert into things values (7, 7); commit",
-    )
-    project.run()
-    assert newest(project, "things", "id", "v") == [(7, 7)]
-    deleted = project.rows(
-        "select id, count(*) from raw.things where _cq_deleted group by id order by id"
-    )
-    assert deleted == [(1, 2), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1)]
-
-
 def test_transactions_are_whole_and_in_the_order_of_their_commits(
     project: Project, postgres_database: Database
 ) -> None:
@@ -102,8 +79,10 @@ def test_transactions_are_whole_and_in_the_order_of_their_commits(
         "create table left_half (id int primary key, v int, at timestamptz default now())",
         "create table right_half (id int primary key, v int)",
         "insert into left_half values (1, 0), (2, 0)",
+        "create table things (id int primary key, v int)",
+        "insert into things select i, i from generate_series(1, 4) as i",
     )
-    follow(project, postgres_database, "left_half", "right_half")
+    follow(project, postgres_database, "left_half", "right_half", "things")
     project.run()
     slow = postgres_database.connect()
     slow.autocommit = False
@@ -111,10 +90,23 @@ def test_transactions_are_whole_and_in_the_order_of_their_commits(
     slow.execute("savepoint s")
     slow.execute("insert into right_half values (1, 100)")
     slow.execute("release s")
-    postgres_database.execute("update left_half set v = 1 where id = 2")
+    postgres_database.execute(
+        "update left_half set v = 1 where id = 2",
+        "delete from things where id = 4",
+        "insert into things values (5, 5)",
+        "truncate things",
+        "insert into things values (1, 10)",
+        "begin; insert into things values (6, 6); truncate things; "
+        "insert into things values (7, 7); commit",
+    )
     # Not committed yet: nothing of it is read, not even though it is in the log.
     assert project.run().table("shop.left_half")["appended"] == 1
     assert newest(project, "left_half", "id", "v") == [(1, 0), (2, 1)]
+    # A TRUNCATE deletes what lived then.
+    assert newest(project, "things", "id", "v") == [(7, 7)]
+    assert project.rows(
+        "select id, count(*) from raw.things where _cq_deleted group by id order by id"
+    ) == [(1, 2), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1)]
     slow.execute("update left_half set v = 101 where id = 1")
     slow.commit()
     slow.close()

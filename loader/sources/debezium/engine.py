@@ -28,6 +28,7 @@ _ENDED = (
     "socketexception"
 )
 _running: set[subprocess.Popen[bytes]] = set()
+_interrupted: set[subprocess.Popen[bytes]] = set()
 
 
 def installed() -> bool:
@@ -62,6 +63,7 @@ def spool_folder() -> Iterator[Path]:
 def interrupt() -> None:
     """Ends all of this process's readings; whoever waits for one gets an error."""
     for process in list(_running):
+        _interrupted.add(process)
         process.kill()
 
 
@@ -101,7 +103,8 @@ def spooled(order: Order, where: str) -> Spool:
         _running.discard(process)
         process.kill()
         process.communicate()
-    if process.returncode == -signal.SIGKILL:
+    if process in _interrupted:
+        _interrupted.discard(process)
         raise TableError(
             "the reading of the log was interrupted",
             where=where,
@@ -110,6 +113,8 @@ def spooled(order: Order, where: str) -> Spool:
     error = json.loads(said[-1])["error"] if said and said[-1].startswith("{") else None
     if process.returncode == 0 and not error:
         return Spool(folder, order.tables, Replaced.told(folder / LOG))
+    if process.returncode == -signal.SIGKILL:
+        error = "its process was killed: the machine may lack memory"
     error = error or _last(folder / LOG)
     if re.search(_ENDED, error, re.IGNORECASE):
         raise TableError(

@@ -99,7 +99,15 @@ class Changes:
         keys = [self.columns[at[name]] for name in self.key]
         same = [before.getField(k.name).eqNullSafe(after.getField(k.name)) for k in keys]
         moved = (op == "u") & before.isNotNull() & ~reduce(and_, same)
-        gone = self._struct(before, True, f.lit(False))
+        keyless = reduce(and_, [before.getField(k.name).isNull() for k in keys])
+        refusal = f.raise_error(
+            f.lit(
+                "the log has a change without the row's old key, as the table's REPLICA IDENTITY "
+                "did not hold it then: read the table anew (--full-refresh)"
+            )
+        )
+        told = f.when((op != "t") & keyless, refusal.cast("boolean")).otherwise(f.lit(True))
+        gone = self._struct(before, True, f.lit(False)).withField(DELETED, told)
         there = self._struct(after, False, op == "c")
         parts = (
             f.when(op.isin("d", "t"), f.array(gone))

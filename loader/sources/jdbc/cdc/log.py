@@ -27,6 +27,7 @@ from loader.sources.jdbc.cdc.columns import LoggedColumn, altered, logged_column
 from loader.sources.jdbc.cdc.partitions import Partition, moved, partitions
 from loader.sources.jdbc.cdc.position import Mark, Seen, shown
 from loader.sources.jdbc.cdc.requirements import (
+    publication_lacks,
     publishable,
     refused,
     server_lacks,
@@ -83,6 +84,7 @@ class Log(Snapshot):
         self._system = ""
         self._failure: Exception | None = None
         self._refused: dict[str, TableError] = {}
+        self._published: Mapping[tuple[str, str], str] = {}
         self._stored: dict[str, int | None] = {}
         self._mark_of: Callable[[str], Mapping[str, Any] | None] | None = None
         self._placeholder = secrets.token_hex(16)
@@ -98,7 +100,7 @@ class Log(Snapshot):
             columns = self._columns(table)
             parts, lost = self._partitions(table, mark)
             if mark is not None:
-                lost = self._lost(mark, slot) or altered(mark.columns, columns) or lost
+                lost = self._lost(table, mark, slot) or altered(mark.columns, columns) or lost
             if mark is None or lost:
                 return self._first(table, window, parts, lost)
             drained = self._once(lambda: self._drained)
@@ -166,6 +168,8 @@ class Log(Snapshot):
             ]
             if not lacks:
                 lacks = publishable(connection, self.slot, [table])
+            if not lacks:
+                lacks = publication_lacks(connection, self.slot)
             found = refused(lacks, where)
             if found is not None:
                 raise found
@@ -244,7 +248,8 @@ class Log(Snapshot):
                 if found is not None:
                     self._refused[name] = found
             good = [t for name, t in self.tables.items() if name not in self._refused]
-            lacks = refused(publishable(connection, self.slot, good), self.where)
+            missing = publishable(connection, self.slot, good)
+            lacks = refused(missing or publication_lacks(connection, self.slot), self.where)
             if lacks is not None:
                 raise lacks
             slot = self.slot.look(connection)
@@ -254,6 +259,7 @@ class Log(Snapshot):
                 self.slot.drop(connection)
                 slot = None
             self.slot.publish(connection, [_relation(table) for table in good])
+            self._published = self.slot.published(connection) or {}
             if slot is None:
                 self.slot.create(connection)
                 self._created = True
@@ -261,7 +267,7 @@ class Log(Snapshot):
             assert slot is not None
             return slot
 
-    def _lost(self, mark: Mark, slot: Slot) -> str:
+    def _lost(self, table: SourceTable, mark: Mark, slot: Slot) -> str:
         """Returns why a table cannot go on from its mark; empty if it can."""
         if self._created:
             return "its replication slot was gone"
@@ -269,6 +275,8 @@ class Log(Snapshot):
             return "the database was restored, replaced or failed over"
         if slot.confirmed > mark.position:
             return f"the log before {shown(slot.confirmed)} is gone"
+        if mark.published and mark.published != self._published.get(_relation(table)):
+            return "the publication was changed"
         with self.database.connect() as connection:
             if mark.position > self.slot.end(connection):
                 return "the log ends before it: the database was restored"
@@ -289,6 +297,7 @@ class Log(Snapshot):
             seen,
             numbered(self._columns(table)),
             frozenset(parts),
+            self._published.get(_relation(table), ""),
         )
         notes = (f"{lost}: all rows are read anew",) if lost else ()
         return replace(

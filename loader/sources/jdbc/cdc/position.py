@@ -85,6 +85,7 @@ class Mark:
             once the table was read beyond them.
         columns: the table's columns at that time, as `columns.numbered` returns them.
         partitions: the ids of its partitions at that time; empty if it was not partitioned.
+        published: how it was published at that time (`SourceSlot.published`).
     """
 
     position: int
@@ -93,6 +94,7 @@ class Mark:
     seen: Seen | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     partitions: frozenset[str] = frozenset()
+    published: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the form that the state stores."""
@@ -102,6 +104,8 @@ class Mark:
             "slot": self.slot,
             "system": self.system,
         }
+        if self.published:
+            found["published"] = self.published
         if self.partitions:
             found["partitions"] = sorted(self.partitions, key=int)
         if self.seen is not None:
@@ -124,6 +128,7 @@ class Mark:
             seen,
             {str(k): str(v) for k, v in (mark.get("columns") or {}).items()},
             frozenset(map(str, mark.get("partitions") or ())),
+            str(mark.get("published") or ""),
         )
 
     def moved(

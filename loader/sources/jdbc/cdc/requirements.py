@@ -143,6 +143,53 @@ def table_lacks(
     return lacks
 
 
+def publication_lacks(connection: Connection, slot: SourceSlot) -> list[Lack]:
+    """Returns what the publication leaves out, if somebody else made it; empty if there is none."""
+    dialect, name = slot.database.dialect, slot.database.dialect.quote(slot.name)
+    rows = connection.rows(
+        f"""
+        select
+            (p.pubinsert and p.pubupdate and p.pubdelete and p.pubtruncate)::text,
+            p.pubviaroot::text,
+            (
+                select string_agg(r.prrelid::regclass::text, ', ')
+                from pg_catalog.pg_publication_rel as r
+                where r.prpubid = p.oid
+                    -- PostgreSQL 14 has neither column
+                    and (to_jsonb(r) ->> 'prqual' is not null or to_jsonb(r) ->> 'prattrs' <> '')
+            )
+        from pg_catalog.pg_publication as p
+        where p.pubname = {dialect.text(slot.name)}
+        """
+    )
+    lacks = []
+    for whole, root, filtered in rows:
+        if whole != "true":
+            lacks.append(
+                Lack(
+                    f"the publication {slot.name} leaves out some kinds of changes",
+                    f"Run `alter publication {name} set "
+                    "(publish = 'insert, update, delete, truncate')`",
+                )
+            )
+        if root != "true":
+            lacks.append(
+                Lack(
+                    f"the publication {slot.name} tells partitions apart",
+                    f"Run `alter publication {name} set (publish_via_partition_root = true)`",
+                )
+            )
+        if filtered:
+            lacks.append(
+                Lack(
+                    f"the publication {slot.name} leaves out rows or columns of {filtered}",
+                    f"Run `alter publication {name} drop table {filtered}`, then "
+                    f"`alter publication {name} add table {filtered}`",
+                )
+            )
+    return lacks
+
+
 def publishable(
     connection: Connection, slot: SourceSlot, tables: Sequence[SourceTable]
 ) -> list[Lack]:

@@ -126,18 +126,30 @@ class SourceSlot:
             name = self.database.dialect.quote(self.name)
             connection.execute(published_sql(name, tables, new=there is None))
 
-    def published(self, connection: Connection) -> set[tuple[str, str]] | None:
-        """Returns schema and name of the publication's tables; None if there is no publication."""
+    def published(self, connection: Connection) -> dict[tuple[str, str], str] | None:
+        """Returns the publication's tables; None if there is no publication.
+
+        Returns schema and name of each, with a text that is another one once the table was taken
+        out and put back, or the publication's options were changed.
+        """
         text = self.database.dialect.text
-        if not connection.rows(
-            f"select 1 from pg_catalog.pg_publication where pubname = {text(self.name)}"
-        ):
-            return None
         rows = connection.rows(
-            "select schemaname, tablename from pg_catalog.pg_publication_tables "
-            f"where pubname = {text(self.name)}"
+            f"""
+            select
+                t.schemaname,
+                t.tablename,
+                concat_ws('/', p.oid, p.xmin, r.oid, r.xmin)
+            from pg_catalog.pg_publication as p
+            left join pg_catalog.pg_publication_tables as t on t.pubname = p.pubname
+            left join pg_catalog.pg_publication_rel as r
+                on r.prpubid = p.oid
+                and r.prrelid = format('%I.%I', t.schemaname, t.tablename)::regclass
+            where p.pubname = {text(self.name)}
+            """
         )
-        return {(schema or "", table or "") for schema, table in rows}
+        if not rows:
+            return None
+        return {(schema, table): told or "" for schema, table, told in rows if schema and table}
 
     def end(self, connection: Connection) -> int:
         """Returns the end of the log: every transaction that has committed lies below it."""
