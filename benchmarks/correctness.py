@@ -102,7 +102,8 @@ class Race:
             user=_blind(database) if BLIND in self.process.tools else database.user,
             password=database.password,
         )
-        for _ in range(WARM_UP):
+        self._rounds(1)
+        for _ in range(WARM_UP - 1):
             database.execute(f"update {TABLE} set updated_at = now() where id <= 20")
             self._rounds(1)
 
