@@ -103,6 +103,7 @@ class Bounds:
         settled: the stored mark expects late rows, this one does not: store it, even if there is
             nothing else to store.
         notes: warnings for the user; the sync goes on.
+        deletions: how often the source has deleted rows; see :meth:`Snapshot.deletions`.
     """
 
     rows: int | None
@@ -117,6 +118,7 @@ class Bounds:
     rewound: bool = False
     finer: bool = False
     notes: tuple[str, ...] = ()
+    deletions: int = 0
 
 
 def lower_bound(

@@ -69,10 +69,10 @@ class Sync:
         )
         _await(port)
 
-    def orders(self, last: int) -> None:
+    def orders(self, last: int, **more: Any) -> None:
         """Sets the plugin's orders."""
         rows = [{"id": number, "note": f"n{number}"} for number in range(1, last + 1)]
-        self.data.write_text(json.dumps({"orders": rows}))
+        self.data.write_text(json.dumps({"orders": rows, **more}))
 
     def run(self, mode: str = "overwrite-delete-stale") -> subprocess.CompletedProcess[str]:
         """Runs `cloudquery sync`."""
@@ -166,6 +166,16 @@ def test_the_official_command_line_syncs_and_nothing_is_lost(
     assert ended.returncode == 0, ended.stdout
     assert _raw(project)[3:] == [(4, "n4", "shop", 2), (5, "n5", "shop", 2)]
     assert _state(project) == [("5",)]
+
+    # deletions become tombstones; without keys they cannot, so the sync fails
+    sync.orders(5, deletes={"first": ["note", "n2", "n5"]})
+    ended = sync.run()
+    assert ended.returncode == 0, ended.stdout
+    assert _raw(project)[5:] == [(2, None, "shop", 3)]
+    ended = sync.run("append")
+    assert ended.returncode != 0
+    assert "with write_mode overwrite" in ended.stdout
+    sync.orders(5)
     assert sync.run("append").returncode == 0
     worker.process.send_signal(signal.SIGTERM)
     assert worker.ended().code == 0

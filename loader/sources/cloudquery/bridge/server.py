@@ -23,6 +23,7 @@ from cloudquery.discovery_v1 import discovery_pb2_grpc
 from cloudquery.plugin_v3 import arrow, plugin_pb2, plugin_pb2_grpc
 
 from .columns import records, stream, table_name
+from .deletions import deletion, dependents
 from .states import LIMITS, Discovery, Rows, as_asked, merged
 
 _STATE_COLUMNS = ({"key", "value"}, {"key", "value", "version"})
@@ -131,9 +132,16 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
                     session = session or self._opened()
                     session.stale.add(request.delete.table_name)
                 elif kind == "delete_record":
-                    context.abort(
-                        grpc.StatusCode.UNIMPLEMENTED, "single deletions are not supported"
-                    )
+                    if dependents(request.delete_record):
+                        context.abort(
+                            grpc.StatusCode.UNIMPLEMENTED,
+                            "deletions that take rows of dependent tables with them are not "
+                            "supported: sync with write_mode overwrite-delete-stale",
+                        )
+                    session = session or self._opened()
+                    rows = rows or (session.folder / "messages.jsonl").open("w")
+                    told = {"type": "DELETE", "delete": deletion(request.delete_record)}
+                    rows.write(json.dumps(told) + "\n")
         except Exception:
             self._over(session, "the sync broke off")
             raise
