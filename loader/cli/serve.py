@@ -44,6 +44,7 @@ def serve(
     """
     from loader.cli.settings import opened_for, stopping
     from loader.errors import SpecError
+    from loader.sources.cloudquery.serving import serving
     from loader.spec.plugins import LakeDestination
     from loader.sync.drill import drill
     from loader.sync.served import Served
@@ -58,7 +59,7 @@ def serve(
             remedy="Add a destination with `path: spark`",
         )
     name = destination or lakes[0]
-    spark = opened_for(settings, spec, spec.destination(name).lake)
+    lake = spec.destination(name).lake
 
     def tell(outcome: Outcome) -> None:
         if outcome.error is not None:
@@ -69,7 +70,12 @@ def serve(
         settings.output.event("table", text, table=outcome.table, appended=rows)
 
     place = f"unix:{address}" if network == "unix" else address
-    watch = Watch(Warnings(settings), drill(os.environ, spark))
-    served = Served(spec, spark, name, place, python, watch, tell)
-    with stopping(served.stop, spark):
-        served.run(lambda at: settings.output.event("listening", f"listening at {at}", address=at))
+    # It listens before Spark has started: `registry: local` waits for five seconds only.
+    with serving(place, python) as bridge:
+        at = bridge.address
+        settings.output.event("listening", f"listening at {at}", address=at)
+        spark = opened_for(settings, spec, lake)
+        watch = Watch(Warnings(settings), drill(os.environ, spark))
+        served = Served(spec, spark, name, bridge, watch, tell)
+        with stopping(served.stop, spark):
+            served.run()

@@ -64,19 +64,18 @@ def stamped(rows: DataFrame, stamp: Stamp) -> DataFrame:
     with gaps between partitions.
 
     Args:
-        rows: the source's columns; a source that follows its log adds ``_cq_deleted``.
+        rows: a column `_cq_deleted`, if there is one, marks rows that are tombstones, too.
     """
-    told = DELETED in rows.columns
-    marked_deleted = tombstone(rows, stamp.deleted)
-    schema = t.StructType([field for field in rows.schema.fields if field.name != DELETED])
+    own = rows.drop(DELETED)
+    gone = f.col(DELETED) if DELETED in rows.columns else f.lit(False)
     return rows.select(
-        *(f.col(quoted(name)) for name in schema.names),
+        *(f.col(quoted(name)) for name in own.columns),
         f.lit(stamp.source).alias(SOURCE_NAME),
         f.lit(stamp.sync_time).cast("timestamp").alias("_cq_sync_time"),
         f.lit(stamp.batch).cast("bigint").alias(BATCH),
         f.monotonically_increasing_id().alias(SEQUENCE),
-        row_hash(schema).alias(HASH),
-        (f.col(DELETED) | marked_deleted if told else marked_deleted).alias(DELETED),
+        row_hash(own.schema).alias(HASH),
+        (tombstone(rows, stamp.deleted) | gone).alias(DELETED),
         f.lit(stamp.generation).cast("bigint").alias(GENERATION),
     )
 

@@ -124,6 +124,7 @@ class Bounds:
             nothing else to store.
         notes: warnings for the user; the sync goes on.
         log: the part of the source's log that the window covers; None if it does not follow one.
+        deletions: how often the source has deleted rows; see :meth:`Snapshot.deletions`.
     """
 
     rows: int | None
@@ -139,6 +140,7 @@ class Bounds:
     finer: bool = False
     notes: tuple[str, ...] = ()
     log: Logged | None = None
+    deletions: int = 0
 
 
 def lower_bound(

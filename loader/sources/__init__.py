@@ -59,7 +59,8 @@ class Snapshot(ABC):
     ) -> DataFrame:
         """Reads the rows between ``window.floor(bounds)`` and ``window.end(bounds)``, lazily.
 
-        Partitions, and the rows in them, are in the order in which the source emits them.
+        Partitions, and the rows in them, are in the order in which the source emits them. A
+        column `_cq_deleted` says of each row whether the source has deleted it again.
         """
 
     def preview(self, table: SourceTable, window: Window) -> Bounds:
@@ -78,6 +79,14 @@ class Snapshot(ABC):
     def lacking(self, table: SourceTable) -> list[str]:
         """Returns what `loader check` should say about a table: what is missing, and the remedy."""
         return []
+
+    def deletions(self, spark: SparkSession, table: SourceTable) -> Sequence[DataFrame]:
+        """Returns what the source has deleted since the last sync, by the values of columns.
+
+        Rows of earlier syncs that equal a row of one of these frames in all its columns are
+        deleted, unless their keys are among the rows that are read. Null equals nothing.
+        """
+        return ()
 
     tells_deletes: ClassVar[bool] = True
     """Whether a missing row means that it was deleted. (Files may be archived once read.)"""

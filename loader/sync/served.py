@@ -11,19 +11,15 @@ import datetime as dt
 import json
 import logging
 import re
-import subprocess
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
-from loader.errors import LoaderError, SpecError
+from loader.errors import LoaderError
 from loader.lake.lake import Lake
-from loader.sources.cloudquery.bridging import command
-from loader.sources.programs.workspace import workspace, written
+from loader.sources.cloudquery.serving import Serving
 from loader.spec.plugins import SourceSpec
 from loader.spec.spec import Spec
 from loader.sync.pipeline import Outcome, Pipeline
@@ -46,8 +42,7 @@ class Served:
     Args:
         spec: names the destination.
         destination: its name there.
-        address: to listen at: `localhost:7778`, `unix:/path`.
-        python: a Python that has what the bridge needs; None is the loader's own.
+        bridge: which listens already.
         watch: gets progress, and says when to stop.
         tell: gets the outcome of each table.
     """
@@ -57,92 +52,36 @@ class Served:
         spec: Spec,
         spark: SparkSession,
         destination: str,
-        address: str,
-        python: str | None,
+        bridge: Serving,
         watch: Watch,
         tell: Callable[[Outcome], None],
     ) -> None:
         self.spec = spec
         self.spark = spark
         self.destination = destination
-        self.address = address
-        self.python = python
+        self.bridge = bridge
         self.tell = tell
         self.watch = watch
         self.lake = Lake(spark, spec.destination(destination).lake.schema_)
-        self._child: subprocess.Popen[str] | None = None
 
-    def run(self, listening: Callable[[str], None]) -> None:
-        """Serves until :meth:`stop`.
-
-        Args:
-            listening: called with the address once it is ready.
-
-        Raises:
-            SpecError: if the bridge cannot serve there.
-        """
+    def run(self) -> None:
+        """Appends what is synced until the bridge ends; see :meth:`stop`."""
         self.lake.prepare()
         self.lake.ensure(STATES, _SCHEMA)
-        with workspace() as folder, self._bridge(folder) as (told, answer):
-            for message in told:
-                if "listening" in message:
-                    listening(message["listening"])
-                elif "failed" in message:
-                    raise SpecError(
-                        message["failed"], where="loader serve", remedy="Choose another --address"
-                    )
-                elif "state" in message:
-                    self._remember(message["state"], message["rows"])
-                elif "session" in message:
-                    answer({"session": message["session"], "error": self._appended(message)})
-                elif "settled" in message:  # all the state that came with it is stored
-                    answer(message)
+        self.bridge.answer({"states": self._states()})
+        for message in self.bridge.messages():
+            if "state" in message:
+                self._remember(message["state"], message["rows"])
+            elif "session" in message:
+                error = self._appended(message)
+                self.bridge.answer({"session": message["session"], "error": error})
+            elif "settled" in message:  # all the state that came with it is stored
+                self.bridge.answer(message)
 
     def stop(self) -> None:
         """Ends the bridge; a sync that is being appended is not published any more."""
         self.watch.stopped.set()
-        if self._child is not None and self._child.stdin is not None:
-            with suppress(OSError):
-                self._child.stdin.close()
-
-    @contextmanager
-    def _bridge(
-        self, folder: Path
-    ) -> Iterator[tuple[Iterator[dict[str, Any]], Callable[[Mapping[str, Any]], None]]]:
-        config = {"folder": str(folder), "address": self.address, "states": self._states()}
-        files = {"config": written(folder, "config.json", config)}
-        child = subprocess.Popen(
-            command(self.python, "loader serve", "serve", files),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self._child = child
-        assert child.stdin is not None
-        assert child.stdout is not None
-        assert child.stderr is not None
-        stdin, stdout, stderr = child.stdin, child.stdout, child.stderr
-
-        def listen() -> None:
-            for line in stderr:
-                _log.debug("bridge: %s", line.rstrip())
-
-        def answer(message: Mapping[str, Any]) -> None:
-            stdin.write(json.dumps(message) + "\n")
-            stdin.flush()
-
-        threading.Thread(target=listen, name="bridge", daemon=True).start()
-        try:
-            yield (json.loads(line) for line in stdout), answer
-        finally:
-            with suppress(OSError):
-                stdin.close()
-            try:
-                child.wait(10)
-            except subprocess.TimeoutExpired:
-                child.kill()
+        self.bridge.end()
 
     def _appended(self, session: Mapping[str, Any]) -> str | None:
         """Appends a session's tables; returns why that failed, None if it did not."""

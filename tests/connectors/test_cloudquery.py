@@ -83,3 +83,41 @@ def test_a_state_never_passes_its_records(project: Project) -> None:
     assert "the plugin no-such-plugin cannot be started" in project.loader("check").text
     _configure(project, str(data), connection="127.0.0.1:1")
     assert "both say which plugin to read" in project.loader("check").errors[0]
+
+
+def test_deletions_become_tombstones(project: Project) -> None:
+    data = project.folder / "data.json"
+
+    def sync(last: int, **more: Any) -> dict[str, Any]:
+        rows = [{"id": number, "note": f"n{number}"} for number in range(1, last + 1)]
+        data.write_text(json.dumps({"orders": rows, **more}))
+        return project.run().table("cq.orders")
+
+    def raw(batch: int) -> list[tuple[Any, ...]]:
+        columns = "id, note, _cq_deleted"
+        return project.rows(
+            f"select {columns} from raw.orders where _cq_batch = {batch} order by id"
+        )
+
+    _configure(project, str(data), "orders")
+    # deleted in the batch that brings it, for good and not
+    sync(3, deletes={"last": ["note", "n3", "n9"]})
+    assert raw(1) == [(1, "n1", False), (2, "n2", False), (3, "n3", True)]
+    # found by a column that is not the key: the tombstone has the key only
+    sync(4, deletes={"first": ["note", "n2", "n3"]})
+    assert raw(2) == [(2, None, True), (3, "n3", False), (4, "n4", False)]
+    # everything is deleted and delivered again: only what had been deleted before is news
+    again = sync(4, since=1, deletes={"first": ["id", 1, 2, 3, 4]})
+    assert raw(3) == [(2, "n2", False)]
+    assert again["redelivered"] == 3
+    # a deletion outranks every cursor, and there may be nothing but deletions
+    sync(4, since=9, deletes={"last": ["id", 4, 1, 77]})
+    assert raw(4) == [(1, None, True), (4, None, True)]
+    newest = "max_by(struct(id, _cq_deleted), struct(_cq_generation, id, _cq_batch, _cq_seq)) n"
+    versions = f"select {newest} from raw.orders group by coalesce(id, 0)"
+    assert project.rows(f"select n.id from ({versions}) where not n._cq_deleted order by 1") == [
+        (2,),
+        (3,),
+    ]
+    # the same deletion again finds nothing
+    assert sync(4, since=9, deletes={"last": ["id", 4, 1]})["status"] == "nothing new"

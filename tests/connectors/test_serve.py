@@ -10,6 +10,7 @@ import json
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,13 +70,19 @@ class Sync:
         )
         _await(port)
 
-    def orders(self, last: int) -> None:
+    def orders(self, last: int, **more: Any) -> None:
         """Sets the plugin's orders."""
         rows = [{"id": number, "note": f"n{number}"} for number in range(1, last + 1)]
-        self.data.write_text(json.dumps({"orders": rows}))
+        self.data.write_text(json.dumps({"orders": rows, **more}))
 
-    def run(self, mode: str = "overwrite-delete-stale") -> subprocess.CompletedProcess[str]:
-        """Runs `cloudquery sync`."""
+    def run(
+        self, mode: str = "overwrite-delete-stale", local: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs `cloudquery sync`.
+
+        Args:
+            local: the loader as a program that CloudQuery starts itself.
+        """
         (self.folder / "sync.yml").write_text(
             f"""
 kind: source
@@ -91,13 +98,14 @@ spec:
 kind: destination
 spec:
   name: lake
-  path: 127.0.0.1:{self.port}
-  registry: grpc
+  path: {local or f"127.0.0.1:{self.port}"}
+  registry: {"local" if local else "grpc"}
   write_mode: {mode}
   spec: {{}}
 """
         )
-        _await(self.port)
+        if local is None:
+            _await(self.port)
         words = ["sync", "sync.yml", "--telemetry-level", "none", "--log-console"]
         return subprocess.run(
             [_command_line(self.python), *words],
@@ -166,6 +174,25 @@ def test_the_official_command_line_syncs_and_nothing_is_lost(
     assert ended.returncode == 0, ended.stdout
     assert _raw(project)[3:] == [(4, "n4", "shop", 2), (5, "n5", "shop", 2)]
     assert _state(project) == [("5",)]
-    assert sync.run("append").returncode == 0
+
+    # deletions become tombstones; without keys they cannot, so the sync fails
+    sync.orders(5, deletes={"first": ["note", "n2", "n5"]})
+    ended = sync.run()
+    assert ended.returncode == 0, ended.stdout
+    assert _raw(project)[5:] == [(2, None, "shop", 3)]
+    ended = sync.run("append")
+    assert ended.returncode != 0
+    assert "with write_mode overwrite" in ended.stderr
     worker.process.send_signal(signal.SIGTERM)
     assert worker.ended().code == 0
+
+    # CloudQuery starts the loader itself, and ends it
+    own = sync.folder / "lake"
+    loader = f"{sys.executable} -m loader -c {project.folder / 'loader.yml'}"
+    own.write_text(f'#!/bin/sh\nexec {loader} "$@" --python {sync.python}\n')
+    own.chmod(0o755)
+    sync.orders(6)
+    ended = sync.run("append", local=own)
+    assert ended.returncode == 0, ended.stderr
+    assert _raw(project)[6:] == [(5, "n5", "shop", 4), (6, "n6", "shop", 4)]
+    assert _state(project) == [("6",)]

@@ -4,7 +4,9 @@
     python cq_plugin.py DATA.json serve …      tables `orders` (incremental) and `kinds`
 
 `orders` resends the order that its state names, as an inclusive cursor does. `{"fail": n}` in DATA
-makes its resolver fail before the n-th order that it would send.
+makes its resolver fail before the n-th order that it would send; `{"since": n}` makes it forget its
+state. Orders are deleted before and after that by `{"deletes": {"first": [column, …], "last": …}}`,
+lists of a column and the values that it may have.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from cloudquery.plugin_v3 import arrow, plugin_pb2
 from cloudquery.sdk import plugin, schema, serve
 from cloudquery.sdk.internal.memdb import MemDB
+from cloudquery.sdk.internal.servers.plugin_v3 import PluginServicer
 from cloudquery.sdk.scheduler import Scheduler, TableResolver
 from cloudquery.sdk.stateclient.stateclient import StateClientBuilder
 from cloudquery.sdk.types import JSONType, UUIDType
@@ -43,7 +47,7 @@ class Orders(TableResolver):
 
     def resolve(self, client: Client, _parent: Any) -> Generator[Any, None, None]:
         """Yields orders, and flushes the state after every few."""
-        low = int(client.states.get_key("orders") or 0)
+        low = int(client.data.get("since") or client.states.get_key("orders") or 0)
         wanted = [order for order in client.data["orders"] if order["id"] >= low]
         for number, order in enumerate(wanted):
             if number == client.data.get("fail"):
@@ -127,7 +131,39 @@ class Shop(plugin.Plugin):
         """Does nothing."""
 
 
+class Deleting(PluginServicer):
+    """Sends deletions, too, for which the Python SDK has no message yet."""
+
+    def Sync(self, request: Any, context: Any) -> Generator[Any, None, None]:
+        """Yields the SDK's messages between the deletions."""
+        path = getattr(self._plugin, "_path", None)
+        deletes = json.loads(path.read_text()).get("deletes", {}) if path else {}
+        yield from deletions(*deletes.get("first", ()))
+        yield from super().Sync(request, context)
+        yield from deletions(*deletes.get("last", ()))
+
+
+def deletions(column: str = "", *values: Any) -> Generator[Any, None, None]:
+    """Yields the deletion of all orders whose column has one of some values; of all if none."""
+    predicates = [
+        plugin_pb2.Predicate(
+            operator="EQ",
+            column=column,
+            record=arrow.record_to_bytes(pa.RecordBatch.from_pydict({column: [value]})),
+        )
+        for value in values
+    ]
+    if column:
+        group = plugin_pb2.PredicatesGroup(grouping_type="OR", predicates=predicates)
+        yield plugin_pb2.Sync.Response(
+            delete_record=plugin_pb2.Sync.MessageDeleteRecord(
+                table_name="orders", where_clause=[group]
+            )
+        )
+
+
 if __name__ == "__main__":
+    serve.plugin.PluginServicer = Deleting
     which = sys.argv[1]
     chosen = MemDB() if which == "memdb" else Shop(Path(which))
     serve.PluginCommand(chosen).run(sys.argv[2:])

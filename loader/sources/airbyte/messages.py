@@ -46,6 +46,8 @@ class AirbyteDialect:
             delivery.record(key, data)
         elif kind == "STATE":
             _state(message["state"], delivery)
+        elif kind == "DELETE":  # not Airbyte's: CloudQuery's bridge sends it
+            delivery.delete((None, message["delete"]["stream"]), message["delete"]["where"])
         elif kind == "TRACE":
             _trace(message["trace"], delivery)
         elif kind == "LOG":
@@ -74,7 +76,7 @@ def parsed(line: bytes, source: str) -> dict[str, Any] | None:
         return None
     kind = message["type"]
     body = message.get(kind.lower())
-    if kind in ("RECORD", "STATE", "TRACE") and not isinstance(body, dict):
+    if kind in ("RECORD", "STATE", "DELETE", "TRACE") and not isinstance(body, dict):
         raise _broken(line, source)
     if kind == "RECORD" and not (
         isinstance(body, dict)

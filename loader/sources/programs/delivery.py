@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
 from loader.errors import LoaderError, TableError
 from loader.sources.programs.memory import Memory
 from loader.sources.programs.process import Process
-from loader.sources.programs.spool import Piece
+from loader.sources.programs.spool import Piece, Spool
 from loader.sources.programs.stream import Stream, failed, shown
 
 _log = logging.getLogger("loader")
@@ -113,8 +113,7 @@ class Delivery:
             stream.wanted = False
             for piece in stream.pieces:
                 self._waiting -= piece.counts.size
-                if piece.path is not None:
-                    piece.path.unlink(missing_ok=True)
+                piece.forget()
             stream.pieces.clear()
             self._changed.notify_all()
 
@@ -135,19 +134,24 @@ class Delivery:
     def record(self, key: Hashable, record: Mapping[str, Any]) -> None:
         """Takes a record."""
         stream = self.streams.get(key)
+        if stream is not None:
+            stream.received += 1
+        self._take(stream, key, lambda spool: spool.add(record))
+
+    def delete(self, key: Hashable, where: Sequence[Mapping[str, Any]]) -> None:
+        """Takes a deletion of all rows that meet one of some conditions: values by column."""
+        self._take(self.streams.get(key), key, lambda spool: spool.delete(where))
+
+    def _take(self, stream: Stream | None, key: Hashable, into: Callable[[Spool], None]) -> None:
         if stream is None:
             self.warn_once(f"records of {shown(key)}, which was not asked for, are ignored")
-            return
-        stream.received += 1
-        if not stream.takes():
-            return
-        if stream.ended:
+        elif stream.ended and stream.takes():
             self.warn_once("it sent records after the end of their stream", stream.name)
-            return
-        try:
-            stream.spool.add(record)
-        except LoaderError as problem:
-            self._ended(stream, problem)
+        elif stream.takes():
+            try:
+                into(stream.spool)
+            except LoaderError as problem:
+                self._ended(stream, problem)
 
     def state(self, kind: str, key: Hashable | None, text: str, count: float | None = None) -> None:
         """Takes a state.
@@ -291,8 +295,8 @@ class Delivery:
         if stream.wanted:
             stream.pieces.append(piece)
             self._waiting += piece.counts.size
-        elif piece.path is not None:
-            piece.path.unlink(missing_ok=True)
+        else:
+            piece.forget()
 
     def _let_catch_up(self) -> None:
         """Waits until pieces have been committed; the program waits, too."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,36 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from loader.errors import TableError
+from loader.rows.order import quoted
 from loader.sources.programs.columns import REST, Column, is_skipped
 from loader.sources.programs.values import Misfit, held_as, read_as, text_of
 
 _LONGEST_TEXT = 16_000_000  # Spark's JSON parser refuses a text of 20 million characters
 _SPLIT = 32 << 20
 _encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+AFTER = "_cq_after"
+"""A column: how often rows were deleted before a record came; of a deletion, its number."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A deletion of all rows that have some values.
+
+    Attributes:
+        number: of the deletion, in its piece.
+        columns: those that it names; none for all rows.
+        line: of the spool.
+    """
+
+    number: int
+    columns: tuple[str, ...]
+    line: bytes
+
+
+def _named(columns: Sequence[str]) -> str:
+    return text_of(list(columns))
 
 
 class Layout:
@@ -56,8 +81,11 @@ class Layout:
         """The columns that need numbers with all their digits, which a float may not have."""
         return frozenset(c.name for c in self.columns if isinstance(c.type, t.DecimalType))
 
-    def line(self, record: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
+    def line(self, record: Mapping[str, Any], after: int = 0) -> tuple[bytes, dict[str, Any]]:
         """Returns a record as a line of the spool, and its values by place.
+
+        Args:
+            after: how often rows were deleted before it came.
 
         Raises:
             TableError: if a key does not fit its column, or a text is too long for Spark.
@@ -82,22 +110,70 @@ class Layout:
                 rest[name] = value
         if rest:
             wire["r"] = text_of(rest)
+        if after:
+            wire["d"] = after
         line = _encode(wire).encode("ascii") + b"\n"
         if len(line) > _LONGEST_TEXT:
             self._refuse_long_text(wire)
         return line, wire
 
+    def condition(self, values: Mapping[str, Any], number: int) -> Condition:
+        """Returns a deletion of all rows that have some values, as a line of the spool.
+
+        Args:
+            number: of the deletion.
+
+        Raises:
+            TableError: if such rows cannot be found.
+        """
+        if not self._key:
+            raise TableError(
+                "rows are deleted at the source, and the table has no primary key: a tombstone "
+                "needs one",
+                where=f"table {self.name}",
+                remedy="Set table_options.<table>.primary_key; a `cloudquery sync` sends the keys "
+                "with write_mode overwrite",
+            )
+        wire: dict[str, Any] = {"d": number, "r": _named(tuple(sorted(values)))}
+        for name, value in values.items():
+            try:
+                place, convert = self._places[name]
+                wire[place] = convert(value)
+            except (KeyError, Misfit) as problem:
+                raise TableError(
+                    f"rows are deleted at the source whose {name} is {text_of(value)[:80]!r}, and "
+                    + (
+                        "raw has no such column"
+                        if isinstance(problem, KeyError)
+                        else "the column cannot hold that"
+                    ),
+                    where=f"table {self.name}",
+                    remedy="Correct `skip_columns` or `columns`, or read everything again: "
+                    "--full-refresh",
+                ) from None
+        return Condition(number, tuple(sorted(values)), _encode(wire).encode("ascii") + b"\n")
+
     def place(self, name: str) -> str:
         """Returns where a column's value is in :meth:`line`'s values."""
         return self._places[name][0]
 
-    def frame(self, spark: SparkSession, path: Path) -> DataFrame:
-        """Reads a file of the spool, lazily, in the order in which it was written."""
+    def deletions(self, spark: SparkSession, path: Path, by: Sequence[str]) -> DataFrame:
+        """Reads the deletions that name some columns: these, and each one's number."""
+        lines = self.frame(spark, path, numbered=True)
+        lines = lines.where(f.col(REST) == _named(by))
+        return lines.select(*(f.col(quoted(name)) for name in by), AFTER)
+
+    def frame(self, spark: SparkSession, path: Path, numbered: bool = False) -> DataFrame:
+        """Reads a file of the spool, lazily, in the order in which it was written.
+
+        Args:
+            numbered: adds, as :data:`AFTER`, how often rows were deleted before each.
+        """
         session: Any = spark
         held = [(f"c{n}", column.type) for n, column in enumerate(self.columns)]
         wire = t.StructType(
             [t.StructField(place, held_as(type_)) for place, type_ in held]
-            + [t.StructField("r", t.StringType())]
+            + [t.StructField("r", t.StringType()), t.StructField("d", t.IntegerType())]
         )
         jvm = session._jvm
         lines = session.sparkContext._jsc.textFile(
@@ -112,6 +188,7 @@ class Layout:
                 for (place, _), column in zip(held, self.columns, strict=True)
             ),
             f.col("r").alias(REST),
+            *([f.coalesce("d", f.lit(0)).alias(AFTER)] if numbered else []),
         )
 
     def _leaves_out(self, name: str) -> bool:

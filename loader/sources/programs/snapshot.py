@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from loader.errors import TableError
 from loader.rows.cursor import Cursor, clock_now
 from loader.sources import Attention, Bounds, Request, Snapshot, SourceTable, Window, edge
+from loader.sources.programs.deletions import with_deleted
 from loader.sources.programs.delivery import Delivery
-from loader.sources.programs.layout import Layout
+from loader.sources.programs.layout import AFTER, Layout
 from loader.sources.programs.memory import Memory
 from loader.sources.programs.options import ProgramOptions
 from loader.sources.programs.spool import Limits, Piece, Spool
@@ -138,6 +139,7 @@ class ProgramSnapshot(Snapshot):
             mark=mark,
             settled=mark != window.mark,
             notes=piece.notes,
+            deletions=counts.deletions,
         )
 
     def read(
@@ -152,7 +154,20 @@ class ProgramSnapshot(Snapshot):
             )
         if piece.path is None:
             return spark.createDataFrame([], table.schema)
-        return self._layouts[self._key_of(table)].frame(spark, piece.path)
+        layout = self._layouts[self._key_of(table)]
+        if piece.deleted is None:
+            return layout.frame(spark, piece.path)
+        rows = layout.frame(spark, piece.path, numbered=True)
+        return with_deleted(rows, self._deletions(spark, table, piece))
+
+    def deletions(self, spark: SparkSession, table: SourceTable) -> list[DataFrame]:
+        piece = self._pieces.get(self._key_of(table))
+        found = [] if piece is None else self._deletions(spark, table, piece)
+        return [one.drop(AFTER) for one in found]
+
+    def _deletions(self, spark: SparkSession, table: SourceTable, piece: Piece) -> list[DataFrame]:
+        layout, path = self._layouts[self._key_of(table)], piece.deleted
+        return [] if path is None else [layout.deletions(spark, path, by) for by in piece.by]
 
     def more(self, table: SourceTable) -> bool:
         piece = self._pieces.get(self._key_of(table))
@@ -172,8 +187,8 @@ class ProgramSnapshot(Snapshot):
 
     def _forget(self, key: Hashable) -> None:
         before = self._pieces.pop(key, None)
-        if before is not None and before.path is not None:
-            before.path.unlink(missing_ok=True)
+        if before is not None:
+            before.forget()
 
     def _layout(self, request: Request) -> Layout:
         native = request.table.ref.native

@@ -7,7 +7,7 @@ the source. Records after the last state are read again if the program dies, so 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import types as t
 
 from loader.sources.programs.columns import REST
-from loader.sources.programs.layout import Layout
+from loader.sources.programs.layout import Condition, Layout
 from loader.sources.programs.memory import Memory
 from loader.sources.programs.values import order_of
 
@@ -29,6 +29,7 @@ class Counts:
         low, high: the lowest and highest cursor, as the spool holds them.
         nulls: records without a cursor.
         future: records whose cursor lies in the future.
+        deletions: how often rows were deleted.
     """
 
     rows: int = 0
@@ -37,6 +38,7 @@ class Counts:
     high: Any = None
     nulls: int = 0
     future: int = 0
+    deletions: int = 0
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Piece:
         memory: what to remember once they are published; None if the program sent no state.
         last: no piece follows.
         notes: warnings about the records.
+        deleted: what they delete, in a file of its own; None if nothing.
+        by: the sets of columns that deletions name.
     """
 
     path: Path | None
@@ -55,6 +59,14 @@ class Piece:
     memory: Memory | None
     last: bool = False
     notes: tuple[str, ...] = ()
+    deleted: Path | None = None
+    by: tuple[tuple[str, ...], ...] = ()
+
+    def forget(self) -> None:
+        """Deletes its files."""
+        for path in (self.path, self.deleted):
+            if path is not None:
+                path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -74,13 +86,13 @@ class _Tally:
     """Counts the records of a piece as they come."""
 
     def __init__(self) -> None:
-        self.rows = self.size = self.nulls = self.future = 0
+        self.rows = self.size = self.nulls = self.future = self.deletions = 0
         self.low: tuple[Any, Any] | None = None
         self.high: tuple[Any, Any] | None = None
 
     def counts(self) -> Counts:
         low, high = (edge[1] if edge else None for edge in (self.low, self.high))
-        return Counts(self.rows, self.size, low, high, self.nulls, self.future)
+        return Counts(self.rows, self.size, low, high, self.nulls, self.future, self.deletions)
 
     def cursor(self, value: Any, order: Any, ahead: bool) -> None:
         """Counts a record's cursor.
@@ -143,7 +155,7 @@ class Spool:
             TableError: if it cannot be kept.
             OSError: if the disk is full.
         """
-        line, wire = self.layout.line(record)
+        line, wire = self.layout.line(record, after=self._tally.deletions)
         if self._file is None:
             self._file = self._path.open("wb", buffering=1 << 18)
         self._file.write(line)
@@ -153,6 +165,16 @@ class Spool:
             value = wire.get(self._place)
             order = None if value is None else order_of(value, self._type)
             self._tally.cursor(value, order, self._is_ahead(order))
+
+    def delete(self, where: Sequence[Mapping[str, Any]]) -> None:
+        """Notes that all rows before it that meet one of some conditions are deleted.
+
+        Raises:
+            TableError: if they cannot be found.
+        """
+        self._tally.deletions += 1
+        for condition in where:
+            self._deleted.append(self.layout.condition(condition, self._tally.deletions))
 
     def _is_ahead(self, order: Any) -> bool:
         if order is None or self._clock is None or not order > self._clock:
@@ -164,7 +186,7 @@ class Spool:
         """Notes a state that covers all records so far; returns the piece if it is complete."""
         self.memory = memory
         self._covered = self._tally.counts()
-        limits, rows = self.limits, self._covered.rows
+        limits, rows = self.limits, self._covered.rows + self._covered.deletions
         if limits is None:
             return None
         waited = time.monotonic() - self._began
@@ -203,13 +225,24 @@ class Spool:
             if not counts.rows:
                 path.unlink(missing_ok=True)
                 path = None
-        piece = Piece(path, counts, self.memory, last, self._notes())
+        deleted, by = self._sealed_deletions(counts.deletions)
+        piece = Piece(path, counts, self.memory, last, self._notes(), deleted, by)
         self._pieces += 1
         self._blank()
         return piece
 
+    def _sealed_deletions(self, count: int) -> tuple[Path | None, tuple[tuple[str, ...], ...]]:
+        covered = [one for one in self._deleted if one.number <= count]
+        if not covered:
+            return None, ()
+        path = self._path.with_suffix(".deleted")
+        with path.open("wb") as file:
+            file.writelines(one.line for one in covered)
+        return path, tuple(sorted({one.columns for one in covered}))
+
     def _blank(self) -> None:
         self._tally = _Tally()
+        self._deleted: list[Condition] = []
         self._covered = Counts()
         self._began = time.monotonic()
 

@@ -16,6 +16,7 @@ import grpc
 from cloudquery.plugin_v3 import arrow, plugin_pb2
 
 from .columns import records, stream, table_name
+from .deletions import deletion, dependents
 from .plugin import PluginError, opened
 from .server import serve
 from .states import States, served
@@ -75,8 +76,10 @@ def read(stub: Any, config: Mapping[str, Any], catalog: Mapping[str, Any], known
                 rows = arrow.new_record_from_bytes(response.checkpoint.record)
                 say("STATE", {"type": "LEGACY", "data": states.checkpoint(rows)})
             elif kind == "delete_record":
-                told = f"{response.delete_record.table_name}: deletions are not followed"
-                say("LOG", {"level": "WARN", "message": told})
+                say("DELETE", deletion(response.delete_record))
+                for name in dependents(response.delete_record):
+                    told = f"rows of {name} that belong to deleted rows are not deleted"
+                    say("LOG", {"level": "WARN", "message": told})
             elif kind == "error":
                 wrong.setdefault(response.error.table_name, response.error.error)
     finally:

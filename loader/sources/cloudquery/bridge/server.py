@@ -23,8 +23,10 @@ from cloudquery.discovery_v1 import discovery_pb2_grpc
 from cloudquery.plugin_v3 import arrow, plugin_pb2, plugin_pb2_grpc
 
 from .columns import records, stream, table_name
+from .deletions import deletion, dependents
 from .states import LIMITS, Discovery, Rows, as_asked, merged
 
+_GONE = "the loader has ended, and says why itself; run the sync again"
 _STATE_COLUMNS = ({"key", "value"}, {"key", "value", "version"})
 
 
@@ -60,20 +62,35 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
 
     Args:
         folder: where sessions are kept.
-        states: what counts, by the state table's name.
     """
 
-    def __init__(self, folder: Path, states: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._states: dict[str, Rows] = {
-            table: {key: (row[0], int(row[1])) for key, row in rows.items()}
-            for table, rows in states.items()
-        }
+        self._begun = threading.Event()
+        self._gone = False
+        self._states: dict[str, Rows] = {}
         self._numbers = itertools.count(1)
         self._sessions: dict[int, Session] = {}
         self._ending: dict[int, Session] = {}
         self._held: list[Held] = []
         self._changing = threading.Lock()
+
+    def begin(self, states: Mapping[str, Mapping[str, Any]]) -> None:
+        """Lets syncs begin: the loader is ready.
+
+        Args:
+            states: what counts, by the state table's name.
+        """
+        self._states = {
+            table: {key: (row[0], int(row[1])) for key, row in rows.items()}
+            for table, rows in states.items()
+        }
+        self._begun.set()
+
+    def _await(self, context: Any) -> None:
+        self._begun.wait()
+        if self._gone:
+            context.abort(grpc.StatusCode.UNAVAILABLE, _GONE)
 
     def GetName(self, _request: Any, _context: Any) -> Any:
         """Names the destination."""
@@ -87,8 +104,9 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         """Has no spec of its own."""
         return plugin_pb2.GetSpecSchema.Response()
 
-    def Init(self, _request: Any, _context: Any) -> Any:
-        """Needs nothing."""
+    def Init(self, _request: Any, context: Any) -> Any:
+        """Waits for the loader, which may be starting Spark."""
+        self._await(context)
         return plugin_pb2.Init.Response()
 
     def TestConnection(self, _request: Any, _context: Any) -> Any:
@@ -99,8 +117,9 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         """Goes on for the next sync."""
         return plugin_pb2.Close.Response()
 
-    def Read(self, request: Any, _context: Any) -> Iterator[Any]:
+    def Read(self, request: Any, context: Any) -> Iterator[Any]:
         """Sends the state that counts."""
+        self._await(context)
         asked = arrow.new_schema_from_bytes(request.table)
         with self._changing:
             held = dict(self._states.get(table_name(asked), {}))
@@ -108,6 +127,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
 
     def Write(self, requests: Iterator[Any], context: Any) -> Any:
         """Takes a sync's rows, or a plugin's state; returns once they are safe."""
+        self._await(context)
         session: Session | None = None
         rows: Any = None
         try:
@@ -131,9 +151,16 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
                     session = session or self._opened()
                     session.stale.add(request.delete.table_name)
                 elif kind == "delete_record":
-                    context.abort(
-                        grpc.StatusCode.UNIMPLEMENTED, "single deletions are not supported"
-                    )
+                    if dependents(request.delete_record):
+                        context.abort(
+                            grpc.StatusCode.UNIMPLEMENTED,
+                            "deletions that take rows of dependent tables with them are not "
+                            "supported: sync with write_mode overwrite-delete-stale",
+                        )
+                    session = session or self._opened()
+                    rows = rows or (session.folder / "messages.jsonl").open("w")
+                    told = {"type": "DELETE", "delete": deletion(request.delete_record)}
+                    rows.write(json.dumps(told) + "\n")
         except Exception:
             self._over(session, "the sync broke off")
             raise
@@ -158,10 +185,12 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
 
     def close(self) -> None:
         """Tells all syncs that the loader is gone."""
+        self._gone = True
+        self._begun.set()
         with self._changing:
             open_ = list(self._sessions)
         for number in open_:
-            self.answered(number, "the loader has ended; run the sync again")
+            self.answered(number, _GONE)
         for number in list(self._ending):
             self.settled(number)
 
@@ -235,12 +264,15 @@ def tell(message: Mapping[str, Any]) -> None:
 
 def serve(config: Mapping[str, Any]) -> int:
     """Serves until its input ends: the loader is gone, or wants it to end."""
-    destination = Destination(Path(config["folder"]), config["states"])
+    destination = Destination(Path(config["folder"]))
     server = grpc.server(futures.ThreadPoolExecutor(64), options=LIMITS)
     plugin_pb2_grpc.add_PluginServicer_to_server(destination, server)
     discovery_pb2_grpc.add_DiscoveryServicer_to_server(Discovery(), server)
     address = str(config["address"])
-    port = server.add_insecure_port(address)
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError:
+        port = 0
     if not port:
         tell({"failed": f"the address {address} is taken, or is none"})
         return 1
@@ -248,7 +280,9 @@ def serve(config: Mapping[str, Any]) -> int:
     tell({"listening": address if address.startswith("unix:") else f"{_host(address)}:{port}"})
     for line in sys.stdin:
         answer = json.loads(line)
-        if "settled" in answer:
+        if "states" in answer:
+            destination.begin(answer["states"])
+        elif "settled" in answer:
             destination.settled(answer["settled"])
         else:
             destination.answered(answer["session"], answer["error"])
