@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +19,12 @@ TABLES = ["public.orders", "public.lines"]
 
 def _change(key: int, op: str = "c", **more: str) -> str:
     if op == "t":
-        return json.dumps({"before": None, "after": None, "op": "t"})
-    return json.dumps({"before": None, "after": {"id": key, **more}, "op": op})
+        return _text({"before": None, "after": None, "op": "t"})
+    return _text({"before": None, "after": {"id": key, **more}, "op": op})
+
+
+def _text(change: dict[str, Any]) -> str:
+    return json.dumps(change, separators=(",", ":"))
 
 
 def _reader(folder: Path) -> Reader:
@@ -78,13 +83,27 @@ def test_it_counts_what_needs_more_than_a_look(tmp_path: Path) -> None:
         ("public.orders", _change(0, "t")),
         ("public.orders", _change(1, note="missing")),
         ("public.orders", _change(1, raw=hidden.binary)),
-        ("public.orders", _change(2, "u", text='{"op":"t"}')),
+        ("public.orders", _text({"after": {"id": 2, "note": '{"op":"t"}', "op": "t"}, "op": "u"})),
         ("public.lines", _change(1)),
     )
     reader.spool.close()
     found = Spool(tmp_path, TABLES)
     assert [found.truncates(table) for table in TABLES] == [1, 0]
     assert [found.unavailable(table) for table in TABLES] == [2, 0]
+
+
+def test_tables_are_told_apart_by_the_changes_if_topics_do_not(tmp_path: Path) -> None:
+    tables = ["public.a b", "public.a_b"]
+    reader = Reader(Order(str(tmp_path), tables, "here", {}, "missing", by_source=True))
+    changes = [
+        _text({"source": {"schema": "public", "table": name}, "after": {}, "op": op})
+        for name, op in (("a b", "c"), ("a_b", "c"), ("a b", "t"))
+    ]
+    _transaction(reader, 1, 100, *(("public.a_b", change) for change in changes))
+    reader.spool.close()
+    found = Spool(tmp_path, tables)
+    assert [found.changes(table) for table in tables] == [2, 1]
+    assert [found.truncates(table) for table in tables] == [1, 0]
 
 
 def test_files_are_cut_and_only_the_user_can_read_them(

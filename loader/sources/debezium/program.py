@@ -50,6 +50,8 @@ class Order:
         properties: Debezium's.
         placeholder: what Debezium writes for a value that the log leaves out.
         java: the Java to run on; empty is the machine's.
+        by_source: each change says which table it is of, because a topic would not: Debezium
+            replaces characters in topics, so that `a b` becomes `a_b`.
     """
 
     folder: str
@@ -58,6 +60,7 @@ class Order:
     properties: Mapping[str, str]
     placeholder: str
     java: str = ""
+    by_source: bool = False
 
     def to_line(self) -> str:
         """Returns the order as one line of text."""
@@ -81,6 +84,7 @@ class Reader:
         self.spool = SpoolWriter(Path(order.folder), order.tables, order.placeholder)
         self.finished = threading.Event()
         self.error: str | None = None
+        self._by_source = order.by_source
         self._marker = base64.b64encode(order.marker.encode()).decode()
         self._marked = False
         self._transaction = 0
@@ -101,6 +105,9 @@ class Reader:
         elif kind == "message":
             self._marked = self._marked or json.loads(text)["message"]["content"] == self._marker
         else:
+            if self._by_source:
+                said = json.loads(text)["source"]
+                kind = f"{said['schema']}.{said['table']}"
             self.spool.change(kind, self._transaction, text)
 
     def failed(self, error: str) -> None:

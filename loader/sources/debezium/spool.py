@@ -27,7 +27,7 @@ DONE = "done"
 FILE_BYTES = 64 * 1024 * 1024
 """A table's next change goes into a new file once the current one is larger: Spark reads files in
 parallel."""
-_SHORT = 300  # characters of a TRUNCATE, which has no rows
+_TRUNCATES = '"op":"t"'  # a column may be called so, too
 _ENTRY = struct.Struct(">QQ")
 
 
@@ -60,7 +60,7 @@ class SpoolWriter:
         self._file(place).write(line)
         self._sizes[place] += len(line)
         self._count("changes", place)
-        if len(text) < _SHORT and json.loads(text)["op"] == "t":
+        if _TRUNCATES in text and json.loads(text)["op"] == "t":
             self._count("truncates", place)
         elif any(form in text for form in self._placeholders):
             self._count("unavailable", place)

@@ -33,7 +33,7 @@ from loader.sources.jdbc.cdc.requirements import (
     server_lacks,
     table_lacks,
 )
-from loader.sources.jdbc.cdc.settings import settings
+from loader.sources.jdbc.cdc.settings import by_source, settings
 from loader.sources.jdbc.cdc.slot import Slot, SourceSlot, slot_name
 from loader.sources.jdbc.cdc.vanished import vanished
 from loader.sources.jdbc.database import Database
@@ -247,6 +247,12 @@ class Log(Snapshot):
                 found = refused(table_lacks(connection, self.slot, table, self.key(table)), where)
                 if found is not None:
                     self._refused[name] = found
+                if sum(_logged(other) == _logged(table) for other in self.tables.values()) > 1:
+                    self._refused[name] = TableError(
+                        f"another table is called {_logged(table)} in the log, too",
+                        where=where,
+                        remedy="Read one of them by a cursor (sync_mode: incremental)",
+                    )
             good = [t for name, t in self.tables.items() if name not in self._refused]
             missing = publishable(connection, self.slot, good)
             lacks = refused(missing or publication_lacks(connection, self.slot), self.where)
@@ -349,6 +355,7 @@ class Log(Snapshot):
             ),
             placeholder=self._placeholder,
             java=self._java,
+            by_source=by_source(logged),
         )
         spool = spooled(order, self.where)
         return Drained(spool, max(end, spool.end or 0))

@@ -15,6 +15,12 @@ from loader.sources.jdbc.options import JdbcOptions
 _PASSED_ON = frozenset(("sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword"))
 """Properties of the JDBC driver that Debezium has options for; it hands all others through."""
 _OURS = frozenset(("user", "password"))
+_IN_TOPICS = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def by_source(logged: Sequence[str]) -> bool:
+    """Returns whether a table has a name that Debezium would replace by another one in topics."""
+    return not all(_IN_TOPICS.fullmatch(name) for name in logged)
 
 
 def settings(
@@ -63,7 +69,8 @@ def settings(
         "slot.drop.on.stop": "false",
         "publication.name": slot,
         "publication.autocreate.mode": "disabled",
-        "table.include.list": ",".join(re.escape(name) for name in logged),
+        # Expressions, separated by commas.
+        "table.include.list": ",".join(re.escape(name).replace(",", r"\x2c") for name in logged),
         "message.prefix.include.list": MARKER,
         # No snapshot: the JDBC reader makes it. No stored offset: the slot itself says where to
         # begin, and only the loader moves it.
@@ -77,7 +84,9 @@ def settings(
         # Only what the spool needs, in little memory.
         "transforms": "slim",
         "transforms.slim.type": "org.apache.kafka.connect.transforms.ReplaceField$Value",
-        "transforms.slim.exclude": "source,transaction,ts_ms,ts_us,ts_ns",
+        "transforms.slim.exclude": ",".join(
+            (*(() if by_source(logged) else ("source",)), "transaction", "ts_ms", "ts_us", "ts_ns")
+        ),
         "key.converter.schemas.enable": "false",
         "value.converter.schemas.enable": "false",
         "max.batch.size": "4096",
