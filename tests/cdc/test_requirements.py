@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 
 import pytest
 
@@ -131,6 +133,24 @@ def test_columns_that_change(project: Project, postgres_database: Database) -> N
     postgres_database.execute("alter table items add column state text default 'open'")
     project.run()
     assert newest(project, "items", "id", "state") == [(1, "open"), (2, "open")]
+    # Changed while the log is read, which begins after the columns were looked up.
+    postgres_database.execute("update items set state = 'sent' where id = 1")
+    changes = threading.Thread(target=_add_column, args=(postgres_database,))
+    changes.start()
+    ran = project.loader("run")
+    changes.join()
+    assert ran.errors == ["table shop.items: its columns were changed during the run. Run again"]
+    project.run()
+    assert newest(project, "items", "id", "state", "late") == [(1, "sent", 7), (2, "open", None)]
+
+
+def _add_column(database: Database) -> None:
+    reads = "select 1 from pg_replication_slots where active and database = current_database()"
+    while not database.query(reads):
+        time.sleep(0.02)
+    database.execute(
+        "alter table items add column late int", "update items set late = 7 where id = 1"
+    )
 
 
 def test_setup_shows_the_sql(

@@ -31,6 +31,14 @@ POSTGRES = "jdbc:postgresql://db.local:5433/shop%20one?sslmode=require&currentSc
             {"path": "x", "format": "csv", "table_options": {"o": {"sync_mode": "cdc"}}},
             "must be 'incremental' or 'full_refresh', not 'cdc'",
         ),
+        (
+            JdbcOptions,
+            {
+                "url": POSTGRES,
+                "table_options": {"orders": {"sync_mode": "cdc", "cursor_field": "xmin"}},
+            },
+            "orders has sync_mode: cdc and cursor_field: xmin",
+        ),
         (JdbcOptions, {"url": POSTGRES, "slot": "My-Slot"}, "cannot be the name of a replication"),
     ],
 )

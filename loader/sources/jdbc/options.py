@@ -120,6 +120,12 @@ class JdbcOptions(BaseModel):
                 f"{follows[0]} has sync_mode: cdc, which reads the log of PostgreSQL only",
                 "Use incremental or full_refresh",
             )
+        for name in follows:
+            if (tables[name].cursor_field or "").lower() == "xmin":
+                raise OptionError(
+                    f"{name} has sync_mode: cdc and cursor_field: xmin, which the log does not have",
+                    "Remove cursor_field",
+                )
         return tables
 
     @field_validator("time_zone")

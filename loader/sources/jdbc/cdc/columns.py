@@ -39,7 +39,8 @@ class LoggedColumn:
         array: whether it is an array.
         generated: whether the database computes it.
         toastable: whether the log may leave out its value if an update does not change it (values
-            of more than 2 kB; never with REPLICA IDENTITY FULL).
+            of more than 2 kB).
+        complete: whether it does not, from now on, as the table has REPLICA IDENTITY FULL.
         declared: its type as it was declared.
         default: whether it has a default value.
         nested: whether it was declared as an array of arrays.
@@ -56,6 +57,7 @@ class LoggedColumn:
     default: bool = False
     nested: bool = False
     of_domain: bool = False
+    complete: bool = False
 
 
 def logged_columns(connection: Connection, relation: str, where: str) -> list[LoggedColumn]:
@@ -129,18 +131,18 @@ def logged_columns(connection: Connection, relation: str, where: str) -> list[Lo
             case when typtype = 'e' then '{ENUM}' else typname end,
             is_array::text,
             (attgenerated <> '')::text,
+            (attstorage <> 'p')::text,
+            declared,
+            has_default::text,
+            nested::text,
+            of_domain::text,
             (
-                attstorage <> 'p'
-                and exists (
+                not exists (
                     select from leaves
                     join pg_catalog.pg_class as c on c.oid = leaves.id
                     where c.relreplident <> 'f'
                 )
-            )::text,
-            declared,
-            has_default::text,
-            nested::text,
-            of_domain::text
+            )::text
         from types
         where typtype <> 'd'
             and typcategory <> 'A'
@@ -159,6 +161,7 @@ def logged_columns(connection: Connection, relation: str, where: str) -> list[Lo
             default == "true",
             nested == "true",
             of_domain == "true",
+            complete == "true",
         )
         for (
             number,
@@ -171,6 +174,7 @@ def logged_columns(connection: Connection, relation: str, where: str) -> list[Lo
             default,
             nested,
             of_domain,
+            complete,
         ) in rows
     ]
     for column in found:
@@ -193,7 +197,7 @@ def _refuse(column: LoggedColumn, where: str) -> None:
             where=f"{where}, sync_mode: cdc",
             remedy="Read the table by a cursor (sync_mode: incremental)",
         )
-    if column.array and column.toastable and column.kind not in FILLED:
+    if column.array and column.toastable and not column.complete and column.kind not in FILLED:
         raise TableError(
             f"an update may leave {column.name} ({column.kind}[]) as it is, and the log would not "
             "tell that from null",

@@ -109,6 +109,8 @@ class Log(Snapshot):
         changed = spool is not None and spool.changes(name) > 0
         if changed and spool is not None:
             self._whole(table, columns, spool)
+            if numbered(self._columns(table)) != numbered(columns):  # now that all is read
+                raise self._altered(table)
         return Bounds(
             rows=None if changed else 0,
             mark=after.to_dict(),
@@ -372,14 +374,14 @@ class Log(Snapshot):
         where = self._where(table)
         with self.database.connect(where) as connection:
             found = {c.name: c for c in logged_columns(connection, self._relation(table), where)}
-        missing = [name for name in table.ref.native.columns if name not in found]
-        if missing:
-            raise TableError(
-                f"the column {missing[0]} was changed while the run began",
-                where=where,
-                remedy="Run again",
-            )
+        if set(found) != set(table.ref.native.columns):
+            raise self._altered(table)
         return [found[name] for name in table.ref.native.columns]
+
+    def _altered(self, table: SourceTable) -> TableError:
+        return TableError(
+            "its columns were changed during the run", where=self._where(table), remedy="Run again"
+        )
 
     def _whole(self, table: SourceTable, columns: Sequence[LoggedColumn], spool: Spool) -> None:
         """Refuses changes with values that Debezium has replaced by null.

@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from loader.sources.debezium.spool import Placeholder
-from loader.sources.jdbc.cdc.columns import FLOATS, INTEGERS, LoggedColumn
+from loader.sources.jdbc.cdc.columns import FILLED, FLOATS, INTEGERS, LoggedColumn
 from loader.sources.jdbc.doubtful import EVER, FOREVER
 
 SETTINGS = {
@@ -82,7 +82,7 @@ def unavailable(row: Column, column: LoggedColumn, placeholder: str) -> Column:
 
     Debezium writes the placeholder in a form of each type (:class:`Placeholder`).
     """
-    if not column.toastable:
+    if not column.toastable or (column.array and column.kind not in FILLED):
         return f.lit(False)
     told, forms = row.getField(column.name), Placeholder(placeholder)
     if not column.array:
