@@ -123,7 +123,7 @@ class JdbcOptions(BaseModel):
         for name in follows:
             if (tables[name].cursor_field or "").lower() == "xmin":
                 raise OptionError(
-                    f"{name} has sync_mode: cdc and cursor_field: xmin, which the log does not have",
+                    f"{name} has sync_mode: cdc, and the log does not have its cursor_field, xmin",
                     "Remove cursor_field",
                 )
         return tables
