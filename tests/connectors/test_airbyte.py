@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -265,7 +266,7 @@ def test_what_is_not_a_record_of_the_catalog(program: Program) -> None:
         {"say": {"type": "LOG", "log": {"level": "WARN", "message": "token=abc123def is old"}}},
         {"say": {"type": "RECORD", "record": {"stream": "other", "data": {"id": 9}}}},
         {"say": {"type": "NEW_KIND", "whatever": {}}},
-        {"say": {"type": "CONTROL", "control": {"type": "CONNECTOR_CONFIG"}}},
+        renewal("never kept"),
         {
             "say": {
                 "type": "TRACE",
@@ -280,9 +281,45 @@ def test_what_is_not_a_record_of_the_catalog(program: Program) -> None:
     said = " ".join(ran.warnings)
     assert "it warns: token=*** is old" in said
     assert "records of other, which was not asked for, are ignored" in said
-    assert "another configuration" in said
+    assert "name a file where the loader can keep it" in said
     assert "quiet" not in said
     assert program.run().table("api.eu_items2")["status"] == "nothing new"
+
+
+def renewal(token: str) -> dict[str, Any]:
+    """Returns the step by which a connector renews its token."""
+    control = {"type": "CONNECTOR_CONFIG", "connectorConfig": {"config": {"token": token}}}
+    return {"say": {"type": "CONTROL", "control": control}}
+
+
+def test_a_renewed_token_is_used_at_the_next_run(program: Program) -> None:
+    kept = program.project.folder / "kept" / "api.json"
+    program.stream("items", items(1, 2))
+
+    def run(given: str, *steps: dict[str, Any]) -> tuple[str, str]:
+        config = {"token": given, "acts": {"read": steps}} if steps else {"token": given}
+        program.configure("items", config=config, renewed_config="kept/api.json")
+        ran = program.run()
+        return program.calls()[-1]["token"], ran.text
+
+    used, _ = run("first secret")
+    assert used == "first secret"
+    assert not kept.exists()
+    warning = {"say": {"type": "LOG", "log": {"level": "WARN", "message": "now second secret"}}}
+    acts = [renewal("second secret"), warning]
+    used, text = run("first secret", *acts)
+    assert "now ***" in text
+    assert kept.stat().st_mode & 0o777 == 0o600
+    used, _ = run("first secret", *acts)
+    assert used == "second secret"
+    # whoever changes `config` means that
+    used, _ = run("third secret", *acts)
+    assert used == "third secret"
+    kept.write_text("{}")
+    program.configure("items", config={"token": "x"}, renewed_config="kept/api.json")
+    ran = program.project.loader("run")
+    assert ran.code == 1
+    assert "the renewed configuration cannot be read" in ran.errors[0]
 
 
 def test_a_state_of_all_streams_waits_for_the_slowest_table(program: Program) -> None:

@@ -120,6 +120,7 @@ def main(verb: str, *options: str) -> None:
     given = dict(zip(options[::2], options[1::2], strict=True))
     config = json.loads(Path(given["--config"]).read_text())
     call: dict[str, Any] = {"verb": verb, "environment": dict(os.environ), "pid": os.getpid()}
+    call["token"] = config.get("token")
     for name in ("catalog", "state"):
         path = given.get(f"--{name}")
         call[name] = json.loads(Path(path).read_text()) if path else None

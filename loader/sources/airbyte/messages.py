@@ -7,7 +7,7 @@ broken would be a gap, so it is an error.
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from loader.errors import TableError
@@ -23,10 +23,16 @@ class AirbyteDialect:
 
     Args:
         exact: by stream, the fields whose numbers are needed with all their digits.
+        renew: keeps what a control message renews; returns whether it could.
     """
 
-    def __init__(self, exact: Mapping[Hashable, frozenset[str]]) -> None:
+    def __init__(
+        self,
+        exact: Mapping[Hashable, frozenset[str]],
+        renew: Callable[[Mapping[str, Any]], bool],
+    ) -> None:
         self._exact = exact
+        self._renew = renew
 
     def hear(self, line: bytes, delivery: Delivery) -> None:
         message = parsed(line, delivery.source)
@@ -53,10 +59,10 @@ class AirbyteDialect:
         elif kind == "LOG":
             log = message.get("log") or {}
             delivery.say(str(log.get("level")), str(log.get("message")))
-        elif kind == "CONTROL":
+        elif kind == "CONTROL" and not self._renew(message.get("control") or {}):
             delivery.warn_once(
-                "it wants to be started with another configuration from now on (it may have "
-                "renewed a token); the loader does not keep that"
+                "it has renewed its configuration, and needs the new one at its next run (it may "
+                "be a token): name a file where the loader can keep it, `renewed_config`"
             )
 
 

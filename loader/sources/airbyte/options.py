@@ -19,6 +19,7 @@ class AirbyteOptions(ProgramOptions):
             runs it, or `command` or `image` if that is given, too.
         catalog: a file with the connector's catalog, relative to the spec; it is asked by default.
         docker_options: further options of `docker run`.
+        renewed_config: a file for what the connector renews in its configuration (tokens).
     """
 
     command: Command | None = None
@@ -26,6 +27,7 @@ class AirbyteOptions(ProgramOptions):
     manifest: Name | None = None
     catalog: Name | None = None
     docker_options: tuple[Name, ...] = ()
+    renewed_config: Name | None = None
 
     @model_validator(mode="after")
     def _one_connector(self) -> AirbyteOptions:

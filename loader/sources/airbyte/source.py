@@ -17,6 +17,7 @@ from loader.sources.airbyte.launch import command, config
 from loader.sources.airbyte.memories import given_back
 from loader.sources.airbyte.messages import AirbyteDialect, parsed, reason
 from loader.sources.airbyte.options import AirbyteOptions
+from loader.sources.airbyte.renewed import Renewed
 from loader.sources.airbyte.specification import secrets
 from loader.sources.programs.answer import answered
 from loader.sources.programs.delivery import Delivery
@@ -83,7 +84,9 @@ class AirbyteSource(ProgramSource):
         exact = {key: layout.exact for key, layout in layouts.items() if layout.exact}
 
         words = self.command(folder, "read", files)
-        return self.delivery(words, AirbyteDialect(exact), streams, known.values(), attention)
+        return self.delivery(
+            words, AirbyteDialect(exact, self.renewed().keep), streams, known.values(), attention
+        )
 
     def learn_secrets(self) -> None:
         """Hides the values of `config` that the connector's specification calls secret."""
@@ -104,7 +107,12 @@ class AirbyteSource(ProgramSource):
 
     def config(self) -> dict[str, Any]:
         """Returns the configuration that the connector gets."""
-        return config(self.options, self.folder)
+        return self.renewed().applied(config(self.options, self.folder))
+
+    def renewed(self) -> Renewed:
+        """Returns what the connector has renewed in its configuration."""
+        named = getattr(self.options, "renewed_config", None)
+        return Renewed(self.folder / named if named else None, self.options.config, self.hide)
 
     def catalog_file(self) -> str | None:
         """Returns the file with the catalog that the spec names."""
@@ -124,6 +132,8 @@ class AirbyteSource(ProgramSource):
 
         def heard(line: bytes) -> dict[str, Any] | None:
             message = parsed(line, self.name)
+            if message and message["type"] == "CONTROL":
+                self.renewed().keep(message.get("control") or {})
             trace = (message or {}).get("trace") or {}
             if message and message["type"] == "TRACE" and trace.get("type") == "ERROR":
                 why.append(reason(trace.get("error") or {}))
