@@ -7,7 +7,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,13 +19,14 @@ from loader.errors import TableError
 from loader.rows.delta import DELETED
 from loader.rows.window import Bounds, Logged, Window
 from loader.sources import Snapshot, SourceTable
-from loader.sources.debezium.engine import installed, missing, spool_folder, spooled
-from loader.sources.debezium.program import MARKER, Order
+from loader.sources.debezium.engine import installed, missing, spool_folder
 from loader.sources.debezium.spool import Spool
 from loader.sources.jdbc.cdc.changes import Changes
 from loader.sources.jdbc.cdc.columns import LoggedColumn, altered, logged_columns, numbered
+from loader.sources.jdbc.cdc.drain import Drained, drained
 from loader.sources.jdbc.cdc.partitions import Partition, moved, partitions
 from loader.sources.jdbc.cdc.position import Mark, Seen, shown
+from loader.sources.jdbc.cdc.ready import Ready, logged_name, made_ready, relation
 from loader.sources.jdbc.cdc.requirements import (
     publication_lacks,
     publishable,
@@ -33,12 +34,10 @@ from loader.sources.jdbc.cdc.requirements import (
     server_lacks,
     table_lacks,
 )
-from loader.sources.jdbc.cdc.settings import by_source, settings
 from loader.sources.jdbc.cdc.slot import Slot, SourceSlot, slot_name
 from loader.sources.jdbc.cdc.vanished import vanished
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.postgresql.exported import exported
-from loader.sources.jdbc.postgresql.horizon import activity
 from loader.sources.jdbc.snapshot import JdbcSnapshot
 
 _log = logging.getLogger("loader")
@@ -46,19 +45,6 @@ T = TypeVar("T")
 
 SEGMENT = 16 * 1024 * 1024
 """The log is recycled in files of this size: a shorter way is not worth a commit of its own."""
-
-
-@dataclass(frozen=True)
-class Drained:
-    """What the log held, up to a position that was its end when the run began.
-
-    Attributes:
-        spool: the changes; None if there were none.
-        position: all before it was read.
-    """
-
-    spool: Spool | None
-    position: int
 
 
 class Log(Snapshot):
@@ -79,12 +65,8 @@ class Log(Snapshot):
         self.where = f"source {database.name}, sync_mode: cdc"
         self._stack = stack
         self._alone = threading.RLock()
-        self._before: Slot | None = None
-        self._created = False
-        self._system = ""
+        self._ready: Ready | None = None
         self._failure: Exception | None = None
-        self._refused: dict[str, TableError] = {}
-        self._published: Mapping[tuple[str, str], str] = {}
         self._stored: dict[str, int | None] = {}
         self._mark_of: Callable[[str], Mapping[str, Any] | None] | None = None
         self._placeholder = secrets.token_hex(16)
@@ -94,18 +76,18 @@ class Log(Snapshot):
         # Whatever happens to the table, the slot keeps the log from here on for it.
         self._stored[table.ref.name] = mark.position if mark is not None else None
         with self._alone:
-            slot = self._ready
-            if table.ref.name in self._refused:
-                raise self._refused[table.ref.name]
+            ready = self._once(self._prepared)
+            if table.ref.name in ready.refused:
+                raise ready.refused[table.ref.name]
             columns = self._columns(table)
             parts, lost = self._partitions(table, mark)
             if mark is not None:
-                lost = self._lost(table, mark, slot) or altered(mark.columns, columns) or lost
+                lost = ready.lost(self.slot, table, mark) or altered(mark.columns, columns) or lost
             if mark is None or lost:
-                return self._first(table, window, parts, lost)
-            drained = self._once(lambda: self._drained)
-        after = mark.moved(drained.position, numbered(columns), parts)
-        spool, name = drained.spool, _logged(table)
+                return self._first(table, window, ready, parts, lost)
+            held = self._once(lambda: self._drained)
+        after = mark.moved(held.position, numbered(columns), parts)
+        spool, name = held.spool, logged_name(table)
         changed = spool is not None and spool.changes(name) > 0
         if changed and spool is not None:
             self._whole(table, columns, spool)
@@ -116,8 +98,8 @@ class Log(Snapshot):
             mark=after.to_dict(),
             settled=after.position - mark.position >= SEGMENT
             or (after.seen, after.partitions) != (mark.seen, mark.partitions),
-            log=Logged(shown(mark.position), shown(after.position), slot.held),
-            notes=self._held(slot),
+            log=Logged(shown(mark.position), shown(after.position), ready.slot.held),
+            notes=self._held(ready.slot),
         )
 
     def read(
@@ -136,7 +118,7 @@ class Log(Snapshot):
         changes = Changes(
             table=table,
             spool=spool,
-            logged=_logged(table),
+            logged=logged_name(table),
             columns=self._columns(table),
             key=self.key(table),
             first=spool.first_after(mark.position),
@@ -195,7 +177,7 @@ class Log(Snapshot):
 
         Of tables that are not in this run, the stored mark tells.
         """
-        if self._before is None or self._failure is not None:
+        if self._ready is None or self._failure is not None:
             return
         known = {name.lower() for name in self._stored}
         for name, options in self.database.options.table_options.items():
@@ -206,7 +188,7 @@ class Log(Snapshot):
                 self._stored[name] = mark.position if mark is not None else None
         positions = [position for position in self._stored.values() if position is not None]
         safe = min(positions, default=0)
-        if safe <= self._before.confirmed:
+        if safe <= self._ready.slot.confirmed:
             return
         with self.database.connect() as connection:
             self.slot.freed(connection, self.database.lock_timeout)
@@ -221,13 +203,6 @@ class Log(Snapshot):
         self._stack.callback(kept.unpersist)
         return kept
 
-    @property
-    def _ready(self) -> Slot:
-        """Makes publication and slot ready, once."""
-        if self._before is None:
-            self._before = self._once(self._prepared)
-        return self._before
-
     def _once(self, step: Callable[[], T]) -> T:
         """Takes a step that all tables need; if one failed, every table gets its error."""
         if self._failure is not None:
@@ -238,74 +213,30 @@ class Log(Snapshot):
             self._failure = error
             raise
 
-    def _prepared(self) -> Slot:
-        with self.database.connect() as connection:
-            lacks = refused(server_lacks(connection, self.slot), self.where)
-            if lacks is not None:
-                raise lacks
-            self._system = activity(connection).system
-            for name, table in self.tables.items():
-                where = f"{self._where(table)}, sync_mode: cdc"
-                found = refused(table_lacks(connection, self.slot, table, self.key(table)), where)
-                if found is not None:
-                    self._refused[name] = found
-                if sum(_logged(other) == _logged(table) for other in self.tables.values()) > 1:
-                    self._refused[name] = TableError(
-                        f"another table is called {_logged(table)} in the log, too",
-                        where=where,
-                        remedy="Read one of them by a cursor (sync_mode: incremental)",
-                    )
-            good = [t for name, t in self.tables.items() if name not in self._refused]
-            missing = publishable(connection, self.slot, good)
-            lacks = refused(missing or publication_lacks(connection, self.slot), self.where)
-            if lacks is not None:
-                raise lacks
-            slot = self.slot.look(connection)
-            if slot is None and not good:
-                return Slot(0)  # no table needs it; without a publication it could not be read
-            if slot is not None and (slot.lost or self.slot.published(connection) is None):
-                self.slot.drop(connection)
-                slot = None
-            self.slot.publish(connection, [_relation(table) for table in good])
-            self._published = self.slot.published(connection) or {}
-            if slot is None:
-                self.slot.create(connection)
-                self._created = True
-                slot = self.slot.look(connection)
-            assert slot is not None
-            return slot
+    def _prepared(self) -> Ready:
+        """Makes publication and slot ready, once."""
+        if self._ready is None:
+            tables = list(self.tables.values())
+            self._ready = made_ready(self.slot, tables, self.key, self.where)
+        return self._ready
 
-    def _lost(self, table: SourceTable, mark: Mark, slot: Slot) -> str:
-        """Returns why a table cannot go on from its mark; empty if it can."""
-        if self._created:
-            return "its replication slot was gone"
-        if mark.system and self._system and mark.system != self._system:
-            return "the database was restored, replaced or failed over"
-        if slot.confirmed > mark.position:
-            return f"the log before {shown(slot.confirmed)} is gone"
-        if mark.published and mark.published != self._published.get(_relation(table)):
-            return "the publication was changed"
-        with self.database.connect() as connection:
-            if mark.position > self.slot.end(connection):
-                return "the log ends before it: the database was restored"
-        return ""
-
-    def _first(self, table: SourceTable, window: Window, parts: Iterable[str], lost: str) -> Bounds:
+    def _first(
+        self, table: SourceTable, window: Window, ready: Ready, parts: Iterable[str], lost: str
+    ) -> Bounds:
         """Bounds a read of all rows, in a snapshot that is later than the slot."""
-        assert self._before is not None
         found = self._load.bounds(table, Window())
         with self._load.connect(table) as connection:
             [(text,)] = connection.rows("select pg_catalog.pg_current_snapshot()::text")
         with self.database.connect(self._where(table)) as connection:
             seen = Seen.parse(text or "", self.slot.end(connection))
         mark = Mark(
-            self._before.confirmed,
+            ready.slot.confirmed,
             self.slot.name,
-            self._system,
+            ready.system,
             seen,
             numbered(self._columns(table)),
             frozenset(parts),
-            self._published.get(_relation(table), ""),
+            ready.published.get(relation(table), ""),
         )
         notes = (f"{lost}: all rows are read anew",) if lost else ()
         return replace(
@@ -313,7 +244,7 @@ class Log(Snapshot):
             rows=found.rows if window.held is None else None,
             mark=mark.to_dict(),
             settled=True,
-            log=Logged(None, shown(mark.position), self._before.held),
+            log=Logged(None, shown(mark.position), ready.slot.held),
             notes=(*notes, *found.notes),
         )
 
@@ -327,48 +258,12 @@ class Log(Snapshot):
 
     @cached_property
     def _drained(self) -> Drained:
-        """Reads the log up to its end, into the spool, once.
-
-        Raises:
-            TableError: if Spark runs elsewhere, where the spool is not.
-        """
-        assert self._before is not None
-        master = str(self.database.spark.sparkContext.master)
-        if not master.startswith("local"):
-            raise TableError(
-                f"the changes are spooled on this machine, and Spark runs on {master}",
-                where=self.where,
-                remedy="Run tables with sync_mode: cdc on a target whose spark.master is local[*]",
-            )
-        with self.database.connect() as connection:
-            self.slot.freed(connection, self.database.lock_timeout)
-            end = self.slot.flushed(connection)
-            if self.slot.silent(connection, self._before, end):
-                return Drained(None, end)
-            marker = secrets.token_urlsafe(24)
-            self.slot.mark(connection, MARKER, marker)
-        logged = [_logged(table) for table in self.tables.values()]
-        order = Order(
-            folder=str(self._folder),
-            tables=logged,
-            marker=marker,
-            properties=settings(
-                self.database.options, self.slot.name, logged, self._placeholder, self.where
-            ),
-            placeholder=self._placeholder,
-            java=self._java,
-            by_source=by_source(logged),
+        """The log up to its end, read once."""
+        logged = [logged_name(table) for table in self.tables.values()]
+        assert self._ready is not None
+        return drained(
+            self.slot, self._ready.slot, logged, self._folder, self._placeholder, self.where
         )
-        spool = spooled(order, self.where)
-        return Drained(spool, max(end, spool.end or 0))
-
-    @property
-    def _java(self) -> str:
-        """The library of the Java that runs Spark."""
-        jvm: Any = self.database.spark._jvm
-        home = Path(str(jvm.java.lang.System.getProperty("java.home")))
-        found = [*home.glob("lib/server/libjvm.*"), *home.glob("bin/server/jvm.dll")]
-        return str(found[0]) if found else ""
 
     def _columns(self, table: SourceTable) -> list[LoggedColumn]:
         where = self._where(table)
@@ -390,7 +285,7 @@ class Log(Snapshot):
             TableError: if there are any; says in which column.
         """
         for column in columns:
-            if spool.replaced.values(_logged(table), column.name):
+            if spool.replaced.values(logged_name(table), column.name):
                 raise TableError(
                     f"Debezium has no form for a value of {column.name} ({column.declared}), which "
                     "the log has",
@@ -433,11 +328,3 @@ def followed(database: Database, tables: Sequence[SourceTable]) -> Iterator[Log]
         except Exception as error:
             # All is published. The next run drops what it reads again, and moves the slot.
             _log.warning("%s: the slot was not moved: %s", log.where, error)
-
-
-def _relation(table: SourceTable) -> tuple[str, str]:
-    return table.ref.native.schema or "", table.ref.native.table
-
-
-def _logged(table: SourceTable) -> str:
-    return ".".join(_relation(table))
