@@ -149,6 +149,7 @@ def _start(order: Order, reader: Reader) -> None:
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",
         "-Xshare:auto",
+        "-Duser.timezone=UTC",  # of the sessions, too: ranges of times are texts with an offset
         f"-Dlog4j2.configurationFile={logging}",
         classpath=[path for path in jvm.CLASS_PATHS if path.endswith(".jar")],
         convertStrings=False,
