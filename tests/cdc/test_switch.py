@@ -113,4 +113,3 @@ def test_from_a_cursor_to_the_log_and_back(shop: Shop) -> None:
     shop.database.execute("update orders set v = 102, at = now() where id = 1")
     assert shop.sync(CURSOR) == 1
     assert shop.sync(LOG) == 4
-    shop.proved()
