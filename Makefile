@@ -5,7 +5,7 @@
 #                 nor a server, and one real sync and build
 #   make test     all tests, against real PostgreSQL, MariaDB and Redis servers that the
 #                 suite starts
-#   make connectors    connectors of Airbyte and Singer that the tests run
+#   make connectors    connectors of Airbyte, Singer and CloudQuery that the tests run
 #   make lint     formatting, lint, types
 #   make bench    measurements, of this machine
 #   make bench-cold    how long a command takes from the shell, beside dlt
@@ -81,12 +81,15 @@ demo: $(INSTALLED) archive
 picture: $(INSTALLED) archive
 	"$(BIN)/python" demo/run.py --picture docs/demo.svg
 
-# A connector is a program with an environment of its own, as its users have it.
+# A connector is a program with an environment of its own, as its users have it, and a Python of its
+# own: CloudQuery's SDK needs 3.11.
 $(CONNECTORS)/.installed: tests/connectors/airbyte-singer.txt
 $(CONNECTORS)-cloudquery/.installed: tests/connectors/cloudquery.txt
 $(CONNECTORS)/.installed $(CONNECTORS)-cloudquery/.installed: .ci/venv
-	bash .ci/venv "$(@D)" $(PYTHON)
-	"$(@D)/bin/python" -m pip install --quiet --disable-pip-version-check -r $(firstword $(filter %.txt,$^))
+	bash .ci/venv "$(@D)"
+	echo "installing connectors into $(@D)"
+	"$(@D)/bin/python" -m pip install --quiet --disable-pip-version-check \
+	    -r $(filter %.txt,$^)
 	echo '*' > "$(@D)/.gitignore"
 	touch $@
 

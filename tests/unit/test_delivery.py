@@ -46,7 +46,7 @@ def _opened(
 
     found = Delivery(
         start,
-        AirbyteDialect({}),
+        AirbyteDialect({}, lambda _: False),
         {KEY: stream},
         "airbyte",
         0,
@@ -162,3 +162,29 @@ def test_a_program_that_fails_after_all_is_sent_is_told_of(tmp_path: Path) -> No
     assert following().last
     delivery.close()
     assert warned == ["all its streams are complete, but the program failed (exit code 3)"]
+
+
+def test_deletions_are_kept_with_the_state_that_covers_them(tmp_path: Path) -> None:
+    def delete(**values: Any) -> dict[str, Any]:
+        return {"type": "DELETE", "delete": {"stream": "items", "where": [values]}}
+
+    messages = [_record(1), delete(id=1), _record(2), _state(2), _record(3), delete(text="late")]
+    script = _sends(*messages, then="sys.exit(1)")
+    delivery, following = _opened(tmp_path, script, Limits(100), [])
+    piece = following()
+    assert (piece.counts.rows, piece.counts.deletions, piece.by) == (2, 1, (("id",),))
+    assert piece.path is not None
+    assert piece.deleted is not None
+    # what comes after a deletion says so
+    after = [json.loads(line).get("d") for line in piece.path.read_text().splitlines()]
+    assert after == [None, 1]
+    assert json.loads(piece.deleted.read_text()) == {"d": 1, "r": '["id"]', "c0": 1}
+    with pytest.raises(LoaderError):
+        following()
+    delivery.close()
+
+    for wrong, told in (({"colour": 1}, "no such column"), ({"id": "x"}, "cannot hold that")):
+        delivery, following = _opened(tmp_path, _sends(delete(**wrong)), Limits(100), [])
+        with pytest.raises(TableError, match=told):
+            following()
+        delivery.close()

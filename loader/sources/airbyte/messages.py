@@ -39,7 +39,7 @@ class AirbyteDialect:
         if message is None:
             text = line.decode("utf-8", "replace").strip()
             if text:
-                delivery.say("INFO", text)
+                delivery.words.say("INFO", text)
             return
         kind = message.get("type")
         if kind == "RECORD":
@@ -58,9 +58,9 @@ class AirbyteDialect:
             _trace(message["trace"], delivery)
         elif kind == "LOG":
             log = message.get("log") or {}
-            delivery.say(str(log.get("level")), str(log.get("message")))
+            delivery.words.say(str(log.get("level")), str(log.get("message")))
         elif kind == "CONTROL" and not self._renew(message.get("control") or {}):
-            delivery.warn_once(
+            delivery.words.warn_once(
                 "it has renewed its configuration, and needs the new one at its next run (it may "
                 "be a token): name a file where the loader can keep it, `renewed_config`"
             )

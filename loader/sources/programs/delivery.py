@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -14,15 +13,13 @@ from loader.sources.programs.memory import Memory
 from loader.sources.programs.process import Process
 from loader.sources.programs.spool import Piece, Spool
 from loader.sources.programs.stream import Stream, failed, shown
-
-_log = logging.getLogger("loader")
+from loader.sources.programs.words import Words
 
 _AHEAD = 2 << 30
 """So many bytes may wait to be committed; then the program waits, as its pipe is full."""
 _TICK = 0.5
 _FAREWELL = 15.0
 """Seconds that a program gets to end by itself once its last stream is committed."""
-_MOST_WARNINGS = 20
 
 
 class Dialect(Protocol):
@@ -70,14 +67,12 @@ class Delivery:
         self._protocol = protocol
         self._number = number
         self._silence = silence
-        self._warn = warn
-        self._before_words = before_words
+        self.words = Words(source, warn, before_words)
         self._process: Process | None = None
         self._changed = threading.Condition()
         self._waiting = 0
         self._failure: str = ""
         self._stopped: LoaderError | None = None
-        self._warned: dict[str, int] = {}
         self._reader = threading.Thread(target=self._read, name=f"read {source}", daemon=True)
         self._reader.start()
 
@@ -144,9 +139,9 @@ class Delivery:
 
     def _take(self, stream: Stream | None, key: Hashable, into: Callable[[Spool], None]) -> None:
         if stream is None:
-            self.warn_once(f"records of {shown(key)}, which was not asked for, are ignored")
+            self.words.warn_once(f"records of {shown(key)}, which was not asked for, are ignored")
         elif stream.ended and stream.takes():
-            self.warn_once("it sent records after the end of their stream", stream.name)
+            self.words.warn_once("it sent records after the end of their stream", stream.name)
         elif stream.takes():
             try:
                 into(stream.spool)
@@ -164,13 +159,13 @@ class Delivery:
         self._number += 1
         memory = Memory(self._protocol, kind, key is None, self._number, text)
         if key is not None and key not in self.streams:
-            self.warn_once(f"states of {shown(key)}, which was not asked for, are ignored")
+            self.words.warn_once(f"states of {shown(key)}, which was not asked for, are ignored")
             return
         covered = self.streams.values() if key is None else [self.streams[key]]
         for stream in covered:
             if key is not None:
                 if count is not None and stream.received < count:
-                    self.warn_once(
+                    self.words.warn_once(
                         f"it says that it sent {count:,.0f} records, and {stream.received:,} came",
                         stream.name,
                     )
@@ -208,30 +203,13 @@ class Delivery:
         if stream is not None:
             stream.incomplete = True
 
-    def say(self, level: str, text: str) -> None:
-        """Passes on what the program logs: warnings to the user, the rest to the log."""
-        if level in ("WARN", "WARNING"):
-            self.warn_once(f"it warns: {text}")
-        elif level in ("ERROR", "FATAL", "CRITICAL"):
-            self.warn_once(f"it reports an error: {text}")
-        else:
-            _log.debug("%s: %s", self.source, text)
-
-    def warn_once(self, text: str, table: str | None = None) -> None:
-        """Warns the user, unless the same was said already; not more than a few times."""
-        text = text.strip()[:500]
-        self._warned[text] = self._warned.get(text, 0) + 1
-        if self._warned[text] == 1 and len(self._warned) <= _MOST_WARNINGS:
-            self._before_words()
-            self._warn(table or self.source, text)
-
     # The reader's thread.
 
     def _read(self) -> None:
         code: int | None = None
         problem: LoaderError | None = None
         try:
-            self._process = self._start(lambda text: _log.debug("%s: %s", self.source, text))
+            self._process = self._start(self.words.note)
             for line in self._process.lines():
                 if self._waiting > _AHEAD:
                     self._let_catch_up()
@@ -261,13 +239,13 @@ class Delivery:
         """Ends the streams that have not ended yet."""
         if problem is None and (code or self._failure):
             assert self._process is not None
-            self._before_words()
+            self.words.before()
             said = self._failure or self._process.last_words
             how = f"it was killed by signal {-code}" if code and code < 0 else f"exit code {code}"
             ended = f"the program failed ({how})" if code else "the program failed"
             problem = failed(f"{ended}: {said}" if said else ended, f"source {self.source}")
         if problem is not None and all(s.is_whole() for s in self.streams.values()):
-            self.warn_once(f"all its streams are complete, but {problem.what}")
+            self.words.warn_once(f"all its streams are complete, but {problem.what}")
         for stream in self.streams.values():
             of_it = stream.of_its_own(self._failure)
             self._ended(stream, of_it or (None if stream.is_whole() else problem))

@@ -55,7 +55,7 @@ class SingerDialect:
                 remedy="Remove `batch_config` from the tap's configuration",
             )
         elif kind is None and line.strip():
-            delivery.say("INFO", line.decode("utf-8", "replace").strip())
+            delivery.words.say("INFO", line.decode("utf-8", "replace").strip())
 
     def _record(self, message: Mapping[str, Any], line: bytes, delivery: Delivery) -> None:
         name, record = message.get("stream"), message.get("record")
@@ -71,7 +71,7 @@ class SingerDialect:
         name, keys = message.get("stream"), message.get("key_properties") or []
         planned = self._keys.get(name)
         if planned is not None and keys and set(keys) != set(planned):
-            delivery.warn_once(
+            delivery.words.warn_once(
                 f"its records have the key {', '.join(keys)}, and its catalog said "
                 f"{', '.join(planned) or 'nothing'}: set table_options.{name}.primary_key"
             )
