@@ -157,13 +157,13 @@ def test_setup_shows_the_sql(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project.folder)
-    follow(project, postgres_database, "orders", slot="my_slot")
+    follow(project, postgres_database, "orders", "Lines", slot="my_slot")
     ran = project.loader("setup", "--no-archive", "cdc")
     assert ran.code == 0, ran.text
     for statement in (
         "alter system set wal_level = 'logical';",
         f'alter role \\"{postgres_database.user}\\" replication;',
-        "create publication my_slot for table orders with (publish_via_partition_root = true);",
+        'create publication my_slot for table orders, \\"Lines\\" with (publish_via_partition_root',
         "select pg_create_logical_replication_slot('my_slot', 'pgoutput');",
     ):
         assert statement in ran.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -243,9 +244,18 @@ def setup_sql(name: str, role: str, tables: Sequence[str]) -> list[str]:
     return [
         "alter system set wal_level = 'logical';  -- then restart the server",
         f'alter role "{role}" replication;',
-        published_sql(name, tables, new=True) + ";",
+        published_sql(name, list(map(_written, tables)), new=True) + ";",
         f"select pg_create_logical_replication_slot('{name}', 'pgoutput');",
     ]
+
+
+def _written(table: str) -> str:
+    """Returns a table's name from a spec as SQL."""
+    parts = table.split(".")
+    return ".".join(
+        part if re.fullmatch("[a-z_][a-z0-9_]*", part) else '"{}"'.format(part.replace('"', '""'))
+        for part in parts
+    )
 
 
 def refused(lacks: Sequence[Lack], where: str) -> TableError | None:
