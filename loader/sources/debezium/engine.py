@@ -122,6 +122,12 @@ def spooled(order: Order, where: str) -> Spool:
             where=where,
             remedy="Nothing of it is visible; run again",
         )
+    if "lock timeout" in error:
+        raise TableError(
+            "another session holds or awaits a lock on one of the tables",
+            where=where,
+            remedy="Run again when it is done, or raise the source's lock_timeout",
+        )
     raise TableError(
         f"Debezium cannot read the log: {error}",
         where=where,

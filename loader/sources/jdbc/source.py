@@ -234,10 +234,19 @@ class JdbcSource(Database):
     @contextmanager
     def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[Snapshot]:
         logged = [table for table in tables if self.read_options(table.ref).sync_mode == "cdc"]
-        with ExitStack() as opened:
-            log = opened.enter_context(followed(self, logged)) if logged else None
-            found = opened.enter_context(self._moment(tables))
-            yield FollowedSnapshot(found, log) if log is not None else found
+        if not logged:
+            with self._moment(tables) as found:
+                yield found
+            return
+        names = {table.ref.name for table in logged}
+        queried = [table for table in tables if table.ref.name not in names]
+        with followed(self, logged) as log, ExitStack() as opened:
+            # Tables that follow the log are not locked. Whoever alters one would wait for the run,
+            # and the run for Debezium, which waits for them.
+            snapshot = FollowedSnapshot(lambda: opened.enter_context(self._moment(queried)), log)
+            if queried:
+                snapshot.open()
+            yield snapshot
 
     @contextmanager
     def _moment(self, tables: Sequence[SourceTable]) -> Iterator[JdbcSnapshot]:

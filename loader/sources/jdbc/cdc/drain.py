@@ -68,7 +68,9 @@ def drained(
         folder=str(folder),
         tables=logged,
         marker=marker,
-        properties=settings(database.options, slot.name, logged, placeholder, where),
+        properties=settings(
+            database.options, slot.name, logged, placeholder, where, database.lock_timeout
+        ),
         placeholder=placeholder,
         java=_java(database.spark._jvm),
         by_source=by_source(logged),

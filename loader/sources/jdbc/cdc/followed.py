@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,13 +19,22 @@ class FollowedSnapshot(Snapshot):
     """Asks the log about the tables that follow it, and the database about all others.
 
     Args:
-        queried: all tables' rows as they are now.
-        log: the log of those that follow it.
+        take: takes a snapshot of the database.
+        log: the log of the tables that follow it.
     """
 
-    def __init__(self, queried: JdbcSnapshot, log: Log) -> None:
-        self.queried = queried
+    def __init__(self, take: Callable[[], JdbcSnapshot], log: Log) -> None:
         self.log = log
+        self._take = take
+        self._alone = threading.Lock()
+        self._taken: JdbcSnapshot | None = None
+
+    def open(self) -> JdbcSnapshot:
+        """Returns the snapshot that is queried; takes it if nobody has."""
+        with self._alone:
+            if self._taken is None:
+                self._taken = self._take()
+            return self._taken
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
         return self._of(table).bounds(table, window)
@@ -53,7 +63,7 @@ class FollowedSnapshot(Snapshot):
         return self._of(table).digest(table, window, rows)
 
     def living(self, spark: SparkSession, table: SourceTable, keys: DataFrame) -> DataFrame:
-        return self.queried.living(spark, table, keys)
+        return self.open().living(spark, table, keys)
 
     def contents(
         self,
@@ -63,7 +73,7 @@ class FollowedSnapshot(Snapshot):
         window: Window,
         unique: bool,
     ) -> Contents:
-        return self.queried.contents(spark, table, key, window, unique)
+        return self.open().contents(spark, table, key, window, unique)
 
     def _of(self, table: SourceTable) -> Snapshot:
-        return self.log if table.ref.name in self.log.tables else self.queried
+        return self.log if table.ref.name in self.log.tables else self.open()

@@ -24,11 +24,17 @@ def by_source(logged: Sequence[str]) -> bool:
 
 
 def settings(
-    options: JdbcOptions, slot: str, logged: Sequence[str], placeholder: str, where: str
+    options: JdbcOptions,
+    slot: str,
+    logged: Sequence[str],
+    placeholder: str,
+    where: str,
+    lock_timeout: int = 30,
 ) -> dict[str, str]:
     """Returns Debezium's settings; passwords are among them.
 
     Args:
+        lock_timeout: how many seconds it may wait for a table that another session locks.
         slot: the name of the slot and of the publication.
         logged: the tables, `schema.table`.
         placeholder: what it writes for values that the log leaves out.
@@ -64,6 +70,7 @@ def settings(
         "database.dbname": database,
         "database.user": user,
         "database.password": password,
+        "database.initial.statements": f"set lock_timeout = '{lock_timeout}s'",
         "plugin.name": PLUGIN,
         "slot.name": slot,
         "slot.drop.on.stop": "false",
