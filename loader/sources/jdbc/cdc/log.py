@@ -216,6 +216,8 @@ class Log(Snapshot):
     def _prepared(self) -> Ready:
         """Makes publication and slot ready, once."""
         if self._ready is None:
+            if not installed():
+                raise missing(self.where)  # before there is a slot that keeps the log
             tables = list(self.tables.values())
             self._ready = made_ready(self.slot, tables, self.key, self.where)
         return self._ready
