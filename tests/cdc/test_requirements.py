@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 
@@ -11,6 +12,7 @@ import pytest
 from tests.cdc.test_changes import follow, newest
 from tests.services import Database
 from tests.sync.project import Project
+from tests.sync.test_privileges import _pasted
 
 PASSWORD = "least-privileges"
 
@@ -54,6 +56,31 @@ def test_a_role_with_the_least_privileges(project: Project, postgres_database: D
     assert status["log_kept"].endswith(" MB")
     assert newest(project, "orders", "id", "v") == [(1, 2)]
     assert PASSWORD not in project.loader("run").text
+
+
+def test_the_privileges_that_the_page_calls_enough(
+    project: Project, postgres_database: Database
+) -> None:
+    """Pasted from docs/security.md as they are there."""
+    tables = ("orders", "customers")
+    with contextlib.suppress(Exception):
+        postgres_database.execute("drop owned by loader", "drop role loader")
+    [(name,)] = postgres_database.query("select current_database()")
+    postgres_database.execute(
+        *(f"create table {table} (id int primary key)" for table in tables),
+        *(
+            re.sub(r"database shop\b", f'database "{name}"', statement)
+            for mark in ("pg_read_all", "alter role loader replication")
+            for statement in _pasted(mark)
+        ),
+    )
+    try:
+        follow(project, postgres_database, *tables, user="loader", password=PASSWORD)
+        project.run()
+        ran = project.run()
+        assert [ran.table(f"shop.{table}")["status"] for table in tables] == ["nothing new"] * 2
+    finally:
+        postgres_database.execute("drop owned by loader", "drop role loader")
 
 
 def test_a_table_that_cannot_be_followed_is_left_alone(

@@ -61,21 +61,6 @@ def test_postgresql(project: Project, postgres_database: Database) -> None:
     try:
         database.execute(*shop)
         _synced(project, database, "loader")
-        # ... and for tables that are read by the log
-        database.execute(*_pasted("alter role loader replication"))
-        project.jdbc(
-            database,
-            ["orders", "customers"],
-            user="loader",
-            password=PASSWORD,
-            table_options={"orders": {"sync_mode": "cdc"}, "customers": {"sync_mode": "cdc"}},
-        )
-        project.run()
-        ran = project.run()
-        assert [ran.table(f"shop.{table}")["status"] for table in ("orders", "customers")] == [
-            "nothing new",
-            "nothing new",
-        ]
     finally:
         database.execute("drop owned by loader", "drop role loader")
 
