@@ -28,7 +28,7 @@ def test_a_first_load_beside_writers(project: Project, postgres_database: Databa
 
     def write(number: int) -> None:
         connection = postgres_database.connect()
-        while not stop.is_set():
+        while not stop.wait(0.01):
             connection.execute(
                 f"begin; update busy set v = nextval('counter') where id % 8 = {number} "
                 f"and id % 5 = floor(random() * 5); delete from busy where id = {number} + 1; "
