@@ -205,7 +205,8 @@ def written(
     attempt: Attempt, window: Window, bounds: Bounds, intent: Intent
 ) -> tuple[Intent, Commit | None]:
     """Reads a window and appends its new rows; the commit is None if there are none."""
-    if bounds.rows == 0 and not bounds.deletions:
+    deletes = bounds.deletions > 0 and attempt.lake.exists(attempt.plan.lake_table)
+    if bounds.rows == 0 and not deletes:
         return intent, None
     with extracted(attempt, window, bounds, intent) as batch:
         return append(attempt, batch)

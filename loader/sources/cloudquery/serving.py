@@ -6,6 +6,7 @@ import json
 import logging
 import subprocess
 import threading
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,14 +28,21 @@ class Serving:
 
     def __init__(self, child: subprocess.Popen[str]) -> None:
         self._child = child
-        first = next(self.messages(), {"failed": "the bridge to CloudQuery has ended"})
+        self.address = ""
+
+    def listen(self) -> bool:
+        """Waits until it listens; returns False if it has ended instead.
+
+        Raises:
+            SpecError: if it cannot listen at its address.
+        """
+        first = next(self.messages(), {})
         if "failed" in first:
             raise SpecError(
-                first["failed"],
-                where="loader serve",
-                remedy="Choose another --address; --debug shows what the bridge says",
+                first["failed"], where="loader serve", remedy="Choose another --address"
             )
-        self.address: str = first["listening"]
+        self.address = first.get("listening", "")
+        return bool(first)
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """Yields what it tells, until it ends."""
@@ -90,13 +98,25 @@ def serving(address: str, python: str | None) -> Iterator[Serving]:
         assert child.stderr is not None
         stdin, stderr = child.stdin, child.stderr
 
-        def listen() -> None:
+        said: deque[str] = deque(maxlen=1)
+
+        def hear() -> None:
             for line in stderr:
+                said.append(line.strip())
                 _log.debug("bridge: %s", line.rstrip())
 
-        threading.Thread(target=listen, name="bridge", daemon=True).start()
+        hearing = threading.Thread(target=hear, name="bridge", daemon=True)
+        hearing.start()
         try:
-            yield Serving(child)
+            bridge = Serving(child)
+            if not bridge.listen():
+                hearing.join(5)
+                raise SpecError(
+                    f"the bridge to CloudQuery cannot start: {''.join(said)}".rstrip(": "),
+                    where="loader serve",
+                    remedy="Name a Python that has cloudquery-plugin-pb: --python",
+                )
+            yield bridge
         finally:
             with suppress(OSError):
                 stdin.close()
