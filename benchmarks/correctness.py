@@ -39,6 +39,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.log_writers import LogWriters, committed  # noqa: E402
 from benchmarks.mariadb_writers import MariaDbWriters  # noqa: E402
 from benchmarks.proxy import Proxy  # noqa: E402
 from benchmarks.tools import Process  # noqa: E402
@@ -46,12 +47,14 @@ from benchmarks.verdict import Stale, Verdict, Version, judge, source_rows  # no
 from benchmarks.writers import TABLE, Writers  # noqa: E402
 from tests.services import Database, MariaDb, Postgres, Server  # noqa: E402
 
-OURS = ("strandline", "mariadb strandline")
+BY_LOG = "strandline cdc"
+OURS = ("strandline", BY_LOG, "mariadb strandline")
 BLIND = "mariadb strandline blind"
 WARM_UP = 6
 # A process: its database, its module, and its tools, which sync in turn.
 PROCESSES: tuple[tuple[type[Server], str, tuple[str, ...]], ...] = (
     (Postgres, "spark_tools", ("strandline",)),
+    (Postgres, "spark_tools", (BY_LOG,)),
     (Postgres, "spark_tools", ("spark cursor >", "spark cursor >=")),
     (Postgres, "dlt_tools", ("dlt append", "dlt merge", "dlt merge lag")),
     (MariaDb, "spark_tools", ("mariadb strandline",)),
@@ -99,7 +102,8 @@ class Race:
             user=_blind(database) if BLIND in self.process.tools else database.user,
             password=database.password,
         )
-        for _ in range(WARM_UP):
+        self._rounds(1)
+        for _ in range(WARM_UP - 1):
             database.execute(f"update {TABLE} set updated_at = now() where id <= 20")
             self._rounds(1)
 
@@ -121,6 +125,7 @@ class Race:
             contender.verdict = judge(
                 source,
                 (Version(key, tuple(p), cursor, tuple(o)) for key, p, cursor, o in versions),
+                committed(self.database) if contender.name == BY_LOG else None,
             )
             contender.proxy.close()
 
@@ -169,6 +174,7 @@ def report(contenders: list[Contender]) -> Table:
         "stale",
         "outranked",
         "doubled",
+        "missed",
         "rows/sync",
         "KB/sync",
     ):
@@ -185,6 +191,7 @@ def report(contenders: list[Contender]) -> Table:
             str(len(verdict.stale)),
             str(verdict.outranked),
             str(verdict.doubled),
+            "" if verdict.missed is None else str(verdict.missed),
             f"{contender.rows / syncs:,.0f}",
             f"{contender.received / syncs / 1024:,.1f}",
         )
@@ -246,7 +253,8 @@ def main(
             python = str(Path(peers).absolute()) if module == "dlt_tools" else sys.executable
             place = folder / chosen[0].replace(" ", "_")
             server = servers[kind] = servers.get(kind) or kind()
-            writing = MariaDbWriters if kind is MariaDb else Writers
+            writing: type[Writers] = MariaDbWriters if kind is MariaDb else Writers
+            writing = LogWriters if BY_LOG in chosen else writing
             with server.database() as database, running(python, module, chosen, place) as process:
                 workload = writing(database, seed, writers, backwards=not forwards)
                 workload.create()
@@ -302,6 +310,7 @@ def _plain(contender: Contender) -> dict[str, Any]:
         "stale": len(verdict.stale),
         "outranked": verdict.outranked,
         "doubled": verdict.doubled,
+        "missed": verdict.missed,
         "rows_read": contender.rows,
         "bytes_read": contender.received,
     }

@@ -20,10 +20,21 @@ _TABLE = "orders"
 
 
 class Strandline:
-    """Our loader by its command line, in this process; a cursor field and no lookback."""
+    """Our loader by its command line, in this process.
+
+    Args:
+        options: the table's; by default a cursor field and no lookback.
+    """
 
     def __init__(
-        self, spark: SparkSession, folder: Path, schema: str, url: str, user: str, password: str
+        self,
+        spark: SparkSession,
+        folder: Path,
+        schema: str,
+        url: str,
+        user: str,
+        password: str,
+        options: Mapping[str, str] = {"cursor_field": "updated_at"},
     ) -> None:
         self.project = Project(folder, spark, schema)
         self.project.add(
@@ -34,7 +45,7 @@ class Strandline:
                 "url": url,
                 "user": user,
                 "password": password,
-                "table_options": {_TABLE: {"cursor_field": "updated_at"}},
+                "table_options": {_TABLE: dict(options)},
             },
         )
 
@@ -123,7 +134,8 @@ def open_tools(request: Mapping[str, Any]) -> Mapping[str, Tool]:
         on_mariadb = name.startswith("mariadb")
         if "strandline" in name:
             url = f"jdbc:{'mariadb' if on_mariadb else 'postgresql'}:{place_of_data}"
-            tools[name] = Strandline(spark, folder, "raw", url, user, password)
+            options = {"sync_mode": "cdc"} if "cdc" in name else {"cursor_field": "updated_at"}
+            tools[name] = Strandline(spark, folder, "raw", url, user, password, options)
         else:
             options = {
                 "url": f"jdbc:postgresql:{place_of_data}",

@@ -17,13 +17,13 @@ class Version(NamedTuple):
     Attributes:
         key: the row's key.
         payload: all its columns but key and cursor.
-        cursor: microseconds since 1970.
+        cursor: microseconds since 1970; None in a tombstone, whose payload is all null.
         order: the greatest of a key is its newest; what it is made of is the tool's.
     """
 
     key: int
     payload: tuple[Any, ...]
-    cursor: int
+    cursor: int | None
     order: tuple[Any, ...] = ()
 
 
@@ -49,8 +49,10 @@ class Verdict:
         rows: rows in the source.
         lost: rows of which the tool has no version.
         stale: rows of which the tool's newest version is another than the source's.
-        doubled: versions appended again: same key, payload and cursor.
-        phantoms: keys that the source does not have (nothing is ever deleted there).
+        doubled: versions appended again: same key, payload and cursor; if all that was committed
+            is known, versions appended more often than they were committed.
+        phantoms: keys that the tool has and the source does not.
+        missed: committed versions that the tool never had; None if they were not noted.
     """
 
     rows: int
@@ -58,10 +60,13 @@ class Verdict:
     stale: tuple[Stale, ...]
     doubled: int
     phantoms: int
+    missed: int | None = None
 
     @property
     def right(self) -> bool:
-        """Whether the tool's snapshot is the source."""
+        """Whether the tool's snapshot is the source, and its versions are all that there were."""
+        if self.missed is not None and (self.missed or self.doubled):
+            return False
         return not (self.lost or self.stale or self.phantoms)
 
     @property
@@ -81,14 +86,27 @@ def source_rows(database: Database) -> list[Version]:
     return [Version(key, (amount, note), cursor) for key, amount, note, cursor in rows]
 
 
-def judge(source: Iterable[Version], versions: Iterable[Version]) -> Verdict:
-    """Compares the newest version of each key with the source's row."""
+def judge(
+    source: Iterable[Version],
+    versions: Iterable[Version],
+    committed: Iterable[Version] | None = None,
+) -> Verdict:
+    """Compares the newest version of each key with the source's row.
+
+    Args:
+        committed: every version that was committed, if the tool is to have all of them.
+    """
     newest: dict[int, Version] = {}
     appended: Counter[tuple[Any, ...]] = Counter()
     for version in versions:
         appended[version[:3]] += 1
         if version.key not in newest or version.order > newest[version.key].order:
             newest[version.key] = version
+    newest = {key: has for key, has in newest.items() if set(has.payload) != {None}}
+    doubled, missed = sum(appended.values()) - len(appended), None
+    if committed is not None:
+        there = Counter(version[:3] for version in committed)
+        doubled, missed = (appended - there).total(), (there - appended).total()
     lost, stale, rows = [], [], 0
     for row in source:
         rows += 1
@@ -101,6 +119,7 @@ def judge(source: Iterable[Version], versions: Iterable[Version]) -> Verdict:
         rows,
         tuple(lost),
         tuple(stale),
-        doubled=sum(appended.values()) - len(appended),
+        doubled=doubled,
         phantoms=len(newest),
+        missed=missed,
     )

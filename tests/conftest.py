@@ -77,6 +77,8 @@ HEAVY = (
     "tests/dbt/test_generic_tests.py",
     "tests/codegen/",
     "tests/crash/",
+    "tests/cdc/test_switch.py",
+    "tests/cdc/test_crash.py",
     "tests/demo/",
     "tests/dbt/test_staging_property.py",
     "tests/dbt/test_models_rebuilt.py",

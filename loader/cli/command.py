@@ -16,6 +16,7 @@ from loader.cli.compact import compact
 from loader.cli.output import Output
 from loader.cli.reconcile import reconcile
 from loader.cli.run import run
+from loader.cli.serve import serve
 from loader.cli.settings import Settings, opened
 from loader.cli.state import state
 from loader.errors import LoaderError
@@ -101,14 +102,20 @@ def init(settings: Settings) -> None:
 )
 @click.pass_obj
 def setup(settings: Settings, drivers: tuple[str, ...], archive: bool) -> None:
-    """Prepares the embedded Spark: Iceberg, Java if there is none, JDBC DRIVERS by name."""
+    """Prepares the embedded Spark: Iceberg, Java if there is none, JDBC DRIVERS by name.
+
+    `cdc` among the DRIVERS shows what databases need before their logs can be read.
+    """
+    from loader.cli.log_setup import NAME, prepare_log
     from loader.runtime.setup import prepare
 
     def report(line: str) -> None:
         settings.output.say(line)
         settings.output.event("setup", "", text=line)
 
-    prepare(drivers, Path.cwd(), report)
+    prepare([name for name in drivers if name != NAME], Path.cwd(), report)
+    if NAME in drivers:
+        prepare_log(settings, report)
     if archive:
         from loader.runtime import archive as classes
         from loader.runtime import sparkhome
@@ -187,7 +194,7 @@ def status(settings: Settings) -> None:
         report.status(settings.output, pipeline)
 
 
-for command in (run, codegen, state, compact, reconcile):
+for command in (run, codegen, state, compact, reconcile, serve):
     main.add_command(command)
 
 if __name__ == "__main__":

@@ -98,17 +98,19 @@ def status(output: Output, pipeline: Pipeline) -> None:
                     known["batch"],
                     known["rows"],
                     _age(known["synced_micros"]),
+                    _size(known["log_bytes"]),
                     known["error"],
                 )
             )
-    columns = ("table", "last_attempt", "cursor", "batch", "rows", "synced", "error")
+    columns = ("table", "last_attempt", "cursor", "batch", "rows", "synced", "log_kept", "error")
     if output.json:
         output.table("status", columns, rows)
         return
     if not rows:
         output.say("Nothing has been synced yet: run `loader run`.")
         return
-    output.table("status", columns[:-1], [row[:-1] for row in rows])
+    shown = -1 if any(row[-2] for row in rows) else -2  # the log only if some table follows it
+    output.table("status", columns[:shown], [row[:shown] for row in rows])
     for row in rows:
         if row[-1]:
             output.say(f"{row[0]}: {row[-1]}")
@@ -118,6 +120,10 @@ def _seconds(record: SyncRecord) -> float | None:
     if record.started_at is None or record.finished_at is None:
         return None
     return round((record.finished_at - record.started_at).total_seconds(), 1)
+
+
+def _size(count: int | None) -> str | None:
+    return None if count is None else f"{count / 2**20:,.1f} MB"
 
 
 def _age(micros: int | None) -> str | None:

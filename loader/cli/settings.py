@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from loader.runtime.profile import Profile
+    from loader.spec.plugins import LakeOptions
     from loader.spec.spec import Spec
     from loader.sync.pipeline import Pipeline
 
@@ -30,11 +31,11 @@ class Settings:
     output: Output = field(default_factory=Output)
     profile: Profile | None = None
 
-    def spec(self) -> Spec:
+    def spec(self, needs_source: bool = True) -> Spec:
         """Reads the spec; from then on its secrets are removed from all output."""
         from loader.spec.spec import load_spec
 
-        spec = load_spec(self.config)
+        spec = load_spec(self.config, needs_source=needs_source)
         self.output.redact = spec.redactor.redact
         return spec
 
@@ -71,9 +72,18 @@ def profile_of(settings: Settings, spec: Spec) -> Profile:
     )
 
 
+def opened_for(settings: Settings, spec: Spec, lake: LakeOptions) -> SparkSession:
+    """Opens the Spark of one destination."""
+    from loader.runtime.profile import load_profile
+
+    profile = load_profile(
+        lake.profile, lake.target, spec.folder, lake.profiles_dir, redactor=spec.redactor
+    )
+    return _started(settings, profile)
+
+
 def _session(settings: Settings, spec: Spec) -> SparkSession:
     from loader.runtime.setup import problem
-    from loader.runtime.spark import session, silence_drivers
     from loader.sources import connector
 
     profile = profile_of(settings, spec)
@@ -81,6 +91,12 @@ def _session(settings: Settings, spec: Spec) -> SparkSession:
         # Reports mistakes in a connector's options before Spark starts, which takes seconds.
         for source in spec.sources:
             source.options(connector(source.path, f"{source.where}.path").options_model)
+    return _started(settings, profile)
+
+
+def _started(settings: Settings, profile: Profile) -> SparkSession:
+    from loader.runtime.spark import session, silence_drivers
+
     settings.profile = profile
     spark = session(profile)
     # Spark logs the stack trace of every failed task; the error that we show says it once.

@@ -86,6 +86,7 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
     An older value is safe: rows that are read again are recognised. A newer one skips rows.
     """
     from loader.cli.settings import opened
+    from loader.sources.programs.memory import is_memory
     from loader.sync.plan import parsed
 
     with opened(settings) as pipeline:
@@ -96,6 +97,13 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
                 f"{table} has no cursor yet, so its type is not known",
                 where="loader state set",
                 remedy="Set `initial_cursor` in the spec, or run a first sync",
+            )
+        if is_memory(known.mark):
+            raise SpecError(
+                f"{table} goes on from its connector's own state, which is not a cursor",
+                where="loader state set",
+                remedy="`loader state reset` makes the connector begin anew; most connectors have "
+                "a start date in their own `config`",
             )
         try:
             moved = parsed(cursor, known.cursor.type, "loader state set")

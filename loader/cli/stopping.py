@@ -18,7 +18,7 @@ def stopping(
     cancel: Callable[[], object],
     interrupt: Callable[[], bool] = bool,
 ) -> Iterator[None]:
-    """On SIGINT or SIGTERM, cancels running reads and publishes nothing more.
+    """On SIGINT or SIGTERM, cancels running reads, of the log too, and publishes nothing more.
 
     A second signal, later than :data:`AT_ONCE`, ends the process as it would without this handler.
 
@@ -28,8 +28,15 @@ def stopping(
         interrupt: whether also to raise KeyboardInterrupt, now that the signal has come: for work
             that does not ask whether to stop.
     """
+    from loader.sources.debezium import engine
+
     first: float | None = None
-    stops = threading.Thread(target=stop, name="stop", daemon=True)
+
+    def end() -> None:
+        stop()
+        engine.interrupt()
+
+    stops = threading.Thread(target=end, name="stop", daemon=True)
     cancels = threading.Thread(target=cancel, name="cancel", daemon=True)
 
     def handle(number: int, frame: object) -> None:

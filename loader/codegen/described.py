@@ -11,7 +11,7 @@ from loader.rows.delta import COLUMNS
 from loader.rows.order import SOURCE_NAME
 from loader.spec.plugins import LakeDestination, SourceSpec
 from loader.sync.pipeline import Pipeline
-from loader.sync.plan import INCREMENTAL, Plan
+from loader.sync.plan import FULL_REFRESH, Plan
 from loader.sync.selection import Planned
 
 
@@ -49,8 +49,8 @@ def _table(pipeline: Pipeline, part: Planned, plan: Plan) -> Table:
         columns=tuple(_columns(lake, plan, synced)),
         key=(SOURCE_NAME, *plan.key) if plan.shared and plan.key else plan.key,
         cursor=plan.cursor,
-        incremental=plan.mode == INCREMENTAL,
-        keeps_redeliveries=plan.options.redelivered_rows == "append",
+        incremental=plan.mode != FULL_REFRESH,
+        keeps_redeliveries=plan.keeps_redeliveries,
         state_in_lake=_state_in_lake(pipeline, part.spec),
         description=plan.table.comment,
         synced=synced,

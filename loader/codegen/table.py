@@ -38,7 +38,7 @@ class Table:
         schema: its namespace.
         key: the primary key; empty if there is none.
         cursor: the cursor column; None for a full refresh without one.
-        incremental: whether it is read by its cursor; else everything is read every time.
+        incremental: whether only changes are read; else everything is read every time.
         keeps_redeliveries: whether the spec says to append redelivered rows.
         state_in_lake: whether its cursor is in the state table beside it, where tests find it.
         description: the source's own comment on the table.

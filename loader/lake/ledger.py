@@ -28,6 +28,7 @@ _TYPES = {
     "started_at": "timestamp",
     "finished_at": "timestamp",
     "snapshot_id": "bigint",
+    "log_bytes": "bigint",
 }
 
 
@@ -44,6 +45,8 @@ class SyncRecord:
             not belong to it. None is no bound.
         rows_read: rows that the source delivered: appended + redelivered.
         error: one line, secrets removed.
+        log_bytes: how much log the source kept for the loader when the attempt began, for tables
+            with `sync_mode: cdc`.
     """
 
     run_id: str
@@ -70,10 +73,27 @@ class SyncRecord:
     loader_version: str = __version__
     read_from: str | None = None
     read_to: str | None = None
+    log_bytes: int | None = None
 
     def finished(self, **changes: Any) -> SyncRecord:
         """Returns the record with its outcome, finished now."""
         return replace(self, finished_at=now(), **changes)
+
+    def plus(self, later: SyncRecord) -> SyncRecord:
+        """Adds a run's next batch up to one record for people; the ledger has a row for each."""
+
+        def added(name: str) -> int:
+            return (getattr(self, name) or 0) + (getattr(later, name) or 0)
+
+        newer = later if later.batch is not None or self.batch is None else self
+        return replace(
+            newer,
+            rows_read=added("rows_read"),
+            rows_appended=added("rows_appended"),
+            rows_redelivered=added("rows_redelivered"),
+            started_at=self.started_at,
+            finished_at=later.finished_at,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain values; times as ISO text in UTC."""
@@ -197,6 +217,8 @@ class Ledger:
         """Returns each table's last successful attempt and its last attempt, for `status`."""
         if not self.lake.exists(TABLE):
             return []
+        # A ledger that an older loader wrote gets the column with the next run.
+        kept = "log_bytes" if "log_bytes" in self.lake.frame(TABLE).columns else "null"
         rows = self.lake.spark.sql(
             f"""
             select
@@ -213,6 +235,7 @@ class Ledger:
                     max(finished_at) filter (where status in ('synced', 'nothing new', 'recovered'))
                 ) as synced_micros,
                 max_by(status, finished_at) as status,
+                max_by(struct({kept} as log_bytes), finished_at).log_bytes as log_bytes,
                 max_by(struct(error), finished_at).error as error
             from {self.lake.name(TABLE)}
             group by source_name, table_name

@@ -182,6 +182,14 @@ class Cursor:
         )
 
 
+def clock_now(type_: CursorType) -> Cursor | None:
+    """Returns this machine's time in UTC as a cursor of a type; None if that is no time."""
+    if not type_.is_time:
+        return None
+    now = dt.datetime.now(dt.timezone.utc).replace(tzinfo=None)
+    return Cursor.parse(now.isoformat(sep=" ", timespec="microseconds"), type_)
+
+
 def later(left: Cursor | None, right: Cursor | None) -> Cursor | None:
     """Returns the later of two cursors of one type; of two strings, the right one.
 

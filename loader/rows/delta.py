@@ -62,15 +62,20 @@ def stamped(rows: DataFrame, stamp: Stamp) -> DataFrame:
 
     ``_cq_seq`` numbers the rows in the order in which the source emitted them: unique, increasing,
     with gaps between partitions.
+
+    Args:
+        rows: a column `_cq_deleted`, if there is one, marks rows that are tombstones, too.
     """
+    own = rows.drop(DELETED)
+    gone = f.col(DELETED) if DELETED in rows.columns else f.lit(False)
     return rows.select(
-        *(f.col(quoted(name)) for name in rows.columns),
+        *(f.col(quoted(name)) for name in own.columns),
         f.lit(stamp.source).alias(SOURCE_NAME),
         f.lit(stamp.sync_time).cast("timestamp").alias("_cq_sync_time"),
         f.lit(stamp.batch).cast("bigint").alias(BATCH),
         f.monotonically_increasing_id().alias(SEQUENCE),
-        row_hash(rows.schema).alias(HASH),
-        tombstone(rows, stamp.deleted).alias(DELETED),
+        row_hash(own.schema).alias(HASH),
+        (tombstone(rows, stamp.deleted) | gone).alias(DELETED),
         f.lit(stamp.generation).cast("bigint").alias(GENERATION),
     )
 
@@ -214,6 +219,20 @@ def placed(
         .withColumn(GENERATION, f.coalesce("_cq_key_generation", base))
         .select(*(f.col(quoted(name)) for name in rows.columns))
     )
+
+
+def ranked(rows: DataFrame, key: Sequence[str], generation: int) -> DataFrame:
+    """Gives each version of a key a generation of its own, in the order of their positions.
+
+    For versions in the order of the source's log: a later one is newer, whatever its cursor says.
+
+    Args:
+        rows: stamped rows.
+        generation: the newest that raw has.
+    """
+    order = Over.partitionBy(*(f.col(quoted(name)) for name in key)).orderBy(SEQUENCE)
+    number = f.row_number().over(order).cast("bigint")
+    return rows.withColumn(GENERATION, f.lit(generation) + number)
 
 
 def hides_a_cursor(fresh: DataFrame, raw: DataFrame, key: Sequence[str], cursor: str) -> bool:

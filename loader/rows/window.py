@@ -53,8 +53,9 @@ class Window:
             Without a key, rows are compared by how often they occur, so the source must deliver
             the same range that is read from raw.
         initial: the lowest cursor that the spec asks for; None means all.
-        held: reads columns of the rows that raw holds since its newest complete read. Connectors
-            may compare with them to find rows that were never loaded.
+        held: reads columns of the rows that raw holds since its newest complete read, null in
+            those that raw lacks. Connectors may compare with them to find rows that were never
+            loaded.
     """
 
     cursor: CursorField | None = None
@@ -85,6 +86,25 @@ class Window:
 
 
 @dataclass(frozen=True)
+class Logged:
+    """What a window reads if the source follows its log (`sync_mode: cdc`): versions, in order.
+
+    The rows have a last column ``_cq_deleted``. Nothing among them is redelivered, and whatever
+    their cursors say, a later row is the newer version.
+
+    Attributes:
+        low: the position from which the log is read; None reads the table's rows instead, all of
+            them, which overrule what raw has.
+        high: the position up to which everything is in raw afterwards.
+        kept: how many bytes of log the source keeps for the loader; None if it does not say.
+    """
+
+    low: str | None
+    high: str
+    kept: int | None = None
+
+
+@dataclass(frozen=True)
 class Bounds:
     """A source's answer about a window, at one moment, before the rows are read.
 
@@ -103,6 +123,8 @@ class Bounds:
         settled: the stored mark expects late rows, this one does not: store it, even if there is
             nothing else to store.
         notes: warnings for the user; the sync goes on.
+        log: the part of the source's log that the window covers; None if it does not follow one.
+        deletions: how often the source has deleted rows; see :meth:`Snapshot.deletions`.
     """
 
     rows: int | None
@@ -117,6 +139,8 @@ class Bounds:
     rewound: bool = False
     finer: bool = False
     notes: tuple[str, ...] = ()
+    log: Logged | None = None
+    deletions: int = 0
 
 
 def lower_bound(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -21,7 +21,8 @@ from pydantic import BaseModel
 from loader.errors import SpecError, TableError
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import Bounds, CursorField, Window
-from loader.sources.table import SourceTable, TableRef
+from loader.sources.request import Attention, Request
+from loader.sources.table import Progress, SourceTable, TableRef
 from loader.spec.options import TableOptions
 
 if TYPE_CHECKING:
@@ -58,11 +59,57 @@ class Snapshot(ABC):
     ) -> DataFrame:
         """Reads the rows between ``window.floor(bounds)`` and ``window.end(bounds)``, lazily.
 
-        Partitions, and the rows in them, are in the order in which the source emits them.
+        Partitions, and the rows in them, are in the order in which the source emits them. A
+        column `_cq_deleted` says of each row whether the source has deleted it again.
         """
+
+    def preview(self, table: SourceTable, window: Window) -> Bounds:
+        """Returns :meth:`bounds` as far as they are known without changing anything anywhere."""
+        return self.bounds(table, window)
+
+    def kept(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:  # noqa: B027
+        """Learns that all rows up to a mark are in raw, and that the mark is stored.
+
+        A source that keeps its changes until they are read may forget them now.
+        """
+
+    def remembers(self, mark: Callable[[str], Mapping[str, Any] | None]) -> None:  # noqa: B027
+        """Is told how to look up the stored mark of any of the source's tables, by its name."""
+
+    def lacking(self, table: SourceTable) -> list[str]:
+        """Returns what `loader check` should say about a table: what is missing, and the remedy."""
+        return []
+
+    def deletions(self, spark: SparkSession, table: SourceTable) -> Sequence[DataFrame]:
+        """Returns what the source has deleted since the last sync, by the values of columns.
+
+        Rows of earlier syncs that equal a row of one of these frames in all its columns are
+        deleted, unless their keys are among the rows that are read. Null equals nothing.
+        """
+        return ()
 
     tells_deletes: ClassVar[bool] = True
     """Whether a missing row means that it was deleted. (Files may be archived once read.)"""
+
+    delivers: ClassVar[bool] = False
+    """Whether the source itself decides what comes next, and when: it reads all tables at once,
+    from their marks, and :meth:`bounds` waits for the next piece of a table."""
+
+    def probe(self) -> None:
+        """Makes sure that the source can be read, for `loader check`; raises TableError if not."""
+        return
+
+    def begin(self, requests: Sequence[Request], attention: Attention) -> None:
+        """Begins to read; called once, before any :meth:`bounds`, if the source delivers."""
+        raise NotImplementedError
+
+    def more(self, table: SourceTable) -> bool:
+        """Returns whether the table has another piece, now that the last one is recorded."""
+        return False
+
+    def abandon(self, table: SourceTable) -> None:
+        """Learns that nothing more is wanted of a table, as it has failed."""
+        return
 
     def steady(self, table: SourceTable) -> bool:
         """Returns whether all calls for a table see it at the same moment.
@@ -127,6 +174,9 @@ class Source(ABC):
         options: the document's inner ``spec``, validated by :attr:`options_model`.
         spark: the session to read with.
         folder: the spec's folder, which relative paths start from.
+
+    Attributes:
+        hide: registers a secret that only the connector knows as one.
     """
 
     options_model: ClassVar[type[BaseModel]]
@@ -136,6 +186,7 @@ class Source(ABC):
         self.options = options
         self.spark = spark
         self.folder = folder
+        self.hide: Callable[[str], None] = _nothing
 
     @abstractmethod
     def tables(self) -> list[TableRef]:
@@ -163,6 +214,10 @@ class Source(ABC):
         """The document's ``table_options``; every connector's model has them."""
         options: Mapping[str, TableOptions] = self.options.table_options
         return options
+
+
+def _nothing(_: str) -> None:
+    """Registers nothing: nobody prints."""
 
 
 def edge(text: str | None, type_: CursorType, table: SourceTable, window: Window) -> Cursor | None:
@@ -207,8 +262,11 @@ def connector(path: str, where: str) -> type[Source]:
 
 
 __all__ = [
+    "Attention",
     "Bounds",
     "CursorField",
+    "Progress",
+    "Request",
     "Snapshot",
     "Source",
     "SourceTable",

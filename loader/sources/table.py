@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from loader.names import in_the_lake
@@ -32,6 +33,17 @@ class TableRef:
         return in_the_lake(self.name)
 
 
+class Progress(Enum):
+    """How a source goes on where the last sync ended."""
+
+    CURSOR = "cursor"
+    """The loader asks for the rows at or above a cursor, and each key comes as it is now."""
+    MARK = "mark"
+    """The connector goes on from its mark, in its own way; rows may come again, also old ones."""
+    WHOLE = "whole"
+    """Every read delivers all rows."""
+
+
 @dataclass(frozen=True)
 class SourceTable:
     """A table's description.
@@ -45,6 +57,7 @@ class SourceTable:
         collated: text columns that may be the cursor and that the source does not order by bytes.
         comment: the source's comment on the table; empty if there is none.
         column_comments: the source's comments on its columns, by column.
+        progress: how it goes on; only with :attr:`Progress.CURSOR` it needs a cursor.
     """
 
     ref: TableRef
@@ -55,3 +68,4 @@ class SourceTable:
     collated: frozenset[str] = frozenset()
     comment: str = ""
     column_comments: Mapping[str, str] = field(default_factory=dict)
+    progress: Progress = Progress.CURSOR

@@ -37,7 +37,8 @@ class TableOptions(Strict):
     """A source's ``table_options`` for one table; connectors extend it.
 
     Attributes:
-        sync_mode: read what is at or above the cursor, or everything again.
+        sync_mode: read what is at or above the cursor, or everything again; connectors of sources
+            that have a log add `cdc`.
         cursor_field: the column that shows what changed; a connector may define it itself.
         primary_key: the key's columns; discovered from the source if absent.
         initial_cursor: where the first sync begins, inclusive, as exact text.

@@ -93,12 +93,13 @@ def _named(plugins: Iterable[P], name: str, kind: str) -> P:
     return by_name[name]
 
 
-def load_spec(path: Path, env: Mapping[str, str] | None = None) -> Spec:
+def load_spec(path: Path, env: Mapping[str, str] | None = None, needs_source: bool = True) -> Spec:
     """Reads and validates a spec file.
 
     Args:
         path: the file.
         env: the variables for ``${VAR}``; default: the process's own.
+        needs_source: whether a file without a source is a mistake.
 
     Raises:
         SpecError: if the file cannot be read, is not YAML, or has mistakes; names all of them,
@@ -131,10 +132,16 @@ def load_spec(path: Path, env: Mapping[str, str] | None = None) -> Spec:
         raise one_error(expansion.errors, str(path))
     for document in expanded:
         _register(document.value, redactor)
-    return _validated(expanded, path, folder, redactor)
+    return _validated(expanded, path, folder, redactor, needs_source)
 
 
-def _validated(documents: Iterable[Document], path: Path, folder: Path, redactor: Redactor) -> Spec:
+def _validated(
+    documents: Iterable[Document],
+    path: Path,
+    folder: Path,
+    redactor: Redactor,
+    needs_source: bool,
+) -> Spec:
     errors: list[SpecError] = []
     plugins: list[SourceSpec | DestinationSpec] = []
     for document in documents:
@@ -154,7 +161,7 @@ def _validated(documents: Iterable[Document], path: Path, folder: Path, redactor
     destinations = [plugin for plugin in plugins if isinstance(plugin, DestinationSpec)]
     errors += same_names(sources) + same_names(destinations) + former_names(sources)
     # Documents with errors are missing here, so references to them may be right.
-    if not errors:
+    if not errors and (sources or needs_source):
         errors = dangling(sources, destinations, str(path))
     if errors:
         raise one_error(errors, str(path))

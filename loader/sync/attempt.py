@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from loader.lake.lake import Lake
 from loader.lake.lease import Lease
@@ -33,6 +34,7 @@ class Attempt:
         journal: writes state and ledger together with those of the run's other tables, then
             unlocks the table; None writes them at once.
         recorded: what state and ledger said when the table was locked; None if nobody has asked.
+        slot: held while a batch is read and written, so that not too many are at the same time.
     """
 
     plan: Plan
@@ -41,8 +43,9 @@ class Attempt:
     stores: Stores
     watch: Watch
     run_id: str
-    journal: Callable[[Attempt, TableState | None, SyncRecord], None] | None = None
+    journal: Callable[[Attempt, TableState | None, SyncRecord, SyncRecord], None] | None = None
     recorded: Recorded | None = None
+    slot: AbstractContextManager[Any] = field(default_factory=nullcontext)
 
     @property
     def lake(self) -> Lake:
@@ -58,20 +61,33 @@ class Attempt:
             self.held.release()
         self.reached("unlocked")
 
-    def settle(self, state: TableState | None, record: SyncRecord) -> None:
+    def at_once(self) -> Attempt:
+        """Returns the same attempt, which writes what is true without waiting for others."""
+        return replace(self, journal=None)
+
+    def settle(
+        self, state: TableState | None, record: SyncRecord, total: SyncRecord | None = None
+    ) -> None:
         """Writes what is true now, state first: at once, or with the run's other tables.
 
         Args:
             state: None if it has not changed.
+            total: what to tell the user, if the run had several batches.
         """
         if self.journal is not None:
-            self.journal(self, state, record)
+            self.journal(self, state, record, total or record)
             return
         if state is not None:
             self.stores.store(self.plan.name, state)
         self.reached("state-recorded")
         self.stores.record(record)
         self.reached("ledger-recorded")
+        self.kept(state)
+
+    def kept(self, state: TableState | None) -> None:
+        """Tells the source what is safe: the rows are published, and the state is stored."""
+        if state is not None:
+            self.snapshot.kept(self.plan.table, state.mark)
 
     def reached(self, step: str) -> None:
         """Reports a step of the protocol as reached (:data:`loader.sync.drill.STEPS`)."""

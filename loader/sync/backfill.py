@@ -84,7 +84,7 @@ class Backfill:
                     whole_microsecond=top.type in (CursorType.TIMESTAMP, CursorType.TIMESTAMPTZ),
                 )
                 done, known = _chunk(attempt, known, state, window)
-                total = done if total is None else _sum(total, done)
+                total = done if total is None else total.plus(done)
         assert total is not None  # a range has at least one chunk
         return total
 
@@ -154,23 +154,6 @@ def _chunk(
     done = finish(attempt, known, intent, commit)
     next_batch = known.next_batch + (1 if commit else 0)
     return done, replace(known, state=intent.after, next_batch=next_batch)
-
-
-def _sum(left: SyncRecord, right: SyncRecord) -> SyncRecord:
-    """Adds chunks up to one record for people; the ledger has a row for each."""
-
-    def added(name: str) -> int:
-        return (getattr(left, name) or 0) + (getattr(right, name) or 0)
-
-    newer = right if right.batch is not None or left.batch is None else left
-    return replace(
-        newer,
-        rows_read=added("rows_read"),
-        rows_appended=added("rows_appended"),
-        rows_redelivered=added("rows_redelivered"),
-        started_at=left.started_at,
-        finished_at=right.finished_at,
-    )
 
 
 _UNITS: dict[CursorType, Any] = {

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from loader.errors import TableError
@@ -23,6 +23,7 @@ from loader.rows.delta import (
     hides_a_cursor,
     marked,
     placed,
+    ranked,
     stamped,
 )
 from loader.rows.order import GENERATION, quoted
@@ -30,6 +31,7 @@ from loader.rows.window import Bounds, Window
 from loader.runtime.spark import plan_simply
 from loader.state import TableState
 from loader.sync.attempt import Attempt
+from loader.sync.deletions import deleted, spared, tombstones
 from loader.sync.plan import FULL_REFRESH, Plan
 from loader.sync.sharing import own_rows
 
@@ -76,11 +78,17 @@ class Batch:
     empty: bool = False
     counted: int | None = None
 
-    def overruling(self) -> Batch:
-        """Returns the same batch in a new generation."""
+    def overruling(self, which: Column | None = None) -> Batch:
+        """Returns the same batch in a new generation.
+
+        Args:
+            which: the rows that overrule; the others stay in theirs. All by default.
+        """
         intent = self.intent.overruling()
-        generation = f.lit(intent.after.generation).cast("bigint")
-        return replace(self, rows=self.rows.withColumn(GENERATION, generation), intent=intent)
+        newest = f.lit(intent.after.generation).cast("bigint")
+        if which is not None:
+            newest = f.when(which, newest).otherwise(f.col(GENERATION))
+        return replace(self, rows=self.rows.withColumn(GENERATION, newest), intent=intent)
 
 
 def whole(plan: Plan, counted: int | None, read: int) -> None:
@@ -114,19 +122,26 @@ def extracted(attempt: Attempt, window: Window, bounds: Bounds, intent: Intent) 
     began = record.started_at or now()
     stamp = Stamp(plan.source, began, after.batch, after.generation, plan.deleted)
     rows = stamped(snapshot.read(lake.spark, plan.table, window, bounds), stamp)
-    keeps = plan.options.redelivered_rows == "append"
+    keeps = plan.keeps_redeliveries
     counted = bounds.rows if snapshot.steady(plan.table) else None
-    if record.mode == FULL_REFRESH or not lake.exists(plan.lake_table):
+    if bounds.log is not None and bounds.log.low is not None:
+        with _logged(Batch(rows, intent), plan) as batch:
+            yield batch
+        return
+    if record.mode == FULL_REFRESH or bounds.log or not lake.exists(plan.lake_table):
         yield Batch(rows, intent, counted=counted)
         return
     raw = own_rows(plan, lake.frame(plan.lake_table))
     generations = Generations(after.base or after.generation, after.generation)
     if generations.base < generations.current and plan.key and not plan.authoritative:
         rows = placed(rows, raw, plan.key, generations)
-    if keeps and not plan.authoritative:
+    gone = deleted(plan, raw, snapshot.deletions(lake.spark, plan.table))
+    if keeps and not plan.authoritative and gone is None:
         yield Batch(rows, intent, counted=counted)
         return
     judged = marked(rows, raw, plan.key, window, bounds, generations, plan.authoritative)
+    if gone is not None:
+        judged = spared(judged, gone, plan)
     # Read and compared once, so that the counts in the commit match its rows.
     judged = judged.persist(StorageLevel.MEMORY_AND_DISK)
     try:
@@ -149,6 +164,11 @@ def extracted(attempt: Attempt, window: Window, bounds: Bounds, intent: Intent) 
         fresh = judged.where(~again).drop(REDELIVERED, OVERRULES)
         empty = counts["read"] == counts["redelivered"]
         batch = Batch(fresh, Intent(record, after), empty)
+        if gone is not None:
+            fresh = judged.where(~again).drop(REDELIVERED)
+            stones = tombstones(judged, gone, plan, stamp)
+            yield _deleting(batch, fresh, stones, plan, counts["overruling"] > 0)
+            return
         overrules = counts["overruling"] > 0
         if not overrules and counts["new_nulls"] and plan.authoritative and plan.cursor:
             new = judged.where(~f.col(REDELIVERED))
@@ -156,3 +176,44 @@ def extracted(attempt: Attempt, window: Window, bounds: Bounds, intent: Intent) 
         yield batch.overruling() if overrules else batch
     finally:
         judged.unpersist()
+
+
+@contextmanager
+def _logged(batch: Batch, plan: Plan) -> Iterator[Batch]:
+    """Yields versions from the source's log: all of them are new, and each overrules its key's."""
+    record, after = batch.intent.record, batch.intent.after
+    base = after.generation
+    rows = ranked(batch.rows, plan.key, base).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        [counts] = rows.agg(
+            f.count(f.lit(1)).alias("read"), f.max(GENERATION).alias("newest")
+        ).collect()
+        generation = counts["newest"] or base
+        yield Batch(
+            rows,
+            Intent(
+                replace(record, generation=generation, rows_read=counts["read"]),
+                replace(after, generation=generation, base=after.base or base),
+            ),
+            empty=not counts["read"],
+        )
+    finally:
+        rows.unpersist()
+
+
+def _deleting(
+    batch: Batch, fresh: DataFrame, stones: DataFrame, plan: Plan, overrules: bool
+) -> Batch:
+    """Adds tombstones to a batch.
+
+    Args:
+        fresh: the batch's rows, with those marked that overrule what raw has.
+        stones: the tombstones.
+        overrules: whether there are such rows.
+    """
+    buried = not stones.isEmpty()
+    rows = fresh.unionByName(stones.withColumn(OVERRULES, f.lit(True))) if buried else fresh
+    found = replace(batch, rows=rows, empty=batch.empty and not buried)
+    if plan.cursor is not None and (buried or overrules):
+        found = found.overruling(f.col(OVERRULES))
+    return replace(found, rows=found.rows.drop(OVERRULES))

@@ -38,11 +38,13 @@ def checked(pipeline: Pipeline, part: Planned) -> Iterator[tuple[Plan, list[str]
         yield pipeline.cleared(error, where)
     try:
         with part.source.snapshot([plan.table for plan in part.plans]) as snapshot:
+            snapshot.probe()
             for plan in part.plans:
                 try:
                     lake = pipeline.stores(part.spec).lake
                     _admitted(plan, lake)
                     notes = [*drifted(plan, lake), *findings(plan), *measured(plan, snapshot)]
+                    notes += snapshot.lacking(plan.table)
                     yield plan, [*notes, *unbumped(plan, lake)]
                 except Exception as error:
                     yield pipeline.cleared(error, f"table {plan.name}")

@@ -37,12 +37,14 @@ class Entry:
     Attributes:
         state: to be stored; None if it has not changed.
         record: the ledger's row.
+        total: the sum of the run's batches, for the user.
         error: why it could not be written.
     """
 
     attempt: Attempt
     state: TableState | None
     record: SyncRecord
+    total: SyncRecord
     error: Exception | None = None
 
     def does(self, step: Callable[[], object]) -> None:
@@ -75,11 +77,13 @@ class Journal:
         with self._adding:
             return time.monotonic() - self._since if self._entries else 0.0
 
-    def add(self, attempt: Attempt, state: TableState | None, record: SyncRecord) -> None:
+    def add(
+        self, attempt: Attempt, state: TableState | None, record: SyncRecord, total: SyncRecord
+    ) -> None:
         """Takes what a table's sync has made true; any thread may give it."""
         with self._adding:
             self._since = self._since if self._entries else time.monotonic()
-            self._entries.append(Entry(attempt, state, record))
+            self._entries.append(Entry(attempt, state, record, total))
 
     def write(self) -> list[Entry]:
         """Writes what was added, states first, and unlocks the tables.
@@ -95,6 +99,7 @@ class Journal:
             self._record(same)
         _each(entries, "ledger-recorded")
         for entry in entries:
+            entry.does(partial(entry.attempt.kept, entry.state))
             try:
                 entry.attempt.held.release()
             except Exception as error:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from loader.errors import LoaderError, LockedError
 from loader.lake.lease import Heartbeat, Lease
 from loader.lake.ledger import FAILED, LOCKED, SyncRecord, now
+from loader.names import in_the_lake
 from loader.runtime.spark import warm_up
 from loader.sources import Bounds, Snapshot, Window
 from loader.spec.plugins import SourceSpec
@@ -22,6 +26,7 @@ from loader.sync.journal import Journal
 from loader.sync.plan import INCREMENTAL, Plan
 from loader.sync.protocol import lock_all, preview_table, sync_table
 from loader.sync.recorded import Recorded, recorded
+from loader.sync.recovery import requested
 from loader.sync.selection import Planned, Selection
 from loader.sync.turn import Turn, Turns
 from loader.sync.watch import Watch
@@ -84,11 +89,14 @@ class Pipeline(Selection):
         # Recorded one by one: chunks of a backfill, tables that a drill keeps apart, and batches of
         # sources that share a table, as a batch is in the ledger before the next one begins.
         together = work is sync_table and not watch.apart
+        workers = self._workers(concurrency)
+        slots = threading.Semaphore(workers)
         with (
             ExitStack() as opened,
             Heartbeat(leases),
             journal.written(),
-            ThreadPoolExecutor(self._workers(concurrency)) as pool,
+            ExitStack() as waiting,
+            ThreadPoolExecutor(workers) as pool,
         ):
             jobs = []
             for part in parts:
@@ -124,6 +132,14 @@ class Pipeline(Selection):
                 try:
                     tables = [planned.table for planned, _ in locks]
                     snapshot = opened.enter_context(part.source.snapshot(tables))
+                    snapshot.remembers(partial(self._mark, part.spec))
+                    threads = pool
+                    if snapshot.delivers and work is sync_table:
+                        # Its tables wait for what comes, each in a thread of its own.
+                        threads = waiting.enter_context(ThreadPoolExecutor(len(locks)))
+                        stores = self.stores(part.spec)
+                        wanted = [requested(planned, stores) for planned, _ in locks]
+                        snapshot.begin([one for one in wanted if one is not None], watch)
                 except Exception as problem:
                     shared = self.cleared(problem, f"source {part.spec.name}")
                     for planned, held in locks:
@@ -135,9 +151,11 @@ class Pipeline(Selection):
                         watch.warn(planned.name, "no primary key: a snapshot needs one")
                     stores = self.stores(part.spec)
                     attempt = Attempt(planned, held, snapshot, stores, watch, run_id)
+                    if snapshot.delivers:
+                        attempt = replace(attempt, slot=slots)
                     if together and not isinstance(held, Turn):
                         attempt = replace(attempt, journal=journal.add, recorded=said)
-                    jobs.append(pool.submit(self._attempt, work, part.spec, attempt))
+                    jobs.append(threads.submit(self._attempt, work, part.spec, attempt))
                 if journal.waiting() > RECORD_SECONDS:
                     yield from self._written(journal, run_id)
             yield from self._ended(jobs, journal, run_id)
@@ -157,7 +175,7 @@ class Pipeline(Selection):
 
     def _written(self, journal: Journal, run_id: str) -> Iterator[Outcome]:
         for entry in journal.write():
-            planned, record = entry.attempt.plan, entry.record
+            planned, record = entry.attempt.plan, entry.total
             if entry.error is None:
                 yield _ended_well(planned, record)
                 continue
@@ -178,6 +196,11 @@ class Pipeline(Selection):
             turn = own[id(planned)]
             found.append((planned, ended[id(planned)] if turn is None else Turn(turn)))
         return found
+
+    def _mark(self, source: SourceSpec, table: str) -> Mapping[str, Any] | None:
+        """Returns the stored mark of a source's table."""
+        state = self.stores(source).state.read(f"{source.name}.{in_the_lake(table)}")
+        return state.mark if state is not None else None
 
     def _unready(self, source: SourceSpec) -> LoaderError | None:
         """Prepares a source's stores; returns the error that fails its tables, and no others."""
@@ -204,6 +227,7 @@ class Pipeline(Selection):
             stores = replace(self.stores(source, own_session=True), confirm=held.confirm)
             record = work(replace(attempt, stores=stores))
         except Exception as error:
+            attempt.snapshot.abandon(planned.table)
             _freed(held)
             table, run_id = planned.lake_table, attempt.run_id
             return self._failed(source, table, error, run_id, planned, started)

@@ -11,12 +11,13 @@ from loader.problems import did_you_mean
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.delta import COLUMNS
 from loader.rows.window import CursorField
-from loader.sources import SourceTable
+from loader.sources import Progress, SourceTable
 from loader.sources.candidates import MARKS, candidates, marks_of_deletion
 from loader.spec.options import TableOptions
 
 INCREMENTAL = "incremental"
 FULL_REFRESH = "full_refresh"
+CDC = "cdc"
 RESERVED = "_cq_"
 """Prefix of the loader's own tables and columns."""
 # Columns that CloudQuery adds to its tables; a source may have them.
@@ -30,7 +31,7 @@ class Plan:
     Attributes:
         key: the primary key; empty if there is none.
         cursor: the cursor column; None for a full refresh without a cursor.
-        mode: ``incremental`` or ``full_refresh``.
+        mode: ``incremental``, ``full_refresh`` or ``cdc``.
         initial: where the first sync begins; None reads everything.
         deleted: the column that marks deleted rows; None if there is none.
         accepts_key_change: key and cursor columns may change their type if raw can follow.
@@ -57,6 +58,11 @@ class Plan:
         return self.options.shared
 
     @property
+    def follows_log(self) -> bool:
+        """Whether its changes are read from the source's log, though perhaps not in this run."""
+        return self.options.sync_mode == CDC
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The source's names in raw's rows and commits and in the ledger: now and before."""
         return (self.source, *self.formerly)
@@ -70,11 +76,23 @@ class Plan:
     def authoritative(self) -> bool:
         """Whether the source has each key once, in its current version: it declares the key itself.
 
-        Files, and tables whose key only the spec declares, may deliver several versions of a key
-        at once; only the cursor tells which is the newest.
+        Files, connectors with a mark of their own, and tables whose key only the spec declares,
+        may deliver several versions of a key at once; only the cursor tells which is the newest.
         """
         declared = self.table.primary_key
+        if self.table.progress is not Progress.CURSOR:
+            return False
         return bool(declared) and set(declared) <= set(self.key)
+
+    @property
+    def keeps_redeliveries(self) -> bool:
+        """Whether rows are appended though raw has them already.
+
+        Without a key, a connector that goes on from its mark cannot be asked for the same rows
+        twice, so equal rows may be different ones.
+        """
+        keyless = self.table.progress is Progress.MARK and not self.key
+        return self.options.redelivered_rows == "append" or keyless
 
     @property
     def name(self) -> str:
@@ -108,9 +126,11 @@ def plan(
     """
     where = f"table {source}.{table.ref.name}"
     _free_names(table, where)
-    mode = FULL_REFRESH if full_refresh or options.sync_mode == FULL_REFRESH else INCREMENTAL
-    name = options.cursor_field or table.cursor_field
-    if name is None and mode == INCREMENTAL:
+    mode = FULL_REFRESH if full_refresh else options.sync_mode
+    follows_log = options.sync_mode == CDC
+    # The log has an order of its own: a cursor that the spec names is for models only.
+    name = None if follows_log else options.cursor_field or table.cursor_field
+    if name is None and mode == INCREMENTAL and table.progress is Progress.CURSOR:
         found = candidates(table)
         raise TableError(
             "an incremental sync needs a cursor, and the table's options name none",
@@ -147,6 +167,13 @@ def plan(
         initial=initial,
         deleted=_deleted(table, options, where),
     )
+    if follows_log and not planned.key:
+        raise TableError(
+            "sync_mode: cdc needs a primary key, and the table has none",
+            where=where,
+            remedy=f"Declare one in the source, or set table_options.{table.ref.name}.primary_key "
+            "and the table's REPLICA IDENTITY to an index on it, or to FULL",
+        )
     ambiguous = bool(planned.key) and not planned.authoritative
     if ambiguous and cursor is not None and cursor.collated and cursor.name not in planned.key:
         raise TableError(

@@ -20,7 +20,7 @@ from loader.lake.ledger import NOTHING_NEW, SYNCED, SyncRecord
 from loader.lake.schema.fitting import fitted
 from loader.rows.order import GENERATION, quoted
 from loader.rows.window import Bounds, Window, lower_bound, next_cursor
-from loader.sources import Snapshot
+from loader.sources import Progress, Snapshot
 from loader.state import TableState
 from loader.sync.attempt import Attempt
 from loader.sync.batch import Batch, Intent, extracted, whole
@@ -55,15 +55,24 @@ def synced(attempt: Attempt) -> SyncRecord:
         # Refuses a schema change that raw cannot follow, before anything is read.
         attempt.lake.drift(attempt.plan.lake_table, attempt.plan.table.schema, attempt.plan.terms)
         window, bounds = look(attempt.plan, attempt.snapshot, known, attempt.lake, attempt.watch)
-    attempt.reached("windowed")  # 3 window
-    same = unchanged(attempt.plan, attempt.snapshot, known, window, bounds)
-    intent = intended(attempt, known, window, bounds, same)
-    commit = None
-    if not same:
-        intent, commit = written(attempt, window, bounds, intent)  # 4 extract, 5 append
-    if commit is None:
-        intent = replace(intent, after=caught_up(known, intent.after, bounds))
-    return finish(attempt, known, intent, commit)  # 6 record
+    done: SyncRecord | None = None
+    while True:
+        attempt.reached("windowed")  # 3 window
+        same = unchanged(attempt.plan, attempt.snapshot, known, window, bounds)
+        intent, commit = intended(attempt, known, window, bounds, same), None
+        if not same:
+            with attempt.slot:
+                intent, commit = written(attempt, window, bounds, intent)  # 4 extract, 5 append
+        if commit is None:
+            by_mark = attempt.plan.table.progress is Progress.MARK
+            goes_on = by_mark or bounds.log is not None
+            intent = replace(intent, after=caught_up(known, intent.after, bounds, goes_on))
+        more = attempt.snapshot.more(attempt.plan.table)  # a source may deliver several batches
+        done = finish(attempt, known, intent, commit, more, done)  # 6 record
+        if not more:
+            return done
+        known = known.followed_by(intent.after)
+        window, bounds = look(attempt.plan, attempt.snapshot, known, attempt.lake, attempt.watch)
 
 
 def lock_all(
@@ -93,11 +102,12 @@ def preview_table(plan: Plan, snapshot: Snapshot, stores: Stores) -> tuple[Windo
     """Returns the window that a sync would read now, and its bounds; writes nothing."""
     _, _, state = assess(plan, stores, Watch())
     stores.lake.drift(plan.lake_table, plan.table.schema, plan.terms)
-    return look(plan, snapshot, Known(state or TableState(), 1), stores.lake, Watch())
+    known = Known(state or TableState(), 1)
+    return look(plan, snapshot, known, stores.lake, Watch(), preview=True)
 
 
 def look(
-    plan: Plan, snapshot: Snapshot, known: Known, lake: Lake, watch: Watch
+    plan: Plan, snapshot: Snapshot, known: Known, lake: Lake, watch: Watch, preview: bool = False
 ) -> tuple[Window, Bounds]:
     """Fixes the window before anything is read: inclusive below, a fixed end above.
 
@@ -105,13 +115,20 @@ def look(
     between bounds and read would lie above the end, and be missing from a read that claims to be
     complete. The cursor stays at the bound, so the next window begins there.
 
+    Args:
+        preview: nothing will be read, so the source prepares nothing.
+
     Raises:
         TableError: if rows have no cursor and the spec says to fail on them.
     """
     full = plan.mode == FULL_REFRESH or known.starts_over
     everything = full or known.state.cursor is None
-    if plan.cursor is None:
-        window = Window()
+    by_cursor = plan.table.progress is Progress.CURSOR
+    mark = None if full or (by_cursor and everything) else known.state.mark
+    if plan.follows_log:
+        window = Window(mark=None if full else known.state.mark, held=_held(plan, lake, known))
+    elif plan.cursor is None:
+        window = Window(mark=mark)
     else:
         _same_cursor(plan, known)
         low = lower_bound(None if full else known.state.cursor, plan.initial, plan.options.lookback)
@@ -120,14 +137,14 @@ def look(
             low,
             open_ended=everything and not snapshot.steady(plan.table),
             nulls=plan.options.null_cursor != "exclude",
-            mark=None if everything else known.state.mark,
+            mark=mark,
             bounded=plan.options.lookback is not None,
             whole=not plan.key,
             initial=plan.initial,
             held=None if full else _held(plan, lake, known),
         )
-    watch.phase(plan.name, "counting")
-    bounds = snapshot.bounds(plan.table, window)
+    watch.phase(plan.name, "waiting for records" if snapshot.delivers else "counting")
+    bounds = (snapshot.preview if preview else snapshot.bounds)(plan.table, window)
     if bounds.nulls and plan.options.null_cursor == "fail":
         raise TableError(
             f"{bounds.nulls} rows have no cursor (null in {plan.cursor and plan.cursor.name})",
@@ -158,6 +175,8 @@ def intended(attempt: Attempt, known: Known, window: Window, bounds: Bounds, sam
     """
     plan = attempt.plan
     full = plan.mode == FULL_REFRESH or known.starts_over
+    if bounds.log is not None:
+        full = bounds.log.low is None
     fresh_generation = full and known.began
     after = TableState(
         batch=known.next_batch,
@@ -176,6 +195,9 @@ def intended(attempt: Attempt, known: Known, window: Window, bounds: Bounds, sam
         rows_null_cursor=bounds.nulls if plan.cursor else None,
         lookback=plan.options.lookback.text if plan.options.lookback else None,
     )
+    if bounds.log is not None:
+        log = bounds.log
+        record = replace(record, cursor_low=log.low, cursor_high=log.high, log_bytes=log.kept)
     return Intent(record, after)
 
 
@@ -183,7 +205,8 @@ def written(
     attempt: Attempt, window: Window, bounds: Bounds, intent: Intent
 ) -> tuple[Intent, Commit | None]:
     """Reads a window and appends its new rows; the commit is None if there are none."""
-    if bounds.rows == 0:
+    deletes = bounds.deletions > 0 and attempt.lake.exists(attempt.plan.lake_table)
+    if bounds.rows == 0 and not deletes:
         return intent, None
     with extracted(attempt, window, bounds, intent) as batch:
         return append(attempt, batch)
@@ -233,26 +256,40 @@ def append(attempt: Attempt, batch: Batch) -> tuple[Intent, Commit | None]:
     return Intent(record, after), published
 
 
-def caught_up(known: Known, after: TableState, bounds: Bounds) -> TableState:
+def caught_up(known: Known, after: TableState, bounds: Bounds, goes_on: bool = False) -> TableState:
     """Returns the state after a sync that found nothing new.
 
     Raw has all rows up to the bound, so the cursor may move there. Without that, every sync after
-    a reset to an older cursor would read them again. Before the first batch nothing is stored.
+    a reset to an older cursor would read them again.
+
+    Args:
+        goes_on: the source goes on from its mark, so that is stored before the first batch, too.
     """
     before = known.state
     cursor = before.cursor if bounds.future > 0 else after.cursor
     told = {**after.boundary, "batch": before.batch} if after.boundary else None
     still = cursor == before.cursor and not bounds.settled and told in (None, before.boundary)
-    if still or not before.batch:
+    if still or not (before.batch or goes_on):
         return before
     return replace(before.moved(cursor, after.cursor_field), mark=bounds.mark, boundary=told)
 
 
-def finish(attempt: Attempt, known: Known, intent: Intent, commit: Commit | None) -> SyncRecord:
+def finish(
+    attempt: Attempt,
+    known: Known,
+    intent: Intent,
+    commit: Commit | None,
+    more: bool = False,
+    before: SyncRecord | None = None,
+) -> SyncRecord:
     """Records state, then ledger: `recover` repairs a crash in between.
+
+    Returns the sum of the run's batches.
 
     Args:
         intent: what is true now; if nothing was appended, its state is the one to store.
+        more: another batch follows, so this one is recorded at once.
+        before: the sum of the run's batches so far.
     """
     record, after = intent.record, intent.after
     redelivered = record.rows_redelivered or 0
@@ -268,12 +305,17 @@ def finish(attempt: Attempt, known: Known, intent: Intent, commit: Commit | None
             status=NOTHING_NEW,
             batch=None,
             generation=known.state.generation,
-            cursor_high=after.cursor.text if after.cursor else None,
+            cursor_high=after.cursor.text if after.cursor else record.cursor_high,
             rows_read=redelivered,
             rows_appended=0,
         )
-    attempt.settle(after if after != known.state else None, done)
-    return done
+    total = done if before is None else before.plus(done)
+    state = after if after != known.state else None
+    if not more:
+        attempt.settle(state, done, total)
+    elif commit is not None or state is not None:
+        attempt.at_once().settle(state, done, total)
+    return total
 
 
 def _held(plan: Plan, lake: Lake, known: Known) -> Callable[[Sequence[str]], DataFrame] | None:
@@ -284,7 +326,9 @@ def _held(plan: Plan, lake: Lake, known: Known) -> Callable[[Sequence[str]], Dat
 
     def held(names: Sequence[str]) -> DataFrame:
         raw = own_rows(plan, lake.frame(plan.lake_table))
-        return raw.where(f.col(GENERATION) >= base).select(*map(quoted, names))
+        there = {name.lower() for name in raw.columns}
+        columns = [f.col(quoted(n)) if n.lower() in there else f.lit(None).alias(n) for n in names]
+        return raw.where(f.col(GENERATION) >= base).select(*columns)
 
     return held
 

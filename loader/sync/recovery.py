@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from loader.errors import StateError
+from loader.errors import LoaderError, StateError
 from loader.lake.commits import Commit, newest_commit
 from loader.lake.ledger import RECOVERED, SyncRecord
+from loader.sources import Request
 from loader.state import TableState
 from loader.sync.attempt import Attempt
-from loader.sync.plan import Plan
+from loader.sync.plan import FULL_REFRESH, Plan
 from loader.sync.recorded import Recorded, recorded
 from loader.sync.sharing import admitted, register
 from loader.sync.stores import Stores
@@ -33,6 +34,11 @@ class Known:
     def starts_over(self) -> bool:
         """Whether raw was there and is gone: everything is read again, in a new generation."""
         return self.state.batch == 0 and self.began
+
+    def followed_by(self, after: TableState) -> Known:
+        """Returns what is there once a batch with this state is recorded."""
+        began = self.began or after.batch > self.state.batch
+        return Known(after, max(self.next_batch, after.batch + 1), began)
 
 
 def recover(attempt: Attempt) -> Known:
@@ -77,6 +83,33 @@ def recover(attempt: Attempt) -> Known:
     if plan.shared:
         highest = max(highest, stores.ledger.last_batch(plan.lake_table, since=head.batch))
     return Known(state, highest + 1, began=max(own.batch, stored, last) > 0)
+
+
+def requested(plan: Plan, stores: Stores) -> Request | None:
+    """Returns what a source that delivers is asked for; None if the table cannot be synced.
+
+    Changes nothing: :func:`recover` brings state and data in line, finds the same state, and fails
+    the table where this returns None.
+    """
+    try:
+        _, own, state = assess(plan, stores, Watch())
+        stored = state.batch if state else 0
+        gone = stored > own.batch == 0
+        if state is None or stored < own.batch:
+            state = _state_of(own, plan)
+        elif stored > own.batch:
+            state = _rolled_back(own, state, plan)
+    except LoaderError:
+        return None
+    whole = plan.mode == FULL_REFRESH or gone
+    return Request(
+        plan.table,
+        plan.name,
+        None if whole else state.mark,
+        whole,
+        plan.cursor.name if plan.cursor else None,
+        plan.key,
+    )
 
 
 def assess(

@@ -71,7 +71,9 @@ class Selection:
         for source in spec.sources:
             kind = connector(source.path, f"{source.where}.path")
             options = source.options(kind.options_model)
-            self.sources.append((source, kind(source.name, options, spark, spec.folder)))
+            bound = kind(source.name, options, spark, spec.folder)
+            bound.hide = spec.redactor.add
+            self.sources.append((source, bound))
             self.stores(source)  # reports a missing package or a wrong option before anything else
 
     def stores(self, source: SourceSpec, own_session: bool = False) -> Stores:

@@ -127,3 +127,14 @@ def test_the_proxy_counts_what_the_server_sends(postgres_database: Database) -> 
         assert 100_000 < proxy.sent - before < 101_000
     finally:
         proxy.close()
+
+
+def test_versions_are_held_against_all_that_was_committed() -> None:
+    source = [Version(1, ("now",), 20)]
+    gone = Version(2, (None,), None, (3,))
+    committed = [Version(1, ("before",), 10), *source, Version(2, ("now",), 20), gone, gone]
+    right = [version._replace(order=(place,)) for place, version in enumerate(committed)]
+    assert judge(source, right, committed).right
+    verdict = judge(source, [*right[1:], right[1]], committed)
+    assert (verdict.missed, verdict.doubled, verdict.right) == (1, 1, False)
+    assert judge(source, right[:-2], committed).phantoms == 1

@@ -80,6 +80,15 @@ class Postgres(Server):
             connection.execute(statement)
 
     def _drop(self, name: str) -> None:
+        # A database cannot be dropped before its replication slots, nor those while they are read.
+        self._execute(
+            f"select pg_terminate_backend(active_pid, 5000) from pg_replication_slots "
+            f"where database = '{name}' and active"
+        )
+        self._execute(
+            f"select pg_drop_replication_slot(slot_name) from pg_replication_slots "
+            f"where database = '{name}'"
+        )
         self._execute(f"drop database {name} with (force)")
 
     def _init_from_pypi(self) -> None:

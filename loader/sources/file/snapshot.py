@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
 from loader.errors import TableError
-from loader.rows.cursor import Cursor, CursorType, later
+from loader.rows.cursor import Cursor, CursorType, clock_now, later
 from loader.rows.literal import literal
 from loader.rows.order import quoted
 from loader.sources import Bounds, Snapshot, SourceTable, Window, edge
@@ -48,7 +47,7 @@ class FileSnapshot(Snapshot):
             f.min(column).cast("string").alias("low"),
             f.max(column).cast("string").alias("high"),
         ).collect()
-        clock = _clock(cursor.type)
+        clock = clock_now(cursor.type)
         high = edge(found["high"], cursor.type, table, window)
         ahead = high is not None and clock is not None and high.order > clock.order
         return Bounds(
@@ -66,7 +65,7 @@ class FileSnapshot(Snapshot):
         inside = files.where(list_of.within(window, window.high))
         if window.cursor is None:
             return Bounds(None if inside.take(1) else 0)
-        clock = _clock(CursorType.TIMESTAMPTZ)
+        clock = clock_now(CursorType.TIMESTAMPTZ)
         assert clock is not None
         future = f.col(MODIFIED) > literal(clock, files.schema[MODIFIED].dataType)
         [found] = inside.agg(
@@ -253,10 +252,3 @@ def _ahead(
 ) -> int:
     assert window.cursor is not None
     return rows.where(column > literal(clock, table.schema[window.cursor.name].dataType)).count()
-
-
-def _clock(type_: CursorType) -> Cursor | None:
-    if not type_.is_time:
-        return None
-    now = dt.datetime.now(dt.timezone.utc).replace(tzinfo=None)
-    return Cursor.parse(now.isoformat(sep=" ", timespec="microseconds"), type_)

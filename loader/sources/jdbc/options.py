@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pyspark.sql.types import DataType, DecimalType, StringType
 
 from loader.duration import Lookback
@@ -19,10 +20,13 @@ class JdbcTableOptions(TableOptions):
     """A table's options, beyond the common ones.
 
     Attributes:
+        sync_mode: also `cdc`: read the changes in the database's log.
         num_partitions: how many connections read it at once; chosen by its size if absent.
         partition_column: the column whose ranges it is read by, instead of the cursor.
         column_types: the types to load numbers as: `string`, or a decimal: `decimal(38, 30)`.
     """
+
+    sync_mode: Literal["incremental", "full_refresh", "cdc"] = "incremental"  # type: ignore[assignment]
 
     num_partitions: int | None = Field(default=None, ge=1)
     partition_column: str | None = None
@@ -56,6 +60,8 @@ class JdbcOptions(BaseModel):
             bounds for late rows.
         fetch_size: rows per round trip.
         lock_timeout: how long to wait for a table that another session locks (PostgreSQL).
+        slot: the name of the replication slot and of the publication, for tables with
+            `sync_mode: cdc` (PostgreSQL).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -68,6 +74,7 @@ class JdbcOptions(BaseModel):
     time_zone: str | None = None
     fetch_size: int = Field(default=10_000, ge=1)
     lock_timeout: str = "30 seconds"
+    slot: str | None = None
     table_options: dict[str, JdbcTableOptions] = Field(default_factory=dict)
 
     @field_validator("url")
@@ -80,6 +87,16 @@ class JdbcOptions(BaseModel):
             )
         return url
 
+    @field_validator("slot")
+    @classmethod
+    def _is_slot(cls, name: str | None) -> str | None:
+        if name is not None and not re.fullmatch("[a-z0-9_]{1,63}", name):
+            raise OptionError(
+                f"{name!r} cannot be the name of a replication slot",
+                "Use lower-case letters, digits and _, at most 63",
+            )
+        return name
+
     @field_validator("lock_timeout")
     @classmethod
     def _is_duration(cls, text: str) -> str:
@@ -90,6 +107,26 @@ class JdbcOptions(BaseModel):
         if not seconds:
             raise OptionError(f"{text!r} is not a duration", "Use one such as '30 seconds'")
         return text
+
+    @field_validator("table_options")
+    @classmethod
+    def _has_log(
+        cls, tables: dict[str, JdbcTableOptions], info: ValidationInfo
+    ) -> dict[str, JdbcTableOptions]:
+        url = str(info.data.get("url", ""))
+        follows = [name for name, options in tables.items() if options.sync_mode == "cdc"]
+        if follows and url and not url.lower().startswith("jdbc:postgresql:"):
+            raise OptionError(
+                f"{follows[0]} has sync_mode: cdc, which reads the log of PostgreSQL only",
+                "Use incremental or full_refresh",
+            )
+        for name in follows:
+            if (tables[name].cursor_field or "").lower() == "xmin":
+                raise OptionError(
+                    f"{name} has sync_mode: cdc, and the log does not have its cursor_field, xmin",
+                    "Remove cursor_field",
+                )
+        return tables
 
     @field_validator("time_zone")
     @classmethod

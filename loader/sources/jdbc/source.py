@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from py4j.protocol import Py4JJavaError
@@ -20,7 +20,9 @@ from pyspark.sql.types import (
 from loader.errors import TableError, sentence
 from loader.problems import did_you_mean
 from loader.runtime.database_errors import explain
-from loader.sources import SourceTable, TableRef
+from loader.sources import Snapshot, SourceTable, TableRef
+from loader.sources.jdbc.cdc.followed import FollowedSnapshot
+from loader.sources.jdbc.cdc.log import followed
 from loader.sources.jdbc.collation import by_bytes
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.database import Database
@@ -230,7 +232,24 @@ class JdbcSource(Database):
         return {row["COLUMN_NAME"] or "": row for row in rows if row["TABLE_NAME"] == native.table}
 
     @contextmanager
-    def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[JdbcSnapshot]:
+    def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[Snapshot]:
+        logged = [table for table in tables if self.read_options(table.ref).sync_mode == "cdc"]
+        if not logged:
+            with self._moment(tables) as found:
+                yield found
+            return
+        names = {table.ref.name for table in logged}
+        queried = [table for table in tables if table.ref.name not in names]
+        with followed(self, logged) as log, ExitStack() as opened:
+            # Tables that follow the log are not locked. Whoever alters one would wait for the run,
+            # and the run for Debezium, which waits for them.
+            snapshot = FollowedSnapshot(lambda: opened.enter_context(self._moment(queried)), log)
+            if queried:
+                snapshot.open()
+            yield snapshot
+
+    @contextmanager
+    def _moment(self, tables: Sequence[SourceTable]) -> Iterator[JdbcSnapshot]:
         offset = self.wall_offset()
         if not self.dialect.shares_snapshots:
             yield JdbcSnapshot(self, offset)

@@ -1,0 +1,106 @@
+"""How a connector is started: a command, a container image, or a manifest that one of them runs."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from loader.errors import SpecError
+from loader.sources.airbyte.options import AirbyteOptions
+
+RUNNER = "source-declarative-manifest"
+"""The command of `airbyte-cdk` that runs a manifest."""
+
+_INSIDE = "/strandline"
+
+
+def command(
+    options: AirbyteOptions, folder: Path, verb: str, files: Mapping[str, Path]
+) -> list[str]:
+    """Returns the command line for a verb of the protocol.
+
+    Args:
+        folder: holds the files, and nothing else that a container may not see.
+        files: by the option that they are given with.
+    """
+    if options.image is None:
+        return [*_program(options), verb, *_given(files, folder, str(folder))]
+    variables = [part for name in options.environment for part in ("--env", name)]
+    return [
+        "docker",
+        "run",
+        "--rm",
+        "--init",
+        "--name",
+        f"strandline-{uuid.uuid4().hex[:12]}",
+        "--volume",
+        f"{folder}:{_INSIDE}:ro",
+        *variables,
+        *options.docker_options,
+        options.image,
+        verb,
+        *_given(files, folder, _INSIDE),
+    ]
+
+
+def _given(files: Mapping[str, Path], folder: Path, seen_as: str) -> list[str]:
+    named = ((name, path.relative_to(folder)) for name, path in files.items())
+    return [part for name, path in named for part in (f"--{name}", f"{seen_as}/{path}")]
+
+
+def _program(options: AirbyteOptions) -> list[str]:
+    if options.command is not None:
+        return list(options.command)
+    beside = Path(sys.executable).with_name(RUNNER)
+    found = str(beside) if beside.exists() else shutil.which(RUNNER)
+    if found is None:
+        raise SpecError(
+            "a manifest needs the package `airbyte-cdk`, which is not installed",
+            where="manifest",
+            remedy="Run `pip install 'strandline[airbyte]'`; or install airbyte-cdk into an "
+            f"environment of its own, and set `command` to its bin/{RUNNER}",
+        )
+    return [found]
+
+
+def config(options: AirbyteOptions, folder: Path) -> dict[str, Any]:
+    """Returns the connector's configuration, with its manifest.
+
+    Args:
+        folder: of the spec.
+
+    Raises:
+        SpecError: if the manifest cannot be read.
+    """
+    if options.manifest is None:
+        return options.config
+    path = folder / options.manifest
+    try:
+        manifest = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(
+            f"the manifest cannot be read: {error}",
+            where=str(path),
+            remedy="Correct the path; it is relative to the spec's folder",
+        ) from None
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        raise SpecError(
+            f"the manifest is not YAML: {getattr(error, 'problem', error)}",
+            where=f"{path}, line {where.line + 1}" if where else str(path),
+            remedy="Correct it there",
+        ) from None
+    if not isinstance(manifest, dict):
+        raise SpecError(
+            "the manifest has no keys and values",
+            where=str(path),
+            remedy="Name a declarative manifest, which begins with `version:` and `type: "
+            "DeclarativeSource`",
+        )
+    return {**options.config, "__injected_declarative_manifest": manifest}

@@ -1,0 +1,139 @@
+"""The messages of the Airbyte protocol.
+
+Lines that are not JSON are log lines, as the protocol says; but a record or state that arrives
+broken would be a gap, so it is an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+from loader.errors import TableError
+from loader.sources.airbyte.catalog import key_of
+from loader.sources.programs.delivery import Delivery
+
+_decode = json.JSONDecoder().decode
+_VITAL = (b'"RECORD"', b'"STATE"')
+
+
+class AirbyteDialect:
+    """Understands a connector's messages while it reads.
+
+    Args:
+        exact: by stream, the fields whose numbers are needed with all their digits.
+        renew: keeps what a control message renews; returns whether it could.
+    """
+
+    def __init__(
+        self,
+        exact: Mapping[Hashable, frozenset[str]],
+        renew: Callable[[Mapping[str, Any]], bool],
+    ) -> None:
+        self._exact = exact
+        self._renew = renew
+
+    def hear(self, line: bytes, delivery: Delivery) -> None:
+        message = parsed(line, delivery.source)
+        if message is None:
+            text = line.decode("utf-8", "replace").strip()
+            if text:
+                delivery.words.say("INFO", text)
+            return
+        kind = message.get("type")
+        if kind == "RECORD":
+            record = message["record"]
+            key = (record.get("namespace") or None, record["stream"])
+            data = record["data"]
+            if key in self._exact:
+                digits = json.loads(line, parse_float=str)["record"]["data"]
+                data |= {name: digits[name] for name in self._exact[key] & digits.keys()}
+            delivery.record(key, data)
+        elif kind == "STATE":
+            _state(message["state"], delivery)
+        elif kind == "DELETE":  # not Airbyte's: CloudQuery's bridge sends it
+            delivery.delete((None, message["delete"]["stream"]), message["delete"]["where"])
+        elif kind == "TRACE":
+            _trace(message["trace"], delivery)
+        elif kind == "LOG":
+            log = message.get("log") or {}
+            delivery.words.say(str(log.get("level")), str(log.get("message")))
+        elif kind == "CONTROL" and not self._renew(message.get("control") or {}):
+            delivery.words.warn_once(
+                "it has renewed its configuration, and needs the new one at its next run (it may "
+                "be a token): name a file where the loader can keep it, `renewed_config`"
+            )
+
+
+def parsed(line: bytes, source: str) -> dict[str, Any] | None:
+    """Returns a line's message; None if it is a log line.
+
+    Raises:
+        TableError: if it is a broken record or state.
+    """
+    try:
+        message = _decode(line.decode())
+    except (ValueError, RecursionError):
+        if any(word in line for word in _VITAL):
+            raise _broken(line, source) from None
+        return None
+    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        return None
+    kind = message["type"]
+    body = message.get(kind.lower())
+    if kind in ("RECORD", "STATE", "DELETE", "TRACE") and not isinstance(body, dict):
+        raise _broken(line, source)
+    if kind == "RECORD" and not (
+        isinstance(body, dict)
+        and isinstance(body.get("stream"), str)
+        and isinstance(body.get("data"), dict)
+    ):
+        raise _broken(line, source)
+    return message
+
+
+def _broken(line: bytes, source: str) -> TableError:
+    begins = line[:120].decode("utf-8", "replace")
+    return TableError(
+        f"the program sent a message that cannot be read: {begins!r}",
+        where=f"source {source}",
+        remedy="What its states cover is appended; run again. If it stays, report it to the "
+        "connector's authors",
+    )
+
+
+def _state(state: Mapping[str, Any], delivery: Delivery) -> None:
+    kind = state.get("type") or "LEGACY"
+    stats = state.get("sourceStats") or {}
+    count = stats.get("recordCount") if isinstance(stats, dict) else None
+    if kind == "STREAM":
+        key = key_of((state.get("stream") or {}).get("stream_descriptor") or {})
+        delivery.state(kind, key, json.dumps(state["stream"]), count)
+    elif kind == "GLOBAL":
+        delivery.state(kind, None, json.dumps(state["global"]))
+    else:
+        delivery.state("LEGACY", None, json.dumps(state.get("data")))
+
+
+def _trace(trace: Mapping[str, Any], delivery: Delivery) -> None:
+    if trace.get("type") == "STREAM_STATUS":
+        status = trace.get("stream_status") or {}
+        key = key_of(status.get("stream_descriptor") or {})
+        if status.get("status") == "COMPLETE":
+            delivery.complete(key)
+        elif status.get("status") == "INCOMPLETE":
+            delivery.incomplete(key)
+    elif trace.get("type") == "ERROR":
+        error = trace.get("error") or {}
+        named = error.get("stream_descriptor")
+        delivery.fail(reason(error), key_of(named) if named else None)
+
+
+def reason(error: Mapping[str, Any]) -> str:
+    """Returns what a trace says is wrong."""
+    message = str(error.get("message") or "").strip()
+    inner = str(error.get("internal_message") or "").strip()
+    if not inner or inner in message:
+        return message or "it does not say why"
+    return f"{message.rstrip('.')} ({inner})" if message else inner

@@ -1,0 +1,139 @@
+"""CloudQuery's tables as Airbyte's streams: Arrow schemas to JSON schemas, batches to records."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import math
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+_TABLE = b"cq:table_name"
+_ABOUT = b"cq:table_description"
+_INCREMENTAL = b"cq:extension:incremental"
+_KEY = b"cq:extension:primary_key"
+_EXTENSION = b"ARROW:extension:name"
+_TRUE = b"true"
+
+
+def table_name(schema: pa.Schema) -> str:
+    """Returns a table's name."""
+    return str((schema.metadata or {})[_TABLE].decode())
+
+
+def stream(schema: pa.Schema) -> dict[str, Any]:
+    """Returns the catalog's entry for a table."""
+    about = schema.metadata or {}
+    incremental = about.get(_INCREMENTAL) == _TRUE
+    marked = [field for field in schema if _has(field, _INCREMENTAL)]
+    return {
+        "name": table_name(schema),
+        "json_schema": {
+            "type": "object",
+            "description": about.get(_ABOUT, b"").decode(),
+            "properties": {field.name: _type(field) for field in schema},
+        },
+        "supported_sync_modes": ["full_refresh", *(["incremental"] if incremental else [])],
+        "source_defined_cursor": incremental,
+        "default_cursor_field": [field.name for field in marked] if len(marked) == 1 else [],
+        "source_defined_primary_key": [[f.name] for f in schema if _has(f, _KEY)],
+    }
+
+
+def records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a batch as JSON values."""
+    columns = []
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        convert = _converter(field)
+        values = _whole_microseconds(column).to_pylist()
+        columns.append([None if v is None else convert(v) for v in values])
+    names = batch.schema.names
+    for values in zip(*columns, strict=True):
+        yield dict(zip(names, values, strict=True))
+
+
+def _has(field: pa.Field, name: bytes) -> bool:
+    return (field.metadata or {}).get(name) == _TRUE
+
+
+def _extension(field: pa.Field) -> str:
+    named = (field.metadata or {}).get(_EXTENSION, b"").decode()
+    return named or str(getattr(field.type, "extension_name", ""))
+
+
+def _type(field: pa.Field) -> dict[str, Any]:
+    """Returns a column's JSON schema."""
+    kind = field.type
+    if _extension(field):
+        return {} if _extension(field) == "json" else {"type": "string"}
+    if pa.types.is_boolean(kind):
+        return {"type": "boolean"}
+    if pa.types.is_uint64(kind):
+        return {"type": "integer", "airbyte_type": "big_integer"}
+    if pa.types.is_integer(kind):
+        return {"type": "integer"}
+    if pa.types.is_floating(kind):
+        return {"type": "number"}
+    if pa.types.is_decimal(kind):
+        whole = kind.scale == 0
+        return {"type": "number", "airbyte_type": "big_integer" if whole else "big_number"}
+    if pa.types.is_date(kind):
+        return {"type": "string", "format": "date"}
+    if pa.types.is_timestamp(kind):
+        zone = "with" if kind.tz else "without"
+        return {
+            "type": "string",
+            "format": "date-time",
+            "airbyte_type": f"timestamp_{zone}_timezone",
+        }
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return {"type": "string"}
+    return {}
+
+
+def _converter(field: pa.Field) -> Callable[[Any], Any]:
+    """Returns a function from a column's Python values to JSON."""
+    named = _extension(field)
+    if named == "json":
+        return _parsed
+    if named == "uuid":
+        return lambda value: str(value if isinstance(value, uuid.UUID) else uuid.UUID(bytes=value))
+    return plain
+
+
+def _parsed(value: Any) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        return plain(value)
+
+
+def plain(value: Any) -> Any:
+    """Returns a Python value as JSON."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, dt.datetime | dt.date | dt.time):
+        return value.isoformat()
+    if isinstance(value, dict):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    return str(value)
+
+
+def _whole_microseconds(column: pa.Array) -> pa.Array:
+    """Floors what is finer than a microsecond, which Python's times do not have."""
+    if isinstance(column, pa.ExtensionArray):
+        return column.storage
+    kind = column.type
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return column.cast(pa.timestamp("us", kind.tz), safe=False)
+    return column

@@ -1,0 +1,295 @@
+"""A CloudQuery destination and state backend, which `cloudquery sync` writes to.
+
+What a sync writes is kept in a folder until its stream ends; then the loader appends it. Only
+after that the sync is told that all is well, and only then the state that came during it counts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent import futures
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pyarrow as pa
+from cloudquery.discovery_v1 import discovery_pb2_grpc
+from cloudquery.plugin_v3 import arrow, plugin_pb2, plugin_pb2_grpc
+
+from .columns import records, stream, table_name
+from .deletions import deletion, dependents
+from .states import LIMITS, Discovery, Rows, as_asked, merged
+
+_GONE = "the loader has ended, and says why itself; run the sync again"
+_STATE_COLUMNS = ({"key", "value"}, {"key", "value", "version"})
+
+
+@dataclass
+class Session:
+    """One stream that a sync writes.
+
+    Attributes:
+        ended: set once the loader has appended it, or has failed to.
+        error: why it has failed.
+    """
+
+    number: int
+    folder: Path
+    schemas: dict[str, Any] = field(default_factory=dict)
+    stale: set[str] = field(default_factory=set)
+    source: str = ""
+    ended: threading.Event = field(default_factory=threading.Event)
+    error: str | None = None
+
+
+@dataclass
+class Held:
+    """State that came while sessions were open: it counts once they all are appended."""
+
+    table: str
+    batch: pa.RecordBatch
+    waits_for: set[int]
+
+
+class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
+    """The destination.
+
+    Args:
+        folder: where sessions are kept.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._begun = threading.Event()
+        self._gone = False
+        self._states: dict[str, Rows] = {}
+        self._numbers = itertools.count(1)
+        self._sessions: dict[int, Session] = {}
+        self._ending: dict[int, Session] = {}
+        self._held: list[Held] = []
+        self._changing = threading.Lock()
+
+    def begin(self, states: Mapping[str, Mapping[str, Any]]) -> None:
+        """Lets syncs begin: the loader is ready.
+
+        Args:
+            states: what counts, by the state table's name.
+        """
+        self._states = {
+            table: {key: (row[0], int(row[1])) for key, row in rows.items()}
+            for table, rows in states.items()
+        }
+        self._begun.set()
+
+    def _await(self, context: Any) -> None:
+        self._begun.wait()
+        if self._gone:
+            context.abort(grpc.StatusCode.UNAVAILABLE, _GONE)
+
+    def GetName(self, _request: Any, _context: Any) -> Any:
+        """Names the destination."""
+        return plugin_pb2.GetName.Response(name="strandline")
+
+    def GetVersion(self, _request: Any, _context: Any) -> Any:
+        """Returns a version."""
+        return plugin_pb2.GetVersion.Response(version="v1.0.0")
+
+    def GetSpecSchema(self, _request: Any, _context: Any) -> Any:
+        """Has no spec of its own."""
+        return plugin_pb2.GetSpecSchema.Response()
+
+    def Init(self, _request: Any, context: Any) -> Any:
+        """Waits for the loader, which may be starting Spark."""
+        self._await(context)
+        return plugin_pb2.Init.Response()
+
+    def TestConnection(self, _request: Any, _context: Any) -> Any:
+        """Is there."""
+        return plugin_pb2.TestConnection.Response(success=True)
+
+    def Close(self, _request: Any, _context: Any) -> Any:
+        """Goes on for the next sync."""
+        return plugin_pb2.Close.Response()
+
+    def Read(self, request: Any, context: Any) -> Iterator[Any]:
+        """Sends the state that counts."""
+        self._await(context)
+        asked = arrow.new_schema_from_bytes(request.table)
+        with self._changing:
+            held = dict(self._states.get(table_name(asked), {}))
+        yield plugin_pb2.Read.Response(record=arrow.record_to_bytes(as_asked(asked, held)))
+
+    def Write(self, requests: Iterator[Any], context: Any) -> Any:
+        """Takes a sync's rows, or a plugin's state; returns once they are safe."""
+        self._await(context)
+        session: Session | None = None
+        rows: Any = None
+        try:
+            for request in requests:
+                kind = request.WhichOneof("message")
+                if kind == "migrate_table":
+                    schema = arrow.new_schema_from_bytes(request.migrate_table.table)
+                    if set(schema.names) in _STATE_COLUMNS:
+                        continue
+                    session = session or self._opened()
+                    session.schemas[table_name(schema)] = schema
+                elif kind == "insert":
+                    batch = arrow.new_record_from_bytes(request.insert.record)
+                    if set(batch.schema.names) in _STATE_COLUMNS:
+                        self._hold(table_name(batch.schema), batch)
+                        continue
+                    session = session or self._opened()
+                    rows = rows or (session.folder / "messages.jsonl").open("w")
+                    self._keep(session, batch, rows)
+                elif kind == "delete":
+                    session = session or self._opened()
+                    session.stale.add(request.delete.table_name)
+                elif kind == "delete_record":
+                    if dependents(request.delete_record):
+                        context.abort(
+                            grpc.StatusCode.UNIMPLEMENTED,
+                            "deletions that take rows of dependent tables with them are not "
+                            "supported: sync with write_mode overwrite-delete-stale",
+                        )
+                    session = session or self._opened()
+                    rows = rows or (session.folder / "messages.jsonl").open("w")
+                    told = {"type": "DELETE", "delete": deletion(request.delete_record)}
+                    rows.write(json.dumps(told) + "\n")
+        except Exception:
+            self._over(session, "the sync broke off")
+            raise
+        finally:
+            if rows is not None:
+                rows.close()
+        if session is not None:
+            self._ended(session, context)
+        return plugin_pb2.Write.Response()
+
+    def answered(self, number: int, error: str | None) -> None:
+        """Learns what became of a session: its state counts now, and is told to the loader."""
+        session = self._sessions[number]
+        session.error = error
+        self._ending[number] = session
+        self._over(session, error)
+        tell({"settled": number})
+
+    def settled(self, number: int) -> None:
+        """Learns that the loader has stored the state that a session has set free."""
+        self._ending.pop(number).ended.set()
+
+    def close(self) -> None:
+        """Tells all syncs that the loader is gone."""
+        self._gone = True
+        self._begun.set()
+        with self._changing:
+            open_ = list(self._sessions)
+        for number in open_:
+            self.answered(number, _GONE)
+        for number in list(self._ending):
+            self.settled(number)
+
+    def _opened(self) -> Session:
+        number = next(self._numbers)
+        folder = self._folder / str(number)
+        folder.mkdir()
+        session = Session(number, folder)
+        with self._changing:
+            self._sessions[number] = session
+        return session
+
+    def _keep(self, session: Session, batch: pa.RecordBatch, rows: Any) -> None:
+        name = table_name(batch.schema)
+        session.schemas.setdefault(name, batch.schema)
+        for record in records(batch):
+            session.source = session.source or str(record.get("_cq_source_name") or "")
+            told = {"stream": name, "data": record, "emitted_at": 0}
+            rows.write(json.dumps({"type": "RECORD", "record": told}) + "\n")
+
+    def _ended(self, session: Session, context: Any) -> None:
+        """Hands a session over to the loader, and waits for it."""
+        streams = []
+        for name, schema in session.schemas.items():
+            entry = stream(schema)
+            streams.append({**entry, "name": name, "supported_sync_modes": ["full_refresh"]})
+        (session.folder / "catalog.json").write_text(json.dumps({"streams": streams}))
+        (session.folder / "messages.jsonl").touch()
+        told = {"stale": sorted(session.stale), "source": session.source or "cloudquery"}
+        tell({"session": session.number, "folder": str(session.folder), **told})
+        session.ended.wait()
+        if session.error is not None:
+            context.abort(grpc.StatusCode.ABORTED, session.error)
+
+    def _hold(self, table: str, batch: pa.RecordBatch) -> None:
+        with self._changing:
+            self._held.append(Held(table, batch, set(self._sessions)))
+        self._release()
+
+    def _over(self, session: Session | None, error: str | None) -> None:
+        if session is None:
+            return
+        with self._changing:
+            self._sessions.pop(session.number, None)
+            if error is not None:  # its rows are not there, so its state must not be
+                self._held = [h for h in self._held if session.number not in h.waits_for]
+            for held in self._held:
+                held.waits_for.discard(session.number)
+        self._release()
+
+    def _release(self) -> None:
+        """Lets the state count that waits for no session any more."""
+        with self._changing:
+            free = [held for held in self._held if not held.waits_for]
+            self._held = [held for held in self._held if held.waits_for]
+            for held in free:
+                rows = merged(self._states.setdefault(held.table, {}), held.batch)
+                if rows:
+                    tell({"state": held.table, "rows": rows})
+
+
+_telling = threading.Lock()
+
+
+def tell(message: Mapping[str, Any]) -> None:
+    """Tells the loader something, if it is still there."""
+    with _telling, suppress(BrokenPipeError):
+        sys.stdout.write(json.dumps(message) + "\n")
+        sys.stdout.flush()
+
+
+def serve(config: Mapping[str, Any]) -> int:
+    """Serves until its input ends: the loader is gone, or wants it to end."""
+    destination = Destination(Path(config["folder"]))
+    server = grpc.server(futures.ThreadPoolExecutor(64), options=LIMITS)
+    plugin_pb2_grpc.add_PluginServicer_to_server(destination, server)
+    discovery_pb2_grpc.add_DiscoveryServicer_to_server(Discovery(), server)
+    address = str(config["address"])
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError:
+        port = 0
+    if not port:
+        tell({"failed": f"the address {address} is taken, or is none"})
+        return 1
+    server.start()
+    tell({"listening": address if address.startswith("unix:") else f"{_host(address)}:{port}"})
+    for line in sys.stdin:
+        answer = json.loads(line)
+        if "states" in answer:
+            destination.begin(answer["states"])
+        elif "settled" in answer:
+            destination.settled(answer["settled"])
+        else:
+            destination.answered(answer["session"], answer["error"])
+    destination.close()
+    server.stop(grace=1).wait()
+    return 0
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]

@@ -1,0 +1,126 @@
+"""The bridge as a server, which `cloudquery sync` talks to."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from loader.errors import SpecError
+from loader.sources.cloudquery.bridging import command
+from loader.sources.programs.workspace import workspace, written
+
+_log = logging.getLogger("loader")
+
+
+class Serving:
+    """A bridge that listens. Syncs wait until it has been told the state that counts.
+
+    Attributes:
+        address: where it listens.
+    """
+
+    def __init__(self, child: subprocess.Popen[str]) -> None:
+        self._child = child
+        self.address = ""
+
+    def listen(self) -> bool:
+        """Waits until it listens; returns False if it has ended instead.
+
+        Raises:
+            SpecError: if it cannot listen at its address.
+        """
+        first = next(self.messages(), {})
+        if "failed" in first:
+            raise SpecError(
+                first["failed"], where="loader serve", remedy="Choose another --address"
+            )
+        self.address = first.get("listening", "")
+        return bool(first)
+
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """Yields what it tells, until it ends."""
+        assert self._child.stdout is not None
+        for line in self._child.stdout:
+            yield json.loads(line)
+
+    def answer(self, message: Mapping[str, Any]) -> None:
+        """Answers it."""
+        assert self._child.stdin is not None
+        with suppress(BrokenPipeError, ValueError):  # it has ended, or was told to
+            self._child.stdin.write(json.dumps(message) + "\n")
+            self._child.stdin.flush()
+
+    def end(self) -> None:
+        """Lets it end: its syncs are told that the loader is gone."""
+        assert self._child.stdin is not None
+        with suppress(OSError):
+            self._child.stdin.close()
+
+
+@contextmanager
+def serving(address: str, python: str | None) -> Iterator[Serving]:
+    """Starts the bridge, and ends it.
+
+    Args:
+        address: to listen at: `localhost:7778`, `unix:/path`.
+        python: a Python that has what the bridge needs; None is the loader's own.
+
+    Raises:
+        SpecError: if it cannot listen there.
+    """
+    with workspace() as folder:
+        config = {"folder": str(folder), "address": address}
+        files: dict[str, Path] = {"config": written(folder, "config.json", config)}
+        words = command(python, "loader serve", "serve", files)
+        try:
+            child = subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise SpecError(
+                f"{words[0]} cannot be started: {error.strerror}",
+                where="loader serve",
+                remedy="Name a Python that has cloudquery-plugin-pb: --python",
+            ) from None
+        assert child.stdin is not None
+        assert child.stderr is not None
+        stdin, stderr = child.stdin, child.stderr
+
+        said: deque[str] = deque(maxlen=1)
+
+        def hear() -> None:
+            for line in stderr:
+                said.append(line.strip())
+                _log.debug("bridge: %s", line.rstrip())
+
+        hearing = threading.Thread(target=hear, name="bridge", daemon=True)
+        hearing.start()
+        try:
+            bridge = Serving(child)
+            if not bridge.listen():
+                hearing.join(5)
+                raise SpecError(
+                    f"the bridge to CloudQuery cannot start: {''.join(said)}".rstrip(": "),
+                    where="loader serve",
+                    remedy="Name a Python that has cloudquery-plugin-pb: --python",
+                )
+            yield bridge
+        finally:
+            with suppress(OSError):
+                stdin.close()
+            try:
+                child.wait(10)
+            except subprocess.TimeoutExpired:
+                child.kill()

@@ -1,0 +1,296 @@
+"""Turns a table's spooled changes into rows, in the order of the log.
+
+An update is the row as it was afterwards; if it changed the key, also a tombstone of the old key.
+A delete is a tombstone, which holds only the key: what the source has deleted is not written
+again. A TRUNCATE is a tombstone of every key that lived. Large values that an update did not
+change are not in the log, and come from the row's version before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.window import Window as Over
+
+from loader.rows.delta import DELETED
+from loader.rows.order import BATCH, GENERATION, SEQUENCE, quoted
+from loader.rows.window import Window
+from loader.sources import SourceTable
+from loader.sources.debezium.spool import Spool
+from loader.sources.jdbc.cdc.columns import LoggedColumn
+from loader.sources.jdbc.cdc.position import Seen
+from loader.sources.jdbc.cdc.values import json_schema, unavailable, value
+
+_NUMBER = "_cq_number"
+_PART = "_cq_part"
+_MISSING = "_cq_missing"
+_INSERT = "_cq_insert"
+_LIFE = "_cq_life"
+_NEWEST = "_cq_newest"
+_EPOCH = 2**32
+_HALF = 2**31
+
+
+@dataclass(frozen=True)
+class Changes:
+    """A table's changes in a spool.
+
+    Attributes:
+        logged: the table's name in the log.
+        columns: its columns, in the order of the table's schema.
+        key: the primary key's columns.
+        first: the ordinal of the first transaction that counts.
+        seen: what the first load has seen already; None if nothing.
+        placeholder: what Debezium writes for a value that the log leaves out.
+        cached: keeps rows that are read more than once, until the run ends.
+    """
+
+    table: SourceTable
+    spool: Spool
+    logged: str
+    columns: Sequence[LoggedColumn]
+    key: Sequence[str]
+    first: int
+    seen: Seen | None
+    placeholder: str
+    cached: Callable[[DataFrame], DataFrame]
+
+    def rows(self, spark: SparkSession, window: Window) -> DataFrame:
+        """Returns the rows, lazily: the table's columns and ``_cq_deleted``, in the log's order."""
+        found = self._split(self._lines(spark))
+        if self.spool.unavailable(self.logged):
+            found = self._filled(found, window)
+        if self.spool.truncates(self.logged):
+            found = self._emptied(found, window)
+        return found.orderBy(_NUMBER, _PART).select(
+            *(f.col(quoted(name)) for name in self.table.schema.names), f.col(DELETED)
+        )
+
+    def _lines(self, spark: SparkSession) -> DataFrame:
+        """Returns number and change of the transactions that count."""
+        parts = f.split("value", "\t", 4)
+        lines = (
+            spark.read.option("lineSep", "\n")
+            .text(self.spool.files(self.logged).as_uri())
+            .select(
+                parts[0].cast("bigint").alias(_NUMBER),
+                parts[1].cast("bigint").alias("ordinal"),
+                parts[2].cast("bigint").alias("transaction"),
+                parts[3].alias("text"),
+            )
+            .where((f.col("ordinal") >= self.first) & (f.col("ordinal") < len(self.spool)))
+        )
+        if self.seen is not None:
+            lines = lines.where(~_sees(self.seen, f.col("transaction")))
+        schema = json_schema(self.columns)
+        change = f.from_json("text", schema, {"mode": "FAILFAST"})
+        return lines.select(_NUMBER, change.alias("change"))
+
+    def _split(self, lines: DataFrame) -> DataFrame:
+        """Returns a row for each version and tombstone; a TRUNCATE has no key and is deleted."""
+        change = f.col("change")
+        before, after, op = (change.getField(name) for name in ("before", "after", "op"))
+        at = {name: i for i, name in enumerate(self.table.schema.names)}
+        keys = [self.columns[at[name]] for name in self.key]
+        same = [before.getField(k.name).eqNullSafe(after.getField(k.name)) for k in keys]
+        moved = (op == "u") & before.isNotNull() & ~reduce(and_, same)
+        keyless = reduce(and_, [before.getField(k.name).isNull() for k in keys])
+        refusal = f.raise_error(
+            f.lit(
+                "the log has a change without the row's old key, as the table's REPLICA IDENTITY "
+                "did not hold it then: read the table anew (--full-refresh)"
+            )
+        )
+        told = f.when((op != "t") & keyless, refusal.cast("boolean")).otherwise(f.lit(True))
+        gone = self._struct(before, True, f.lit(False)).withField(DELETED, told)
+        there = self._struct(after, False, op == "c")
+        parts = (
+            f.when(op.isin("d", "t"), f.array(gone))
+            .when(moved, f.array(gone, there))
+            .otherwise(f.array(there))
+        )
+        return lines.select(_NUMBER, f.posexplode(parts).alias(_PART, "row")).select(
+            _NUMBER, _PART, "row.*"
+        )
+
+    def _struct(self, row: Column, deleted: bool, insert: Column) -> Column:
+        keys = {name.lower() for name in self.key}
+        fields = []
+        missing: list[Column] = []
+        for column, field in zip(self.columns, self.table.schema.fields, strict=True):
+            held = not deleted or field.name.lower() in keys
+            doubted = self.spool.replaced.elements(column.name)
+            made = value(row, column, field.dataType, doubted) if held else f.lit(None)
+            lacks = f.lit(False) if deleted else unavailable(row, column, self.placeholder)
+            missing.append(lacks)
+            made = f.when(~lacks, made) if column.toastable and not deleted else made
+            fields.append(made.cast(field.dataType).alias(field.name))
+        return f.struct(
+            *fields,
+            f.lit(deleted).alias(DELETED),
+            f.array(*missing).alias(_MISSING),
+            insert.alias(_INSERT),
+        )
+
+    def _filled(self, rows: DataFrame, window: Window) -> DataFrame:
+        """Fills the values that the log leaves out from each row's version before."""
+        rows = self.cached(rows)
+        versions = self._in_lives(self._with_raw(rows, window), self._moves(rows))
+        by_life = Over.partitionBy(_LIFE).orderBy(_NUMBER, _PART)
+        columns = []
+        for place, field in enumerate(self.table.schema.fields):
+            name = f.col(quoted(field.name))
+            if not self.columns[place].toastable:
+                columns.append(name)
+                continue
+            lacks = f.col(_MISSING).getItem(place)
+            known = f.when(~lacks & ~f.col(DELETED), f.struct(name.alias("value")))
+            before = f.last(known, ignorenulls=True).over(by_life)
+            unknown = f.raise_error(
+                f.lit(
+                    f"neither the log nor raw has the value of {field.name} in a changed row: set "
+                    "the table's REPLICA IDENTITY to FULL, then read it anew (--full-refresh)"
+                )
+            )
+            filled = f.when(before.isNotNull(), before.getField("value")).otherwise(
+                unknown.cast(field.dataType)
+            )
+            columns.append(f.when(lacks, filled).otherwise(name).alias(field.name))
+        return versions.select(_NUMBER, _PART, *columns, DELETED, _MISSING, _INSERT).where(
+            f.col(_NUMBER) > 0
+        )
+
+    def _moves(self, rows: DataFrame) -> list[tuple[int, str, str]]:
+        """Returns the rows whose key has changed and which lack a value: number, old and new key.
+
+        Such an update is a tombstone and then a row, in one change, or (Debezium) in two that
+        follow each other, the second being an insert. No other insert lacks a value.
+        """
+        gone = rows.where(f.col(DELETED)).select(
+            f.col(_NUMBER).alias("gone"), self._key.alias("old")
+        )
+        moved = rows.where(
+            f.array_contains(_MISSING, True) & ((f.col(_PART) == 1) | f.col(_INSERT))
+        ).select(
+            f.col(_NUMBER).alias("number"),
+            (f.col(_NUMBER) - f.when(f.col(_PART) == 1, 0).otherwise(1)).alias("place"),
+            self._key.alias("new"),
+        )
+        found = moved.join(gone, f.col("gone") == f.col("place")).select("number", "old", "new")
+        return sorted((row["number"], row["old"], row["new"]) for row in found.collect())
+
+    def _in_lives(self, versions: DataFrame, moves: Sequence[tuple[int, str, str]]) -> DataFrame:
+        """Adds what identifies a row while its key changes: the key that it had at first."""
+        own = self._key
+        if not moves:
+            return versions.withColumn(_LIFE, own)
+        lives: dict[str, str] = {}
+        begun = []
+        for number, old, new in moves:
+            lives[new] = lives.get(old, old)
+            lives[old] = f"{old} {number}"  # whoever gets the old key now is another row
+            begun += [(key, number, lives[key]) for key in (old, new)]
+        spans = versions.sparkSession.createDataFrame(
+            begun, "_cq_key string, _cq_since long, _cq_then string"
+        )
+        till = f.lead("_cq_since").over(Over.partitionBy("_cq_key").orderBy("_cq_since"))
+        spans = spans.select("*", till.alias("_cq_till"))
+        within = (
+            (own == f.col("_cq_key"))
+            & (f.col(_NUMBER) >= f.col("_cq_since"))
+            & (f.col("_cq_till").isNull() | (f.col(_NUMBER) < f.col("_cq_till")))
+        )
+        return (
+            versions.join(f.broadcast(spans), within, "left")
+            .withColumn(_LIFE, f.coalesce("_cq_then", own))
+            .drop("_cq_key", "_cq_since", "_cq_till", "_cq_then")
+        )
+
+    @property
+    def _key(self) -> Column:
+        return f.to_json(f.struct(*(f.col(quoted(name)) for name in self.key)))
+
+    def _emptied(self, rows: DataFrame, window: Window) -> DataFrame:
+        """Replaces each TRUNCATE by tombstones of the keys that lived when it came."""
+        no_key = reduce(and_, [f.col(quoted(name)).isNull() for name in self.key])
+        is_truncate = f.col(DELETED) & no_key
+        rows = self.cached(rows)
+        points = [r[0] for r in rows.where(is_truncate).select(_NUMBER).orderBy(_NUMBER).collect()]
+        versions = self._with_raw(rows.where(~is_truncate), window)
+        keys = [f.col(quoted(name)) for name in self.key]
+        found = rows.where(~is_truncate)
+        types = {field.name: field.dataType for field in self.table.schema.fields}
+        lower = 0
+        for point in points:
+            newest = f.max_by(
+                f.struct(f.col(DELETED).alias("deleted"), f.col(_NUMBER).alias("number")),
+                f.struct(_NUMBER, _PART),
+            )
+            alive = (
+                versions.where(f.col(_NUMBER) < point)
+                .groupBy(*keys)
+                .agg(newest.alias(_NEWEST))
+                # What an earlier TRUNCATE has removed has its tombstone.
+                .where(~f.col(f"{_NEWEST}.deleted") & (f.col(f"{_NEWEST}.number") >= lower))
+            )
+            tombstones = alive.select(
+                f.lit(point).cast("bigint").alias(_NUMBER),
+                f.lit(0).alias(_PART),
+                *(
+                    (f.col(quoted(name)) if name in self.key else f.lit(None))
+                    .cast(data_type)
+                    .alias(name)
+                    for name, data_type in types.items()
+                ),
+                f.lit(True).alias(DELETED),
+                f.array(*[f.lit(False)] * len(types)).alias(_MISSING),
+                f.lit(False).alias(_INSERT),
+            )
+            found = found.unionByName(tombstones)
+            lower = point
+        return found
+
+    def _with_raw(self, rows: DataFrame, window: Window) -> DataFrame:
+        """Returns the rows and, numbered 0, the newest version in raw of every key."""
+        if window.held is None:
+            return rows
+        names = [*self.table.schema.names, DELETED, GENERATION, BATCH, SEQUENCE]
+        raw = window.held(names)
+        order = f.struct(GENERATION, BATCH, SEQUENCE)
+        newest = raw.groupBy(*(f.col(quoted(name)) for name in self.key)).agg(
+            f.max_by(f.struct("*"), order).alias(_NEWEST)
+        )
+        keys = {name.lower() for name in self.key}
+        there = newest.select(
+            f.lit(0).cast("bigint").alias(_NUMBER),
+            f.lit(0).alias(_PART),
+            *(
+                (
+                    f.col(quoted(field.name))
+                    if field.name.lower() in keys
+                    else f.col(_NEWEST).getField(field.name)
+                )
+                .cast(field.dataType)
+                .alias(field.name)
+                for field in self.table.schema.fields
+            ),
+            f.coalesce(f.col(_NEWEST).getField(DELETED), f.lit(False)).alias(DELETED),
+            f.array(*[f.lit(False)] * len(self.columns)).alias(_MISSING),
+            f.lit(False).alias(_INSERT),
+        )
+        return there.unionByName(rows)
+
+
+def _sees(seen: Seen, transaction: Column) -> Column:
+    """Returns :meth:`Seen.sees` as a Spark column."""
+    distance = f.pmod(transaction - f.lit(seen.xmax) + f.lit(_HALF), f.lit(_EPOCH)) - f.lit(_HALF)
+    whole = f.lit(seen.xmax) + distance
+    ended = whole < f.lit(seen.xmax)
+    if seen.open:
+        ended = ended & ~whole.isin(*seen.open)
+    return (whole < f.lit(seen.xmin)) | ended

@@ -1,0 +1,231 @@
+"""A table's columns as PostgreSQL's catalog has them, and whether the log has their values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from loader.errors import TableError
+from loader.sources.jdbc.connection import Connection
+
+TEXTS = frozenset(
+    (
+        *("text", "varchar", "bpchar", "citext", "char", "uuid", "json", "jsonb", "xml"),
+        *("inet", "cidr", "macaddr", "macaddr8", "ltree", "int4range", "int8range", "numrange"),
+        *("tsrange", "tstzrange", "daterange"),
+    )
+)
+"""Types whose values Debezium passes on as PostgreSQL writes them."""
+INTEGERS = frozenset(("int2", "int4", "int8", "oid"))
+FLOATS = frozenset(("float4", "float8"))
+TIMES = frozenset(("date", "timestamp", "timestamptz", "time"))
+ENUM = "enum"
+KNOWN = TEXTS | INTEGERS | FLOATS | TIMES | {"bool", "numeric", "bytea", ENUM}
+NOT_IN_ARRAYS = frozenset(("xml", ENUM))
+"""Types of which Debezium leaves out arrays (`xml`), or those with a null in them (enums)."""
+FILLED = frozenset(("text", "varchar", "uuid", "int4", "int8", "date", "bytea"))
+"""Types of which Debezium shows that the log leaves out an unchanged array; else it has a null."""
+
+
+@dataclass(frozen=True)
+class LoggedColumn:
+    """A column of a table that is read from the log.
+
+    Attributes:
+        number: its number in the database, which outlives a change of its name.
+        name: as the database has it.
+        kind: PostgreSQL's name for its type; a domain's is its base type's, an array's its
+            elements'. `enum` for all enums.
+        array: whether it is an array.
+        generated: whether the database computes it.
+        toastable: whether the log may leave out its value if an update does not change it (values
+            of more than 2 kB).
+        complete: whether it does not, from now on, as the table has REPLICA IDENTITY FULL.
+        declared: its type as it was declared.
+        default: whether it has a default value.
+        nested: whether it was declared as an array of arrays.
+        of_domain: whether it is an array whose elements are of a domain.
+    """
+
+    number: int
+    name: str
+    kind: str
+    array: bool = False
+    generated: bool = False
+    toastable: bool = False
+    declared: str = ""
+    default: bool = False
+    nested: bool = False
+    of_domain: bool = False
+    complete: bool = False
+
+
+def logged_columns(connection: Connection, relation: str, where: str) -> list[LoggedColumn]:
+    """Reads a table's columns, in order.
+
+    Args:
+        relation: the quoted table, as a text literal.
+
+    Raises:
+        TableError: if the log does not have the values of one, or not as the JDBC reader has them.
+    """
+    rows = connection.rows(
+        f"""
+        with recursive leaves as (
+            select coalesce(tree.relid::oid, root.oid) as id
+            from (select {relation}::regclass::oid as oid) as root
+            left join lateral pg_catalog.pg_partition_tree(root.oid) as tree on true
+            where coalesce(tree.isleaf, true)
+        ),
+
+        types as (
+            select
+                a.attnum,
+                a.attname,
+                a.attgenerated,
+                a.attstorage,
+                pg_catalog.format_type(a.atttypid, a.atttypmod) as declared,
+                a.atthasdef or a.atthasmissing or a.attidentity <> '' as has_default,
+                a.attndims > 1 as nested,
+                t.oid,
+                t.typtype,
+                t.typbasetype,
+                t.typelem,
+                t.typcategory,
+                t.typname,
+                false as is_array,
+                false as of_domain
+            from pg_catalog.pg_attribute as a
+            join pg_catalog.pg_type as t on t.oid = a.atttypid
+            where a.attrelid = {relation}::regclass
+                and a.attnum > 0
+                and not a.attisdropped
+            union all
+            select
+                types.attnum,
+                types.attname,
+                types.attgenerated,
+                types.attstorage,
+                types.declared,
+                types.has_default,
+                types.nested,
+                t.oid,
+                t.typtype,
+                t.typbasetype,
+                t.typelem,
+                t.typcategory,
+                t.typname,
+                types.is_array or (types.typcategory = 'A' and types.typtype <> 'd'),
+                types.of_domain or (types.is_array and types.typtype = 'd')
+            from types
+            join pg_catalog.pg_type as t
+                on t.oid = case
+                    when types.typtype = 'd' then types.typbasetype
+                    when types.typcategory = 'A' then types.typelem
+                end
+        )
+
+        select
+            attnum::text,
+            attname,
+            case when typtype = 'e' then '{ENUM}' else typname end,
+            is_array::text,
+            (attgenerated <> '')::text,
+            (attstorage <> 'p')::text,
+            declared,
+            has_default::text,
+            nested::text,
+            of_domain::text,
+            (
+                not exists (
+                    select from leaves
+                    join pg_catalog.pg_class as c on c.oid = leaves.id
+                    where c.relreplident <> 'f'
+                )
+            )::text
+        from types
+        where typtype <> 'd'
+            and typcategory <> 'A'
+        order by attnum
+        """
+    )
+    found = [
+        LoggedColumn(
+            int(number or 0),
+            name or "",
+            kind or "",
+            array == "true",
+            generated == "true",
+            toastable == "true",
+            declared or "",
+            default == "true",
+            nested == "true",
+            of_domain == "true",
+            complete == "true",
+        )
+        for (
+            number,
+            name,
+            kind,
+            array,
+            generated,
+            toastable,
+            declared,
+            default,
+            nested,
+            of_domain,
+            complete,
+        ) in rows
+    ]
+    for column in found:
+        _refuse(column, where)
+    return found
+
+
+def _refuse(column: LoggedColumn, where: str) -> None:
+    if column.generated:
+        raise TableError(
+            f"the log does not have the generated column {column.name}",
+            where=f"{where}, sync_mode: cdc",
+            remedy="Read the table by a cursor (sync_mode: incremental)",
+        )
+    left_out = column.array and (column.of_domain or column.kind in NOT_IN_ARRAYS)
+    if column.nested or left_out or column.kind not in KNOWN:
+        raise TableError(
+            f"the log does not have the values of {column.name} ({column.declared}) as a query "
+            "has them",
+            where=f"{where}, sync_mode: cdc",
+            remedy="Read the table by a cursor (sync_mode: incremental)",
+        )
+    if column.array and column.toastable and not column.complete and column.kind not in FILLED:
+        raise TableError(
+            f"an update may leave {column.name} ({column.kind}[]) as it is, and the log would not "
+            "tell that from null",
+            where=f"{where}, sync_mode: cdc",
+            remedy="Run `alter table … replica identity full`: the log then has all of each row",
+        )
+
+
+def altered(before: Mapping[str, str], columns: Sequence[LoggedColumn]) -> str:
+    """Returns how rows have changed without changes in the log; empty if they have not.
+
+    Args:
+        before: what :func:`numbered` returned at the last sync.
+    """
+    for column in columns:
+        was = before.get(str(column.number))
+        if was is None:
+            if before and column.default:
+                return f"the column {column.name} was added with a default"
+        elif was != _told(column):
+            return f"the column {was} was altered"
+    return ""
+
+
+def numbered(columns: Sequence[LoggedColumn]) -> dict[str, str]:
+    """Returns names and types of columns by their numbers."""
+    return {str(column.number): _told(column) for column in columns}
+
+
+def _told(column: LoggedColumn) -> str:
+    return f"{column.name} {column.declared}"

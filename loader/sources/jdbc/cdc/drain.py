@@ -1,0 +1,86 @@
+"""Reads the log up to the position that was its end when the run began."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loader.errors import TableError
+from loader.sources.debezium.engine import spooled
+from loader.sources.debezium.program import MARKER, Order
+from loader.sources.debezium.spool import Spool
+from loader.sources.jdbc.cdc.settings import by_source, settings
+from loader.sources.jdbc.cdc.slot import Slot, SourceSlot
+
+
+@dataclass(frozen=True)
+class Drained:
+    """What the log held.
+
+    Attributes:
+        spool: the changes; None if there were none.
+        position: all before it was read.
+    """
+
+    spool: Spool | None
+    position: int
+
+
+def drained(
+    slot: SourceSlot,
+    before: Slot,
+    logged: Sequence[str],
+    folder: Path,
+    placeholder: str,
+    where: str,
+) -> Drained:
+    """Reads the log, into a spool. If there is nothing new, starts nothing.
+
+    Args:
+        before: the slot as it is.
+        logged: the tables' names in the log.
+        folder: for the spool.
+        placeholder: what to write for values that the log leaves out.
+        where: the source, for messages.
+
+    Raises:
+        TableError: if the log cannot be read, or Spark runs elsewhere, where the spool is not.
+    """
+    database = slot.database
+    master = str(database.spark.sparkContext.master)
+    if not master.startswith("local"):
+        raise TableError(
+            f"the changes are spooled on this machine, and Spark runs on {master}",
+            where=where,
+            remedy="Run tables with sync_mode: cdc on a target whose spark.master is local[*]",
+        )
+    with database.connect() as connection:
+        slot.freed(connection, database.lock_timeout)
+        end = slot.flushed(connection)
+        if slot.silent(connection, before, end):
+            return Drained(None, end)
+        marker = secrets.token_urlsafe(24)
+        slot.mark(connection, MARKER, marker)
+    order = Order(
+        folder=str(folder),
+        tables=logged,
+        marker=marker,
+        properties=settings(
+            database.options, slot.name, logged, placeholder, where, database.lock_timeout
+        ),
+        placeholder=placeholder,
+        java=_java(database.spark._jvm),
+        by_source=by_source(logged),
+    )
+    spool = spooled(order, where)
+    return Drained(spool, max(end, spool.end or 0))
+
+
+def _java(jvm: Any) -> str:
+    """Returns the library of the Java that runs Spark."""
+    home = Path(str(jvm.java.lang.System.getProperty("java.home")))
+    found = [*home.glob("lib/server/libjvm.*"), *home.glob("bin/server/jvm.dll")]
+    return str(found[0]) if found else ""

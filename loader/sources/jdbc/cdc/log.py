@@ -1,0 +1,332 @@
+"""One run's look at the log of a PostgreSQL database, for its tables with `sync_mode: cdc`."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from loader.errors import TableError
+from loader.rows.delta import DELETED
+from loader.rows.window import Bounds, Logged, Window
+from loader.sources import Snapshot, SourceTable
+from loader.sources.debezium.engine import installed, missing, spool_folder
+from loader.sources.debezium.spool import Spool
+from loader.sources.jdbc.cdc.changes import Changes
+from loader.sources.jdbc.cdc.columns import LoggedColumn, altered, logged_columns, numbered
+from loader.sources.jdbc.cdc.drain import Drained, drained
+from loader.sources.jdbc.cdc.partitions import Partition, moved, partitions
+from loader.sources.jdbc.cdc.position import Mark, Seen, shown
+from loader.sources.jdbc.cdc.ready import Ready, logged_name, made_ready, relation
+from loader.sources.jdbc.cdc.requirements import (
+    publication_lacks,
+    publishable,
+    refused,
+    server_lacks,
+    table_lacks,
+)
+from loader.sources.jdbc.cdc.slot import Slot, SourceSlot, slot_name
+from loader.sources.jdbc.cdc.vanished import vanished
+from loader.sources.jdbc.database import Database
+from loader.sources.jdbc.postgresql.exported import exported
+from loader.sources.jdbc.snapshot import JdbcSnapshot
+
+_log = logging.getLogger("loader")
+T = TypeVar("T")
+
+SEGMENT = 16 * 1024 * 1024
+"""The log is recycled in files of this size: a shorter way is not worth a commit of its own."""
+
+
+class Log(Snapshot):
+    """The log, and the tables that follow it; opened once a run.
+
+    Nothing is asked of the database before the first table needs it. The first table that needs
+    changes reads those of all tables.
+
+    Args:
+        tables: all of the run's tables with `sync_mode: cdc`.
+        stack: closed at the end of the run.
+    """
+
+    def __init__(self, database: Database, tables: Sequence[SourceTable], stack: ExitStack) -> None:
+        self.database = database
+        self.tables = {table.ref.name: table for table in tables}
+        self.slot = SourceSlot(database, slot_name(database.name, database.options.slot))
+        self.where = f"source {database.name}, sync_mode: cdc"
+        self._stack = stack
+        self._alone = threading.RLock()
+        self._ready: Ready | None = None
+        self._failure: Exception | None = None
+        self._stored: dict[str, int | None] = {}
+        self._mark_of: Callable[[str], Mapping[str, Any] | None] | None = None
+        self._placeholder = secrets.token_hex(16)
+
+    def bounds(self, table: SourceTable, window: Window) -> Bounds:
+        mark = Mark.from_dict(window.mark)
+        # Whatever happens to the table, the slot keeps the log from here on for it.
+        self._stored[table.ref.name] = mark.position if mark is not None else None
+        with self._alone:
+            ready = self._once(self._prepared)
+            if table.ref.name in ready.refused:
+                raise ready.refused[table.ref.name]
+            columns = self._columns(table)
+            parts, lost = self._partitions(table, mark)
+            if mark is not None:
+                lost = ready.lost(self.slot, table, mark) or altered(mark.columns, columns) or lost
+            if mark is None or lost:
+                return self._first(table, window, ready, parts, lost)
+            held = self._once(lambda: self._drained)
+        after = mark.moved(held.position, numbered(columns), parts)
+        spool, name = held.spool, logged_name(table)
+        changed = spool is not None and spool.changes(name) > 0
+        if changed and spool is not None:
+            self._whole(table, columns, spool)
+            if numbered(self._columns(table)) != numbered(columns):  # now that all is read
+                raise self._altered(table)
+        return Bounds(
+            rows=None if changed else 0,
+            mark=after.to_dict(),
+            settled=after.position - mark.position >= SEGMENT
+            or (after.seen, after.partitions) != (mark.seen, mark.partitions),
+            log=Logged(shown(mark.position), shown(after.position), ready.slot.held),
+            notes=self._held(ready.slot),
+        )
+
+    def read(
+        self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
+    ) -> DataFrame:
+        assert bounds.log is not None
+        if bounds.log.low is None:
+            rows = self._load.read(spark, table, Window(), bounds)
+            rows = rows.withColumn(DELETED, f.lit(False))
+            if window.held is None:
+                return rows
+            return rows.unionByName(vanished(rows, table, self.key(table), window.held))
+        mark, spool = Mark.from_dict(window.mark), self._drained.spool
+        assert mark is not None
+        assert spool is not None
+        changes = Changes(
+            table=table,
+            spool=spool,
+            logged=logged_name(table),
+            columns=self._columns(table),
+            key=self.key(table),
+            first=spool.first_after(mark.position),
+            seen=mark.seen,
+            placeholder=self._placeholder,
+            cached=self._cached,
+        )
+        return changes.rows(spark, window)
+
+    def preview(self, table: SourceTable, window: Window) -> Bounds:
+        mark = Mark.from_dict(window.mark)
+        if mark is None:
+            return Bounds(None)
+        with self.database.connect(self._where(table)) as connection:
+            return Bounds(None, log=Logged(shown(mark.position), shown(self.slot.end(connection))))
+
+    def kept(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:
+        found = Mark.from_dict(mark)
+        if found is not None:
+            self._stored[table.ref.name] = found.position
+
+    def remembers(self, mark: Callable[[str], Mapping[str, Any] | None]) -> None:
+        self._mark_of = mark
+
+    def lacking(self, table: SourceTable) -> list[str]:
+        where = f"{self._where(table)}, sync_mode: cdc"
+        with self.database.connect(self._where(table)) as connection:
+            lacks = [
+                *server_lacks(connection, self.slot),
+                *table_lacks(connection, self.slot, table, self.key(table)),
+            ]
+            if not lacks:
+                lacks = publishable(connection, self.slot, [table])
+            if not lacks:
+                lacks = publication_lacks(connection, self.slot)
+            found = refused(lacks, where)
+            if found is not None:
+                raise found
+            slot = self.slot.look(connection)
+        self._columns(table)
+        if not installed():
+            raise missing(where)
+        if slot is None:
+            return [f"the first run creates the replication slot {self.slot.name}"]
+        kept = f"the replication slot {self.slot.name} keeps {slot.held >> 20:,} MB of log"
+        return [f"{self.slot.name}: {slot.lost}"] if slot.lost else [kept]
+
+    def key(self, table: SourceTable) -> Sequence[str]:
+        """Returns a table's key, as the spec or the database declares it."""
+        given = self.database.read_options(table.ref).primary_key
+        names = {name.lower(): name for name in table.schema.names}
+        return [names.get(k.lower(), k) for k in given] if given else table.primary_key
+
+    def confirm(self) -> None:
+        """Moves the slot to where all tables that follow it are safe; called once all is published.
+
+        Of tables that are not in this run, the stored mark tells.
+        """
+        if self._ready is None or self._failure is not None:
+            return
+        known = {name.lower() for name in self._stored}
+        for name, options in self.database.options.table_options.items():
+            if options.sync_mode == "cdc" and name.lower() not in known:
+                if self._mark_of is None:
+                    return
+                mark = Mark.from_dict(self._mark_of(name))
+                self._stored[name] = mark.position if mark is not None else None
+        positions = [position for position in self._stored.values() if position is not None]
+        safe = min(positions, default=0)
+        if safe <= self._ready.slot.confirmed:
+            return
+        with self.database.connect() as connection:
+            self.slot.freed(connection, self.database.lock_timeout)
+            self.slot.confirm(connection, safe)
+
+    @cached_property
+    def _folder(self) -> Path:
+        return self._stack.enter_context(spool_folder())
+
+    def _cached(self, rows: DataFrame) -> DataFrame:
+        kept = rows.persist()
+        self._stack.callback(kept.unpersist)
+        return kept
+
+    def _once(self, step: Callable[[], T]) -> T:
+        """Takes a step that all tables need; if one failed, every table gets its error."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return step()
+        except Exception as error:
+            self._failure = error
+            raise
+
+    def _prepared(self) -> Ready:
+        """Makes publication and slot ready, once."""
+        if self._ready is None:
+            if not installed():
+                raise missing(self.where)  # before there is a slot that keeps the log
+            tables = list(self.tables.values())
+            self._ready = made_ready(self.slot, tables, self.key, self.where)
+        return self._ready
+
+    def _first(
+        self, table: SourceTable, window: Window, ready: Ready, parts: Iterable[str], lost: str
+    ) -> Bounds:
+        """Bounds a read of all rows, in a snapshot that is later than the slot."""
+        found = self._load.bounds(table, Window())
+        with self._load.connect(table) as connection:
+            [(text,)] = connection.rows("select pg_catalog.pg_current_snapshot()::text")
+        with self.database.connect(self._where(table)) as connection:
+            seen = Seen.parse(text or "", self.slot.end(connection))
+        mark = Mark(
+            ready.slot.confirmed,
+            self.slot.name,
+            ready.system,
+            seen,
+            numbered(self._columns(table)),
+            frozenset(parts),
+            ready.published.get(relation(table), ""),
+        )
+        notes = (f"{lost}: all rows are read anew",) if lost else ()
+        return replace(
+            found,
+            rows=found.rows if window.held is None else None,
+            mark=mark.to_dict(),
+            settled=True,
+            log=Logged(None, shown(mark.position), ready.slot.held),
+            notes=(*notes, *found.notes),
+        )
+
+    @cached_property
+    def _load(self) -> JdbcSnapshot:
+        """The snapshot that first loads read: later than the slot and the publication."""
+        with self.database.connect() as connection:
+            self.slot.quiet(connection)
+        moment = self._stack.enter_context(exported(self.database, list(self.tables.values())))
+        return JdbcSnapshot(self.database, self.database.wall_offset(), moment)
+
+    @cached_property
+    def _drained(self) -> Drained:
+        """The log up to its end, read once."""
+        logged = [logged_name(table) for table in self.tables.values()]
+        assert self._ready is not None
+        return drained(
+            self.slot, self._ready.slot, logged, self._folder, self._placeholder, self.where
+        )
+
+    def _columns(self, table: SourceTable) -> list[LoggedColumn]:
+        where = self._where(table)
+        with self.database.connect(where) as connection:
+            found = {c.name: c for c in logged_columns(connection, self._relation(table), where)}
+        if set(found) != set(table.ref.native.columns):
+            raise self._altered(table)
+        return [found[name] for name in table.ref.native.columns]
+
+    def _altered(self, table: SourceTable) -> TableError:
+        return TableError(
+            "its columns were changed during the run", where=self._where(table), remedy="Run again"
+        )
+
+    def _whole(self, table: SourceTable, columns: Sequence[LoggedColumn], spool: Spool) -> None:
+        """Refuses changes with values that Debezium has replaced by null.
+
+        Raises:
+            TableError: if there are any; says in which column.
+        """
+        for column in columns:
+            if spool.replaced.values(logged_name(table), column.name):
+                raise TableError(
+                    f"Debezium has no form for a value of {column.name} ({column.declared}), which "
+                    "the log has",
+                    where=f"{self._where(table)}, sync_mode: cdc",
+                    remedy="Read the table by a cursor (sync_mode: incremental)",
+                )
+
+    def _partitions(
+        self, table: SourceTable, mark: Mark | None
+    ) -> tuple[Mapping[str, Partition], str]:
+        """Returns a table's partitions, and why the log does not tell all that they changed."""
+        with self.database.connect(self._where(table)) as connection:
+            found = partitions(connection, self._relation(table))
+            return found, moved(connection, mark.partitions, found) if mark is not None else ""
+
+    def _relation(self, table: SourceTable) -> str:
+        return self.database.dialect.text(self.database.relation(table.ref.native))
+
+    def _where(self, table: SourceTable) -> str:
+        return f"table {self.database.name}.{table.ref.name}"
+
+    def _held(self, slot: Slot) -> tuple[str, ...]:
+        """Returns a warning if the slot keeps so much log that the server may give it up."""
+        if slot.left is not None and slot.left < slot.held // 4:
+            return (
+                f"the replication slot {self.slot.name} keeps {slot.held >> 20:,} MB of log, and "
+                f"is lost {slot.left >> 20:,} MB from now (max_slot_wal_keep_size)",
+            )
+        return ()
+
+
+@contextmanager
+def followed(database: Database, tables: Sequence[SourceTable]) -> Iterator[Log]:
+    """Opens the log for the tables of a run; moves the slot at the end."""
+    with ExitStack() as stack:
+        log = Log(database, tables, stack)
+        yield log
+        try:
+            log.confirm()
+        except Exception as error:
+            # All is published. The next run drops what it reads again, and moves the slot.
+            _log.warning("%s: the slot was not moved: %s", log.where, error)

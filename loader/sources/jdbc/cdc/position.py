@@ -1,0 +1,145 @@
+"""Positions in PostgreSQL's log, and what a table's sync remembers of them.
+
+A position is exclusive: all transactions whose commit record begins below it are in raw. So the
+end of the last transaction that was read is a position, and so is the end of the log if nothing
+came after that transaction.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+_LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+_HALF = 2**31
+_EPOCH = 2**32
+
+
+def parsed(text: str) -> int:
+    """Reads a position as PostgreSQL writes it, `16/B374D848`.
+
+    Raises:
+        ValueError: if it is not one.
+    """
+    found = _LSN.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is not a position in the log")
+    return int(found[1], 16) << 32 | int(found[2], 16)
+
+
+def shown(position: int) -> str:
+    """Writes a position as PostgreSQL does."""
+    return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Which transactions a snapshot sees (`pg_current_snapshot()`).
+
+    Attributes:
+        xmin: all transactions before this one had ended.
+        xmax: this one and later ones had not begun.
+        open: transactions in between that had not ended.
+        until: a position that is above the commits of all transactions that the snapshot sees.
+    """
+
+    xmin: int
+    xmax: int
+    open: tuple[int, ...]
+    until: int
+
+    @classmethod
+    def parse(cls, text: str, until: int) -> Seen:
+        """Reads the text of a `pg_snapshot`, `10:20:12,14`."""
+        low, high, listed = text.split(":")
+        return cls(int(low), int(high), tuple(int(i) for i in listed.split(",") if i), until)
+
+    @property
+    def text(self) -> str:
+        """The snapshot as PostgreSQL writes it."""
+        return f"{self.xmin}:{self.xmax}:{','.join(map(str, self.open))}"
+
+    def sees(self, transaction: int) -> bool:
+        """Returns whether the snapshot sees a transaction that has committed.
+
+        Args:
+            transaction: its id in the log, of 32 bits: of those that match, the one nearest to
+                the snapshot is meant.
+        """
+        distance = (transaction - self.xmax + _HALF) % _EPOCH - _HALF
+        whole = self.xmax + distance
+        return whole < self.xmin or (whole < self.xmax and whole not in self.open)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What a table's sync remembers for the next one.
+
+    Attributes:
+        position: how far the table was read.
+        slot: the replication slot that keeps the log from there on.
+        system: the cluster's identity and timeline; empty if it is hidden.
+        seen: what the first load's snapshot saw: transactions that it saw are not read again; None
+            once the table was read beyond them.
+        columns: the table's columns at that time, as `columns.numbered` returns them.
+        partitions: the ids of its partitions at that time; empty if it was not partitioned.
+        published: how it was published at that time (`SourceSlot.published`).
+    """
+
+    position: int
+    slot: str
+    system: str = ""
+    seen: Seen | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    partitions: frozenset[str] = frozenset()
+    published: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the form that the state stores."""
+        found: dict[str, Any] = {
+            "columns": dict(self.columns),
+            "log_position": shown(self.position),
+            "slot": self.slot,
+            "system": self.system,
+        }
+        if self.published:
+            found["published"] = self.published
+        if self.partitions:
+            found["partitions"] = sorted(self.partitions, key=int)
+        if self.seen is not None:
+            found["snapshot"] = self.seen.text
+            found["snapshot_until"] = shown(self.seen.until)
+        return found
+
+    @classmethod
+    def from_dict(cls, mark: Mapping[str, Any] | None) -> Mark | None:
+        """Reads the form that the state stores; None if the last sync was not by the log."""
+        if mark is None or "log_position" not in mark:
+            return None
+        seen = None
+        if mark.get("snapshot"):
+            seen = Seen.parse(str(mark["snapshot"]), parsed(str(mark["snapshot_until"])))
+        return cls(
+            parsed(str(mark["log_position"])),
+            str(mark.get("slot") or ""),
+            str(mark.get("system") or ""),
+            seen,
+            {str(k): str(v) for k, v in (mark.get("columns") or {}).items()},
+            frozenset(map(str, mark.get("partitions") or ())),
+            str(mark.get("published") or ""),
+        )
+
+    def moved(
+        self, position: int, columns: Mapping[str, str], partitions: Iterable[str] = ()
+    ) -> Mark:
+        """Returns the mark after the log was read up to a position."""
+        position = max(position, self.position)
+        return replace(
+            self,
+            position=position,
+            seen=self.seen if self.seen and position < self.seen.until else None,
+            columns=columns,
+            partitions=frozenset(partitions),
+        )

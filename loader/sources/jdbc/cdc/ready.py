@@ -1,0 +1,114 @@
+"""Makes a source's slot and publication ready for a run, and says which tables can go on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from loader.errors import TableError
+from loader.sources import SourceTable
+from loader.sources.jdbc.cdc.position import Mark, shown
+from loader.sources.jdbc.cdc.requirements import (
+    publication_lacks,
+    publishable,
+    refused,
+    server_lacks,
+    table_lacks,
+)
+from loader.sources.jdbc.cdc.slot import Slot, SourceSlot
+from loader.sources.jdbc.postgresql.horizon import activity
+
+
+def relation(table: SourceTable) -> tuple[str, str]:
+    """Returns a table's schema and name."""
+    return table.ref.native.schema or "", table.ref.native.table
+
+
+def logged_name(table: SourceTable) -> str:
+    """Returns a table's name in the log."""
+    return ".".join(relation(table))
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A source's slot and publication at the beginning of a run.
+
+    Attributes:
+        slot: the slot.
+        created: whether this run has created it: what came before is not in the log.
+        system: the cluster's identity and timeline; empty if it is hidden.
+        published: how each table is published (:meth:`SourceSlot.published`).
+        refused: why tables cannot be followed, by their names.
+    """
+
+    slot: Slot
+    created: bool = False
+    system: str = ""
+    published: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    refused: Mapping[str, TableError] = field(default_factory=dict)
+
+    def lost(self, own: SourceSlot, table: SourceTable, mark: Mark) -> str:
+        """Returns why a table cannot go on from its mark; empty if it can."""
+        if self.created:
+            return "its replication slot was gone"
+        if mark.system and self.system and mark.system != self.system:
+            return "the database was restored, replaced or failed over"
+        if self.slot.confirmed > mark.position:
+            return f"the log before {shown(self.slot.confirmed)} is gone"
+        if mark.published and mark.published != self.published.get(relation(table)):
+            return "the publication was changed"
+        with own.database.connect() as connection:
+            if mark.position > own.end(connection):
+                return "the log ends before it: the database was restored"
+        return ""
+
+
+def made_ready(
+    own: SourceSlot,
+    tables: Sequence[SourceTable],
+    key: Callable[[SourceTable], Sequence[str]],
+    where: str,
+) -> Ready:
+    """Creates what is missing.
+
+    Raises:
+        TableError: if this role cannot, or the log cannot be read; names all that is missing.
+    """
+    names = Counter(map(logged_name, tables))
+    no: dict[str, TableError] = {}
+    with own.database.connect() as connection:
+        lacks = refused(server_lacks(connection, own), where)
+        if lacks is not None:
+            raise lacks
+        system = activity(connection).system
+        for table in tables:
+            place = f"table {own.database.name}.{table.ref.name}, sync_mode: cdc"
+            found = refused(table_lacks(connection, own, table, key(table)), place)
+            if found is not None:
+                no[table.ref.name] = found
+            elif names[logged_name(table)] > 1:
+                no[table.ref.name] = TableError(
+                    f"another table is called {logged_name(table)} in the log, too",
+                    where=place,
+                    remedy="Read one of them by a cursor (sync_mode: incremental)",
+                )
+        good = [table for table in tables if table.ref.name not in no]
+        missing = publishable(connection, own, good) or publication_lacks(connection, own)
+        lacks = refused(missing, where)
+        if lacks is not None:
+            raise lacks
+        slot, created = own.look(connection), False
+        if slot is None and not good:
+            # No table needs it; without a publication it could not be read.
+            return Ready(Slot(0), refused=no)
+        if slot is not None and (slot.lost or own.published(connection) is None):
+            own.drop(connection)
+            slot = None
+        own.publish(connection, [relation(table) for table in good])
+        published = own.published(connection) or {}
+        if slot is None:
+            own.create(connection)
+            slot, created = own.look(connection), True
+        assert slot is not None
+        return Ready(slot, created, system, published, no)

@@ -1,0 +1,269 @@
+"""What a database needs before its log can be read, and the SQL that mends it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from loader.errors import TableError
+from loader.sources import SourceTable
+from loader.sources.jdbc.cdc.slot import SourceSlot, published_sql
+from loader.sources.jdbc.connection import Connection
+
+_OLDEST = 140000
+
+
+@dataclass(frozen=True)
+class Lack:
+    """Something that is missing.
+
+    Attributes:
+        what: a sentence without its full stop.
+        remedy: SQL, or what else to do.
+    """
+
+    what: str
+    remedy: str
+
+
+def server_lacks(connection: Connection, slot: SourceSlot) -> list[Lack]:
+    """Returns what the server and the role lack."""
+    text = slot.database.dialect.text
+    [(version, level, may, role, used, slots, standby)] = connection.rows(
+        f"""
+        select
+            current_setting('server_version_num'),
+            current_setting('wal_level'),
+            (
+                select rolsuper or rolreplication or exists (
+                    select from pg_catalog.pg_roles as g
+                    where g.rolname = 'rds_replication'
+                        and pg_catalog.pg_has_role(current_user, g.oid, 'member')
+                )
+                from pg_catalog.pg_roles
+                where rolname = current_user
+            )::text,
+            current_user,
+            (
+                select count(*) from pg_catalog.pg_replication_slots
+                where slot_name <> {text(slot.name)}
+            )::text,
+            current_setting('max_replication_slots'),
+            pg_catalog.pg_is_in_recovery()::text
+        """
+    )
+    lacks = []
+    if int(version or 0) < _OLDEST:
+        lacks.append(Lack("its PostgreSQL is older than 14", "Upgrade it"))
+    if standby == "true":
+        lacks.append(Lack("it is a read replica", "Name the primary in the source's url"))
+    if level != "logical":
+        lacks.append(
+            Lack(
+                f"wal_level is {level}",
+                "Run `alter system set wal_level = 'logical'` and restart the server",
+            )
+        )
+    if may != "true":
+        quoted = slot.database.dialect.quote(role or "")
+        lacks.append(
+            Lack(f"the role {role} may not read the log", f"Run `alter role {quoted} replication`")
+        )
+    if int(used or 0) >= int(slots or 0):
+        lacks.append(
+            Lack(
+                f"all {slots} replication slots are taken",
+                f"Run `alter system set max_replication_slots = {int(slots or 0) + 5}` and restart "
+                "the server, or drop one that nobody reads (pg_replication_slots)",
+            )
+        )
+    return lacks
+
+
+def table_lacks(
+    connection: Connection, slot: SourceSlot, table: SourceTable, key: Sequence[str]
+) -> list[Lack]:
+    """Returns what a table lacks.
+
+    One without a replica identity must not be published: updates of it would fail.
+    """
+    dialect, native = slot.database.dialect, table.ref.native
+    name = slot.database.relation(native)
+    if not native.stored:
+        return [Lack("it is not a table: the log has only tables", "Read the tables behind it")]
+    rows = connection.rows(
+        f"""
+        with leaves as (
+            select coalesce(tree.relid::oid, root.oid) as id
+            from (select {dialect.text(name)}::regclass::oid as oid) as root
+            left join lateral pg_catalog.pg_partition_tree(root.oid) as tree on true
+            where coalesce(tree.isleaf, true)
+        )
+
+        select
+            leaves.id::regclass::text,
+            c.relpersistence,
+            c.relreplident,
+            (c.relkind = 'r' and c.relhassubclass)::text,
+            (
+                select string_agg(a.attname, chr(31))
+                from pg_catalog.pg_index as i
+                join pg_catalog.pg_attribute as a
+                    on a.attrelid = i.indrelid
+                    and a.attnum = any(i.indkey)
+                where i.indrelid = c.oid
+                    and case c.relreplident
+                        when 'd' then i.indisprimary
+                        when 'i' then i.indisreplident
+                        else false
+                    end
+            )
+        from leaves
+        join pg_catalog.pg_class as c on c.oid = leaves.id
+        """
+    )
+    lacks = []
+    for leaf, persistence, identity, inherited, told in rows:
+        if persistence != "p":
+            lacks.append(Lack(f"{leaf} is unlogged", f"Run `alter table {leaf} set logged`"))
+        if inherited == "true":
+            lacks.append(
+                Lack(f"other tables inherit from {leaf}", "Read each of them as a table of its own")
+            )
+        known = {column.lower() for column in (told or "").split("\x1f")}
+        if identity != "f" and not {column.lower() for column in key} <= known:
+            lacks.append(
+                Lack(
+                    f"the log would not tell which row of {leaf} was updated or deleted: its "
+                    f"replica identity does not hold the key ({', '.join(key)})",
+                    f"Run `alter table {leaf} replica identity full`, or `using index` with a "
+                    "unique index on the key",
+                )
+            )
+    return lacks
+
+
+def publication_lacks(connection: Connection, slot: SourceSlot) -> list[Lack]:
+    """Returns what the publication leaves out, if somebody else made it; empty if there is none."""
+    dialect, name = slot.database.dialect, slot.database.dialect.quote(slot.name)
+    rows = connection.rows(
+        f"""
+        select
+            (p.pubinsert and p.pubupdate and p.pubdelete and p.pubtruncate)::text,
+            p.pubviaroot::text,
+            (
+                select string_agg(r.prrelid::regclass::text, ', ')
+                from pg_catalog.pg_publication_rel as r
+                where r.prpubid = p.oid
+                    -- PostgreSQL 14 has neither column
+                    and (to_jsonb(r) ->> 'prqual' is not null or to_jsonb(r) ->> 'prattrs' <> '')
+            )
+        from pg_catalog.pg_publication as p
+        where p.pubname = {dialect.text(slot.name)}
+        """
+    )
+    lacks = []
+    for whole, root, filtered in rows:
+        if whole != "true":
+            lacks.append(
+                Lack(
+                    f"the publication {slot.name} leaves out some kinds of changes",
+                    f"Run `alter publication {name} set "
+                    "(publish = 'insert, update, delete, truncate')`",
+                )
+            )
+        if root != "true":
+            lacks.append(
+                Lack(
+                    f"the publication {slot.name} tells partitions apart",
+                    f"Run `alter publication {name} set (publish_via_partition_root = true)`",
+                )
+            )
+        if filtered:
+            lacks.append(
+                Lack(
+                    f"the publication {slot.name} leaves out rows or columns of {filtered}",
+                    f"Run `alter publication {name} drop table {filtered}`, then "
+                    f"`alter publication {name} add table {filtered}`",
+                )
+            )
+    return lacks
+
+
+def publishable(
+    connection: Connection, slot: SourceSlot, tables: Sequence[SourceTable]
+) -> list[Lack]:
+    """Returns what keeps this role from putting tables into the source's publication itself."""
+    dialect = slot.database.dialect
+    there = slot.published(connection)
+    relations = [(t.ref.native.schema or "", t.ref.native.table) for t in tables]
+    new = [relation for relation in relations if there is None or relation not in there]
+    if not new:
+        return []
+    names = [".".join(map(dialect.quote, relation)) for relation in new]
+    oids = ", ".join(f"{dialect.text(name)}::regclass" for name in names)
+    [(owner, creator)] = connection.rows(
+        f"""
+        select
+            bool_and(pg_catalog.pg_has_role(c.relowner, 'usage'))::text,
+            case
+                when {"true" if there is None else "false"}
+                    then pg_catalog.has_database_privilege(current_database(), 'create')
+                else (
+                    select pg_catalog.pg_has_role(pubowner, 'usage')
+                    from pg_catalog.pg_publication
+                    where pubname = {dialect.text(slot.name)}
+                )
+            end::text
+        from pg_catalog.pg_class as c
+        where c.oid in ({oids})
+        """
+    )
+    if owner == "true" and creator == "true":
+        return []
+    listed = ", ".join(names)
+    return [
+        Lack(
+            f"the publication {slot.name} lacks {listed}, and this role may not add "
+            f"{'it' if len(names) == 1 else 'them'}",
+            f"Run `{published_sql(dialect.quote(slot.name), names, new=there is None)}` as the "
+            "owner of the tables",
+        )
+    ]
+
+
+def setup_sql(name: str, role: str, tables: Sequence[str]) -> list[str]:
+    """Returns all that a source needs, for an administrator who prepares it in advance.
+
+    Args:
+        name: of slot and publication.
+        role: the source's user.
+        tables: as the spec names them.
+    """
+    return [
+        "alter system set wal_level = 'logical';  -- then restart the server",
+        f'alter role "{role}" replication;',
+        published_sql(name, list(map(_written, tables)), new=True) + ";",
+        f"select pg_create_logical_replication_slot('{name}', 'pgoutput');",
+    ]
+
+
+def _written(table: str) -> str:
+    """Returns a table's name from a spec as SQL."""
+    parts = table.split(".")
+    return ".".join(
+        part if re.fullmatch("[a-z_][a-z0-9_]*", part) else '"{}"'.format(part.replace('"', '""'))
+        for part in parts
+    )
+
+
+def refused(lacks: Sequence[Lack], where: str) -> TableError | None:
+    """Returns the error that names all that is missing; None if nothing is."""
+    if not lacks:
+        return None
+    return TableError(
+        "the log cannot be read: " + "; ".join(lack.what for lack in lacks),
+        where=where,
+        remedy=". ".join(lack.remedy for lack in lacks),
+    )

@@ -1,0 +1,273 @@
+"""PostgreSQL: the replication slot that keeps the log for a source, and its publication.
+
+A source has one slot and one publication for all of its tables with `sync_mode: cdc`, so the
+database decodes its log once. The slot keeps the log from the position that was last confirmed;
+nothing but :meth:`SourceSlot.confirm` moves it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from loader.errors import TableError
+from loader.runtime.database_errors import DatabaseError
+from loader.sources.jdbc.cdc.position import parsed, shown
+from loader.sources.jdbc.connection import Connection
+from loader.sources.jdbc.database import Database
+
+PLUGIN = "pgoutput"
+_LONGEST = 63
+_PEEK_BYTES = 16 * 1024 * 1024
+"""If the log has grown by no more than this, the server is asked whether it holds any change."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A replication slot, as the database reports it.
+
+    Attributes:
+        confirmed: the position from which it can be read.
+        lost: why it cannot be read any more; empty if it can.
+        reader: the process id of the session that reads it now; empty if none does.
+        held: how many bytes of log it keeps.
+        left: how many more bytes it may keep until the server gives it up; None if unlimited.
+    """
+
+    confirmed: int
+    lost: str = ""
+    reader: str = ""
+    held: int = 0
+    left: int | None = None
+
+
+class SourceSlot:
+    """A source's slot and publication.
+
+    Args:
+        name: the name of both.
+    """
+
+    def __init__(self, database: Database, name: str) -> None:
+        self.database = database
+        self.name = name
+        self.where = f"source {database.name}"
+
+    def look(self, connection: Connection) -> Slot | None:
+        """Reads the slot; None if there is none."""
+        text = self.database.dialect.text
+        rows = connection.rows(
+            f"""
+            select
+                s.confirmed_flush_lsn::text,
+                coalesce(s.wal_status, ''),
+                coalesce(s.active_pid::text, ''),
+                coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn), 0)::bigint::text,
+                s.safe_wal_size::text,
+                s.plugin,
+                coalesce(s.database, ''),
+                current_database()
+            from pg_catalog.pg_replication_slots as s
+            where s.slot_name = {text(self.name)}
+            """
+        )
+        if not rows:
+            return None
+        [(confirmed, status, reader, held, left, plugin, database, own)] = rows
+        if plugin != PLUGIN or database != own:
+            raise TableError(
+                f"the replication slot {self.name} is another one's: it decodes the database "
+                f"{database or '?'} with {plugin or 'no plugin'}",
+                where=self.where,
+                remedy="Name another one in the source's `slot`",
+            )
+        lost = "" if status != "lost" and confirmed else "the server has given it up"
+        return Slot(
+            parsed(confirmed) if confirmed else 0,
+            lost,
+            reader or "",
+            int(held or 0),
+            int(left) if left is not None else None,
+        )
+
+    def create(self, connection: Connection) -> None:
+        """Creates the slot; waits for transactions that are open, as PostgreSQL requires."""
+        text = self.database.dialect.text
+        try:
+            connection.rows(
+                "select lsn::text from pg_catalog.pg_create_logical_replication_slot("
+                f"{text(self.name)}, {text(PLUGIN)})"
+            )
+        except DatabaseError as error:
+            if error.state == "55P03":
+                raise self._waited() from error
+            raise
+
+    def drop(self, connection: Connection) -> None:
+        """Drops the slot: the log that it keeps can be recycled."""
+        text = self.database.dialect.text
+        connection.execute(f"select pg_catalog.pg_drop_replication_slot({text(self.name)})")
+
+    def publish(self, connection: Connection, relations: Sequence[tuple[str, str]]) -> None:
+        """Makes the publication hold tables.
+
+        Args:
+            relations: schema and name of each table.
+        """
+        there = self.published(connection)
+        if there is None:
+            added = list(relations)
+        else:
+            added = [relation for relation in relations if relation not in there]
+        if added:
+            tables = [self._quoted(relation) for relation in added]
+            name = self.database.dialect.quote(self.name)
+            connection.execute(published_sql(name, tables, new=there is None))
+
+    def published(self, connection: Connection) -> dict[tuple[str, str], str] | None:
+        """Returns the publication's tables; None if there is no publication.
+
+        Returns schema and name of each, with a text that is another one once the table was taken
+        out and put back, or the publication's options were changed.
+        """
+        text = self.database.dialect.text
+        rows = connection.rows(
+            f"""
+            select
+                t.schemaname,
+                t.tablename,
+                concat_ws('/', p.oid, p.xmin, r.oid, r.xmin)
+            from pg_catalog.pg_publication as p
+            left join pg_catalog.pg_publication_tables as t on t.pubname = p.pubname
+            left join pg_catalog.pg_publication_rel as r
+                on r.prpubid = p.oid
+                and r.prrelid = format('%I.%I', t.schemaname, t.tablename)::regclass
+            where p.pubname = {text(self.name)}
+            """
+        )
+        if not rows:
+            return None
+        return {(schema, table): told or "" for schema, table, told in rows if schema and table}
+
+    def end(self, connection: Connection) -> int:
+        """Returns the end of the log: every transaction that has committed lies below it."""
+        [(lsn,)] = connection.rows("select pg_catalog.pg_current_wal_insert_lsn()::text")
+        return parsed(lsn or "")
+
+    def flushed(self, connection: Connection) -> int:
+        """Returns a position below which all that has committed until now can be decoded.
+
+        Only what is on disk can, and with `synchronous_commit = off` a transaction commits before
+        it is. A commit that waits for the disk takes all others before it along.
+        """
+        [(ahead,)] = connection.rows(
+            "select (pg_catalog.pg_current_wal_insert_lsn() "
+            "> pg_catalog.pg_current_wal_flush_lsn())::text"
+        )
+        if ahead == "true":
+            connection.execute("set synchronous_commit = on")
+            connection.rows("select pg_catalog.pg_current_xact_id()::text")
+        [(lsn,)] = connection.rows("select pg_catalog.pg_current_wal_flush_lsn()::text")
+        return parsed(lsn or "")
+
+    def silent(self, connection: Connection, slot: Slot, end: int) -> bool:
+        """Returns whether the log has no change of the publication's tables up to a position.
+
+        Asks the server only if the log has grown little: it decodes what it is asked about.
+        """
+        if end - slot.confirmed > _PEEK_BYTES:
+            return False
+        text = self.database.dialect.text
+        [(changes,)] = connection.rows(
+            "select count(*)::text from pg_catalog.pg_logical_slot_peek_binary_changes("
+            f"{text(self.name)}, {text(shown(end))}, 1, "
+            f"'proto_version', '1', 'publication_names', {text(self.name)})"
+        )
+        return changes == "0"
+
+    def mark(self, connection: Connection, prefix: str, content: str) -> None:
+        """Writes a message into the log: whoever reads it has read all that was before it."""
+        text = self.database.dialect.text
+        connection.execute("set synchronous_commit = on")
+        connection.rows(
+            "select pg_catalog.pg_logical_emit_message("
+            f"true, {text(prefix)}, {text(content)})::text"
+        )
+
+    def confirm(self, connection: Connection, position: int) -> None:
+        """Moves the slot: the log below the position can be recycled."""
+        text = self.database.dialect.text
+        connection.rows(
+            "select end_lsn::text from pg_catalog.pg_replication_slot_advance("
+            f"{text(self.name)}, {text(shown(position))})"
+        )
+
+    def freed(self, connection: Connection, seconds: int) -> None:
+        """Waits until nobody reads the slot: the server takes a moment to notice a killed run.
+
+        Raises:
+            TableError: if another session keeps reading it.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            slot = self.look(connection)
+            if slot is None or not slot.reader:
+                return
+            if time.monotonic() > deadline:
+                raise TableError(
+                    f"another session (pid {slot.reader}) reads the replication slot {self.name}",
+                    where=self.where,
+                    remedy="Run again when that run is done, or raise the source's lock_timeout",
+                )
+            time.sleep(0.1)
+
+    def quiet(self, connection: Connection) -> None:
+        """Waits until all transactions that have written already have ended.
+
+        If a table has just been put into the publication, the log may lack what they have written
+        to it before. A snapshot that is taken afterwards sees it.
+
+        Raises:
+            TableError: if such a transaction stays open.
+        """
+        # A new id is above those of all transactions that have written; a snapshot's xmax is not.
+        [(limit,)] = connection.rows("select pg_catalog.pg_current_xact_id()::text")
+        deadline = time.monotonic() + self.database.lock_timeout
+        while True:
+            [(oldest,)] = connection.rows(
+                "select pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text"
+            )
+            if int(oldest or 0) >= int(limit or 0):
+                return
+            if time.monotonic() > deadline:
+                raise self._waited()
+            time.sleep(0.1)
+
+    def _waited(self) -> TableError:
+        return TableError(
+            "a transaction that began before has been open too long: a first load has to wait for "
+            "those that may have written already",
+            where=self.where,
+            remedy="Run again when it is done (pg_stat_activity shows it), or raise the source's "
+            "lock_timeout",
+        )
+
+    def _quoted(self, relation: Iterable[str]) -> str:
+        return ".".join(map(self.database.dialect.quote, relation))
+
+
+def published_sql(name: str, tables: Sequence[str], new: bool) -> str:
+    """Returns the statement that makes a publication, or adds tables to it; names are quoted."""
+    listed = ", ".join(tables)
+    if new:
+        return (
+            f"create publication {name} for table {listed} with (publish_via_partition_root = true)"
+        )
+    return f"alter publication {name} add table {listed}"
+
+
+def slot_name(source: str, given: str | None = None) -> str:
+    """Returns the name of a source's slot and publication: what slots allow, at most 63 bytes."""
+    return given or f"strandline_{re.sub('[^a-z0-9_]', '_', source.lower())}"[:_LONGEST]

@@ -1,0 +1,169 @@
+"""Debezium's values as Spark columns of the same types, with the same values, as the JDBC reader's.
+
+Debezium's settings for this are in :data:`SETTINGS`: whatever has no exact form in JSON comes as
+text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from loader.sources.debezium.spool import Placeholder
+from loader.sources.jdbc.cdc.columns import FILLED, FLOATS, INTEGERS, LoggedColumn
+from loader.sources.jdbc.doubtful import EVER, FOREVER
+
+SETTINGS = {
+    "binary.handling.mode": "bytes",
+    "decimal.handling.mode": "string",
+    "time.precision.mode": "microseconds",
+    "interval.handling.mode": "string",
+}
+
+_ENDS_OF_TIME = {"infinity": FOREVER, "-infinity": EVER}
+# What Debezium makes of infinite dates (days; it overflows) and timestamps (microseconds).
+_DAYS = {-2147472692: FOREVER[:10], -2147472691: EVER[:10]}
+_MICROSECONDS = {9223372036825200000: FOREVER, -9223372036832400000: EVER}
+_OBJECT = r"^\[+(L[\w.$]+;|[BCDFIJSZ])@[0-9a-f]{1,8}$"
+"""What Java says of an array: Debezium writes it for an array within an array of texts."""
+_DAY = 24 * 60 * 60 * 1_000_000
+_NUMBERS = {"NAN": "NaN", "POSITIVE_INFINITY": "Infinity", "NEGATIVE_INFINITY": "-Infinity"}
+
+
+def json_schema(columns: Sequence[LoggedColumn]) -> t.StructType:
+    """Returns the schema of a change: `before`, `after` (the columns, in order) and `op`."""
+    row = t.StructType([t.StructField(column.name, _json_type(column)) for column in columns])
+    return t.StructType(
+        [
+            t.StructField("before", row),
+            t.StructField("after", row),
+            t.StructField("op", t.StringType()),
+        ]
+    )
+
+
+def value(
+    row: Column, column: LoggedColumn, data_type: t.DataType, doubted: bool = False
+) -> Column:
+    """Returns a column's value; an error for an array of arrays.
+
+    Args:
+        row: a change's `before` or `after`.
+        data_type: the type that the JDBC reader has for it.
+        doubted: whether Debezium has replaced elements of some array in this column by null.
+    """
+    told = row.getField(column.name)
+    if not column.array:
+        return _scalar(told, column, data_type)
+    assert isinstance(data_type, t.ArrayType)
+    of = data_type.elementType
+    nested = f.lit(False)
+    if _json_type(column) == t.ArrayType(t.StringType()):
+        nested = f.exists(told, lambda element: element.rlike(_OBJECT))
+    if doubted:
+        nested = nested | ((f.size(told) > 0) & f.forall(told, lambda element: element.isNull()))
+    refusal = f.raise_error(
+        f.lit(
+            f"{column.name} holds an array of arrays, whose values the log does not have: read the "
+            "table by a cursor (sync_mode: incremental), or correct the row, then read the table "
+            "anew (--full-refresh)"
+        )
+    )
+    made = f.transform(told, lambda element: _scalar(element, column, of))
+    return f.when(nested, refusal.cast(data_type)).otherwise(made)
+
+
+def unavailable(row: Column, column: LoggedColumn, placeholder: str) -> Column:
+    """Returns whether the log leaves out a value that an update did not change; never null.
+
+    Debezium writes the placeholder in a form of each type (:class:`Placeholder`).
+    """
+    if not column.toastable or (column.array and column.kind not in FILLED):
+        return f.lit(False)
+    told, forms = row.getField(column.name), Placeholder(placeholder)
+    if not column.array:
+        form = forms.binary if column.kind == "bytea" else forms.text
+        return f.coalesce(told == form, f.lit(False))
+    if column.kind in INTEGERS or column.kind == "date":
+        return f.coalesce(told == f.array(*map(f.lit, forms.codes)), f.lit(False))
+    form = {"uuid": forms.uuid, "bytea": forms.binary}.get(column.kind, forms.text)
+    return f.coalesce(told == f.array(f.lit(form)), f.lit(False))
+
+
+def _json_type(column: LoggedColumn) -> t.DataType:
+    scalar: t.DataType = t.StringType()
+    if column.kind in INTEGERS or column.kind in ("date", "timestamp", "time"):
+        scalar = t.LongType()
+    elif column.kind in FLOATS:
+        scalar = t.DoubleType()
+    elif column.kind == "bool":
+        scalar = t.BooleanType()
+    return t.ArrayType(scalar) if column.array else scalar
+
+
+def _scalar(told: Column, column: LoggedColumn, data_type: t.DataType) -> Column:
+    make = _MAKERS.get(column.kind)
+    made = make(told) if make else told
+    if column.kind == "numeric" and isinstance(data_type, t.DecimalType):
+        made = _exact(told, column.name, data_type)
+    return made.cast(data_type)
+
+
+def _exact(told: Column, name: str, data_type: t.DecimalType) -> Column:
+    """Returns a decimal; an error if it would be rounded (NaN and infinity have no decimal)."""
+    whole = told.cast(data_type)
+    digits = f.length(f.regexp_replace(f.substring_index(told, ".", -1), "0+$", ""))
+    rounded = told.contains(".") & (digits > data_type.scale)
+    refusal = f.raise_error(
+        f.concat(
+            f.lit(f"{name} has the value "),
+            told,
+            f.lit(f", which does not fit {data_type.simpleString()}: it would be rounded"),
+        )
+    )
+    return f.when(told.isNotNull() & (whole.isNull() | rounded), refusal.cast(data_type)).otherwise(
+        whole
+    )
+
+
+def _numeric(told: Column) -> Column:
+    return _else(told, _NUMBERS, "string", told)
+
+
+def _date(told: Column) -> Column:
+    days = f.date_add(f.lit("1970-01-01").cast("date"), told.cast("int"))
+    return _else(told, _DAYS, "date", days)
+
+
+def _timestamp(told: Column) -> Column:
+    micros = f.timestamp_micros(told).cast("timestamp_ntz")
+    return _else(told, _MICROSECONDS, "timestamp_ntz", micros)
+
+
+def _time(told: Column) -> Column:
+    return _timestamp(told % _DAY)  # 24:00:00 is read as midnight
+
+
+def _instant(told: Column) -> Column:
+    return _else(told, _ENDS_OF_TIME, "timestamp", told.cast("timestamp"))
+
+
+def _else(told: Column, special: Mapping[Any, str], data_type: str, made: Column) -> Column:
+    """Returns the values of special ones, in a type, and of all others what was made of them."""
+    for sign, meant in special.items():
+        made = f.when(told == sign, f.lit(meant).cast(data_type)).otherwise(made)
+    return made
+
+
+_MAKERS: dict[str, Callable[[Column], Column]] = {
+    "bytea": f.unbase64,
+    "numeric": _numeric,
+    "date": _date,
+    "timestamp": _timestamp,
+    "time": _time,
+    "timestamptz": _instant,
+}

@@ -1,0 +1,299 @@
+"""Reads a program's messages in a thread of its own, and hands out each stream's pieces in turn."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from loader.errors import LoaderError, TableError
+from loader.sources.programs.memory import Memory
+from loader.sources.programs.process import Process
+from loader.sources.programs.spool import Piece, Spool
+from loader.sources.programs.stream import Stream, failed, shown
+from loader.sources.programs.words import Words
+
+_AHEAD = 2 << 30
+"""So many bytes may wait to be committed; then the program waits, as its pipe is full."""
+_TICK = 0.5
+_FAREWELL = 15.0
+"""Seconds that a program gets to end by itself once its last stream is committed."""
+
+
+class Dialect(Protocol):
+    """Understands the messages of one protocol."""
+
+    def hear(self, line: bytes, delivery: Delivery) -> None:
+        """Reads a line, and calls the methods of the delivery that it means.
+
+        Raises:
+            TableError: if the line is broken so that a record may be lost.
+        """
+
+
+class Delivery:
+    """One run of a program.
+
+    Args:
+        start: starts the program; called in the thread that reads it.
+        dialect: of its messages.
+        streams: what was asked for, by what the dialect calls it.
+        protocol: its name in memories.
+        number: the number of the newest memory so far.
+        silence: after so many seconds without a word the program counts as hung.
+        warn: gets warnings, with the name of a table or the source.
+        source: the source's name, for messages.
+        before_words: called before the first of the program's own words is shown.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[Callable[[str], None]], Process],
+        dialect: Dialect,
+        streams: Mapping[Hashable, Stream],
+        protocol: str,
+        number: int,
+        silence: float,
+        warn: Callable[[str, str], None],
+        source: str,
+        before_words: Callable[[], None],
+    ) -> None:
+        self.streams = streams
+        self.source = source
+        self._start = start
+        self._dialect = dialect
+        self._protocol = protocol
+        self._number = number
+        self._silence = silence
+        self.words = Words(source, warn, before_words)
+        self._process: Process | None = None
+        self._changed = threading.Condition()
+        self._waiting = 0
+        self._failure: str = ""
+        self._stopped: LoaderError | None = None
+        self._reader = threading.Thread(target=self._read, name=f"read {source}", daemon=True)
+        self._reader.start()
+
+    def next(self, key: Hashable, proceed: Callable[[], None]) -> Piece:
+        """Waits for a stream's next piece.
+
+        Args:
+            proceed: raises an error if the run was told to stop.
+
+        Raises:
+            LoaderError: if there is none, as the stream has failed.
+        """
+        stream = self.streams[key]
+        while True:
+            with self._changed:
+                if stream.pieces:
+                    piece = stream.pieces.popleft()
+                    self._waiting -= piece.counts.size
+                    self._changed.notify_all()
+                    return piece
+                if stream.error is not None:
+                    raise stream.error
+                self._changed.wait(_TICK)
+            proceed()
+            self._watch()
+
+    def abandon(self, key: Hashable) -> None:
+        """Throws away what comes of a stream: its table has failed."""
+        stream = self.streams.get(key)
+        if stream is None:
+            return
+        with self._changed:
+            stream.wanted = False
+            for piece in stream.pieces:
+                self._waiting -= piece.counts.size
+                piece.forget()
+            stream.pieces.clear()
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Ends the program, if it has not ended by itself, and its thread."""
+        with self._changed:
+            all_well = all(stream.ended and not stream.error for stream in self.streams.values())
+            for stream in self.streams.values():
+                stream.wanted = False
+            self._waiting = 0
+            self._changed.notify_all()
+        if self._process is not None and not (all_well and self._process.wait(_FAREWELL)):
+            self._process.stop()
+        self._reader.join(timeout=30)
+
+    # What the dialect calls, in the reader's thread.
+
+    def record(self, key: Hashable, record: Mapping[str, Any]) -> None:
+        """Takes a record."""
+        stream = self.streams.get(key)
+        if stream is not None:
+            stream.received += 1
+        self._take(stream, key, lambda spool: spool.add(record))
+
+    def delete(self, key: Hashable, where: Sequence[Mapping[str, Any]]) -> None:
+        """Takes a deletion of all rows that meet one of some conditions: values by column."""
+        self._take(self.streams.get(key), key, lambda spool: spool.delete(where))
+
+    def _take(self, stream: Stream | None, key: Hashable, into: Callable[[Spool], None]) -> None:
+        if stream is None:
+            self.words.warn_once(f"records of {shown(key)}, which was not asked for, are ignored")
+        elif stream.ended and stream.takes():
+            self.words.warn_once("it sent records after the end of their stream", stream.name)
+        elif stream.takes():
+            try:
+                into(stream.spool)
+            except LoaderError as problem:
+                self._ended(stream, problem)
+
+    def state(self, kind: str, key: Hashable | None, text: str, count: float | None = None) -> None:
+        """Takes a state.
+
+        Args:
+            key: the stream that it covers; None if it covers all.
+            text: the state, JSON.
+            count: how many records of the stream the program says it has sent since the last one.
+        """
+        self._number += 1
+        memory = Memory(self._protocol, kind, key is None, self._number, text)
+        if key is not None and key not in self.streams:
+            self.words.warn_once(f"states of {shown(key)}, which was not asked for, are ignored")
+            return
+        covered = self.streams.values() if key is None else [self.streams[key]]
+        for stream in covered:
+            if key is not None:
+                if count is not None and stream.received < count:
+                    self.words.warn_once(
+                        f"it says that it sent {count:,.0f} records, and {stream.received:,} came",
+                        stream.name,
+                    )
+                stream.received = 0
+            if not stream.takes():
+                continue
+            piece = stream.spool.cover(memory)
+            if piece is not None:
+                self._hand_over(stream, piece)
+
+    def complete(self, key: Hashable) -> None:
+        """Notes that a stream has ended well.
+
+        A state of all streams may still come, and cover it, too: then it ends with the program.
+        """
+        stream = self.streams.get(key)
+        if stream is None:
+            return
+        stream.complete = True
+        memory = stream.spool.memory
+        if not stream.remembers or (memory is not None and not memory.shared):
+            self._ended(stream, None)
+
+    def fail(self, text: str, key: Hashable | None = None) -> None:
+        """Notes that a stream, or the program, has failed; it may go on with other streams."""
+        stream = self.streams.get(key) if key is not None else None
+        if stream is None:
+            self._failure = self._failure or text
+        elif stream.problem is None:
+            stream.problem = failed(text, f"table {stream.name}")
+
+    def incomplete(self, key: Hashable) -> None:
+        """Notes that a stream has not ended well; what it failed with may follow."""
+        stream = self.streams.get(key)
+        if stream is not None:
+            stream.incomplete = True
+
+    # The reader's thread.
+
+    def _read(self) -> None:
+        code: int | None = None
+        problem: LoaderError | None = None
+        try:
+            self._process = self._start(self.words.note)
+            for line in self._process.lines():
+                if self._waiting > _AHEAD:
+                    self._let_catch_up()
+                self._dialect.hear(line, self)
+            code = self._process.end()
+        except LoaderError as error:
+            problem = error
+        except OSError as error:
+            problem = TableError(
+                f"the records cannot be kept until they are appended: {error.strerror}",
+                where=f"source {self.source}",
+                remedy="Free disk space (records wait in the folder for temporary files, or in "
+                "`spool`), and run again",
+            )
+        except Exception as error:
+            problem = TableError(
+                f"its messages cannot be understood: {type(error).__name__}: {error}",
+                where=f"source {self.source}",
+                remedy="This is a defect: run again with --debug and report the trace",
+            )
+            problem.__cause__ = error
+        if problem is not None and self._process is not None:
+            self._process.stop(patience=1.0)
+        self._all_ended(code, self._stopped or problem)
+
+    def _all_ended(self, code: int | None, problem: LoaderError | None) -> None:
+        """Ends the streams that have not ended yet."""
+        if problem is None and (code or self._failure):
+            assert self._process is not None
+            self.words.before()
+            said = self._failure or self._process.last_words
+            how = f"it was killed by signal {-code}" if code and code < 0 else f"exit code {code}"
+            ended = f"the program failed ({how})" if code else "the program failed"
+            problem = failed(f"{ended}: {said}" if said else ended, f"source {self.source}")
+        if problem is not None and all(s.is_whole() for s in self.streams.values()):
+            self.words.warn_once(f"all its streams are complete, but {problem.what}")
+        for stream in self.streams.values():
+            of_it = stream.of_its_own(self._failure)
+            self._ended(stream, of_it or (None if stream.is_whole() else problem))
+
+    def _ended(self, stream: Stream, problem: LoaderError | None) -> None:
+        if stream.ended:
+            return
+        try:
+            last = stream.spool.end() if problem is None else stream.spool.cut()
+        except OSError as error:
+            last, problem = None, problem or failed(str(error.strerror), stream.name)
+        with self._changed:
+            stream.error = problem
+            stream.ended = True
+            if last is not None:
+                self._put(stream, last)
+            self._changed.notify_all()
+
+    def _hand_over(self, stream: Stream, piece: Piece) -> None:
+        with self._changed:
+            self._put(stream, piece)
+            self._changed.notify_all()
+
+    def _put(self, stream: Stream, piece: Piece) -> None:
+        if stream.wanted:
+            stream.pieces.append(piece)
+            self._waiting += piece.counts.size
+        else:
+            piece.forget()
+
+    def _let_catch_up(self) -> None:
+        """Waits until pieces have been committed; the program waits, too."""
+        with self._changed:
+            while self._waiting > _AHEAD // 2:
+                self._changed.wait(_TICK)
+                if self._process is not None:
+                    self._process.heard = time.monotonic()
+
+    def _watch(self) -> None:
+        """Ends a program that has said nothing for too long."""
+        process = self._process
+        if process is None or self._stopped is not None:
+            return
+        if time.monotonic() - process.heard > self._silence and not process.wait(0):
+            self._stopped = TableError(
+                f"the program has said nothing for {self._silence:,.0f} seconds, and was ended",
+                where=f"source {self.source}",
+                remedy="Run again; if it needs longer to find its next record, raise `timeout`",
+            )
+            with suppress(OSError):
+                process.stop(patience=1.0)

@@ -1,0 +1,180 @@
+"""A child process that writes a message a line; it ends when the loader does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from loader.errors import TableError
+
+_GRACE = 10.0
+"""Seconds between asking a program to end and killing it."""
+
+_PRELUDE = """\
+import ctypes, os, sys
+try:
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+except (OSError, AttributeError):
+    pass  # not Linux: it ends when it writes to the closed pipe
+if os.getppid() != int(sys.argv[1]):
+    os._exit(1)
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    print(error.strerror, file=sys.stderr)
+    os._exit(127)
+"""
+_NOT_STARTED = 127
+
+_PASSED_ON = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "JAVA_HOME",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "DOCKER_HOST",
+    "DOCKER_CONFIG",
+)
+"""What a program sees of the loader's environment; the rest may hold other sources' secrets."""
+
+
+class Process:
+    """A running program.
+
+    The thread that starts it must live as long as it does: Linux kills the program when that
+    thread ends.
+
+    Args:
+        command: the program and its arguments.
+        folder: where it runs.
+        environment: variables, besides the few that every program gets.
+        longest: the most bytes that one line may have.
+        hear: gets each line that it writes to its standard error.
+
+    Raises:
+        TableError: if it cannot be started.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str],
+        longest: int,
+        hear: Callable[[str], None],
+    ) -> None:
+        self.command = tuple(command)
+        self.longest = longest
+        self.heard = time.monotonic()
+        """When it last wrote a line."""
+        self._hear = hear
+        self._tail: deque[str] = deque(maxlen=20)
+        known = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        known["TZ"] = "UTC"  # some connectors take the machine's wall clock for UTC
+        prelude = [sys.executable, "-I", "-S", "-c", _PRELUDE, str(os.getpid())]
+        try:
+            self._child = subprocess.Popen(
+                [*prelude, *command],
+                cwd=folder,
+                env={**known, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=1 << 20,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise self._unstartable(str(error.strerror)) from None
+        self._listener = threading.Thread(target=self._listen, name="stderr", daemon=True)
+        self._listener.start()
+
+    def lines(self) -> Iterator[bytes]:
+        """Yields what it writes to its standard output, line by line, until it ends.
+
+        Raises:
+            TableError: if a line is too long.
+        """
+        assert self._child.stdout is not None
+        while line := self._child.stdout.readline(self.longest + 1):
+            self.heard = time.monotonic()
+            if len(line) > self.longest:
+                raise TableError(
+                    f"the program sent a message of more than {self.longest:,} bytes",
+                    where=self.name,
+                    remedy="Leave the large field out in the connector's own configuration, or "
+                    "raise message_limit",
+                )
+            yield line
+
+    def end(self) -> int:
+        """Waits until it has ended; returns its exit code, negative for a signal.
+
+        Raises:
+            TableError: if there is no such program.
+        """
+        code = self._child.wait()
+        self._listener.join(timeout=_GRACE)
+        if code == _NOT_STARTED and len(self._tail) == 1:
+            raise self._unstartable(self._tail[0])
+        return code
+
+    def stop(self, patience: float = _GRACE) -> None:
+        """Ends it: asks first, kills it and its children after `patience` seconds."""
+        for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, _GRACE)):
+            if self._child.poll() is not None:
+                break
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._child.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                self._child.wait(seconds)
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for it to end by itself; returns whether it has."""
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(seconds)
+        return self._child.poll() is not None
+
+    @property
+    def name(self) -> str:
+        """The program, for messages."""
+        return f"program {Path(self.command[0]).name}"
+
+    @property
+    def last_words(self) -> str:
+        """The last line that it wrote to its standard error; empty if there was none."""
+        return next((line for line in reversed(self._tail) if line.strip()), "")
+
+    def _listen(self) -> None:
+        assert self._child.stderr is not None
+        with suppress(ValueError, OSError):
+            while line := self._child.stderr.readline(1 << 16):
+                self.heard = time.monotonic()
+                text = line.decode("utf-8", "replace").rstrip()
+                self._tail.append(text)
+                self._hear(text)
+
+    def _unstartable(self, why: str) -> TableError:
+        return TableError(
+            f"the program {self.command[0]} cannot be started: {why}",
+            where=self.name,
+            remedy="Install it, or correct the command; a path is relative to the spec's folder",
+        )

@@ -1,0 +1,201 @@
+"""One run of a program, as a snapshot: each table gets its pieces, one after the other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loader.errors import TableError
+from loader.rows.cursor import Cursor, clock_now
+from loader.sources import Attention, Bounds, Request, Snapshot, SourceTable, Window, edge
+from loader.sources.programs.deletions import with_deleted
+from loader.sources.programs.delivery import Delivery
+from loader.sources.programs.layout import AFTER, Layout
+from loader.sources.programs.memory import Memory
+from loader.sources.programs.options import ProgramOptions
+from loader.sources.programs.spool import Limits, Piece, Spool
+from loader.sources.programs.stream import Stream
+from loader.sources.programs.values import shown
+from loader.sources.table import Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Begin = Callable[
+    [Sequence[Request], Mapping[str, "Memory | None"], Mapping[Hashable, Stream], Attention],
+    Delivery,
+]
+
+
+class ProgramSnapshot(Snapshot):
+    """What a program delivers in one run.
+
+    Before :meth:`begin` it answers that it does not know: a dry run does not start a read.
+
+    Args:
+        source: the source's name.
+        protocol: its name in memories.
+        options: of the source.
+        folder: where records wait.
+        key_of: what the program calls a table's stream.
+        begin: starts the read.
+        probe: makes sure that the program can reach its source.
+    """
+
+    delivers = True
+    tells_deletes = False
+
+    def __init__(
+        self,
+        source: str,
+        protocol: str,
+        options: ProgramOptions,
+        folder: Path,
+        key_of: Callable[[SourceTable], Hashable],
+        begin: Begin,
+        probe: Callable[[], None],
+    ) -> None:
+        self.source = source
+        self.protocol = protocol
+        self.options = options
+        self.folder = folder
+        self._key_of = key_of
+        self._begin = begin
+        self._probe = probe
+        self._probing = threading.Lock()
+        self._probed = False
+        self._delivery: Delivery | None = None
+        self._names: dict[Hashable, str] = {}
+        self._attention: Attention | None = None
+        self._pieces: dict[Hashable, Piece] = {}
+        self._layouts: dict[Hashable, Layout] = {}
+
+    def begin(self, requests: Sequence[Request], attention: Attention) -> None:
+        memories = {
+            request.name: Memory.of(request.mark, self.protocol, f"table {request.name}")
+            for request in requests
+        }
+        streams: dict[Hashable, Stream] = {}
+        for number, request in enumerate(requests):
+            key = self._key_of(request.table)
+            self._names[key] = request.name
+            self._layouts[key] = layout = self._layout(request)
+            remembers = request.table.progress is Progress.MARK
+            in_pieces = remembers and not request.whole
+            streams[key] = Stream(
+                request.name,
+                Spool(
+                    self.folder,
+                    number,
+                    layout,
+                    request.cursor,
+                    Limits(self.options.batch_rows, seconds=self.options.batch_time)
+                    if in_pieces
+                    else None,
+                ),
+                remembers,
+            )
+        self._attention = attention
+        self._delivery = self._begin(requests, memories, streams, attention)
+
+    def probe(self) -> None:
+        with self._probing:
+            if not self._probed:
+                self._probe()
+                self._probed = True
+
+    def bounds(self, table: SourceTable, window: Window) -> Bounds:
+        key = self._key_of(table)
+        if self._delivery is None or self._attention is None:
+            self.probe()
+            return Bounds(None, mark=window.mark)
+        attention, name = self._attention, self._names[key]
+        self._forget(key)
+        piece = self._delivery.next(key, lambda: attention.proceed(name))
+        self._pieces[key] = piece
+        return self._bounds(table, window, piece)
+
+    def _bounds(self, table: SourceTable, window: Window, piece: Piece) -> Bounds:
+        counts, cursor = piece.counts, window.cursor
+        mark = window.mark
+        if piece.memory is not None and table.progress is Progress.MARK:
+            mark = piece.memory.mark(after=window.mark)
+        low = high = clock = None
+        nulls = 0
+        if cursor is not None:
+            low, high = (self._edge(value, table, window) for value in (counts.low, counts.high))
+            nulls = counts.nulls
+            clock = clock_now(cursor.type)
+        return Bounds(
+            rows=counts.rows,
+            nulls=nulls,
+            low=low,
+            high=high,
+            clock=clock,
+            future=counts.future,
+            reach=low,
+            mark=mark,
+            settled=mark != window.mark,
+            notes=piece.notes,
+            deletions=counts.deletions,
+        )
+
+    def read(
+        self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
+    ) -> DataFrame:
+        piece = self._pieces.get(self._key_of(table))
+        if piece is None:
+            raise TableError(
+                "the rows of a connector cannot be asked for by their cursors",
+                where=f"table {self.source}.{table.ref.lake_name}",
+                remedy="Read everything again with `loader run --full-refresh`",
+            )
+        if piece.path is None:
+            return spark.createDataFrame([], table.schema)
+        layout = self._layouts[self._key_of(table)]
+        if piece.deleted is None:
+            return layout.frame(spark, piece.path)
+        rows = layout.frame(spark, piece.path, numbered=True)
+        return with_deleted(rows, self._deletions(spark, table, piece))
+
+    def deletions(self, spark: SparkSession, table: SourceTable) -> list[DataFrame]:
+        piece = self._pieces.get(self._key_of(table))
+        found = [] if piece is None else self._deletions(spark, table, piece)
+        return [one.drop(AFTER) for one in found]
+
+    def _deletions(self, spark: SparkSession, table: SourceTable, piece: Piece) -> list[DataFrame]:
+        layout, path = self._layouts[self._key_of(table)], piece.deleted
+        return [] if path is None else [layout.deletions(spark, path, by) for by in piece.by]
+
+    def more(self, table: SourceTable) -> bool:
+        piece = self._pieces.get(self._key_of(table))
+        return piece is not None and not piece.last
+
+    def steady(self, table: SourceTable) -> bool:
+        return self._delivery is not None
+
+    def abandon(self, table: SourceTable) -> None:
+        if self._delivery is not None:
+            self._delivery.abandon(self._key_of(table))
+
+    def close(self) -> None:
+        """Ends the program."""
+        if self._delivery is not None:
+            self._delivery.close()
+
+    def _forget(self, key: Hashable) -> None:
+        before = self._pieces.pop(key, None)
+        if before is not None:
+            before.forget()
+
+    def _layout(self, request: Request) -> Layout:
+        native = request.table.ref.native
+        return Layout(request.name, native.columns, request.key, native.skipped)
+
+    def _edge(self, value: object, table: SourceTable, window: Window) -> Cursor | None:
+        if value is None or window.cursor is None:
+            return None
+        text = shown(value, table.schema[window.cursor.name].dataType)
+        return edge(text, window.cursor.type, table, window)

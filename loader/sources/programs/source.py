@@ -1,0 +1,260 @@
+"""What all sources that are programs share: tables from a catalog, and a folder for each run."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pyspark.errors import PySparkException
+from pyspark.sql import types as t
+
+from loader.errors import SpecError, TableError
+from loader.problems import did_you_mean
+from loader.rows.cursor import CursorType
+from loader.sources import Attention, Progress, Request, Source, SourceTable, TableRef
+from loader.sources.programs.columns import REST, Column, columns
+from loader.sources.programs.delivery import Delivery, Dialect
+from loader.sources.programs.layout import Layout
+from loader.sources.programs.memory import Memory
+from loader.sources.programs.options import ProgramOptions, ProgramTableOptions
+from loader.sources.programs.process import Process
+from loader.sources.programs.snapshot import ProgramSnapshot
+from loader.sources.programs.stream import Stream
+from loader.sources.programs.workspace import workspace
+
+_SCALARS = (
+    t.ByteType,
+    t.ShortType,
+    t.IntegerType,
+    t.LongType,
+    t.DecimalType,
+    t.DoubleType,
+    t.FloatType,
+    t.BooleanType,
+    t.DateType,
+    t.TimestampType,
+    t.TimestampNTZType,
+    t.StringType,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A stream as a program's catalog lists it.
+
+    Attributes:
+        key: what the program's messages call it.
+        name: the table's name.
+        schema: its JSON schema.
+        progress: whether it can go on from a state.
+        primary_key: its columns, if the program says which; empty otherwise.
+        cursor: the column that grows with every change, if the program says which.
+        raw: the catalog's own entry.
+        columns, skipped: its columns, and what the spec leaves out; known once it is described.
+    """
+
+    key: Hashable
+    name: str
+    schema: Mapping[str, Any]
+    progress: Progress
+    primary_key: tuple[str, ...]
+    cursor: str | None
+    raw: Mapping[str, Any]
+    columns: tuple[Column, ...] = ()
+    skipped: tuple[str, ...] = ()
+
+
+class ProgramSource(Source):
+    """A source that is a program of its own."""
+
+    protocol: ClassVar[str]
+    options: ProgramOptions
+
+    @abstractmethod
+    def entries(self, folder: Path) -> list[Entry]:
+        """Asks the program for its catalog.
+
+        Args:
+            folder: an empty folder, for its configuration.
+        """
+
+    @abstractmethod
+    def begin(
+        self,
+        folder: Path,
+        requests: Sequence[Request],
+        memories: Mapping[str, Memory | None],
+        streams: Mapping[Hashable, Stream],
+        attention: Attention,
+    ) -> Delivery:
+        """Starts a read of streams from what is remembered of them."""
+
+    def probe(self, folder: Path) -> None:
+        """Makes sure that the program can reach its source; raises TableError if it cannot."""
+        return
+
+    def learn_secrets(self) -> None:
+        """Hides what only the program knows to be secret; called before its words are shown."""
+        return
+
+    def delivery(
+        self,
+        command: Sequence[str],
+        dialect: Dialect,
+        streams: Mapping[Hashable, Stream],
+        memories: Iterable[Memory | None],
+        attention: Attention,
+    ) -> Delivery:
+        """Starts a read with a command."""
+        return Delivery(
+            lambda hear: self.process(command, hear),
+            dialect,
+            streams,
+            self.protocol,
+            max((memory.number for memory in memories if memory), default=0),
+            self.options.timeout,
+            attention.warn,
+            self.name,
+            self.learn_secrets,
+        )
+
+    def tables(self) -> list[TableRef]:
+        with workspace() as folder:
+            found = self.entries(folder)
+        names = [entry.name for entry in found]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise TableError(
+                f"the connector has two streams called {twice[0]}",
+                where=f"source {self.name}",
+                remedy="Give them different names in the connector's own configuration",
+            )
+        return [TableRef(entry.name, entry) for entry in found]
+
+    def cursor_asked(self, name: str) -> str | None:
+        """Returns the cursor field that the spec names for a table."""
+        return self._options_of(name).cursor_field
+
+    def describe(self, ref: TableRef) -> SourceTable:
+        entry: Entry = ref.native
+        where = f"table {self.name}.{ref.name}"
+        options = self._options_of(ref.name)
+        self._refuse_bounds(options, where)
+        types = {name: self._type(text, name, where) for name, text in options.columns.items()}
+        found = columns(entry.schema, types, options.skip_columns)
+        taken = [name for name in entry.schema.get("properties") or () if name == REST]
+        if taken and REST not in options.skip_columns:
+            raise TableError(
+                f"its records have a field {REST!r}, which the loader writes itself",
+                where=where,
+                remedy=f"Leave it out: skip_columns: [{REST}]",
+            )
+        schema = Layout(ref.name, found, (), ()).schema
+        by_name = {column.name: column for column in found}
+        cursor = by_name.get(entry.cursor or "")
+        ordered = cursor is not None and CursorType.of(cursor.type) is not None
+        described = replace(entry, columns=found, skipped=options.skip_columns)
+        return SourceTable(
+            TableRef(ref.name, described, ref.kind),
+            schema,
+            primary_key=entry.primary_key if set(entry.primary_key) <= set(by_name) else (),
+            cursor_field=entry.cursor if ordered else None,
+            comment=str(entry.schema.get("description") or ""),
+            column_comments={
+                REST: "What no other column can take, as a JSON object: fields that the schema "
+                "does not declare, and values of another type.",
+                **_comments(entry.schema),
+            },
+            progress=entry.progress,
+        )
+
+    @contextmanager
+    def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[ProgramSnapshot]:
+        spool = self.options.spool
+        with workspace(self.folder / spool if spool else None) as folder:
+            snapshot = ProgramSnapshot(
+                self.name,
+                self.protocol,
+                self.options,
+                folder,
+                lambda table: table.ref.native.key,
+                lambda *asked: self.begin(folder, *asked),
+                lambda: self.probe(folder),
+            )
+            try:
+                yield snapshot
+            finally:
+                snapshot.close()
+
+    def read_catalog(self, name: str) -> Any:
+        """Reads a catalog file.
+
+        Raises:
+            SpecError: if it cannot be read.
+        """
+        path = self.folder / name
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise SpecError(
+                f"the catalog cannot be read: {error}",
+                where=str(path),
+                remedy="Name a catalog in JSON, as the connector writes it",
+            ) from None
+
+    def process(self, command: Sequence[str], hear: Callable[[str], None]) -> Process:
+        """Starts the program in the spec's folder."""
+        first = command[0]
+        if "/" in first and not Path(first).is_absolute():
+            command = [str(self.folder / first), *command[1:]]
+        options = self.options
+        return Process(command, self.folder, options.environment, options.message_limit, hear)
+
+    def _options_of(self, name: str) -> ProgramTableOptions:
+        for known, options in self.options.table_options.items():
+            if known.lower() == name.lower():
+                return options
+        return ProgramTableOptions()
+
+    def _refuse_bounds(self, options: ProgramTableOptions, where: str) -> None:
+        given = {
+            "initial_cursor": options.initial_cursor is not None,
+            "lookback": options.lookback is not None,
+            "null_cursor: exclude": options.null_cursor == "exclude",
+        }
+        for name, is_set in given.items():
+            if is_set:
+                raise TableError(
+                    "the connector decides which records it sends",
+                    where=f"{where}, {name}",
+                    remedy="Remove the option; most connectors have one for it in their own "
+                    "`config` (start_date, lookback_window)",
+                )
+
+    def _type(self, text: str, column: str, where: str) -> t.DataType:
+        try:
+            found = t._parse_datatype_string(text)
+        except PySparkException:
+            found = None
+        if not isinstance(found, _SCALARS):
+            known = ("string", "bigint", "double", "decimal(38, 9)", "boolean", "date", "timestamp")
+            raise TableError(
+                f"{text!r} is not a type that a column can be given",
+                where=f"{where}, columns.{column}",
+                remedy=f"{did_you_mean(text, known)} Write one of: {', '.join(known)}, …".strip(),
+            )
+        return found
+
+
+def _comments(schema: Mapping[str, Any]) -> dict[str, str]:
+    fields = schema.get("properties")
+    return {
+        name: str(field["description"])
+        for name, field in (fields if isinstance(fields, dict) else {}).items()
+        if isinstance(field, dict) and field.get("description")
+    }

@@ -1,0 +1,72 @@
+"""One stream of a read: what has come of it, and how it ended."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from loader.errors import LoaderError, TableError
+from loader.sources.programs.spool import Piece, Spool
+
+
+@dataclass
+class Stream:
+    """One stream that is read.
+
+    Attributes:
+        name: the table's name, for messages.
+        remembers: whether it goes on from a state; if not, it is complete without one.
+        complete: the program says that the stream has ended well.
+        problem: why it has not.
+        error: what the table fails with, after its last piece.
+        ended: nothing more comes.
+    """
+
+    name: str
+    spool: Spool
+    remembers: bool = True
+    complete: bool = False
+    problem: LoaderError | None = None
+    pieces: deque[Piece] = field(default_factory=deque)
+    error: LoaderError | None = None
+    incomplete: bool = False
+    ended: bool = False
+    wanted: bool = True
+    received: int = 0
+
+    def takes(self) -> bool:
+        """Whether its records are still wanted."""
+        return self.wanted and self.error is None
+
+    def of_its_own(self, failure: str) -> LoaderError | None:
+        """Returns what the program says is wrong with this stream; None if nothing is.
+
+        Args:
+            failure: what it says is wrong with the whole read, if anything.
+        """
+        if self.problem is not None or not self.incomplete:
+            return self.problem
+        return failed(failure or "the program did not complete the stream", f"table {self.name}")
+
+    def is_whole(self) -> bool:
+        """Whether it has ended well, whatever becomes of the program.
+
+        One with a state of all streams has not, until the last of these states has come.
+        """
+        memory = self.spool.memory
+        return self.complete and not (memory is not None and memory.shared)
+
+
+def failed(text: str, where: str) -> TableError:
+    """Returns the error of a read that a program did not bring to its end."""
+    return TableError(
+        text.strip()[:1000].rstrip("."),
+        where=where,
+        remedy="What its states cover is appended; correct the cause, and run again",
+    )
+
+
+def shown(key: Hashable) -> str:
+    """Returns a stream's name, with its namespace if it has one."""
+    return ".".join(str(part) for part in key if part) if isinstance(key, tuple) else str(key)

@@ -1,0 +1,216 @@
+"""JSON values in a column's type, exactly or not at all.
+
+The spool holds them as what Spark reads without guessing: times as microseconds, dates as days,
+decimals as text.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+import re
+from collections.abc import Callable
+from decimal import Context, Decimal, InvalidOperation
+from functools import lru_cache
+from typing import Any
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+
+class Misfit(ValueError):
+    """A value that its column cannot hold as it is."""
+
+
+_TIME = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d+))?)?"
+    r"\s*(Z|z|UTC|[+-]\d\d(?::?\d\d)?)?"
+)
+_canonical = json.JSONEncoder(
+    ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str
+).encode
+_EPOCH = dt.datetime(1970, 1, 1)
+_NONE = dt.timedelta()
+_DAY = 86_400_000_000
+_FIRST_DAY = dt.date(1970, 1, 1).toordinal()
+_DIGITS = Context(prec=80)
+_EXACT = 1 << 53  # above it, a float skips integers
+_WHOLE = re.compile(r"[+-]?\d{1,19}", re.ASCII)
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+
+
+def converter(data_type: t.DataType) -> Callable[[Any], Any]:
+    """Returns a function that turns a JSON value, not null, into what the spool holds.
+
+    The function raises :class:`Misfit` if the value is not one of the column's type.
+    """
+    if isinstance(data_type, t.DecimalType):
+        return _decimal(data_type.precision, data_type.scale)
+    if isinstance(data_type, (t.ByteType, t.ShortType, t.IntegerType, t.LongType)):
+        bits = {"byte": 8, "short": 16, "integer": 32, "long": 64}[data_type.typeName()]
+        return _integer(1 << (bits - 1))
+    of_type: dict[type[t.DataType], Callable[[Any], Any]] = {
+        t.DoubleType: _double,
+        t.FloatType: _double,
+        t.BooleanType: _boolean,
+        t.DateType: _date,
+        t.TimestampType: _instant,
+        t.TimestampNTZType: _instant,
+        t.StringType: text_of,
+    }
+    return of_type[type(data_type)]
+
+
+def held_as(data_type: t.DataType) -> t.DataType:
+    """Returns the type in which Spark reads a column from the spool."""
+    if isinstance(data_type, t.DateType):
+        return t.IntegerType()
+    if isinstance(data_type, (t.TimestampType, t.TimestampNTZType)):
+        return t.LongType()
+    return t.StringType() if isinstance(data_type, t.DecimalType) else data_type
+
+
+def read_as(column: SparkColumn, data_type: t.DataType) -> SparkColumn:
+    """Returns a column of the spool in its own type."""
+    if isinstance(data_type, t.DateType):
+        return f.date_from_unix_date(column)
+    if isinstance(data_type, (t.TimestampType, t.TimestampNTZType)):
+        return f.timestamp_micros(column).cast(data_type)
+    return column.cast(data_type) if isinstance(data_type, t.DecimalType) else column
+
+
+def shown(value: Any, data_type: t.DataType) -> str:
+    """Returns the text of a value that the spool holds, as a cursor is written."""
+    if isinstance(data_type, t.DateType):
+        return dt.date.fromordinal(value + _FIRST_DAY).isoformat()
+    if isinstance(data_type, (t.TimestampType, t.TimestampNTZType)):
+        moment = _EPOCH + dt.timedelta(microseconds=value)
+        return moment.isoformat(sep=" ")
+    return str(value) if not isinstance(value, float) else repr(value)
+
+
+def order_of(value: Any, data_type: t.DataType) -> Any:
+    """Returns what a value that the spool holds sorts by; None if it has no order (NaN)."""
+    if isinstance(data_type, t.DecimalType):
+        return Decimal(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def text_of(value: Any) -> str:
+    """Returns a text as it is, and any other value as JSON that is equal for equal values."""
+    if isinstance(value, str):
+        return value
+    return _canonical(value)
+
+
+def _integer(limit: int) -> Callable[[Any], int]:
+    def convert(value: Any) -> int:
+        if isinstance(value, str) and _WHOLE.fullmatch(value):
+            value = int(value)
+        if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+            value = int(value)
+        if type(value) is not int or not -limit <= value < limit:
+            raise Misfit
+        return value
+
+    return convert
+
+
+def _decimal(precision: int, scale: int) -> Callable[[Any], str]:
+    largest = Decimal(10) ** (precision - scale)
+    step = Decimal(1).scaleb(-scale)
+
+    def convert(value: Any) -> str:
+        if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
+            raise Misfit
+        try:
+            number = Decimal(repr(value) if isinstance(value, float) else str(value).strip())
+            if not number.is_finite() or abs(number) >= largest:
+                raise Misfit
+            exact = number.quantize(step, context=_DIGITS)
+        except InvalidOperation:
+            raise Misfit from None
+        if exact != number:
+            raise Misfit
+        return format(exact, "f")
+
+    return convert
+
+
+def _double(value: Any) -> float:
+    if type(value) is float:
+        return value
+    if type(value) is int and abs(value) <= _EXACT:
+        return float(value)
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        return float(value)
+    if type(value) is int:
+        try:
+            number = float(value)
+        except OverflowError:
+            raise Misfit from None
+        if int(number) == value:
+            return number
+    raise Misfit
+
+
+def _boolean(value: Any) -> bool:
+    if value is True or value is False:
+        return bool(value)
+    if value in ("true", "false"):
+        return bool(value == "true")
+    raise Misfit
+
+
+def _date(value: Any) -> int:
+    days, micros = divmod(_instant(value), _DAY)
+    if micros:
+        raise Misfit
+    return days
+
+
+def _instant(value: Any) -> int:
+    """Microseconds; finer digits are cut off. Without an offset it is UTC."""
+    if type(value) is not str:
+        raise Misfit
+    return _micros(value)
+
+
+@lru_cache(maxsize=8192)  # many records share their times
+def _micros(text: str) -> int:
+    try:
+        # The usual form, which every Python parses in the same way.
+        moment = dt.datetime.fromisoformat(text) if text[10:11] == "T" else _parsed(text)
+    except ValueError:
+        moment = _parsed(text)
+    try:
+        since = moment.replace(tzinfo=None) - (moment.utcoffset() or _NONE) - _EPOCH
+    except OverflowError:
+        raise Misfit from None
+    return since.days * _DAY + since.seconds * 1_000_000 + since.microseconds
+
+
+def _parsed(text: str) -> dt.datetime:
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise Misfit
+    day, time, fraction, zone = found.groups()
+    if time is None:
+        time = "00:00:00"
+    elif len(time) == 5:
+        time += ":00"
+    leap = time.endswith(":60")
+    try:
+        moment = dt.datetime.fromisoformat(f"{day}T{time[:-2]}59" if leap else f"{day}T{time}")
+        moment += dt.timedelta(seconds=leap, microseconds=int((fraction or "0")[:6].ljust(6, "0")))
+        if zone and zone[0] in "+-":
+            digits = zone[1:].replace(":", "").ljust(4, "0")
+            offset = dt.timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
+            moment = moment.replace(tzinfo=dt.timezone(offset if zone[0] == "+" else -offset))
+    except (ValueError, OverflowError):
+        raise Misfit from None
+    return moment

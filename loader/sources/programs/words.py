@@ -1,0 +1,52 @@
+"""What a program says to people: warnings reach the user, the rest goes to the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+_log = logging.getLogger("loader")
+
+_MOST = 20
+"""So many different warnings are shown of one run."""
+_LONGEST = 500
+
+
+class Words:
+    """What one run of a program says.
+
+    Args:
+        source: the source's name.
+        warn: gets warnings, with the name of a table or the source.
+        before: called before the first of the program's own words is shown.
+    """
+
+    def __init__(
+        self, source: str, warn: Callable[[str, str], None], before: Callable[[], None]
+    ) -> None:
+        self.source = source
+        self.before = before
+        self._warn = warn
+        self._warned: set[str] = set()
+
+    def say(self, level: str, text: str) -> None:
+        """Passes on what the program logs."""
+        if level in ("WARN", "WARNING"):
+            self.warn_once(f"it warns: {text}")
+        elif level in ("ERROR", "FATAL", "CRITICAL"):
+            self.warn_once(f"it reports an error: {text}")
+        else:
+            self.note(text)
+
+    def note(self, text: str) -> None:
+        """Writes to the log only."""
+        _log.debug("%s: %s", self.source, text)
+
+    def warn_once(self, text: str, table: str | None = None) -> None:
+        """Warns the user, unless the same was said already; not more than a few times."""
+        text = text.strip()[:_LONGEST]
+        if text in self._warned or len(self._warned) >= _MOST:
+            return
+        self._warned.add(text)
+        self.before()
+        self._warn(table or self.source, text)

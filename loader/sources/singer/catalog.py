@@ -1,0 +1,119 @@
+"""Singer's catalogs: what a tap has, and what is asked of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from loader.errors import TableError
+from loader.sources import Progress, Request
+from loader.sources.programs.source import Entry
+
+
+def entries(catalog: Any, where: str, chosen: Callable[[str], str | None]) -> list[Entry]:
+    """Returns the streams of a catalog.
+
+    Args:
+        where: the source, for messages.
+        chosen: returns the cursor field that the spec names for a table.
+
+    Raises:
+        TableError: if it is no catalog.
+    """
+    streams = catalog.get("streams") if isinstance(catalog, dict) else None
+    if not isinstance(streams, list) or not all(_name(stream) for stream in streams):
+        raise TableError(
+            "the tap's catalog cannot be read",
+            where=where,
+            remedy="Check that the command is a Singer tap",
+        )
+    return [_entry(stream, chosen) for stream in streams]
+
+
+def _name(stream: Any) -> str | None:
+    """Returns what the messages call a stream; None if it is none."""
+    if not isinstance(stream, dict):
+        return None
+    name = stream.get("stream") or stream.get("tap_stream_id")
+    return name if isinstance(name, str) else None
+
+
+def _entry(stream: Mapping[str, Any], chosen: Callable[[str], str | None]) -> Entry:
+    name = str(_name(stream))
+    schema = stream.get("schema")
+    about = _about(stream)
+    asked = chosen(name)
+    valid = about.get("valid-replication-keys") or []
+    cursor = stream.get("replication_key") or about.get("replication-key")
+    cursor = cursor or (valid[0] if len(valid) == 1 else None)
+    method = about.get("forced-replication-method") or stream.get("replication_method")
+    whole = method == "FULL_TABLE" or (method is None and not (cursor or asked))
+    keys = (
+        about.get("table-key-properties")
+        or stream.get("key_properties")
+        or about.get("view-key-properties")
+        or []
+    )
+    return Entry(
+        key=name,
+        name=name,
+        schema=schema if isinstance(schema, dict) else {},
+        progress=Progress.WHOLE if whole else Progress.MARK,
+        primary_key=tuple(keys),
+        cursor=cursor,
+        raw=stream,
+    )
+
+
+def _about(stream: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a stream's own metadata: that with an empty breadcrumb."""
+    for part in stream.get("metadata") or ():
+        if isinstance(part, dict) and not part.get("breadcrumb"):
+            found = part.get("metadata")
+            return dict(found) if isinstance(found, dict) else {}
+    return {}
+
+
+def configured(catalog: Mapping[str, Any], requests: Sequence[Request]) -> dict[str, Any]:
+    """Returns the tap's catalog with the run's streams selected, in the run's order."""
+    wanted = {request.table.ref.native.key: request for request in requests}
+    order = {key: number for number, key in enumerate(wanted)}
+    streams = [_selected(stream, wanted.get(_name(stream))) for stream in catalog["streams"]]
+    streams.sort(key=lambda stream: order.get(_name(stream), len(order)))
+    return {**catalog, "streams": streams}
+
+
+def _selected(stream: Mapping[str, Any], request: Request | None) -> dict[str, Any]:
+    found = copy.deepcopy(dict(stream))
+    parts = [p for p in found.get("metadata") or [] if isinstance(p, dict)]
+    own = next((p for p in parts if not p.get("breadcrumb")), None)
+    if own is None:
+        own = {"breadcrumb": [], "metadata": {}}
+        parts.append(own)
+    about = own.setdefault("metadata", {})
+    about["selected"] = request is not None
+    found["selected"] = request is not None  # older taps look here
+    found["metadata"] = parts
+    if request is None:
+        return found
+    whole = request.table.progress is Progress.WHOLE
+    method = about.get("forced-replication-method") or found.get("replication_method")
+    method = "FULL_TABLE" if whole else method or "INCREMENTAL"
+    about["replication-method"] = found["replication_method"] = method
+    if request.cursor is not None and method == "INCREMENTAL":
+        about["replication-key"] = found["replication_key"] = request.cursor
+    skipped = request.table.ref.native.skipped
+    if skipped:
+        _deselect(parts, {column.name for column in request.table.ref.native.columns})
+    return found
+
+
+def _deselect(parts: Sequence[dict[str, Any]], kept: set[str]) -> None:
+    """Tells the tap which fields the spec leaves out, so that it need not send them."""
+    for part in parts:
+        crumb = part.get("breadcrumb") or []
+        about = part.get("metadata") or {}
+        field = crumb[1] if len(crumb) == 2 and crumb[0] == "properties" else None
+        if field and field not in kept and about.get("inclusion") != "automatic":
+            about["selected"] = False

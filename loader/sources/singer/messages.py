@@ -1,0 +1,87 @@
+"""The messages of a Singer tap.
+
+A state covers all records before it, of all streams.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from loader.errors import TableError
+from loader.sources.programs.delivery import Delivery
+
+_decode = json.JSONDecoder().decode
+_VITAL = (b'"RECORD"', b'"STATE"', b'"BATCH"')
+
+
+class SingerDialect:
+    """Understands a tap's messages while it reads.
+
+    Args:
+        exact: by stream, the fields whose numbers are needed with all their digits.
+        keys: by stream, the primary key that the run's plan has.
+    """
+
+    def __init__(
+        self,
+        exact: Mapping[Hashable, frozenset[str]],
+        keys: Mapping[Hashable, tuple[str, ...]],
+    ) -> None:
+        self._exact = exact
+        self._keys = keys
+
+    def hear(self, line: bytes, delivery: Delivery) -> None:
+        try:
+            message = _decode(line.decode())
+        except (ValueError, RecursionError):
+            if any(word in line for word in _VITAL):
+                raise _broken(line, delivery.source) from None
+            message = None
+        kind = message.get("type") if isinstance(message, dict) else None
+        if kind == "RECORD":
+            self._record(message, line, delivery)
+        elif kind == "STATE":
+            if "value" not in message:
+                raise _broken(line, delivery.source)
+            delivery.state("STATE", None, json.dumps(message["value"]))
+        elif kind == "SCHEMA":
+            self._schema(message, delivery)
+        elif kind == "BATCH":
+            raise TableError(
+                "the tap sends its records in files (BATCH messages), which are not supported",
+                where=f"source {delivery.source}",
+                remedy="Remove `batch_config` from the tap's configuration",
+            )
+        elif kind is None and line.strip():
+            delivery.words.say("INFO", line.decode("utf-8", "replace").strip())
+
+    def _record(self, message: Mapping[str, Any], line: bytes, delivery: Delivery) -> None:
+        name, record = message.get("stream"), message.get("record")
+        if not isinstance(name, str) or not isinstance(record, dict):
+            raise _broken(line, delivery.source)
+        if name in self._exact:
+            digits = json.loads(line, parse_float=str)["record"]
+            record |= {field: digits[field] for field in self._exact[name] & digits.keys()}
+        delivery.record(name, record)
+
+    def _schema(self, message: Mapping[str, Any], delivery: Delivery) -> None:
+        """A schema only confirms the catalog's: fields that are new are kept in `_rest`."""
+        name, keys = message.get("stream"), message.get("key_properties") or []
+        planned = self._keys.get(name)
+        if planned is not None and keys and set(keys) != set(planned):
+            delivery.words.warn_once(
+                f"its records have the key {', '.join(keys)}, and its catalog said "
+                f"{', '.join(planned) or 'nothing'}: set table_options.{name}.primary_key"
+            )
+
+
+def _broken(line: bytes, source: str) -> TableError:
+    begins = line[:120].decode("utf-8", "replace")
+    return TableError(
+        f"the program sent a message that cannot be read: {begins!r}",
+        where=f"source {source}",
+        remedy="What its states cover is appended; run again. If it stays, report it to the "
+        "tap's authors",
+    )

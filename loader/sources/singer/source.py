@@ -1,0 +1,90 @@
+"""The `singer` connector: runs a tap as a child process.
+
+The protocol: https://hub.meltano.com/singer/spec
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from loader.errors import TableError
+from loader.sources import Attention, Request
+from loader.sources.programs.answer import answered
+from loader.sources.programs.delivery import Delivery
+from loader.sources.programs.memory import Memory
+from loader.sources.programs.source import Entry, ProgramSource
+from loader.sources.programs.stream import Stream
+from loader.sources.programs.workspace import written
+from loader.sources.singer.catalog import configured, entries
+from loader.sources.singer.memories import given_back
+from loader.sources.singer.messages import SingerDialect
+from loader.sources.singer.options import SingerOptions
+
+
+class SingerSource(ProgramSource):
+    """Reads the streams of a tap."""
+
+    options_model = SingerOptions
+    protocol = "singer"
+    options: SingerOptions
+    _catalog: Mapping[str, Any]
+
+    def entries(self, folder: Path) -> list[Entry]:
+        catalog = (
+            self.read_catalog(self.options.catalog)
+            if self.options.catalog
+            else self._discovered(folder)
+        )
+        found = entries(catalog, f"source {self.name}", self.cursor_asked)
+        self._catalog = catalog
+        return found
+
+    def begin(
+        self,
+        folder: Path,
+        requests: Sequence[Request],
+        memories: Mapping[str, Memory | None],
+        streams: Mapping[Hashable, Stream],
+        attention: Attention,
+    ) -> Delivery:
+        known = {request.table.ref.native.key: memories[request.name] for request in requests}
+        words = [*self._command(folder), "--catalog"]
+        words.append(str(written(folder, "catalog.json", configured(self._catalog, requests))))
+        state = given_back(known, lambda text: attention.warn(self.name, text))
+        if state is not None:
+            words += ["--state", str(written(folder, "state.json", state))]
+        layouts = {key: stream.spool.layout for key, stream in streams.items()}
+        exact = {key: layout.exact for key, layout in layouts.items() if layout.exact}
+        keys = {request.table.ref.native.key: request.key for request in requests}
+        dialect = SingerDialect(exact, keys)
+        return self.delivery(words, dialect, streams, known.values(), attention)
+
+    def _command(self, folder: Path) -> list[str]:
+        return [
+            *self.options.command,
+            "--config",
+            str(written(folder, "config.json", self.options.config)),
+        ]
+
+    def _discovered(self, folder: Path) -> Any:
+        command = [*self._command(folder), "--discover"]
+        lines = answered(
+            lambda hear: self.process(command, hear),
+            lambda line: line,
+            (),
+            self.options.timeout,
+            f"source {self.name}",
+        )
+        text = b"".join(lines)
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise TableError(
+                "the tap did not say which streams it has",
+                where=f"source {self.name}",
+                remedy="Check that the command is a tap that can `--discover`; for one that "
+                "cannot, name a file with its catalog: `catalog`",
+            ) from None

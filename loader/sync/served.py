@@ -1,0 +1,156 @@
+"""What others sync into the lake: CloudQuery's own command line writes, the loader appends.
+
+The bridge keeps what a sync writes in a folder (:mod:`loader.sources.cloudquery.bridge`). Once the
+sync's stream ends, its tables are appended by the same protocol as all others, and only then the
+sync is told that they are safe, and the state that its source has written counts.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as f
+
+from loader.errors import LoaderError
+from loader.lake.lake import Lake
+from loader.sources.cloudquery.serving import Serving
+from loader.spec.plugins import SourceSpec
+from loader.spec.spec import Spec
+from loader.sync.pipeline import Outcome, Pipeline
+from loader.sync.plan import FOREIGN_COLUMNS, RESERVED
+from loader.sync.watch import Watch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STATES = "_cq_plugin_state"
+"""The table where the state of served plugins is kept, append-only."""
+
+_SCHEMA = "table_name string, key string, value string, version bigint, updated_at timestamp"
+_log = logging.getLogger("loader")
+
+
+class Served:
+    """A destination that CloudQuery syncs to.
+
+    Args:
+        spec: names the destination.
+        destination: its name there.
+        bridge: which listens already.
+        watch: gets progress, and says when to stop.
+        tell: gets the outcome of each table.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        spark: SparkSession,
+        destination: str,
+        bridge: Serving,
+        watch: Watch,
+        tell: Callable[[Outcome], None],
+    ) -> None:
+        self.spec = spec
+        self.spark = spark
+        self.destination = destination
+        self.bridge = bridge
+        self.tell = tell
+        self.watch = watch
+        self.lake = Lake(spark, spec.destination(destination).lake.schema_)
+
+    def run(self) -> None:
+        """Appends what is synced until the bridge ends; see :meth:`stop`."""
+        self.lake.prepare()
+        self.lake.ensure(STATES, _SCHEMA)
+        self.bridge.answer({"states": self._states()})
+        for message in self.bridge.messages():
+            if "state" in message:
+                self._remember(message["state"], message["rows"])
+            elif "session" in message:
+                error = self._appended(message)
+                self.bridge.answer({"session": message["session"], "error": error})
+            elif "settled" in message:  # all the state that came with it is stored
+                self.bridge.answer(message)
+
+    def stop(self) -> None:
+        """Ends the bridge; a sync that is being appended is not published any more."""
+        self.watch.stopped.set()
+        self.bridge.end()
+
+    def _appended(self, session: Mapping[str, Any]) -> str | None:
+        """Appends a session's tables; returns why that failed, None if it did not."""
+        folder = Path(session["folder"])
+        try:
+            spec = self.spec.model_copy(update={"sources": (self._source(session, folder),)})
+            wrong = []
+            for outcome in Pipeline(spec, self.spark).run(self.watch, (), False, None):
+                self.tell(outcome)
+                if outcome.error is not None:
+                    wrong.append(str(outcome.error))
+            return "; ".join(wrong) or None
+        except LoaderError as error:
+            return str(error)
+        except Exception as error:
+            _log.exception("a sync could not be appended")
+            return f"{type(error).__name__}: {error}"
+        finally:
+            (folder / "messages.jsonl").unlink(missing_ok=True)
+
+    def _source(self, session: Mapping[str, Any], folder: Path) -> SourceSpec:
+        """Returns a source document that replays what a session has written."""
+        catalog = folder / "catalog.json"
+        streams = json.loads(catalog.read_text(encoding="utf-8"))["streams"]
+        source = SourceSpec(
+            name=re.sub(r"[^A-Za-z0-9_-]", "_", session["source"]),
+            path="airbyte",
+            tables=("*",),
+            destinations=(self.destination,),
+            spec={
+                "command": ["/bin/sh", "-c", 'cat "$0"', str(folder / "messages.jsonl")],
+                "catalog": str(catalog),
+                "table_options": {s["name"]: _options(s, session["stale"]) for s in streams},
+            },
+        )
+        source._where = "loader serve"
+        source._redactor = self.spec.redactor
+        return source
+
+    def _states(self) -> dict[str, dict[str, list[Any]]]:
+        newest = f.max_by(f.struct("value", "version"), f.struct("version", "updated_at"))
+        rows = self.lake.frame(STATES).groupBy("table_name", "key").agg(newest.alias("newest"))
+        found: dict[str, dict[str, list[Any]]] = {}
+        for row in rows.collect():
+            found.setdefault(row["table_name"], {})[row["key"]] = list(row["newest"])
+        return found
+
+    def _remember(self, table: str, rows: Mapping[str, Any]) -> None:
+        now = dt.datetime.now(dt.timezone.utc)
+        self.lake.add(
+            STATES,
+            [
+                {"table_name": table, "key": k, "value": v, "version": n, "updated_at": now}
+                for k, (v, n) in rows.items()
+            ],
+        )
+
+
+def _options(stream: Mapping[str, Any], stale: list[str]) -> dict[str, Any]:
+    """Returns the options of a table that a sync writes.
+
+    Where the sync deletes what is stale, its rows are all there are: a new generation.
+    """
+    names = stream["json_schema"]["properties"]
+    own = [n for n in names if n.lower().startswith(RESERVED) and n not in FOREIGN_COLUMNS]
+    keyless = not stream["source_defined_primary_key"]
+    whole = stream["name"] in stale
+    return {
+        "skip_columns": own,
+        "sync_mode": "full_refresh" if whole else "incremental",
+        "redelivered_rows": "append" if keyless else "drop",
+    }

@@ -1,0 +1,18 @@
+"""Projects whose tables follow the log of a PostgreSQL database."""
+
+from __future__ import annotations
+
+import pytest
+
+from loader.sources.debezium.engine import installed
+from tests.sync.conftest import project as project
+
+
+@pytest.fixture(autouse=True, scope="session")
+def debezium() -> None:
+    """Says once what is missing, and how to get it."""
+    if not installed():
+        pytest.fail(
+            "Debezium is not installed: pip install -r tests/cdc/debezium.txt, as `make test` does",
+            pytrace=False,
+        )

@@ -1,0 +1,157 @@
+"""Killed at every step of a sync by the log, and run again: neither a gap nor a double.
+
+What is durable at a step is told in `tests/crash/test_matrix.py`. Of the log's own steps, reading
+it into the spool leaves nothing behind (`windowed` comes after it), and a run killed at `unlocked`
+has not moved the slot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from loader.sync.drill import STEPS
+from tests.cdc.test_changes import follow, newest, position
+from tests.crash.conftest import workers as workers
+from tests.crash.workers import Worker, Workers
+from tests.services import Database
+from tests.sync.project import Project
+
+RECOVERING = ("recovered-state", "recovered")
+CHANGES = (
+    "update {t} set v = v + 10",
+    "begin; update {t} set v = v + 100 where id = 1; update {t} set v = v + 100 where id = 1; "
+    "delete from {t} where id = 2; insert into {t} values (4, 4); commit",
+)
+VERSIONS = {1: [1, 11, 111, 211], 2: [2, 12, None], 3: [3, 13], 4: [4]}
+
+
+def _versions(project: Project, table: str) -> dict[int, list[int | None]]:
+    found: dict[int, list[int | None]] = {}
+    for key, value in project.rows(
+        f"select id, if(_cq_deleted, null, v) from raw.{table} "
+        "order by id, _cq_generation, _cq_batch, _cq_seq"
+    ):
+        found.setdefault(key, []).append(value)
+    return found
+
+
+@pytest.mark.slow
+def test_killed_at_every_step_of_a_sync_by_the_log(
+    project: Project, postgres_database: Database, workers: Workers
+) -> None:
+    victims = [workers.take(), workers.take()]
+    places = {f"t_{step.replace('-', '_')}": step for step in STEPS}
+    for table in places:
+        postgres_database.execute(
+            f"create table {table} (id int primary key, v int)",
+            f"insert into {table} values (1, 1), (2, 2), (3, 3)",
+        )
+    follow(project, postgres_database, *places)
+    project.run("--concurrency", "4")
+    for table in places:
+        postgres_database.execute(*(change.format(t=table) for change in CHANGES))
+    before = position(postgres_database)
+    for victim, killed in (
+        (victims[0], {t: "published" for t, step in places.items() if step in RECOVERING}),
+        (victims[1], places),
+    ):
+        crash_at = ",".join(f"{step}:shop.{table}" for table, step in killed.items())
+        chosen = [option for table in killed for option in ("--select", f"shop.{table}")]
+        victim.start(project, "run", "--concurrency", str(len(killed)), *chosen, crash_at=crash_at)
+        assert victim.died() == signal.SIGKILL
+    assert position(postgres_database) == before  # it moves only once all tables are safe
+    project.run("--concurrency", "4")
+    for table in places:
+        assert _versions(project, table) == VERSIONS, table
+        assert newest(project, table, "id", "v") == [(1, 211), (3, 13), (4, 4)]
+    assert position(postgres_database) != before
+    again = project.run("--concurrency", "4")
+    assert {again.table(f"shop.{t}")["status"] for t in places} == {"nothing new"}
+
+
+@pytest.mark.slow
+def test_ended_while_the_log_is_read(
+    project: Project, postgres_database: Database, workers: Workers
+) -> None:
+    """By the database, by Ctrl-C, by a kill: one clear error, nothing lost, nothing left behind."""
+    victim = workers.take()
+    postgres_database.execute(
+        "create table things (id int primary key, v int)", "insert into things values (0, 0)"
+    )
+    follow(project, postgres_database, "things")
+    project.run()
+    postgres_database.execute(
+        "insert into things select i, i from generate_series(1, 40000) as i",
+        "update things set v = v + 1",
+    )
+    victim.start(project, "run")
+    _reading(postgres_database, victim)
+    postgres_database.execute(
+        "select pg_terminate_backend(active_pid) from pg_replication_slots "
+        "where database = current_database()"
+    )
+    ran = victim.ended()
+    [error] = ran.errors
+    assert (ran.code, ran.table("shop.things")["status"]) == (1, "failed")
+    assert "source shop, sync_mode: cdc: the database ended the connection" in error
+    assert error.endswith("Nothing of it is visible; run again")
+    victim.start(project, "run")
+    _reading(postgres_database, victim)
+    victim.process.send_signal(signal.SIGINT)
+    ran = victim.ended()
+    assert ran.code == 1
+    assert len(ran.errors) == 1
+    assert "the reading of the log was interrupted" in ran.errors[0]
+    victim.start(project, "run")
+    children = _reading(postgres_database, victim)
+    victim.kill()
+    deadline = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}").exists() for pid in children):
+        assert time.monotonic() < deadline, "the process that reads the log has outlived the run"
+        time.sleep(0.1)
+    assert project.run().table("shop.things")["appended"] == 80001
+    [(keys, versions)] = project.rows("select count(distinct id), count(*) from raw.things")
+    assert (keys, versions) == (40001, 80002)
+    assert _spools(victim) == []
+
+
+def _reading(database: Database, worker: Worker) -> list[int]:
+    """Waits until a run has read some changes; returns the processes that read them."""
+    deadline = time.monotonic() + 120
+    while not any(file.stat().st_size for file in _spools(worker)):
+        assert time.monotonic() < deadline
+        assert worker.process.poll() is None
+        time.sleep(0.02)
+    [(active,)] = database.query("select count(active_pid) from pg_replication_slots")
+    assert active == 1
+    return _readers(worker.process.pid)
+
+
+def _spools(worker: Worker) -> list[Path]:
+    """The files with the changes that a process has read; they are deleted once it ends."""
+    found = []
+    for folder in Path(tempfile.gettempdir()).glob("strandline-cdc-*"):
+        with contextlib.suppress(OSError):
+            if int((folder / "pid").read_text()) == worker.process.pid:
+                found += folder.glob("0/*.txt")
+    return found
+
+
+def _readers(parent: int) -> list[int]:
+    """The processes of a run that read the log."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            told = path.read_text().rpartition(")")[2].split()
+            command = (path.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(told[1]) == parent and b"debezium.program" in command:
+            found.append(int(path.parent.name))
+    return found

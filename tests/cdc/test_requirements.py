@@ -1,0 +1,196 @@
+"""What a database lacks is said, with the SQL that mends it; the least privileges are enough."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+
+import pytest
+
+from tests.cdc.test_changes import follow, newest
+from tests.services import Database
+from tests.sync.project import Project
+from tests.sync.test_privileges import _pasted
+
+PASSWORD = "least-privileges"
+
+
+def test_a_role_with_the_least_privileges(project: Project, postgres_database: Database) -> None:
+    """Each lack is named with its remedy; what the remedies say, pasted, is enough."""
+    with contextlib.suppress(Exception):
+        postgres_database.execute("drop owned by follower", "drop role follower")
+    postgres_database.execute(
+        "create table orders (id int primary key, v int)",
+        "insert into orders values (1, 1)",
+        f"create role follower login password '{PASSWORD}'",
+        "grant select on orders to follower",
+        "alter role follower set default_transaction_read_only = on",
+    )
+    follow(project, postgres_database, "orders", user="follower", password=PASSWORD)
+    ran = project.loader("check")
+    assert ran.code == 1
+    [error] = ran.errors
+    assert "may not read the log" in error
+    assert 'Run `alter role "follower" replication`' in error
+    assert "may not read the log" in project.loader("run").errors[0]
+    postgres_database.execute('alter role "follower" replication')
+    [error] = project.loader("check").errors
+    statement = (
+        'create publication "strandline_shop" for table "public"."orders" '
+        "with (publish_via_partition_root = true)"
+    )
+    assert f"Run `{statement}` as the owner of the tables" in error
+    assert statement in project.loader("run").errors[0]
+    postgres_database.execute(statement)
+    ran = project.loader("check")
+    assert (ran.code, ran.errors) == (0, [])
+    assert "the first run creates the replication slot strandline_shop" in ran.text
+    project.run()
+    postgres_database.execute("update orders set v = 2")
+    assert project.run().table("shop.orders")["appended"] == 1
+    assert project.run().table("shop.orders")["status"] == "nothing new"
+    assert "the replication slot strandline_shop keeps" in project.loader("check").text
+    [status] = [e for e in project.loader("status").events if e["event"] == "status"]
+    assert status["log_kept"].endswith(" MB")
+    assert newest(project, "orders", "id", "v") == [(1, 2)]
+    assert PASSWORD not in project.loader("run").text
+
+
+def test_the_privileges_that_the_page_calls_enough(
+    project: Project, postgres_database: Database
+) -> None:
+    """Pasted from docs/security.md as they are there."""
+    tables = ("orders", "customers")
+    with contextlib.suppress(Exception):
+        postgres_database.execute("drop owned by loader", "drop role loader")
+    [(name,)] = postgres_database.query("select current_database()")
+    postgres_database.execute(
+        *(f"create table {table} (id int primary key)" for table in tables),
+        *(
+            re.sub(r"database shop\b", f'database "{name}"', statement)
+            for mark in ("pg_read_all", "alter role loader replication")
+            for statement in _pasted(mark)
+        ),
+    )
+    try:
+        follow(project, postgres_database, *tables, user="loader", password=PASSWORD)
+        project.run()
+        ran = project.run()
+        assert [ran.table(f"shop.{table}")["status"] for table in tables] == ["nothing new"] * 2
+    finally:
+        postgres_database.execute("drop owned by loader", "drop role loader")
+
+
+def test_a_table_that_cannot_be_followed_is_left_alone(
+    project: Project, postgres_database: Database
+) -> None:
+    """Published without a replica identity, a table could not be updated any more."""
+    postgres_database.execute(
+        "create table keyless (id int not null, v int)",
+        "create unlogged table unlogged (id int primary key, v int)",
+        "create table parent (id int primary key, v int)",
+        "create table child () inherits (parent)",
+        "create view seen as select * from keyless",
+        "create table parts (id int primary key, v int) partition by range (id)",
+        "create table parts_1 partition of parts for values from (0) to (100)",
+        "create table parts_2 partition of parts for values from (100) to (200)",
+        "insert into parts values (1, 1), (101, 1)",
+    )
+    follow(
+        project,
+        postgres_database,
+        "keyless",
+        "unlogged",
+        "parent",
+        "seen",
+        "parts",
+        keyless={"primary_key": "id"},
+        seen={"primary_key": "id"},
+    )
+    ran = project.loader("run")
+    assert ran.code == 1
+    said = " ".join(ran.errors)
+    assert "its replica identity does not hold the key (id)" in said
+    assert "Run `alter table keyless replica identity full`" in said
+    assert "Run `alter table unlogged set logged`" in said
+    assert "other tables inherit from parent" in said
+    assert "the log has only tables" in said
+    assert ran.table("shop.parts")["appended"] == 2
+    postgres_database.execute(
+        "insert into keyless values (1, 1)",
+        "update keyless set v = 2",
+        "alter table keyless replica identity full",
+        "update parts set v = 2 where id = 1",
+        "update parts set id = 102 where id = 1",  # into another partition
+    )
+    project.loader("run")
+    postgres_database.execute("update keyless set v = 3")
+    project.loader("run")
+    assert newest(project, "keyless", "id", "v") == [(1, 3)]
+    assert newest(project, "parts", "id", "v") == [(101, 1), (102, 2)]
+
+
+def test_columns_that_change(project: Project, postgres_database: Database) -> None:
+    """A column arrives with the changes that need it; what the log does not tell is read anew."""
+    postgres_database.execute(
+        "create table items (id int primary key, name text, old int)",
+        "insert into items values (1, 'a', 1), (2, 'b', 2)",
+    )
+    follow(project, postgres_database, "items")
+    project.run()
+    postgres_database.execute(
+        "update items set name = 'A' where id = 1",
+        "alter table items add column note text",
+        "alter table items drop column old",
+        "update items set note = 'new' where id = 2",
+    )
+    ran = project.run()
+    assert ran.table("shop.items")["appended"] == 2
+    assert newest(project, "items", "id", "name", "note") == [(1, "A", None), (2, "b", "new")]
+    postgres_database.execute(
+        "update items set name = 'AA' where id = 1",
+        "alter table items rename column name to title",
+        "update items set title = 'BB' where id = 2",
+    )
+    ran = project.run()
+    assert any("was altered: all rows are read anew" in warning for warning in ran.warnings)
+    assert newest(project, "items", "id", "title") == [(1, "AA"), (2, "BB")]
+    postgres_database.execute("alter table items add column state text default 'open'")
+    project.run()
+    assert newest(project, "items", "id", "state") == [(1, "open"), (2, "open")]
+    # Changed while the log is read, which begins after the columns were looked up.
+    postgres_database.execute("update items set state = 'sent' where id = 1")
+    changes = threading.Thread(target=_add_column, args=(postgres_database,))
+    changes.start()
+    ran = project.loader("run")
+    changes.join()
+    assert ran.errors == ["table shop.items: its columns were changed during the run. Run again"]
+    project.run()
+    assert newest(project, "items", "id", "state", "late") == [(1, "sent", 7), (2, "open", None)]
+
+
+def _add_column(database: Database) -> None:
+    reads = "select 1 from pg_replication_slots where active and database = current_database()"
+    while not database.query(reads):
+        time.sleep(0.02)
+    database.execute(
+        "alter table items add column late int", "update items set late = 7 where id = 1"
+    )
+
+
+def test_setup_shows_the_sql(
+    project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project.folder)
+    follow(project, postgres_database, "orders", "Lines", slot="my_slot")
+    ran = project.loader("setup", "--no-archive", "cdc")
+    assert ran.code == 0, ran.text
+    for statement in (
+        "alter system set wal_level = 'logical';",
+        f'alter role \\"{postgres_database.user}\\" replication;',
+        'create publication my_slot for table orders, \\"Lines\\" with (publish_via_partition_root',
+        "select pg_create_logical_replication_slot('my_slot', 'pgoutput');",
+    ):
+        assert statement in ran.text

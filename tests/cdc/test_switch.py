@@ -1,0 +1,115 @@
+"""A table changes from a cursor to the log and back; models and proofs stay as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dbt.dbtproject import DbtProject
+from tests.services import Database
+from tests.sync.project import Project
+
+ERRORS = (
+    "cursor_conflict",
+    "inclusive_cursor",
+    "state_not_ahead",
+    "state_not_behind",
+    "batches_accounted",
+    "no_future_cursor",
+    "duplicate_in_batch",
+    "exact_redelivery",
+)
+MODELS = {
+    "orders": ("deduped_latest", ("latest_matches_raw", "unique_key")),
+    "orders_history": ("deduped_history", ("history_matches_raw",)),
+}
+CURSOR = {"cursor_field": "at"}
+LOG = {"cursor_field": "at", "sync_mode": "cdc"}
+
+
+class Shop:
+    """Orders that are synced, and modelled by a cursor, however they are read."""
+
+    def __init__(self, project: Project, database: Database, folder: Path) -> None:
+        self.project = project
+        self.database = database
+        database.execute(
+            "create table orders (id int primary key, v int, at timestamptz)",
+            "insert into orders select n, n, timestamptz '2025-01-01Z' + n * interval '1 hour' "
+            "from generate_series(1, 6) n",
+        )
+        name = project.schema
+        self.dbt = DbtProject(project.spark, folder, schema=f"mart_{name}", raw_schema=name)
+        meta = {"strandline": {"primary_key": "id", "cursor_field": "at"}}
+        table = {
+            "name": "orders",
+            "config": {"meta": meta},
+            "data_tests": [f"strandline.{test}" for test in ERRORS],
+        }
+        models = []
+        for model, (kind, tests) in MODELS.items():
+            self.dbt.write(
+                f"models/{model}.sql",
+                f"{{{{ config(materialized='{kind}', primary_key='id', cursor_field='at') }}}}\n"
+                "select * from {{ source('shop', 'orders') }}",
+            )
+            told: list[Any] = [f"strandline.{test}" for test in tests]
+            models.append({"name": model, "data_tests": told})
+        source = {"name": "shop", "schema": name, "tables": [table]}
+        self.dbt.write("models/shop.yml", {"sources": [source], "models": models})
+
+    def sync(self, options: dict[str, str]) -> int:
+        """Syncs; returns the rows appended."""
+        self.project.jdbc(self.database, ["orders"], table_options={"orders": options})
+        appended: int = self.project.run().table("shop.orders")["appended"]
+        return appended
+
+    def proved(self) -> None:
+        """Builds and proves; the snapshot must be the source."""
+        results = self.dbt.run("build", "--select", "source:*", *MODELS)
+        wrong = {n: one for n, one in results.items() if one.status not in ("success", "pass")}
+        assert not wrong
+        living = self.database.query("select id, v, at from orders order by id")
+        current = [row for row in self.dbt.rows("orders_history") if row["is_current"]]
+        for rows in (self.dbt.rows("orders"), current):
+            found = sorted((row["id"], row["v"]) for row in rows)
+            assert found == [(key, value) for key, value, _ in living]
+
+
+@pytest.fixture
+def shop(project: Project, postgres_database: Database, tmp_path: Path) -> Shop:
+    return Shop(project, postgres_database, tmp_path / "dbt")
+
+
+def test_from_a_cursor_to_the_log_and_back(shop: Shop) -> None:
+    assert shop.sync(CURSOR) == 6
+    # What a cursor does not see, the log's first load finds: an update without one, a delete.
+    shop.database.execute(
+        "update orders set v = 20 where id = 2", "delete from orders where id = 3"
+    )
+    assert shop.sync(LOG) == 5 + 1
+    shop.proved()
+    shop.database.execute(
+        "update orders set v = 100, at = '2020-01-01Z' where id = 1",
+        "begin; update orders set v = 40, at = now() where id = 4; "
+        "update orders set v = 41 where id = 4; commit",
+        "delete from orders where id = 5",
+        "update orders set v = 60, at = null where id = 6",
+        "insert into orders values (3, 30, '2019-01-01Z')",
+    )
+    assert shop.sync(LOG) == 6
+    shop.database.execute(
+        "delete from orders where id = 6", "update orders set id = 7 where id = 4"
+    )
+    assert shop.sync(LOG) == 3
+    assert shop.sync(LOG) == 0
+    shop.proved()
+    # Back: everything is read once and compared with what the log brought.
+    shop.database.execute("update orders set v = 101 where id = 1")
+    assert shop.sync(CURSOR) == 1
+    shop.proved()
+    shop.database.execute("update orders set v = 102, at = now() where id = 1")
+    assert shop.sync(CURSOR) == 1
+    assert shop.sync(LOG) == 4

@@ -1,0 +1,85 @@
+"""The loader is killed while a connector delivers: the next run goes on as if nothing had been."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from loader.sync.drill import STEPS
+from tests.connectors.program import Program, items
+from tests.crash.workers import Worker
+
+ONCE = ("locked", "recovered-state", "recovered", "unlocked")
+"""Steps that a table takes once a run, however many batches there are."""
+
+
+@pytest.mark.slow
+def test_killed_at_every_step_of_a_second_batch(program: Program, worker: Worker) -> None:
+    """Each table is at another step of its second batch when the loader dies."""
+    places = {f"at_{step.replace('-', '_')}": step for step in STEPS if step not in ONCE}
+    for table in places:
+        program.stream(table, items(*range(1, 11)))
+    program.configure(config={"every": 2}, batch_rows=4)
+    program.write()
+    crash_at = ",".join(f"{step}:api.{table}#2" for table, step in places.items())
+    worker.start(program.project, "run", "--concurrency", str(len(places)), crash_at=crash_at)
+    assert worker.died() == signal.SIGKILL
+
+    order = list(STEPS)
+    for table, step in places.items():
+        seen = 8 if order.index(step) >= order.index("published") else 4
+        assert program.raw(table) == [(n, (n - 1) // 4 + 1) for n in range(1, seen + 1)], table
+    program.run("--concurrency", "4")
+    again = program.run("--concurrency", "4")
+    for table in places:
+        assert [row[0] for row in program.raw(table)] == list(range(1, 11)), table
+        assert again.table(f"api.{table}")["status"] == "nothing new"
+    ledger = program.project.rows(
+        "select table_name, sum(rows_appended) from raw._cq_syncs group by 1 order by 1"
+    )
+    assert ledger == [(table, 10) for table in sorted(places)]
+    # it went on from the state of the newest commit, not from the beginning
+    given = {
+        part["stream"]["stream_descriptor"]["name"]: part["stream"]["stream_state"]["cursor"]
+        for part in program.calls()[1]["state"]
+    }
+    assert given["at_staged"] == items(4)[0]["updated_at"]
+    assert given["at_published"] == items(8)[0]["updated_at"]
+
+
+@pytest.mark.slow
+def test_a_connector_dies_with_the_loader(program: Program, worker: Worker) -> None:
+    program.stream("items", items(1, 2, 3, 4))
+    program.configure(config={"acts": {"items.3": [{"sleep": 300}]}}, batch_rows=1)
+    program.write()
+    worker.start(program.project, "run")
+    before = time.monotonic()
+    while not program.calls() and time.monotonic() < before + 60:
+        time.sleep(0.1)
+    [call] = program.calls()
+    left = f"strandline-{worker.process.pid}-*"
+    above = Path(tempfile.gettempdir())
+    assert list(above.glob(left))
+    worker.kill()
+    while _runs(call["pid"]) and time.monotonic() < before + 60:
+        time.sleep(0.1)
+    assert not _runs(call["pid"])
+    program.configure()
+    program.run()
+    assert sorted(row[0] for row in program.raw("items")) == [1, 2, 3, 4]
+    assert not list(above.glob(left)), "its configuration holds secrets"
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return (
+        Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z" if Path("/proc").exists() else True
+    )

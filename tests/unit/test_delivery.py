@@ -1,0 +1,190 @@
+"""One read of a program, without Spark: what is handed out, and when the program has to wait."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loader.errors import LoaderError, TableError
+from loader.sources.airbyte.messages import AirbyteDialect
+from loader.sources.programs import delivery as reading
+from loader.sources.programs.columns import columns
+from loader.sources.programs.delivery import Delivery
+from loader.sources.programs.layout import Layout
+from loader.sources.programs.process import Process
+from loader.sources.programs.spool import Limits, Piece, Spool
+from loader.sources.programs.stream import Stream
+
+KEY = (None, "items")
+SCHEMA = {"properties": {"id": {"type": "integer"}, "text": {"type": "string"}}}
+
+
+def _record(number: int) -> dict[str, Any]:
+    data = {"id": number, "text": "x" * 100}
+    return {"type": "RECORD", "record": {"stream": "items", "data": data, "emitted_at": 1}}
+
+
+def _state(number: int) -> dict[str, Any]:
+    stream = {"stream_descriptor": {"name": "items"}, "stream_state": {"n": number}}
+    return {"type": "STATE", "state": {"type": "STREAM", "stream": stream}}
+
+
+def _opened(
+    folder: Path, script: str, limits: Limits | None, warned: list[str]
+) -> tuple[Delivery, Callable[[], Piece]]:
+    """Starts a read of a Python program."""
+    layout = Layout("api.items", columns(SCHEMA, {}), ("id",), ())
+    stream = Stream("api.items", Spool(folder, 0, layout, "id", limits), limits is not None)
+
+    def start(hear: Callable[[str], None]) -> Process:
+        return Process([sys.executable, "-c", script], folder, {}, 1 << 20, hear)
+
+    found = Delivery(
+        start,
+        AirbyteDialect({}, lambda _: False),
+        {KEY: stream},
+        "airbyte",
+        0,
+        30.0,
+        lambda _table, text: warned.append(text),
+        "api",
+        lambda: None,
+    )
+    return found, lambda: found.next(KEY, lambda: None)
+
+
+def _sends(*messages: dict[str, Any], then: str = "") -> str:
+    lines = "\n".join(map(json.dumps, messages))
+    return f"import sys, time\nprint({lines!r}, flush=True)\n{then}"
+
+
+def test_pieces_end_at_states(tmp_path: Path) -> None:
+    messages = []
+    for number in range(1, 11):
+        messages.append(_record(number))
+        if number % 2 == 0:
+            messages.append(_state(number))
+    delivery, following = _opened(tmp_path, _sends(*messages), Limits(3), [])
+    pieces = [following(), following(), following()]
+    assert [(p.counts.rows, p.counts.low, p.counts.high, p.last) for p in pieces] == [
+        (4, 1, 4, False),
+        (4, 5, 8, False),
+        (2, 9, 10, True),
+    ]
+    assert [p.memory and p.memory.value["stream_state"] for p in pieces] == [
+        {"n": 4},
+        {"n": 8},
+        {"n": 10},
+    ]
+    lines = [json.loads(line) for p in pieces if p.path for line in p.path.open()]
+    assert [line["c0"] for line in lines] == [*range(1, 11)]
+    delivery.close()
+
+
+@pytest.mark.parametrize("then", ["sys.exit(3)", "import os; os.kill(os.getpid(), 9)"])
+def test_records_that_no_state_covers_are_dropped(tmp_path: Path, then: str) -> None:
+    messages = [_record(1), _record(2), _state(2), _record(3)]
+    delivery, following = _opened(tmp_path, _sends(*messages, then=then), Limits(100), [])
+    piece = following()
+    assert (piece.counts.rows, piece.last) == (2, False)
+    assert piece.path is not None
+    assert len(piece.path.read_text().splitlines()) == 2
+    with pytest.raises(TableError, match="the program failed"):
+        following()
+    delivery.close()
+    # one that is read whole has nothing to show for itself
+    delivery, following = _opened(tmp_path, _sends(*messages, then=then), None, [])
+    with pytest.raises(TableError, match="the program failed"):
+        following()
+    delivery.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_program_waits_until_its_records_are_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_AHEAD", 5_000)
+    script = (
+        "import json\n"
+        f"record, state = {_record(0)!r}, {_state(0)!r}\n"
+        "for n in range(2000):\n"
+        "    record['record']['data']['id'] = n\n"
+        "    print(json.dumps(record))\n"
+        "    print(json.dumps(state))\n"
+        f"open({str(tmp_path / 'done')!r}, 'w').close()\n"
+    )
+    delivery, following = _opened(tmp_path, script, Limits(10), [])
+    first = following()
+    assert not (tmp_path / "done").exists()
+    assert delivery._waiting < 10_000
+    rows, last = first.counts.rows, first.last
+    while not last:
+        piece = following()
+        rows, last = rows + piece.counts.rows, piece.last
+    assert rows == 2000
+    delivery.close()
+
+
+def test_a_run_that_is_stopped_does_not_wait(tmp_path: Path) -> None:
+    delivery, _ = _opened(tmp_path, _sends(then="time.sleep(60)"), Limits(10), [])
+
+    def stopped() -> None:
+        raise TableError("the run was interrupted")
+
+    with pytest.raises(LoaderError, match="interrupted"):
+        delivery.next(KEY, stopped)
+    delivery.close()
+
+
+def test_counts_that_do_not_agree_are_told(tmp_path: Path) -> None:
+    warned: list[str] = []
+    state = _state(2)
+    state["state"]["sourceStats"] = {"recordCount": 3.0}
+    delivery, following = _opened(
+        tmp_path, _sends(_record(1), _record(2), state), Limits(9), warned
+    )
+    assert following().counts.rows == 2
+    assert warned == ["it says that it sent 3 records, and 2 came"]
+    delivery.close()
+
+
+def test_a_program_that_fails_after_all_is_sent_is_told_of(tmp_path: Path) -> None:
+    warned: list[str] = []
+    told = {"stream_descriptor": {"name": "items"}, "status": "COMPLETE"}
+    ended = {"type": "TRACE", "trace": {"type": "STREAM_STATUS", "stream_status": told}}
+    script = _sends(_record(1), _state(1), ended, then="sys.exit(3)")
+    delivery, following = _opened(tmp_path, script, Limits(9), warned)
+    assert following().last
+    delivery.close()
+    assert warned == ["all its streams are complete, but the program failed (exit code 3)"]
+
+
+def test_deletions_are_kept_with_the_state_that_covers_them(tmp_path: Path) -> None:
+    def delete(**values: Any) -> dict[str, Any]:
+        return {"type": "DELETE", "delete": {"stream": "items", "where": [values]}}
+
+    messages = [_record(1), delete(id=1), _record(2), _state(2), _record(3), delete(text="late")]
+    script = _sends(*messages, then="sys.exit(1)")
+    delivery, following = _opened(tmp_path, script, Limits(100), [])
+    piece = following()
+    assert (piece.counts.rows, piece.counts.deletions, piece.by) == (2, 1, (("id",),))
+    assert piece.path is not None
+    assert piece.deleted is not None
+    # what comes after a deletion says so
+    after = [json.loads(line).get("d") for line in piece.path.read_text().splitlines()]
+    assert after == [None, 1]
+    assert json.loads(piece.deleted.read_text()) == {"d": 1, "r": '["id"]', "c0": 1}
+    with pytest.raises(LoaderError):
+        following()
+    delivery.close()
+
+    for wrong, told in (({"colour": 1}, "no such column"), ({"id": "x"}, "cannot hold that")):
+        delivery, following = _opened(tmp_path, _sends(delete(**wrong)), Limits(100), [])
+        with pytest.raises(TableError, match=told):
+            following()
+        delivery.close()

@@ -1,0 +1,76 @@
+"""Which sources may have `sync_mode: cdc`, and what its slot may be called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from loader.errors import SpecError
+from loader.sources.file.options import FileOptions
+from loader.sources.jdbc.cdc.settings import settings
+from loader.sources.jdbc.cdc.slot import slot_name
+from loader.sources.jdbc.options import JdbcOptions
+from loader.spec.redaction import Redactor
+from loader.spec.spec import validate_options
+
+POSTGRES = "jdbc:postgresql://db.local:5433/shop%20one?sslmode=require&currentSchema=a&password=p"
+
+
+@pytest.mark.parametrize(
+    ("model", "value", "says"),
+    [
+        (
+            JdbcOptions,
+            {"url": "jdbc:mariadb://h/shop", "table_options": {"orders": {"sync_mode": "cdc"}}},
+            "orders has sync_mode: cdc, which reads the log of PostgreSQL only",
+        ),
+        (
+            FileOptions,
+            {"path": "x", "format": "csv", "table_options": {"o": {"sync_mode": "cdc"}}},
+            "must be 'incremental' or 'full_refresh', not 'cdc'",
+        ),
+        (
+            JdbcOptions,
+            {
+                "url": POSTGRES,
+                "table_options": {"orders": {"sync_mode": "cdc", "cursor_field": "xmin"}},
+            },
+            "orders has sync_mode: cdc, and the log does not have its cursor_field, xmin",
+        ),
+        (JdbcOptions, {"url": POSTGRES, "slot": "My-Slot"}, "cannot be the name of a replication"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused(
+    model: type[BaseModel], value: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(SpecError) as refused:
+        validate_options(model, value, "loader.yml", Redactor())
+    assert says in str(refused.value)
+
+
+def test_a_slots_name_is_one_that_databases_allow() -> None:
+    assert slot_name("shop") == "strandline_shop"
+    assert slot_name("Shop-EU.1") == "strandline_shop_eu_1"
+    assert len(slot_name("x" * 100)) == 63
+    assert slot_name("shop", "own") == "own"
+
+
+def test_debezium_connects_as_the_source_does() -> None:
+    options = JdbcOptions(url=POSTGRES, user="u", properties={"tcpKeepAlive": "true"})
+    found = settings(options, "slot", ["public.a.b", "x.y+z"], "missing", "source shop")
+    assert (found["database.hostname"], found["database.port"]) == ("db.local", "5433")
+    assert (found["database.dbname"], found["database.user"]) == ("shop one", "u")
+    assert found["database.password"] == "p"
+    assert found["database.sslmode"] == "require"
+    assert found["driver.currentSchema"] == "a"
+    assert found["driver.tcpKeepAlive"] == "true"
+    assert found["table.include.list"] == r"public\.a\.b,x\.y\+z"
+    assert found["lsn.flush.mode"] == "manual"  # only the loader moves the slot
+
+
+@pytest.mark.parametrize("url", ["jdbc:postgresql:shop", "jdbc:postgresql://a,b/shop"])
+def test_a_url_without_one_host_is_refused(url: str) -> None:
+    with pytest.raises(Exception, match="a url with one host and a database"):
+        settings(JdbcOptions(url=url), "slot", [], "missing", "source shop")

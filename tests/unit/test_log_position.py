@@ -1,0 +1,79 @@
+"""Positions in the log, what a snapshot has seen of it, and what a table's mark remembers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from loader.sources.jdbc.cdc.columns import LoggedColumn, altered, numbered
+from loader.sources.jdbc.cdc.position import Mark, Seen, parsed, shown
+
+
+@pytest.mark.parametrize("text", ["0/0", "0/1AFD350", "16/B374D848", "FFFFFFFF/FFFFFFFF"])
+def test_positions_come_back_as_they_were(text: str) -> None:
+    assert shown(parsed(text)) == text
+
+
+@pytest.mark.parametrize("text", ["", "1AFD350", "0/", "x/1", "0/1AFD35000"])
+def test_other_texts_are_no_positions(text: str) -> None:
+    with pytest.raises(ValueError, match="not a position"):
+        parsed(text)
+
+
+def test_positions_have_their_order() -> None:
+    assert parsed("1/0") > parsed("0/FFFFFFFF")
+
+
+def test_a_snapshot_sees_what_had_committed() -> None:
+    seen = Seen.parse("100:110:100,105", until=7)
+    assert [number for number in range(98, 113) if seen.sees(number)] == [
+        *(98, 99, 101, 102, 103, 104, 106, 107, 108, 109)
+    ]
+    assert seen.text == "100:110:100,105"
+    assert Seen.parse("100:100:", until=7).open == ()
+
+
+def test_transaction_ids_in_the_log_have_lost_their_upper_half() -> None:
+    beyond = 3 * 2**32
+    seen = Seen.parse(f"{beyond + 10}:{beyond + 20}:{beyond + 12}", until=7)
+    assert [seen.sees(number) for number in (5, 11, 12, 19, 20, 25)] == [
+        *(True, True, False, True, False, False)
+    ]
+    assert seen.sees(2**32 - 5)  # just before the ids wrapped around
+    low = Seen.parse(f"{beyond - 3}:{beyond + 2}:", until=7)
+    assert low.sees(2**32 - 4)
+    assert not low.sees(2)
+
+
+def test_a_mark_comes_back_as_it_was() -> None:
+    mark = Mark(parsed("0/10"), "slot", "7/1", Seen(1, 5, (3,), parsed("0/30")), {"1": "id int"})
+    assert Mark.from_dict(mark.to_dict()) == mark
+    parted = replace(mark, published="7/800/9/801")
+    parted = parted.moved(parsed("0/20"), {"1": "id int"}, ["16400", "9"])
+    assert Mark.from_dict(parted.to_dict()) == parted
+    assert parted.to_dict()["partitions"] == ["9", "16400"]
+    assert Mark.from_dict(None) is None
+    assert Mark.from_dict({"since": None, "xmin": "7"}) is None  # a cursor's
+
+
+def test_the_snapshot_is_forgotten_once_the_log_was_read_beyond_it() -> None:
+    mark = Mark(parsed("0/10"), "slot", "", Seen(1, 5, (3,), parsed("0/30")))
+    assert mark.moved(parsed("0/20"), {}).seen == mark.seen
+    assert mark.moved(parsed("0/30"), {}).seen is None
+    assert mark.moved(parsed("0/5"), {}).position == mark.position
+
+
+def test_what_changes_rows_without_the_log_is_noticed() -> None:
+    key = LoggedColumn(1, "id", "int4", declared="integer")
+    name = LoggedColumn(2, "name", "text", declared="text")
+    before = numbered([key, name])
+    assert altered(before, [key, name]) == ""
+    assert altered(before, [key]) == ""  # dropped
+    assert altered(before, [key, name, LoggedColumn(3, "note", "text", declared="text")]) == ""
+    added = LoggedColumn(3, "note", "text", declared="text", default=True)
+    assert altered(before, [key, name, added]) == "the column note was added with a default"
+    renamed = LoggedColumn(2, "title", "text", declared="text")
+    assert altered(before, [key, renamed]) == "the column name text was altered"
+    assert altered(before, [LoggedColumn(1, "id", "int8", declared="bigint"), name])
+    assert altered({}, [key, name]) == ""  # a mark that did not know

@@ -1,0 +1,276 @@
+"""Values, columns and memories of connectors that are programs; no Spark is needed."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import types as t
+
+from loader.errors import StateError, TableError
+from loader.sources.airbyte.memories import given_back
+from loader.sources.airbyte.messages import parsed
+from loader.sources.airbyte.specification import secrets
+from loader.sources.programs.columns import columns, spark_type
+from loader.sources.programs.memory import Memory
+from loader.sources.programs.values import Misfit, converter, shown, text_of
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"type": "integer"}, "bigint"),
+        ({"type": ["null", "integer"]}, "bigint"),
+        ({"type": "number"}, "double"),
+        ({"type": ["integer", "number", "null"]}, "double"),
+        ({"type": "number", "airbyte_type": "integer"}, "bigint"),
+        ({"type": "number", "airbyte_type": "big_integer"}, "decimal(38,0)"),
+        ({"type": "number", "airbyte_type": "big_number"}, "string"),
+        ({"type": "boolean"}, "boolean"),
+        ({"type": "string"}, "string"),
+        ({"type": "string", "format": "date"}, "date"),
+        ({"type": "string", "format": "date-time"}, "timestamp"),
+        (
+            {
+                "type": "string",
+                "format": "date-time",
+                "airbyte_type": "timestamp_without_timezone",
+            },
+            "timestamp_ntz",
+        ),
+        ({"type": "string", "format": "time"}, "string"),
+        ({"type": "string", "format": "uri"}, "string"),
+        ({"type": "object", "properties": {"a": {"type": "integer"}}}, "string"),
+        ({"type": "array", "items": {"type": "integer"}}, "string"),
+        ({"type": ["string", "integer"]}, "string"),
+        ({"type": ["string", "boolean", "null"]}, "string"),
+        ({"anyOf": [{"type": "string", "format": "date-time"}, {"type": "null"}]}, "timestamp"),
+        (
+            {"oneOf": [{"type": "string", "format": "date"}, {"type": "string"}]},
+            "string",
+        ),
+        ({"$ref": "#/definitions/money"}, "double"),
+        ({"$ref": "#/definitions/loop"}, "string"),
+        ({"$ref": "elsewhere.json"}, "string"),
+        ({"type": "null"}, "string"),
+        ({}, "string"),
+        (True, "string"),
+        ({"type": "file"}, "string"),
+    ],
+)
+def test_types_of_json_schemas(schema: Any, expected: str) -> None:
+    root = {
+        "definitions": {
+            "money": {"type": "number"},
+            "loop": {"$ref": "#/definitions/loop"},
+        }
+    }
+    assert spark_type(schema, root).simpleString() == expected
+
+
+def test_columns_of_a_schema() -> None:
+    schema = {"properties": {name: {"type": "integer"} for name in ("id", "ID", "secret_1", "x")}}
+    found = columns(schema, {"x": t.StringType(), "more": t.DateType()}, ("secret_*",))
+    shown = {column.name: column.type.simpleString() for column in found}
+    assert shown == {"id": "bigint", "x": "string", "more": "date"}
+    assert columns({}, {}) == ()
+    assert columns({"properties": None}, {}) == ()
+
+
+FITS: list[tuple[t.DataType, Any, Any]] = [
+    (t.LongType(), 5, 5),
+    (t.LongType(), "5", 5),
+    (t.LongType(), -5.0, -5),
+    (t.LongType(), -(2**63), -(2**63)),
+    (t.IntegerType(), 2**31 - 1, 2**31 - 1),
+    (t.DoubleType(), 5, 5.0),
+    (t.DoubleType(), "1.5e3", 1500.0),
+    (t.DoubleType(), 2**60, float(2**60)),
+    (t.BooleanType(), "true", True),
+    (t.DecimalType(38, 0), 10**37 + 1, str(10**37 + 1)),
+    (t.DecimalType(10, 2), "19.99", "19.99"),
+    (t.DecimalType(10, 2), 5, "5.00"),
+    (t.DecimalType(10, 2), 19.99, "19.99"),
+    (t.DateType(), "1970-01-02", 1),
+    (t.DateType(), "2024-02-29T00:00:00", 19782),
+    (t.TimestampType(), "1970-01-01T00:00:00.0000019Z", 1),
+    (t.TimestampType(), "1970-01-01 01:00:00+01:00", 0),
+    (t.TimestampType(), "1970-01-01T00:00:00-0130", 5_400_000_000),
+    (t.TimestampType(), "1969-12-31T23:59:59.9999999Z", -1),
+    (t.TimestampType(), "1970-01-01", 0),
+    (t.TimestampType(), "1970-01-01 00:00 UTC", 0),
+    (t.TimestampNTZType(), "1970-01-01T00:00:01", 1_000_000),
+    (t.StringType(), "text", "text"),
+    (t.StringType(), 5, "5"),
+    (t.StringType(), {"b": [None, "é"], "a": 1}, '{"a":1,"b":[null,"é"]}'),
+]
+MISFITS: list[tuple[t.DataType, Any]] = [
+    (t.LongType(), True),
+    (t.LongType(), 1.5),
+    (t.LongType(), 2.0**60),
+    (t.LongType(), 2**63),
+    (t.LongType(), "five"),
+    (t.LongType(), "٣"),
+    (t.LongType(), [1]),
+    (t.IntegerType(), 2**31),
+    (t.DoubleType(), 2**60 + 1),
+    (t.DoubleType(), 10**400),
+    (t.DoubleType(), "NaN"),
+    (t.DoubleType(), True),
+    (t.BooleanType(), 1),
+    (t.BooleanType(), []),
+    (t.DecimalType(10, 2), "1.999"),
+    (t.DecimalType(10, 2), "123456789"),
+    (t.DecimalType(10, 2), "NaN"),
+    (t.DecimalType(10, 2), float("inf")),
+    (t.DateType(), "2024-02-30"),
+    (t.DateType(), "2024-02-29T01:00:00"),
+    (t.DateType(), 20240229),
+    (t.TimestampType(), ""),
+    (t.TimestampType(), "0000-00-00 00:00:00"),
+    (t.TimestampType(), "10000-01-01"),
+    (t.TimestampType(), "9999-12-31T23:59:59-23:00"),
+    (t.TimestampType(), "yesterday"),
+    (t.TimestampType(), 1700000000),
+]
+
+
+@pytest.mark.parametrize(("data_type", "value", "expected"), FITS)
+def test_values_that_fit(data_type: t.DataType, value: Any, expected: Any) -> None:
+    found = converter(data_type)(value)
+    assert (found, type(found)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize(("data_type", "value"), MISFITS)
+def test_values_that_do_not(data_type: t.DataType, value: Any) -> None:
+    with pytest.raises(Misfit):
+        converter(data_type)(value)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(ANYTHING)
+def test_whatever_comes_fits_or_does_not(value: Any) -> None:
+    """Nothing but a misfit is raised, and what fits can be written."""
+    for data_type, _, _ in FITS:
+        if value is None:
+            continue
+        try:
+            found = converter(data_type)(value)
+        except Misfit:
+            continue
+        assert json.loads(json.dumps(found)) == found
+        if isinstance(data_type, t.DecimalType):
+            assert -Decimal(found).as_tuple().exponent == data_type.scale  # type: ignore[operator]
+
+
+def test_cursors_are_shown_as_text() -> None:
+    for data_type, text in {
+        t.TimestampType(): "2025-01-01 00:00:00.000001",
+        t.DateType(): "2025-01-01",
+        t.LongType(): "-7",
+        t.StringType(): "z",
+    }.items():
+        assert shown(converter(data_type)(text), data_type) == text
+
+
+def test_a_state_comes_back_as_it_was() -> None:
+    large = json.dumps({"partitions": [{"id": n, "at": None} for n in range(5000)]})
+    for text in ('{"b": 1, "a": {"é": [1.5, null]}}', large):
+        memory = Memory("airbyte", "STREAM", False, 3, text)
+        mark = json.loads(json.dumps(memory.mark()))
+        assert Memory.of(mark, "airbyte", "") == memory
+    assert len(json.dumps(memory.mark())) < len(large) / 5
+    newer = Memory("airbyte", "STREAM", False, 9, text)
+    assert newer.mark(after=mark) is mark
+    for wrong in ({**mark, "protocol": "singer"}, {**mark, "packed": "?"}, {"a": 1}):
+        with pytest.raises(StateError, match="--full-refresh"):
+            Memory.of(wrong, "airbyte", "table a.b")
+
+
+def test_what_a_connector_gets_back() -> None:
+    def stream(name: str, number: int) -> Memory:
+        text = json.dumps({"stream_descriptor": {"name": name}, "stream_state": {"n": number}})
+        return Memory("airbyte", "STREAM", False, number, text)
+
+    def every(number: int) -> Memory:
+        parts = [{"stream_descriptor": {"name": n}, "stream_state": number} for n in "ab"]
+        text = json.dumps({"shared_state": {"lsn": number}, "stream_states": parts})
+        return Memory("airbyte", "GLOBAL", True, number, text)
+
+    a, b = (None, "a"), (None, "b")
+    warned: list[str] = []
+    assert given_back({a: None, b: None}, warned.append) is None
+    assert given_back({a: stream("a", 1), b: None}, warned.append) == [
+        {"type": "STREAM", "stream": stream("a", 1).value}
+    ]
+    [given] = given_back({a: every(5), b: every(3)}, warned.append) or []
+    assert given == {"type": "GLOBAL", "global": every(3).value}
+    [given] = given_back({a: every(5), b: None}, warned.append) or []
+    assert [part["stream_descriptor"]["name"] for part in given["global"]["stream_states"]] == ["a"]
+    legacy = Memory("airbyte", "LEGACY", True, 1, '{"a": 1, "b": 2}')
+    assert given_back({a: legacy, b: None}, warned.append) == {"a": 1}
+    assert warned == []
+    opaque = Memory("airbyte", "LEGACY", True, 1, '{"cursor": 1}')
+    assert given_back({a: opaque, b: None}, warned.append) == {"cursor": 1}
+    assert "b begins anew" in warned[0]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"type": "RECORD", "record": {"stream": "a", "data": {"id": 1}',
+        b'{"type": "RECORD"}',
+        b'{"type": "RECORD", "record": {"stream": "a", "data": []}}',
+        b'{"type": "RECORD", "record": {"data": {}}}',
+        b'{"type": "STATE", "state": 5}',
+        b'\x00{"type": "STATE", "state": {}}',
+    ],
+)
+def test_a_broken_record_or_state_is_an_error(line: bytes) -> None:
+    with pytest.raises(TableError, match="cannot be read"):
+        parsed(line, "api")
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"INFO", b"[1]", b"5", b"{}", b'{"type": 5}', b"\xff\xfe", b"[" * 100_000]
+)
+def test_other_lines_are_a_log(line: bytes) -> None:
+    assert parsed(line, "api") is None
+
+
+def test_equal_values_have_equal_text() -> None:
+    assert text_of({"a": 1, "b": {"d": 1.0, "c": None}}) == text_of(
+        {"b": {"c": None, "d": 1.0}, "a": 1}
+    )
+
+
+def test_what_a_specification_calls_secret() -> None:
+    hidden = {"type": "string", "airbyte_secret": True}
+    about = {
+        "properties": {
+            "pat": hidden,
+            "start": {"type": "string"},
+            "auth": {"oneOf": [{"properties": {"key": hidden}}, {"properties": {"user": {}}}]},
+            "keys": {"type": "array", "items": hidden},
+            "missing": hidden,
+        }
+    }
+    config = {
+        "pat": "p1",
+        "start": "2025",
+        "auth": {"key": {"deep": ["k1", True, None, 5]}, "user": "u"},
+        "keys": ["a1", "a2"],
+    }
+    assert list(secrets(about, config)) == ["p1", "k1", "5", "a1", "a2"]
+    for odd in (None, [], "x", {"properties": 5}, {"properties": {"pat": 1}}):
+        assert list(secrets(odd, config)) == []

@@ -1,0 +1,154 @@
+"""Debezium's process: what it takes from the log, and the spool that it leaves."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loader.sources.debezium import spool
+from loader.sources.debezium.program import Order, Reader
+from loader.sources.debezium.replaced import Replaced
+from loader.sources.debezium.spool import Placeholder, Spool
+
+TABLES = ["public.orders", "public.lines"]
+
+
+def _change(key: int, op: str = "c", **more: str) -> str:
+    if op == "t":
+        return _text({"before": None, "after": None, "op": "t"})
+    return _text({"before": None, "after": {"id": key, **more}, "op": op})
+
+
+def _text(change: dict[str, Any]) -> str:
+    return json.dumps(change, separators=(",", ":"))
+
+
+def _reader(folder: Path) -> Reader:
+    return Reader(Order(str(folder), TABLES, "here", {"database.password": "x"}, "missing"))
+
+
+def _transaction(reader: Reader, number: int, end: int, *changes: tuple[str, str]) -> None:
+    reader.take("s.transaction", json.dumps({"status": "BEGIN", "id": f"{number}:{end - 1}"}))
+    for table, text in changes:
+        reader.take(f"s.{table}", text)
+    reader.take("s.transaction", json.dumps({"status": "END", "id": f"{number}:{end}"}))
+
+
+def _marker(text: str) -> tuple[str, str]:
+    content = base64.b64encode(text.encode()).decode()
+    return "message", json.dumps({"op": "m", "message": {"content": content}})
+
+
+def test_it_reads_up_to_its_own_marker(tmp_path: Path) -> None:
+    reader = _reader(tmp_path)
+    _transaction(reader, 7, 100, ("public.orders", _change(1)), ("public.others", _change(9)))
+    _transaction(reader, 5, 200, _marker("of another run"), ("public.lines", _change(2)))
+    _transaction(reader, 8, 300, ("public.orders", _change(3)), _marker("here"))
+    assert reader.finished.is_set()
+    _transaction(reader, 9, 400, ("public.orders", _change(4)))
+    reader.spool.close()
+    found = Spool(tmp_path, TABLES)
+    assert [found.transaction(n).end for n in range(len(found))] == [100, 200, 300]
+    assert [found.transaction(n).id for n in range(len(found))] == [7, 5, 8]
+    assert found.end == 300
+    lines = [
+        line.split("\t")
+        for file in found.files("public.orders").iterdir()
+        for line in file.read_text().splitlines()
+    ]
+    assert [line[:3] for line in lines] == [["1", "0", "7"], ["3", "2", "8"]]
+    assert (found.changes("public.orders"), found.changes("public.lines")) == (2, 1)
+
+
+def test_transactions_that_are_published_are_found_by_their_ends(tmp_path: Path) -> None:
+    reader = _reader(tmp_path)
+    for number, end in enumerate((100, 200, 300)):
+        _transaction(reader, number, end, ("public.orders", _change(number)))
+    reader.spool.close()
+    found = Spool(tmp_path, TABLES)
+    assert [found.first_after(p) for p in (0, 99, 100, 101, 300, 400)] == [0, 0, 1, 1, 3, 3]
+
+
+def test_it_counts_what_needs_more_than_a_look(tmp_path: Path) -> None:
+    reader = _reader(tmp_path)
+    hidden = Placeholder("missing")
+    _transaction(
+        reader,
+        1,
+        100,
+        ("public.orders", _change(0, "t")),
+        ("public.orders", _change(1, note="missing")),
+        ("public.orders", _change(1, raw=hidden.binary)),
+        ("public.orders", _text({"after": {"id": 2, "note": '{"op":"t"}', "op": "t"}, "op": "u"})),
+        ("public.lines", _change(1)),
+    )
+    reader.spool.close()
+    found = Spool(tmp_path, TABLES)
+    assert [found.truncates(table) for table in TABLES] == [1, 0]
+    assert [found.unavailable(table) for table in TABLES] == [2, 0]
+
+
+def test_tables_are_told_apart_by_the_changes_if_topics_do_not(tmp_path: Path) -> None:
+    tables = ["public.a b", "public.a_b"]
+    reader = Reader(Order(str(tmp_path), tables, "here", {}, "missing", by_source=True))
+    changes = [
+        _text({"source": {"schema": "public", "table": name}, "after": {}, "op": op})
+        for name, op in (("a b", "c"), ("a_b", "c"), ("a b", "t"))
+    ]
+    _transaction(reader, 1, 100, *(("public.a_b", change) for change in changes))
+    reader.spool.close()
+    found = Spool(tmp_path, tables)
+    assert [found.changes(table) for table in tables] == [2, 1]
+    assert [found.truncates(table) for table in tables] == [1, 0]
+
+
+def test_files_are_cut_and_only_the_user_can_read_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "FILE_BYTES", 100)
+    reader = _reader(tmp_path)
+    for number in range(1, 6):
+        _transaction(reader, number, number * 10, ("public.orders", _change(number, s="\u2028\r")))
+    reader.spool.close()
+    found = Spool(tmp_path, TABLES)
+    files = sorted(found.files("public.orders").iterdir())
+    assert len(files) > 1
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+    lines = [line for file in files for line in file.read_bytes().split(b"\n") if line]
+    assert [int(line.split(b"\t")[0]) for line in lines] == [1, 2, 3, 4, 5]
+
+
+def test_an_order_is_one_line() -> None:
+    order = Order("/tmp/x", TABLES, "here", {"a": "line\nbreak"}, "missing")
+    assert order.to_line().count("\n") == 1
+    assert Order.from_line(order.to_line()) == order
+
+
+def test_values_that_debezium_has_replaced_are_known_by_its_warnings(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(
+        "WARN TableSchemaBuilder: No converter found for column public.a.b c of type _xml. The "
+        "column will not be part of change events for that table.\n"
+        "WARN TableSchemaBuilder: Failed to properly convert data value for 'public.t.mood' of "
+        "type _mood\n\tat io.debezium\n"
+        "WARN PostgresValueConverter: Unexpected value for JDBC type -5 and column n int8(19, 0) "
+        "DEFAULT VALUE NULL: class=Long[]\n"
+        "WARN PostgresValueConverter: Unexpected JDBC BINARY value for field raw-element with "
+        "schema Schema{BYTES}: class=class [[B, value=[[0, -1], null]\n"
+        "WARN PostgresValueConverter: Failed to convert value '[1, from column 'x' from column "
+        "'at-element timestamp(29, 6) DEFAULT VALUE NULL' to 'Field{name=at-element}'\n"
+    )
+    found = Replaced.told(log)
+    assert found.values("public.a", "b c")
+    assert found.values("public.t", "mood")
+    assert found.values("any.table", "n")
+    assert not found.values("public.a", "mood")
+    assert not any(found.values("public.t", name) for name in ("raw", "at", "moo", "x"))
+    assert found.elements("raw")
+    assert found.elements("at")
+    assert not found.elements("n")
+    assert not Replaced().values("public.t", "n")
