@@ -136,7 +136,8 @@ class Overheard(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Shows a line."""
-        self._output.event("said", record.getMessage())
+        text = record.getMessage()
+        self._output.event("said", text, text=text)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
