@@ -13,7 +13,7 @@ import click
 from loader import __version__
 from loader.cli.codegen import codegen
 from loader.cli.compact import compact
-from loader.cli.output import Output
+from loader.cli.output import Output, Overheard
 from loader.cli.reconcile import reconcile
 from loader.cli.run import run
 from loader.cli.serve import serve
@@ -77,11 +77,16 @@ def _readable(error: Exception) -> LoaderError:
     help="Text for people, or one JSON object per line.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Show errors only.")
-@click.option("--debug", is_flag=True, help="Show stack traces and Spark's own log.")
+@click.option(
+    "--debug", is_flag=True, help="Show stack traces, Spark's own log, and what connectors say."
+)
 @click.pass_context
 def main(ctx: click.Context, config: Path, form: str, quiet: bool, debug: bool) -> None:
     """Appends changes from databases and files to a lakehouse, and remembers how far it got."""
-    ctx.obj = Settings(config, form, quiet, debug, Output(form, quiet, debug=debug))
+    output = Output(form, quiet, debug=debug)
+    ctx.obj = Settings(config, form, quiet, debug, output)
+    if debug:
+        ctx.with_resource(Overheard(output).listening())
 
 
 @main.command()

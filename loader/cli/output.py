@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import logging
 import re
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -123,6 +125,31 @@ class Output:
         text = self.redact(json.dumps(record, default=str, ensure_ascii=False))
         with self._lock:
             print(text, file=stream, flush=True)
+
+
+class Overheard(logging.Handler):
+    """Shows what connectors say (the logger `loader.program`), redacted; for `--debug`."""
+
+    def __init__(self, output: Output) -> None:
+        super().__init__(logging.DEBUG)
+        self._output = output
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Shows a line."""
+        text = record.getMessage()
+        self._output.event("said", text, text=text)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Listens for as long as a command runs."""
+        program = logging.getLogger("loader.program")
+        program.addHandler(self)
+        program.setLevel(logging.DEBUG)
+        try:
+            yield
+        finally:
+            program.removeHandler(self)
+            program.setLevel(logging.NOTSET)
 
 
 class Progress:

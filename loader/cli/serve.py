@@ -47,9 +47,6 @@ def serve(
     from loader.errors import SpecError
     from loader.sources.cloudquery.serving import serving
     from loader.spec.plugins import LakeDestination
-    from loader.sync.drill import drill
-    from loader.sync.served import Served
-    from loader.sync.watch import Watch
 
     spec = settings.spec(needs_source=False)
     lakes = [one.name for one in spec.destinations if isinstance(one, LakeDestination)]
@@ -71,8 +68,12 @@ def serve(
         settings.output.event("table", text, table=outcome.table, appended=rows)
 
     place = f"unix:{address}" if network == "unix" else address
-    # It listens before Spark has started: `registry: local` waits for five seconds only.
+    # It listens before all else is there: `registry: local` waits for five seconds only.
     with serving(place, python) as bridge:
+        from loader.sync.drill import drill
+        from loader.sync.served import Served
+        from loader.sync.watch import Watch
+
         at = bridge.address
         settings.output.event("listening", f"listening at {at}", address=at)
         spark = opened_for(settings, spec, lake)

@@ -306,12 +306,18 @@ def test_a_renewed_token_is_used_at_the_next_run(program: Program) -> None:
     assert used == "first secret"
     assert not kept.exists()
     warning = {"say": {"type": "LOG", "log": {"level": "WARN", "message": "now second secret"}}}
-    acts = [renewal("second secret"), warning]
+    note = {"say": {"type": "LOG", "log": {"level": "INFO", "message": "quietly second secret"}}}
+    acts = [renewal("second secret"), warning, note, {"raw": "a line"}]
     used, text = run("first secret", *acts)
     assert "now ***" in text
     assert kept.stat().st_mode & 0o777 == 0o600
     used, _ = run("first secret", *acts)
     assert used == "second secret"
+    assert "quietly" not in text
+    shown = program.project.loader("run", options=("--debug",)).text
+    assert "api: quietly ***" in shown
+    assert "api: a line" in shown
+    assert "second secret" not in shown
     # whoever changes `config` means that
     used, _ = run("third secret", *acts)
     assert used == "third secret"

@@ -16,7 +16,7 @@ from loader.errors import SpecError
 from loader.sources.cloudquery.bridging import command
 from loader.sources.programs.workspace import workspace, written
 
-_log = logging.getLogger("loader")
+_log = logging.getLogger("loader.program")
 
 
 class Serving:

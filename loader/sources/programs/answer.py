@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from loader.errors import TableError
 from loader.sources.programs.process import Process
 
-_log = logging.getLogger("loader")
+_log = logging.getLogger("loader.program")
 
 Message = TypeVar("Message", bound=Any)
 

@@ -25,6 +25,7 @@ from loader.sources.programs.options import ProgramOptions, ProgramTableOptions
 from loader.sources.programs.process import Process
 from loader.sources.programs.snapshot import ProgramSnapshot
 from loader.sources.programs.stream import Stream
+from loader.sources.programs.words import heeded
 from loader.sources.programs.workspace import workspace
 
 _SCALARS = (
@@ -209,6 +210,8 @@ class ProgramSource(Source):
 
     def process(self, command: Sequence[str], hear: Callable[[str], None]) -> Process:
         """Starts the program in the spec's folder."""
+        if heeded():
+            self.learn_secrets()
         first = command[0]
         if "/" in first and not Path(first).is_absolute():
             command = [str(self.folder / first), *command[1:]]

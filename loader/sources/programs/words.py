@@ -1,15 +1,23 @@
-"""What a program says to people: warnings reach the user, the rest goes to the log."""
+"""What a program says to people: warnings reach the user, the rest goes to the log.
+
+The logger `loader.program` gets that, also of the bridge to CloudQuery; `--debug` shows it.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 
-_log = logging.getLogger("loader")
+_log = logging.getLogger("loader.program")
 
 _MOST = 20
 """So many different warnings are shown of one run."""
 _LONGEST = 500
+
+
+def heeded() -> bool:
+    """Returns whether somebody sees all that programs say."""
+    return _log.isEnabledFor(logging.DEBUG)
 
 
 class Words:

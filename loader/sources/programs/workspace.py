@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,9 @@ def written(folder: Path, name: str, content: Any) -> Path:
 def _sweep(above: Path) -> None:
     for left in above.glob(f"{_PREFIX}[0-9]*-*"):
         pid = left.name.removeprefix(_PREFIX).split("-")[0]
-        if pid.isdigit() and left.stat().st_uid == os.getuid() and not _alive(int(pid)):
-            shutil.rmtree(left, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another loader has just removed its own
+            if pid.isdigit() and left.stat().st_uid == os.getuid() and not _alive(int(pid)):
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _alive(pid: int) -> bool:
