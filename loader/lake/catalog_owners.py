@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-from loader.damage import BACK
-from loader.errors import TableError
+from loader.errors import DamagedError, TableError
 from loader.lake.owners import Owner, silent_for
 from loader.runtime.failures import clear
 
@@ -191,7 +190,7 @@ class CatalogOwners:
         except (Py4JError, PySparkException) as problem:
             where = f"table {self.lake.schema}.{TABLE}"
             found = clear(problem, where)
-            if BACK not in found.remedy:
+            if not isinstance(found, DamagedError):
                 raise
             raise TableError(
                 found.what,
