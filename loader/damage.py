@@ -23,7 +23,9 @@ _BROKEN = re.compile(
     r"|InvalidAvroMagicException|Not an Avro data file|Expected magic number"
 )
 # Who was reading when the error names no file; a job's trace also shows who was to write.
-_OF_MANIFEST = re.compile(r"org\.apache\.iceberg\.(?:ManifestReader|ManifestLists|avro\.Avro\w*)\b")
+_OF_MANIFEST = re.compile(
+    r"org\.apache\.iceberg\.(?:ManifestReader|ManifestLists|avro\.Avro(?:Iterable|IO))\b"
+)
 _OF_DATA = re.compile(r"org\.apache\.iceberg\.parquet\.(?:ReadConf|\w*Reader)\b")
 BACK = "docs/operations.md, 'A damaged table', says how to recover it"
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
+from loader.damage import BACK
 from loader.errors import DamagedError, TableError
 from loader.lake.owners import Owner, silent_for
 from loader.runtime.failures import clear
@@ -195,7 +196,8 @@ class CatalogOwners:
             raise TableError(
                 found.what,
                 where=where,
-                remedy="It holds nothing but locks: drop it while no loader runs, and run again",
+                remedy="It holds nothing but locks: drop it while no loader runs, and run again. "
+                f"{BACK}",
             ) from problem
 
     def _create(self) -> None:
