@@ -6,8 +6,13 @@ import re
 
 
 def sentence(error: BaseException) -> str:
-    """Returns the first line of Spark's message, without its error class and the full stop."""
-    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """Returns the first line of Spark's message, without its error class and the full stop.
+
+    Of an error that came straight from Java, it is the line after Py4J's own, without the class.
+    """
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    called = lines[0].startswith("An error occurred while calling ") and len(lines) > 1
+    first = re.sub(r"^: (?:[\w$]+\.)+[\w$]+: ", "", lines[1]) if called else lines[0]
     return re.sub(r"^\[[A-Z_.]+\] ", "", first).rstrip(". ")
 
 
@@ -45,6 +50,10 @@ class TableError(LoaderError):
 
 class LockedError(TableError):
     """Another run holds this table's lock: the table is skipped; exit code 1."""
+
+
+class DamagedError(TableError):
+    """A table in the lake has a file that is cut off, corrupt or missing; exit code 1."""
 
 
 class StateError(TableError):

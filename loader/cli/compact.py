@@ -125,6 +125,7 @@ def _preview(one: Compacted) -> dict[str, object]:
 def _compacted(
     pipeline: Pipeline, select: Sequence[str], upkeep: Upkeep
 ) -> Iterator[Compacted | LoaderError]:
+    from loader.lake.own import named
     from loader.maintenance.compaction import compact_raw, compact_shared
     from loader.maintenance.dependents import Dependent, Unreadable, dependents
     from loader.maintenance.strays import AGE
@@ -136,11 +137,11 @@ def _compacted(
     yield from errors
     tables, damaged = _chosen(pipeline, select, known)
     yield from damaged.values()
-    # A table known to be raw is nobody's snapshot, even if it cannot be read.
+    # A table known to be raw or our own is nobody's snapshot, even if it cannot be read.
     known_raw = {
         f"{pipeline.stores(pipeline.spec.source(source)).lake.schema}.{table}".lower()
         for source, table in known
-    }
+    } | {f"{own.lake.schema}.{own.name}".lower() for own in own_tables(pipeline)}
 
     listed: list[Dependent] | None = None
     unreadable: dict[str, Unreadable] = {}
@@ -183,11 +184,13 @@ def _compacted(
         if where in damaged:
             continue
         try:
-            if not lake.exists(own.name):
-                continue
-            if own.name == RECONCILED and not upkeep.dry_run:
-                Reconciled(lake).prune(VERSIONS)
-            yield compact_shared(lake, own.name, upkeep, own.order)
+            with named(lake, own.name, own.remedy):
+                if not lake.exists(own.name):
+                    continue
+                if own.name == RECONCILED and not upkeep.dry_run:
+                    Reconciled(lake).prune(VERSIONS)
+                done = compact_shared(lake, own.name, upkeep, own.order)
+            yield done
         except Exception as problem:
             yield pipeline.cleared(problem, where)
 

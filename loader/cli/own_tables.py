@@ -40,11 +40,13 @@ class OwnTable:
     """One of the loader's own tables.
 
     Attributes:
+        remedy: what to do if it is damaged.
         order: how to sort it, for the way in which runs read it; empty if in no order.
     """
 
     lake: Lake
     name: str
+    remedy: str
     order: str = ""
 
     @property
@@ -90,17 +92,21 @@ def keep_small(pipeline: Pipeline) -> None:
 
 
 def _all(pipeline: Pipeline) -> Iterator[OwnTable]:
+    from loader.lake.ledger import REMEDY as OF_LEDGER
     from loader.lake.ledger import TABLE as LEDGER
+    from loader.reconcile.reconciled import REMEDY as OF_RECONCILED
     from loader.reconcile.reconciled import TABLE as RECONCILED
     from loader.state.lake_table import LakeState
 
     for source, _ in pipeline.sources:
         stores = pipeline.stores(source)
-        yield OwnTable(stores.lake, LEDGER, "table_name asc nulls first, batch asc nulls first")
-        yield OwnTable(stores.lake, RECONCILED)
+        order = "table_name asc nulls first, batch asc nulls first"
+        yield OwnTable(stores.lake, LEDGER, OF_LEDGER, order)
+        yield OwnTable(stores.lake, RECONCILED, OF_RECONCILED)
         if isinstance(stores.state, LakeState):
             order = "key asc nulls first, version asc nulls first"
-            yield OwnTable(stores.state.lake, stores.state.table, order)
+            state = stores.state
+            yield OwnTable(state.lake, state.table, state.remedy, order)
 
 
 def _kept_small(pipeline: Pipeline, own: OwnTable) -> None:

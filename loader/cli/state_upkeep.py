@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
+from loader.cli.own_tables import own_tables
 from loader.cli.state_stores import backends, held, stores_of
 from loader.errors import LoaderError, NewerStateError, SpecError, StateError
 
@@ -169,9 +170,11 @@ def _wanted(state: StateBackend, key: str, rows: list[StateRow], force: bool) ->
 def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
     """Rebuilds state and ledger from the raw tables' own commits.
 
-    Existing rows stay; a state that differs from the newest commit gets a new version.
+    Existing rows stay; a state that differs from the newest commit gets a new version. Without
+    --select, state and ledger that are damaged are put aside first.
     """
     from loader.cli.settings import opened
+    from loader.maintenance.aside import set_aside
     from loader.maintenance.rebuild import raw_tables, rebuild_table, source_commits
 
     with opened(settings) as pipeline:
@@ -183,6 +186,14 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
                 settings.output.error(pipeline.cleared(problem, where))
             failed.add(where)
 
+        for own in own_tables(pipeline) if not select else ():  # it is made anew whole, or not
+            where = f"{own.lake.schema}.{own.name}"
+            try:
+                aside = set_aside(own.lake, own.name)
+                if aside is not None:
+                    settings.output.warning(f"{where}: {aside}", table=where)
+            except Exception as problem:
+                told(f"table {where}", problem)
         for source, _ in pipeline.sources:
             names = (source.name, *source.formerly)
             try:

@@ -24,7 +24,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from loader.damage import BACK
-from loader.errors import TableError
+from loader.errors import DamagedError, TableError
 from loader.lake.owners import Owner, silent_for
 from loader.runtime.failures import clear
 
@@ -191,12 +191,13 @@ class CatalogOwners:
         except (Py4JError, PySparkException) as problem:
             where = f"table {self.lake.schema}.{TABLE}"
             found = clear(problem, where)
-            if BACK not in found.remedy:
+            if not isinstance(found, DamagedError):
                 raise
             raise TableError(
                 found.what,
                 where=where,
-                remedy="It holds nothing but locks: drop it while no loader runs, and run again",
+                remedy="It holds nothing but locks: drop it while no loader runs, and run again. "
+                f"{BACK}",
             ) from problem
 
     def _create(self) -> None:

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructField, StructType
 from loader.errors import TableError
 from loader.lake.lease import Lease
 from loader.lake.locks import TableLocks
+from loader.lake.own import PREFIX
 from loader.lake.remembered import appended
 from loader.lake.schema.drift import Drift, drift, unchanged
 from loader.lake.schema.source_schema import PROPERTY, SourceSchema, property_of, remembered
@@ -130,6 +131,8 @@ class Lake(Staging):
         found: list[str] = []
         unreadable: dict[str, Exception] = {}
         for name in self.tables():
+            if name.startswith(PREFIX):
+                continue
             try:
                 if self.handle(name).properties().get("write.wap.enabled") == "true":
                     found.append(name)

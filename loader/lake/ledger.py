@@ -9,9 +9,12 @@ from typing import Any
 
 from loader import __version__
 from loader.lake.lake import Lake
+from loader.lake.own import mended, naming
 from loader.lake.remembered import remembered
 
 TABLE = "_cq_syncs"
+REMEDY = mended("All syncs into this schema", TABLE)
+_named = naming(TABLE, REMEDY)
 SYNCED = "synced"
 NOTHING_NEW = "nothing new"
 FAILED = "failed"
@@ -126,6 +129,7 @@ class Ledger:
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
 
+    @_named
     def prepare(self) -> None:
         """Creates the table if it does not exist, and adds columns that it lacks."""
         self.lake.ensure(TABLE, ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items()))
@@ -135,6 +139,7 @@ class Ledger:
         """Adds one row, durably."""
         self.append_all([record])
 
+    @_named
     def append_all(self, records: Sequence[SyncRecord]) -> None:
         """Adds many rows in one commit, durably."""
 
@@ -147,6 +152,7 @@ class Ledger:
         if records:
             self.lake.add(TABLE, [asdict(record) for record in records], noted)
 
+    @_named
     def batches(self, sources: Sequence[str], table: str | None = None) -> dict[str, set[int]]:
         """Returns the batch numbers that have a row, by table.
 
@@ -167,6 +173,7 @@ class Ledger:
         ).collect()
         return {row["table_name"]: set(row["batches"]) for row in rows}
 
+    @_named
     def last_batch(self, table: str, sources: Sequence[str] = (), since: int = 0) -> int:
         """Returns a table's highest batch number that has a row; 0 if none has.
 
@@ -193,6 +200,7 @@ class Ledger:
                 known[of] = found
         return max(int(known.get((source, table), 0)) for source in sources)
 
+    @_named
     def last_batches(self) -> Mapping[tuple[str, str], int]:
         """Returns the highest batch number that has a row, by source and table.
 
@@ -213,6 +221,7 @@ class Ledger:
         known[_ALL] = 0
         return known
 
+    @_named
     def newest(self) -> list[dict[str, Any]]:
         """Returns each table's last successful attempt and its last attempt, for `status`."""
         if not self.lake.exists(TABLE):

@@ -25,7 +25,9 @@ from dataclasses import dataclass
 
 from loader.lake.commits import newest_commit, sharers
 from loader.lake.lake import Lake
+from loader.lake.ledger import REMEDY
 from loader.lake.ledger import TABLE as LEDGER
+from loader.lake.own import named
 from loader.maintenance.dependents import Dependent
 from loader.rows.delta import DELETED, HASH
 from loader.rows.literal import text_literal
@@ -84,7 +86,8 @@ def superseded(
         return Superseded(note=refused)
     floor = None
     if cursor is not None:
-        floor = _floor(lake, table, cursor, sources)
+        with named(lake, LEDGER, REMEDY):
+            floor = _floor(lake, table, cursor, sources)
         if floor is None:
             return Superseded(note=f"the ledger has no sync by {cursor}: sync it once more")
     batch, note = _removal_limit(lake, table, keep, kept_from_it, now)

@@ -8,8 +8,11 @@ from dataclasses import dataclass, fields
 
 from loader import __version__
 from loader.lake.lake import Lake
+from loader.lake.own import mended, naming
 
 TABLE = "_cq_reconciled"
+REMEDY = mended("Syncs go on; comparisons", TABLE)
+_named = naming(TABLE, REMEDY)
 
 _TYPES = {
     "run_id": "string",
@@ -64,6 +67,7 @@ class Reconciled:
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
 
+    @_named
     def append(self, verified: Sequence[Verified]) -> None:
         """Adds rows in one commit, durably; creates the table if it does not exist."""
         columns = ", ".join(f"{f.name} {_TYPES.get(f.name, 'bigint')}" for f in fields(Verified))
@@ -72,6 +76,7 @@ class Reconciled:
         frame = self.lake.spark.createDataFrame(values, columns)
         self.lake.append(TABLE, frame.coalesce(1))
 
+    @_named
     def prune(self, keep: int) -> int:
         """Deletes all but the `keep` newest rows of each bucket; returns how many rows.
 
@@ -104,6 +109,7 @@ class Reconciled:
                 )
         return int(row["n"])
 
+    @_named
     def last(self, source: str, table: str, buckets: int) -> dict[int, int]:
         """Returns when each bucket of a table was last verified, in microseconds since 1970.
 

@@ -12,8 +12,9 @@ from filelock import Timeout
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from loader.errors import StateError
+from loader.errors import DamagedError, StateError
 from loader.lake.lake import Lake
+from loader.lake.own import mended
 from loader.lake.records import Records
 from loader.lake.remembered import appended, remembered
 from loader.runtime.failures import clear
@@ -43,6 +44,7 @@ class LakeState(StateBackend):
         self.lake = lake
         self.table = table
         self.where = f"state table {lake.schema}.{table}"
+        self.remedy = mended("All syncs that keep their cursors there", table)
 
     def prepare(self) -> None:
         with self._told():
@@ -173,11 +175,8 @@ class LakeState(StateBackend):
             ) from None
         except (Py4JError, PySparkException, OSError) as problem:
             found = clear(problem, self.where)
-            raise StateError(
-                found.what,
-                where=self.where,
-                remedy=found.remedy or "If it is damaged, `loader state rebuild` rebuilds it",
-            ) from problem
+            remedy = self.remedy if isinstance(found, DamagedError) else found.remedy
+            raise StateError(found.what, where=self.where, remedy=remedy) from problem
 
 
 def _newest(rows: Iterable[StateRow]) -> list[StateRow]:
