@@ -232,10 +232,8 @@ class Expansion:
         if (plugin.where, keys) in place.through:
             raise place.error(f"{found[0]} refers to itself", "Write the value in one place")
         if len(place.through) >= _DEEPEST:
-            raise place.error(
-                f"this value follows more than {_DEEPEST} references, each to the next",
-                "Refer to the last one",
-            )
+            what = f"this value follows more than {_DEEPEST} references, each to the next"
+            raise place.error(what, "Refer to the last one")
         for prefix in ((), ("spec",)):
             value = _lookup(plugin.spec, (*prefix, *keys))
             if isinstance(value, str | int | float):
