@@ -12,7 +12,7 @@ from filelock import Timeout
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from loader.errors import StateError
+from loader.errors import JavaEndedError, StateError
 from loader.lake.lake import Lake
 from loader.lake.records import Records
 from loader.lake.remembered import appended, remembered
@@ -173,6 +173,8 @@ class LakeState(StateBackend):
             ) from None
         except (Py4JError, PySparkException, OSError) as problem:
             found = clear(problem, self.where)
+            if isinstance(found, JavaEndedError):
+                raise found from problem
             raise StateError(
                 found.what,
                 where=self.where,
