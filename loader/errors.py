@@ -48,6 +48,10 @@ class TableError(LoaderError):
     """One table cannot be synced: it fails, the others go on; exit code 1."""
 
 
+class JavaEndedError(TableError):
+    """Spark's Java process has ended: every table that is not synced yet fails; exit code 1."""
+
+
 class LockedError(TableError):
     """Another run holds this table's lock: the table is skipped; exit code 1."""
 

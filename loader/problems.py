@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from loader.errors import SpecError
 
+_MOST_LINES = 50  # more help nobody: a file with so many mistakes is usually another file
+
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Returns "Did you mean …?" for a misspelt name; empty if no known name is close."""
@@ -19,5 +21,8 @@ def one_error(errors: Sequence[SpecError], where: str) -> SpecError:
     """Merges `errors` into one: a single error as it is, several as a list under `where`."""
     if len(errors) == 1:
         return errors[0]
-    lines = "".join(f"\n- {error}" for error in errors)
-    return SpecError(f"{len(errors)} problems:{lines.removesuffix('.')}", where=where)
+    lines = "".join(f"\n- {error}" for error in errors[:_MOST_LINES])
+    head = f"{len(errors):,} problems"
+    if len(errors) > _MOST_LINES:
+        head += f", the first {_MOST_LINES} of them"
+    return SpecError(f"{head}:{lines.removesuffix('.')}", where=where)

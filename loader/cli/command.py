@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import sys
 from pathlib import Path
@@ -83,6 +84,9 @@ def _readable(error: Exception) -> LoaderError:
 @click.pass_context
 def main(ctx: click.Context, config: Path, form: str, quiet: bool, debug: bool) -> None:
     """Appends changes from databases and files to a lakehouse, and remembers how far it got."""
+    if not debug and not logging.root.handlers:
+        # Py4J reports a broken connection to the root logger, with a stack trace.
+        logging.root.addHandler(logging.NullHandler())
     output = Output(form, quiet, debug=debug)
     ctx.obj = Settings(config, form, quiet, debug, output)
     if debug:

@@ -12,6 +12,7 @@ from loader.cli.output import Progress
 from loader.cli.own_tables import keep_small
 from loader.cli.settings import Settings
 from loader.cli.stopping import stopping
+from loader.errors import JavaEndedError, LoaderError
 from loader.runtime.spark import kept, rows_written
 from loader.sync.drill import drill
 from loader.sync.pipeline import Outcome, Pipeline, Work
@@ -60,10 +61,20 @@ def once(settings: Settings, pipeline: Pipeline, wanted: Wanted) -> int:
         outcomes.append(outcome)
 
     stop, cancel = watch.stopped.set, pipeline.spark.sparkContext.cancelAllJobs
+    ended: LoaderError | None = None
     with progress, stopping(stop, cancel):
-        wanted.run(pipeline, watch, done)
+        try:
+            wanted.run(pipeline, watch, done)
+        except Exception as error:
+            ended = pipeline.cleared(error, "")
+            if not isinstance(ended, JavaEndedError):
+                raise
+    told = any(isinstance(outcome.error, JavaEndedError) for outcome in outcomes)
     code = report.finished(output, outcomes)
-    if wanted.build is None or watch.stopped.is_set():
+    if ended is not None and not told:
+        output.error(ended)
+        code = ended.exit_code
+    if wanted.build is None or watch.stopped.is_set() or told or ended is not None:
         return code
     with stopping(stop, cancel, interrupt=lambda: True):
         return max(code, built(settings, pipeline, wanted.build))

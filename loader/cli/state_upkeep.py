@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from loader.cli.own_tables import own_tables
 from loader.cli.state_stores import backends, held, stores_of
 from loader.errors import LoaderError, NewerStateError, SpecError, StateError
+from loader.names import in_the_lake
 
 if TYPE_CHECKING:
     from loader.cli.settings import Settings
     from loader.state import StateBackend, StateRow
+    from loader.sync.pipeline import Pipeline
 
 
 @click.command()
@@ -61,7 +64,7 @@ def export(settings: Settings, file: IO[str]) -> None:
 
 
 @click.command("import")
-@click.argument("file", type=click.File("r", encoding="utf-8"))
+@click.argument("file", type=click.File("r", encoding="utf-8-sig"))
 @click.option("--force", is_flag=True, help="Import even if the backend has other, newer versions.")
 @click.pass_obj
 def import_(settings: Settings, file: IO[str], force: bool) -> None:
@@ -75,6 +78,11 @@ def import_(settings: Settings, file: IO[str], force: bool) -> None:
     with opened(settings) as pipeline:
         given = _read(file)
         stores = {key: stores_of(pipeline, key) for key in given}
+        _refuse_own(pipeline, stores)
+        for key in given:
+            if not _in_spec(pipeline, key):
+                text = f"{key}: the spec has no such table, so no run uses this cursor"
+                settings.output.warning(text, table=key)
         by_backend = {
             key: shared.stores.state
             for shared in backends(pipeline)
@@ -101,26 +109,16 @@ def _read(file: IO[str]) -> dict[str, list[StateRow]]:
         SpecError: if a line is not from an export.
         StateError: if a line's value is not a state of this loader.
     """
-    from loader.state import StateRow, TableState
-    from loader.state.value import moment, moment_text
+    from loader.state import TableState
 
     found: dict[str, list[StateRow]] = {}
-    for number, line in enumerate(file, start=1):
+    for number, line in enumerate(_lines(file), start=1):
         if not line.strip():
             continue
         where = f"{file.name}, line {number}"
         try:
-            read = json.loads(line)
-            at = read.get("updated_at")
-            row = StateRow(
-                read["key"],
-                read["value"],
-                int(read["version"] or 0),
-                moment_text(moment(at)) if at is not None else None,
-            )
-            if not isinstance(row.key, str) or not isinstance(row.value, str):
-                raise TypeError
-        except (ValueError, KeyError, TypeError, AttributeError):
+            row = _row(json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             raise SpecError(
                 "this line was not written by `loader state export`",
                 where=where,
@@ -134,6 +132,63 @@ def _read(file: IO[str]) -> dict[str, list[StateRow]]:
             raise StateError(error.what, where=where, remedy="Leave the line out") from None
         found.setdefault(row.key, []).append(row)
     return {key: sorted(rows, key=lambda row: row.version) for key, rows in found.items()}
+
+
+def _lines(file: IO[str]) -> Iterator[str]:
+    try:
+        yield from file
+    except UnicodeDecodeError:
+        raise SpecError(
+            "not UTF-8 text",
+            where=file.name,
+            remedy="Name the file that `loader state export` wrote",
+        ) from None
+
+
+def _row(read: Any) -> StateRow:
+    """Returns the row that a line describes; raises one of many exceptions if it does not."""
+    from loader.state import StateRow
+    from loader.state.value import LARGEST, moment, moment_text
+
+    at, version = read.get("updated_at"), read["version"]
+    version = 0 if version is None else version
+    if not isinstance(version, int) or isinstance(version, bool) or not 0 <= version <= LARGEST:
+        raise ValueError
+    if not isinstance(read["key"], str) or not isinstance(read["value"], str):
+        raise TypeError
+    written = moment_text(moment(at)) if at is not None else None
+    return StateRow(read["key"], read["value"], version, written)
+
+
+def _refuse_own(pipeline: Pipeline, keys: Iterable[str]) -> None:
+    """Refuses keys of the loader's own tables: they have no cursor.
+
+    Raises:
+        SpecError: names the key.
+    """
+    from loader.cli.own_tables import own_tables
+    from loader.lake.catalog_owners import TABLE as OWNERS
+
+    own = {OWNERS, *(table.name.lower() for table in own_tables(pipeline))}
+    for key in keys:
+        name = key.partition(".")[2]
+        if name.lower() in own:
+            raise SpecError(
+                f"{name!r} is one of the loader's own tables, which have no cursor",
+                where=f"state {key}",
+                remedy="Leave its lines out",
+            )
+
+
+def _in_spec(pipeline: Pipeline, key: str) -> bool:
+    """Whether the spec may name a table; a wildcard is not compared with the source."""
+    source, _, table = key.lower().partition(".")
+    return any(
+        fnmatchcase(table, in_the_lake(pattern).lower())
+        for spec, _ in pipeline.sources
+        if spec.name.lower() == source
+        for pattern in spec.tables
+    )
 
 
 def _wanted(state: StateBackend, key: str, rows: list[StateRow], force: bool) -> list[StateRow]:

@@ -140,7 +140,8 @@ class Tables:
     @cached_property
     def _in_folders(self) -> bool:
         """Whether the catalog is nothing but folders, which can be copied or moved."""
-        return self.spark.conf.get(f"spark.sql.catalog.{self.catalog}.type", None) == "hadoop"
+        kind = self.spark.conf.get(f"spark.sql.catalog.{self.catalog}.type", None)
+        return (kind or "").lower() == "hadoop"
 
     @property
     def catalog(self) -> str:

@@ -9,8 +9,9 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from loader.damage import damaged
-from loader.errors import LoaderError, LockedError, TableError
+from loader.errors import JavaEndedError, LoaderError, LockedError, TableError
 from loader.runtime.database_errors import explain
+from loader.runtime.java_end import java_ended
 
 BROKEN_LINE = (
     "A line does not have the table's columns: its file is half written (run again), of another "
@@ -36,7 +37,15 @@ _REMEDIES = {
 
 
 def clear(error: BaseException, where: str) -> LoaderError:
-    """Returns the error as a user should read it; the loader's own pass through unchanged."""
+    """Returns the error as a user should read it; the loader's own pass through unchanged.
+
+    If Spark's Java process has ended, that is the error, whatever failed because of it.
+    """
+    if isinstance(error, JavaEndedError):
+        return JavaEndedError(error.what, where=where or error.where, remedy=error.remedy)
+    ended = java_ended(error, where)
+    if ended is not None:
+        return ended
     if isinstance(error, LoaderError):
         return error
     if isinstance(error, Timeout):

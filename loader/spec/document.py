@@ -14,6 +14,7 @@ from loader.spec.redaction import is_secret_key
 
 _MOST_VALUES = 100_000  # that aliases may stand for; a spec of a thousand tables has fewer
 _LONGEST_NUMBER = 1_000  # digits
+_MISFIT = "this value is not what its `!!` tag says"
 # Cursors and secrets keep the text they were written with: YAML would make 2025-01-01 a date,
 # 1.50 a float and the password 0123 the number 83.
 _EXACT_KEYS = frozenset({"initial_cursor"})
@@ -75,7 +76,15 @@ class _Loader(yaml.SafeLoader):
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - as PyYAML declares it
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, TypeError):  # `!!int abc`
+            raise _misfit(node) from None
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        if not isinstance(node, yaml.MappingNode):  # `!!map [a]`
+            raise _misfit(node)
         _refuse_duplicates(node)
         self.flatten_mapping(node)
         mapping: dict[Hashable, Any] = {}
@@ -97,6 +106,10 @@ class _Loader(yaml.SafeLoader):
                 return self.construct_object(node)
             return node.value
         return self.construct_object(node, deep=True)
+
+
+def _misfit(node: yaml.Node) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, _MISFIT, node.start_mark)
 
 
 def _int(loader: _Loader, node: yaml.ScalarNode) -> int:
@@ -174,7 +187,9 @@ def _not_yaml(error: yaml.MarkedYAMLError, where: str) -> SpecError:
     place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
     problem, remedy = error.problem or "it cannot be parsed", "Correct the YAML there"
     # PyYAML's own words for these quote the file, and that may be a password without quotes.
-    if "undefined alias" in problem or "alias" in (error.context or ""):
+    if problem == _MISFIT:
+        remedy = "Remove the tag: values need none"
+    elif "undefined alias" in problem or "alias" in (error.context or ""):
         problem = "`*` begins an alias, and there is no such anchor"
         remedy = "Put the value in quotes"
     elif "could not determine a constructor" in problem or "tag" in problem:

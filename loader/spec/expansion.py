@@ -20,11 +20,19 @@ from loader.spec.redaction import Redactor, is_secret_key, url_secrets
 _REFERENCE = re.compile(
     r"@@plugins\.(?P<name>[A-Za-z0-9_-]+)\.(?P<property>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)", re.ASCII
 )
-_MOST_REFERENCES = 1_000  # for one value
+_MOST_REFERENCES = 1_000  # for one value; of variables as well
+_DEEPEST = 50  # defaults in defaults, references to references
 _LONGEST_FILE = 1_000_000  # characters: a secret, a key, a list of tables
 _VARIABLE = re.compile(r"(?P<name>[A-Za-z_]\w*)(?::-(?P<default>.*))?\Z", re.ASCII | re.DOTALL)
-_PASSWORD_FOLLOWS = re.compile(r"://[^\s/@:]*:\Z")
-_KEY_BEFORE = re.compile(r"([\w.-]+)\s*=\s*[\"'{]?\Z")
+_SPECIAL = re.compile(r"\$\$\{|\$\{|@@plugins\.")
+_BRACE = re.compile(r"\$\{|\}")
+# What stands before a password, read backwards: an expression that is tied to the end of a text
+# would be tried at each of its letters.
+_PASSWORD_FOLLOWS = re.compile(r":[^\s/@:]*//:")
+_KEY_BEFORE = re.compile(r"[\"'{]?\s*=\s*([\w.-]+)")
+_LONGEST_KEY = 1_000
+# Numbers and booleans are not secret, and occur in every message.
+_PLAIN = re.compile(r"\s*(?:true|false|yes|no|[-+]?[0-9.]+)\s*", re.IGNORECASE)
 
 # Keys whose values the loader itself prints and writes to the lake: names, modes, cursors. They
 # are never secret, and messages would be useless without them.
@@ -70,6 +78,8 @@ class Expansion:
     plugins: Mapping[str, Plugin] = field(default_factory=dict)
     errors: list[SpecError] = field(default_factory=list)
     _followed: int = field(default=0, init=False, repr=False)
+    _variables: int = field(default=0, init=False, repr=False)
+    _depth: int = field(default=0, init=False, repr=False)
 
     def expand(self, value: Any, where: str, keys: Sequence[str | int] = ()) -> Any:
         """Returns the value with everything in it expanded; dicts and lists are copied.
@@ -88,7 +98,7 @@ class Expansion:
         return value
 
     def _scalar(self, text: str, place: _Place) -> Any:
-        self._followed = 0
+        self._followed = self._variables = self._depth = 0
         try:
             whole = _REFERENCE.fullmatch(text)
             if whole:
@@ -99,27 +109,41 @@ class Expansion:
             return text
 
     def _text(self, text: str, place: _Place) -> str:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise place.error(
+                f"this value nests more than {_DEEPEST} defaults or references",
+                "Write the value out",
+            )
         pieces: list[str] = []
         position = 0
-        while position < len(text):
-            reference = _REFERENCE.match(text, position)
-            if text.startswith("$${", position):
+        while special := _SPECIAL.search(text, position):
+            pieces.append(text[position : special.start()])
+            position = special.start()
+            if special[0] == "$${":
                 pieces.append("${")
                 position += 3
-            elif text.startswith("${", position):
+            elif special[0] == "${":
                 end = _closing(text, position + 2, place)
-                before = "".join(pieces)
-                pieces.append(self._variable(text[position + 2 : end], before, place))
+                pieces = ["".join(pieces)]
+                pieces.append(self._variable(text[position + 2 : end], pieces[0], place))
                 position = end + 1
-            elif reference:
+            elif reference := _REFERENCE.match(text, position):
                 pieces.append(str(self._reference(reference, place)))
                 position = reference.end()
             else:
-                pieces.append(text[position])
-                position += 1
-        return "".join(pieces)
+                pieces.append(special[0])
+                position = special.end()
+        self._depth -= 1
+        return "".join([*pieces, text[position:]])
 
     def _variable(self, inner: str, before: str, place: _Place) -> str:
+        self._variables += 1
+        if self._variables > _MOST_REFERENCES:
+            raise place.error(
+                f"this value has more than {_MOST_REFERENCES:,} variables",
+                "Write it out, or put all of it into one variable or file",
+            )
         if inner.startswith("file:"):
             return self._file(self._text(inner[len("file:") :], place), place)
         found = _VARIABLE.match(inner)
@@ -143,18 +167,19 @@ class Expansion:
         )
 
     def _register(self, value: str, name: str, before: str, place: _Place) -> None:
-        named = _KEY_BEFORE.search(before)
+        backwards = before[::-1]
+        key = named[1][::-1] if (named := _KEY_BEFORE.match(backwards)) else ""
         if (
             place.secret
             or is_secret_key(name)
-            or _PASSWORD_FOLLOWS.search(before)
-            or (named and is_secret_key(named[1]))
+            or _PASSWORD_FOLLOWS.match(backwards)
+            or len(key) > _LONGEST_KEY  # not looked at
+            or is_secret_key(key)
         ):
             self.redactor.add(value)
             return
-        for secret in url_secrets(value):
-            self.redactor.add(secret)
-        if _NAMES.isdisjoint(map(str, place.keys)) and not _plain(value):
+        self.redactor.add(*url_secrets(value))
+        if _NAMES.isdisjoint(map(str, place.keys)) and not _PLAIN.fullmatch(value):
             self.redactor.add(value, whole_word=True)
 
     def _file(self, path: str, place: _Place) -> str:
@@ -206,6 +231,9 @@ class Expansion:
         keys = tuple(path.split("."))
         if (plugin.where, keys) in place.through:
             raise place.error(f"{found[0]} refers to itself", "Write the value in one place")
+        if len(place.through) >= _DEEPEST:
+            what = f"this value follows more than {_DEEPEST} references, each to the next"
+            raise place.error(what, "Refer to the last one")
         for prefix in ((), ("spec",)):
             value = _lookup(plugin.spec, (*prefix, *keys))
             if isinstance(value, str | int | float):
@@ -258,17 +286,11 @@ def key_path(keys: Sequence[str | int]) -> str:
 
 def _closing(text: str, start: int, place: _Place) -> int:
     """Returns the position of the brace that closes the one before `start`; ``${`` nests."""
-    depth, position = 1, start
-    while position < len(text):
-        if text.startswith("${", position):
-            depth += 1
-            position += 2
-            continue
-        if text[position] == "}":
-            depth -= 1
-            if depth == 0:
-                return position
-        position += 1
+    depth = 1
+    for brace in _BRACE.finditer(text, start):
+        depth += 1 if brace[0] == "${" else -1
+        if depth == 0:
+            return brace.start()
     raise place.error("`${` without `}`", "Close it; $${ is a literal ${")
 
 
@@ -276,10 +298,3 @@ def _lookup(spec: Any, keys: Sequence[str]) -> Any:
     for key in keys:
         spec = spec.get(key) if isinstance(spec, Mapping) else None
     return spec
-
-
-def _plain(value: str) -> bool:
-    """True for numbers and booleans: they are not secret, and occur in every message."""
-    return value.strip().lower() in ("true", "false", "yes", "no") or bool(
-        re.fullmatch(r"[-+]?[0-9.]+", value.strip())
-    )

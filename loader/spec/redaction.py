@@ -31,18 +31,29 @@ SPARK_REGEX = (
 # Azure's account keys carry the account at the end: fs.azure.account.key.<account>.blob.…
 _AZURE_KEY = re.compile(r"(?:^|\.)fs\.azure\.(?:account\.key|sas)\.", re.IGNORECASE)
 
-_VALUE = r"(?:\{[^}\s]*\}|\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s&;\"')}\]]*[^\s&;\"')}\],])"
+_VALUE = r"(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s&;\"')}\]]*[^\s&;\"')}\],])"
 _QUOTED = r"(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[0-9.]+)"
 _PORT = r"\d+(?:[/?,;\s]|$)"
-# Each pattern's group "secret" is masked.
+_USER = rf"[^\s\"'<>/@:?#]*:(?!{_PORT})"
+_REST = r"[^\s\"'<>]*"
+_ORACLE = r"jdbc:oracle:\w+:"
+_KEY = rf"{_SECRET_WORDS}\d*\s*=\s*"
+# Password in braces or quotes: what ends an unquoted one may be in it.
+_QUOTED_FORMS = (
+    re.compile(rf"{_KEY}(?:(?P<secret>\{{[^}}\s]*\}})|\{{[^}}\s]*)", re.IGNORECASE),
+    re.compile(rf"{_ORACLE}(?:(?P<secret>[^\s/@]+/\"[^\"]*\")@|[^\s/@]+)", re.IGNORECASE),
+)
+# Each pattern's group "secret" is masked. Where a text only begins like one, some take what they
+# have looked at as a match without a secret: to look again from each letter takes minutes.
 _PLACES = (
+    *_QUOTED_FORMS,
     # scheme://userinfo@host; the password may hold anything but white space and quotes
-    re.compile(rf"://(?P<secret>[^\s\"'<>/@:?#]*:(?!{_PORT})[^\s\"'<>]*)@"),
+    re.compile(rf"://(?:(?P<secret>{_USER}{_REST})@|{_USER}{_REST})"),
     re.compile(r"://(?P<secret>[^\s\"'<>/?#]+)@"),
     # Oracle's thin URL: jdbc:oracle:thin:user/password@host
-    re.compile(r"jdbc:oracle:\w+:(?P<secret>[^\s/@]+/(?:\"[^\"]*\"|[^\s@]*))@", re.IGNORECASE),
+    re.compile(rf"{_ORACLE}(?:(?P<secret>[^\s/@]+/[^\s@]*)@|[^\s/@]+(?:/[^\s@]*)?)", re.IGNORECASE),
     # password=…, in a URL's query, a connection string or a map's text
-    re.compile(rf"{_SECRET_WORDS}\d*\s*=\s*(?P<secret>{_VALUE})", re.IGNORECASE),
+    re.compile(rf"{_KEY}(?P<secret>{_VALUE})", re.IGNORECASE),
     # "password": "…", in JSON and in a Python dict's repr
     re.compile(
         rf"(?P<quote>[\"'])[\w.-]{{0,100}}{_SECRET_WORDS}\d*(?P=quote)\s*:\s*(?P<secret>{_QUOTED})",
@@ -65,16 +76,28 @@ def java_regex(given: str | None, keys: Iterable[str]) -> str:
 
 def url_secrets(text: str) -> Iterator[str]:
     """Yields the passwords in a URL or connection string, as written and decoded."""
+    for found in _places(text):
+        secret = found["secret"].strip("\"'{}")
+        if found[0].startswith("://"):
+            secret = secret.partition(":")[2]
+        elif found[0].lower().startswith("jdbc:oracle"):
+            secret = secret.partition("/")[2].strip('"')
+        if secret:
+            yield secret
+            yield unquote(secret)
+
+
+def _places(text: str) -> Iterator[re.Match[str]]:
+    """Yields what stands where secrets do, in time proportional to the text."""
+    quoted: set[int] = set()
     for pattern in _PLACES:
         for found in pattern.finditer(text):
-            secret = found["secret"].strip("\"'{}")
-            if found[0].startswith("://"):
-                secret = secret.partition(":")[2]
-            elif found[0].lower().startswith("jdbc:oracle"):
-                secret = secret.partition("/")[2].strip('"')
-            if secret:
-                yield secret
-                yield unquote(secret)
+            start = found.start("secret")
+            if start < 0 or start in quoted:  # without its quotes, it may end too early
+                continue
+            if pattern in _QUOTED_FORMS:
+                quoted.add(start)
+            yield found
 
 
 class Redactor:
@@ -85,17 +108,19 @@ class Redactor:
         self._parts: tuple[str, ...] = ()
         self._words: tuple[re.Pattern[str], ...] = ()
 
-    def add(self, value: str, whole_word: bool = False) -> None:
-        """Registers a secret; values of fewer than three characters are not registered.
+    def add(self, *values: str, whole_word: bool = False) -> None:
+        """Registers secrets; values of fewer than three characters are not registered.
 
         Args:
-            value: the secret. It is also found URL-encoded and escaped as JSON, SQL and Python do.
+            values: the secrets. They are also found URL-encoded and escaped as JSON, SQL and Python
+                do.
             whole_word: only if no letter, digit or underscore is next to it, so that the user
                 `postgres` does not mangle `jdbc:postgresql`.
         """
-        forms = [form for form in _forms(value) if len(form) >= _SHORTEST and form != MASK]
+        given = {form for value in dict.fromkeys(values) for form in _forms(value)}
+        forms = [form for form in given if len(form) >= _SHORTEST and form != MASK]
         if whole_word:
-            words = [re.compile(rf"(?<!\w){re.escape(form)}(?!\w)") for form in forms]
+            words = [re.compile(rf"(?<!\w){re.escape(form)}(?!\w)") for form in sorted(forms)]
             self._words += tuple(word for word in words if word not in self._words)
         else:
             parts = {*self._parts, *forms}
@@ -123,9 +148,8 @@ class Redactor:
         for word in self._words:
             for found in word.finditer(text):
                 yield found.span()
-        for pattern in _PLACES:
-            for found in pattern.finditer(text):
-                yield found.span("secret")
+        for found in _places(text):
+            yield found.span("secret")
 
     def __repr__(self) -> str:
         return f"Redactor({len(self._parts) + len(self._words)} forms of secrets)"

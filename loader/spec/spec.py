@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -106,12 +106,21 @@ def load_spec(path: Path, env: Mapping[str, str] | None = None, needs_source: bo
             by document and key, and never a secret.
     """
     path = Path(path)
+    try:
+        return _loaded(path, os.environ if env is None else env, needs_source)
+    except RecursionError:  # aliases can nest deeper than what they are read from
+        raise SpecError(
+            "nested too deeply to be read", where=str(path), remedy="Nest it less deeply"
+        ) from None
+
+
+def _loaded(path: Path, env: Mapping[str, str], needs_source: bool) -> Spec:
     documents = read_documents(_text(path), str(path))
     if not documents:
         raise SpecError("the spec is empty", where=str(path), remedy=_INIT)
     redactor = Redactor()
     folder = Path(os.path.abspath(path)).parent
-    expansion = Expansion(os.environ if env is None else env, folder, redactor)
+    expansion = Expansion(env, folder, redactor)
 
     def named(document: Document) -> Any:
         # A name may contain variables too; their errors are reported below, once.
@@ -131,7 +140,7 @@ def load_spec(path: Path, env: Mapping[str, str] | None = None, needs_source: bo
     if expansion.errors:
         raise one_error(expansion.errors, str(path))
     for document in expanded:
-        _register(document.value, redactor)
+        redactor.add(*_secrets(document.value))
     return _validated(expanded, path, folder, redactor, needs_source)
 
 
@@ -255,16 +264,15 @@ def _outer_errors(document: Document, where: str) -> list[SpecError]:
     return errors
 
 
-def _register(value: Any, redactor: Redactor, secret: bool = False) -> None:
-    """Registers the secrets that a document has under secret keys and in URLs."""
+def _secrets(value: Any, secret: bool = False) -> Iterator[str]:
+    """Yields the secrets that a document has under secret keys and in URLs."""
     if isinstance(value, dict):
         for key, item in value.items():
-            _register(item, redactor, secret or is_secret_key(key))
+            yield from _secrets(item, secret or is_secret_key(key))
     elif isinstance(value, list):
         for item in value:
-            _register(item, redactor, secret)
+            yield from _secrets(item, secret)
     elif isinstance(value, str) and not secret:
-        for found in url_secrets(value):
-            redactor.add(found)
+        yield from url_secrets(value)
     elif secret and value is not None and str(value).lower() not in ("true", "false", "null"):
-        redactor.add(str(value))
+        yield str(value)

@@ -12,7 +12,7 @@ from filelock import Timeout
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from loader.errors import DamagedError, StateError
+from loader.errors import DamagedError, JavaEndedError, StateError
 from loader.lake.lake import Lake
 from loader.lake.own import mended
 from loader.lake.records import Records
@@ -175,6 +175,8 @@ class LakeState(StateBackend):
             ) from None
         except (Py4JError, PySparkException, OSError) as problem:
             found = clear(problem, self.where)
+            if isinstance(found, JavaEndedError):
+                raise found from problem
             remedy = self.remedy if isinstance(found, DamagedError) else found.remedy
             raise StateError(found.what, where=self.where, remedy=remedy) from problem
 

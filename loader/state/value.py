@@ -19,6 +19,9 @@ A later loader whose values mean something else writes a higher number, and this
 instead of ignoring what it does not know.
 """
 
+LARGEST = 2**62
+"""No version, batch or generation is higher: tables hold them in 64 bits, and the next must fit."""
+
 _REMEDY = "Set a cursor with `loader state set`, or start over with `loader state reset`"
 
 
@@ -118,9 +121,10 @@ class TableState:
                 backfill=backfill,
                 boundary=boundary,
             )
-        except (ValueError, KeyError, TypeError) as problem:
+        except (ValueError, KeyError, TypeError, RecursionError) as problem:
+            why = "it is nested too deeply" if isinstance(problem, RecursionError) else problem
             raise StateError(
-                f"the stored state {str(text)[:80]!r} was not written by this loader ({problem})",
+                f"the stored state {str(text)[:80]!r} was not written by this loader ({why})",
                 where=f"state {key}",
                 remedy=_REMEDY,
             ) from None
@@ -134,7 +138,7 @@ class TableState:
         """
         try:
             value: Any = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         form = value.get("format") if isinstance(value, dict) else None
         if isinstance(form, int):
@@ -242,5 +246,7 @@ def _refuse_newer(form: int, key: str) -> None:
 
 def _count(value: object, name: str, least: int) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+        if value > LARGEST:
+            raise ValueError(f"its {name} has {len(str(value))} digits")
         return value
     raise ValueError(f"its {name} is {value!r}")

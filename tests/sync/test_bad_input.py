@@ -351,6 +351,31 @@ def test_an_interrupted_run_ends_cleanly(
     assert project.run().table("shop.slow")["appended"] == 1200
 
 
+def test_a_java_process_that_dies_is_told_once_for_each_table(
+    project: Project, postgres_database: Database
+) -> None:
+    slow = _Slow(postgres_database)
+    options = {"slow": {**FINE, "primary_key": "id"}, "slow2": {**FINE, "primary_key": "id"}}
+    postgres_database.execute("create view slow2 as select * from slow")
+    project.jdbc(postgres_database, ["slow", "slow2"], table_options=options)
+    with _process(project, "run", "--concurrency", "1") as process:
+        slow.reader()
+        [java] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(java), signal.SIGKILL)
+        text, _ = process.communicate(timeout=120)
+    assert process.returncode == 1, text
+    told = [line for line in text.splitlines() if line.startswith("error: ")]
+    ended = "Spark's Java process ended by SIGKILL, perhaps for lack of memory. Run again: "
+    assert sorted(line.partition(ended)[0] for line in told) == [
+        "error: table shop.slow: ",
+        "error: table shop.slow2: ",
+    ], text
+    for unclear in ("Traceback", "ERROR:", "Errno", "state table", "py4j"):
+        assert unclear not in text
+    slow.hurry()
+    assert project.run().table("shop.slow")["appended"] == 1200
+
+
 def _visible(project: Project, table: str) -> int:
     lake = project.lake()
     return lake.frame(table).count() if lake.exists(table) else 0

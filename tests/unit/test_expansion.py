@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -211,3 +212,39 @@ def test_values_from_outside_are_kept_from_logs(
 def test_key_paths_read_like_the_file() -> None:
     assert key_path(("spec", "tables", 0)) == "spec.tables[0]"
     assert key_path(("table_options", "public.orders", "x")) == 'table_options["public.orders"].x'
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("${A:-" * 500 + "x" + "}" * 500, "nests more than 50 defaults or references. Write"),
+        ("${A:-xxxxxxxxxx}" * 60_000, "has more than 1,000 variables. Write it out"),
+    ],
+)
+def test_more_than_anybody_writes_is_refused_at_once(text: str, says: str) -> None:
+    began = time.monotonic()
+    assert says in error(text)
+    assert time.monotonic() - began < 2
+
+
+def test_a_long_chain_of_references_is_refused() -> None:
+    chain = {f"d{n}": {"x": f"@@plugins.d{n + 1}.x"} for n in range(500)}
+    assert "follows more than 50 references" in error("@@plugins.d0.x", expansion(**chain))
+    chain = {f"d{n}": {"x": f"<@@plugins.d{n + 1}.x>"} for n in range(500)}
+    assert "more than 50" in error("@@plugins.d0.x", expansion(**chain))
+
+
+@pytest.mark.parametrize(
+    "text", ["://a" * 60_000, "a" * 100_000, "a=" + " " * 100_000, "a " * 60_000]
+)
+def test_what_stands_before_a_variable_is_read_once(text: str) -> None:
+    began = time.monotonic()
+    assert expanded(text + "${USER_}" * 20) == text + "bob" * 20
+    assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("before", ["password=", "a://b:", "x.token = '", "k" * 2_000 + "="])
+def test_what_stands_before_a_variable_tells_that_it_is_secret(before: str) -> None:
+    made = expansion()
+    expanded(before + "${USER_}", made)
+    assert made.redactor.redact("abobc") == "a***c"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import string
+import time
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -181,3 +182,40 @@ def test_url_secrets_gives_the_password_as_written_and_decoded() -> None:
 
 def test_its_repr_shows_nothing() -> None:
     assert "hunter" not in repr(redactor("hunter22"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "://a" * 20_000,
+        "://a:b" * 20_000,
+        "jdbc:oracle:a:" * 20_000 + "@",
+        "jdbc:oracle:a:b/" * 20_000,
+        "password={;" * 20_000,
+    ],
+)
+def test_a_long_text_is_read_once(text: str) -> None:
+    began = time.monotonic()
+    Redactor().redact(text)
+    list(url_secrets(text))
+    assert time.monotonic() - began < 10  # it takes one or two; if read from each letter, minutes
+
+
+def test_what_only_begins_like_a_secret_hides_none_after_it() -> None:
+    for text in (
+        "://a:b c://u:hunter22@h",
+        "jdbc:oracle:thin:a/b jdbc:oracle:thin:u/hunter22@h",
+        'jdbc:oracle:thin:a/"b jdbc:oracle:thin:u/hunter22@h"',
+        'jdbc:oracle:thin:a/jdbc:oracle:thin:u/"x hunter22"@h',
+        "password={a;password=hunter22",
+        "password={a;b password=hunter22",
+    ):
+        assert "hunter22" not in Redactor().redact(text)
+
+
+def test_many_secrets_are_registered_at_once() -> None:
+    began = time.monotonic()
+    made = Redactor()
+    made.add(*(f"hunter{n:06}" for n in range(20_000)))
+    assert made.redact("a hunter012345 b") == "a *** b"
+    assert time.monotonic() - began < 10

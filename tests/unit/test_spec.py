@@ -440,3 +440,19 @@ def test_a_name_may_hold_variables(tmp_path: Path) -> None:
 def test_a_name_has_no_dots_or_spaces(tmp_path: Path, name: str) -> None:
     message = refused(tmp_path, SHOP.replace("name: shop", f"name: {name}") + LAKE)
     assert "cannot be a name" in message
+
+
+def test_of_many_mistakes_the_first_are_shown(tmp_path: Path) -> None:
+    (tmp_path / "loader.yml").write_text("---\na: 1\n" * 300)
+    with pytest.raises(SpecError) as raised:
+        load_spec(tmp_path / "loader.yml")
+    text = str(raised.value)
+    assert "900 problems, the first 50 of them:" in text
+    assert text.count("\n- ") == 50
+
+
+def test_aliases_that_nest_too_deeply_are_refused(tmp_path: Path) -> None:
+    levels = "\n".join(f"  b{n}: &b{n} {'[' * 90}*b{n - 1}{']' * 90}" for n in range(1, 40))
+    (tmp_path / "loader.yml").write_text(f"kind: source\nspec:\n  b0: &b0 x\n{levels}\n")
+    with pytest.raises(SpecError, match="nested too deeply to be read"):
+        load_spec(tmp_path / "loader.yml")

@@ -1,0 +1,74 @@
+"""Spark's Java process has ended: one error says so, whatever failed because of it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
+
+from loader.errors import JavaEndedError, LockedError, StateError
+from loader.runtime.failures import clear
+from loader.runtime.java_end import explained
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that runs until it is killed."""
+    process = subprocess.Popen(["sleep", "600"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def _state_error(cause: Exception) -> StateError:
+    error = StateError("it failed", where="state table raw._cq_state")
+    error.__cause__ = cause
+    return error
+
+
+def test_what_fails_because_java_has_ended_says_so(process: subprocess.Popen[bytes]) -> None:
+    process.kill()  # not waited for: a broken connection may be seen first
+    texts = {
+        str(explained(error, "table shop.orders", process))
+        for error in (
+            ConnectionRefusedError(111, "Connection refused"),
+            Py4JNetworkError("Answer from Java side is empty"),
+            Py4JError("An error occurred while calling o70.sql"),
+            AttributeError("'NoneType' object has no attribute 'x'"),
+            _state_error(ConnectionResetError(104, "Connection reset by peer")),
+        )
+    }
+    [text] = texts
+    assert text.startswith(
+        "table shop.orders: Spark's Java process ended by SIGKILL, perhaps for lack of memory. "
+        "Run again: the next run finishes or discards what this one began."
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGABRT])
+def test_the_signal_is_named(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    process.send_signal(number)
+    process.wait()
+    text = str(explained(ConnectionRefusedError(), "", process))
+    assert number.name in text
+    assert ("memory" in text) == (number != signal.SIGTERM)
+
+
+def test_what_java_has_no_part_in_keeps_its_own_words(process: subprocess.Popen[bytes]) -> None:
+    assert explained(ValueError("x"), "", process) is None  # it runs
+    process.kill()
+    process.wait()
+    assert explained(OSError(28, "No space left on device"), "", process) is None
+    assert explained(LockedError("another run holds the lock"), "", process) is None
+    assert explained(ConnectionRefusedError(), "", None) is None  # another process started Java
+
+
+def test_each_table_gets_the_error_under_its_own_name() -> None:
+    shared = JavaEndedError("Spark's Java process ended", where="state table raw._cq_state")
+    found = clear(shared, "table shop.orders")
+    assert isinstance(found, JavaEndedError)
+    assert found.where == "table shop.orders"
+    assert clear(shared, "").where == "state table raw._cq_state"
