@@ -42,7 +42,7 @@ def mended(stopped: str, table: str) -> str:
     """
     if not table.startswith(PREFIX):  # it may be any table: nothing but people may move it
         return f"{stopped} are stopped until it is removed and made anew. {BACK}"
-    return f"{stopped} are stopped until `loader state rebuild` has made it anew. {BACK}"
+    return f"{stopped} are stopped until `loader state rebuild` (without --select) has made it anew. {BACK}"
 
 
 @contextmanager
