@@ -42,7 +42,8 @@ def mended(stopped: str, table: str) -> str:
     """
     if not table.startswith(PREFIX):  # it may be any table: nothing but people may move it
         return f"{stopped} are stopped until it is removed and made anew. {BACK}"
-    return f"{stopped} are stopped until `loader state rebuild` has made it anew. {BACK}"
+    rebuilt = "until `loader state rebuild` (without --select) has made it anew"
+    return f"{stopped} are stopped {rebuilt}. {BACK}"
 
 
 @contextmanager

@@ -143,7 +143,10 @@ def _told(ran: Ran, where: str, stopped: str) -> None:
     assert ran.code == 1, ran.text
     [error] = ran.errors
     assert error.startswith(f"{where}: its "), error
-    assert f"{stopped} are stopped until `loader state rebuild` has made it anew" in error
+    assert (
+        f"{stopped} are stopped until `loader state rebuild` (without --select) has made it anew"
+        in error
+    )
 
 
 @pytest.mark.parametrize("how", ["metadata cut off", "manifest list gone"])
