@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from loader.cli.state_stores import backends, held, stores_of
+from loader.cli.streams import OUT
 from loader.errors import LoaderError, NewerStateError, SpecError, StateError
 from loader.names import in_the_lake
 
@@ -59,7 +60,11 @@ def export(settings: Settings, file: IO[str]) -> None:
                         "version": row.version,
                         "updated_at": row.updated_at,
                     }
-                    file.write(json.dumps(line, ensure_ascii=False) + "\n")
+                    text = json.dumps(line, ensure_ascii=False) + "\n"
+                    if file.name == "<stdout>":
+                        settings.output.streams.write(OUT, partial(file.write, text))
+                    else:
+                        file.write(text)
 
 
 @click.command("import")
