@@ -35,7 +35,24 @@ class _Commands(click.Group):
                 raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", ctx) from None
             raise
 
+    def main(self, *args: Any, **extra: Any) -> Any:
+        try:
+            return super().main(*args, **extra)
+        except OSError as error:  # of `--help` and the like: commands write by their Output
+            click.echo(f"error: standard output: it cannot be written: {error.strerror}", err=True)
+            sys.exit(LoaderError.exit_code)
+
     def invoke(self, ctx: click.Context) -> Any:
+        try:
+            result = self._invoked(ctx)
+        except (SystemExit, click.exceptions.Exit) as ended:
+            if not (ended.code if isinstance(ended, SystemExit) else ended.exit_code):
+                _lost(ctx)
+            raise
+        _lost(ctx)
+        return result
+
+    def _invoked(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except (click.ClickException, click.Abort, click.exceptions.Exit):
@@ -43,10 +60,22 @@ class _Commands(click.Group):
         except Exception as error:
             if ctx.parent is not None:
                 raise
-            settings: Settings = ctx.obj
+            settings: Settings | None = ctx.obj
+            if settings is None:
+                raise
             found = _readable(error)
             settings.output.error(found)
             ctx.exit(found.exit_code)
+
+
+def _lost(ctx: click.Context) -> None:
+    """Ends a command that did its work, but could not write what it found."""
+    settings: Settings | None = ctx.obj
+    if ctx.parent is None and settings is not None and settings.output.streams.code:
+        error = settings.output.streams.error
+        if error is not None:
+            settings.output.error(error)
+        ctx.exit(settings.output.streams.code)
 
 
 def _readable(error: Exception) -> LoaderError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import json
 import logging
 import re
@@ -18,13 +19,22 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from loader.cli.streams import ERR, OUT, Streams
 from loader.errors import LoaderError
 
 _WIDE = 10_000
-# Control characters, which a terminal obeys instead of showing, and those that change the
-# direction of writing. A source chooses its names and error texts, so these are escaped.
-_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# Control characters, which a terminal obeys instead of showing; those that change the direction of
+# writing; line breaks that are not \n; halves of characters. A source chooses its names and error
+# texts, so these are escaped.
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _OWN_LINE = re.compile(r"\n(?!- )")  # several problems in one error are a list
+
+
+class _Console(Console):
+    """A console that leaves it to its caller what a broken pipe means: rich ends the process."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
 
 class Output:
@@ -48,42 +58,38 @@ class Output:
         self.quiet = quiet
         self.redact = redact
         self.debug = debug
+        self.streams = Streams()
         # A pipe or a file has no width to fold a table into.
-        self.out = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
-        self.err = Console(stderr=True, highlight=False, soft_wrap=True)
-        self._lock = threading.Lock()
+        self.out = _Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
+        self.err = _Console(stderr=True, highlight=False, soft_wrap=True)
 
     def event(self, kind: str, text: str, /, **facts: Any) -> None:
         """Reports an event: a JSON line, or `text` for people (nothing if empty)."""
         if self.quiet:
             return
         if self.json:
-            self._line(sys.stdout, kind, **facts)
+            self._line(OUT, kind, **facts)
         elif text:
-            with self._lock:
-                self.err.print(self._line_of(text))
+            self._err(self._line_of(text))
 
     def warning(self, text: str, **facts: Any) -> None:
         """Reports something a user should know, though the command goes on."""
         if self.quiet:
             return
         if self.json:
-            self._line(sys.stdout, "warning", text=text, **facts)
+            self._line(OUT, "warning", text=text, **facts)
         else:
-            with self._lock:
-                self.err.print(Text("warning: ", style="yellow") + self._line_of(text))
+            self._err(Text("warning: ", style="yellow") + self._line_of(text))
 
     def error(self, error: LoaderError) -> None:
         """Reports what is wrong, where, and what to do; also with `quiet`."""
         trace = "".join(traceback.format_exception(error)) if self.debug else ""
         if self.json:
             facts = {"what": error.what, "where": error.where, "remedy": error.remedy}
-            self._line(sys.stderr, "error", **facts, **({"trace": trace} if trace else {}))
+            self._line(ERR, "error", **facts, **({"trace": trace} if trace else {}))
             return
-        with self._lock:
-            self.err.print(Text("error: ", style="bold red") + self._line_of(str(error)))
-            if trace:
-                self.err.print(Text(_plain(self.redact(trace)), style="dim"))
+        shown = [Text("error: ", style="bold red") + self._line_of(str(error))]
+        self._err(*shown, *([Text(_plain(self.redact(trace)), style="dim")] if trace else []))
 
     def table(
         self, kind: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = ""
@@ -93,7 +99,7 @@ class Output:
             return
         if self.json:
             for row in rows:
-                self._line(sys.stdout, kind, **dict(zip(columns, row, strict=False)))
+                self._line(OUT, kind, **dict(zip(columns, row, strict=False)))
             return
         drawn = Table(
             title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold"
@@ -102,29 +108,32 @@ class Output:
             drawn.add_column(column.replace("_", " "), overflow="fold")
         for row in rows:
             drawn.add_row(*(self._line_of(_shown(value)) for value in row))
-        with self._lock:
-            if self.out.is_terminal:
-                self.out.print(drawn)
-                return
-            with self.out.capture() as captured:
-                self.out.print(drawn)
-            print(*(line.rstrip() for line in captured.get().splitlines()), sep="\n")
+        if self.out.is_terminal:
+            self.streams.write(OUT, lambda: self.out.print(drawn))
+            return
+        with self.out.capture() as captured:
+            self.out.print(drawn)
+        lines = [line.rstrip() for line in captured.get().splitlines()]
+        self.streams.write(OUT, lambda: print(*lines, sep="\n"))
 
     def say(self, text: str) -> None:
         """Prints text for people on stdout; it may have several lines."""
         if not self.quiet and not self.json:
-            with self._lock:
-                self.out.print(Text(_plain(self.redact(text))))
+            shown = Text(_plain(self.redact(text)))
+            self.streams.write(OUT, lambda: self.out.print(shown))
 
     def _line_of(self, text: str) -> Text:
         """Redacts a text, and escapes line breaks that a source put into it."""
         return Text(_OWN_LINE.sub(r"\\x0a", _plain(self.redact(text))))
 
-    def _line(self, stream: Any, kind: str, /, **facts: Any) -> None:
+    def _err(self, *texts: Text) -> None:
+        self.streams.write(ERR, lambda: self.err.print(*texts, sep="\n"))
+
+    def _line(self, stream: str, kind: str, /, **facts: Any) -> None:
         record = {"event": kind, "at": dt.datetime.now(dt.timezone.utc).isoformat(), **facts}
         text = self.redact(json.dumps(record, default=str, ensure_ascii=False))
-        with self._lock:
-            print(text, file=stream, flush=True)
+        text = _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+        self.streams.write(stream, lambda: print(text, file=getattr(sys, stream)))
 
 
 class Overheard(logging.Handler):
@@ -181,7 +190,7 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
-            self._live.stop()
+            self.output.streams.write(ERR, self._live.stop)
 
     def phase(self, table: str, phase: str, rows: int | None) -> None:
         with self._lock:

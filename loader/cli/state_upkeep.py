@@ -13,6 +13,7 @@ import click
 
 from loader.cli.own_tables import own_tables
 from loader.cli.state_stores import backends, held, stores_of
+from loader.cli.streams import OUT
 from loader.errors import LoaderError, NewerStateError, SpecError, StateError
 from loader.names import in_the_lake
 
@@ -60,7 +61,11 @@ def export(settings: Settings, file: IO[str]) -> None:
                         "version": row.version,
                         "updated_at": row.updated_at,
                     }
-                    file.write(json.dumps(line, ensure_ascii=False) + "\n")
+                    text = json.dumps(line, ensure_ascii=False) + "\n"
+                    if file.name == "<stdout>":
+                        settings.output.streams.write(OUT, partial(file.write, text))
+                    else:
+                        file.write(text)
 
 
 @click.command("import")

@@ -208,5 +208,5 @@ def rows_written(spark: SparkSession, table: str) -> int | None:
             if described.isDefined() and described.get() == table:
                 done = (done or 0) + max(stage.outputRecords(), stage.inputRecords())
         return done
-    except Py4JError:  # Spark is stopping; progress is not worth an error
+    except (Py4JError, OSError):  # Spark is stopping; progress is not worth an error
         return None

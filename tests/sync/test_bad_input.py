@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -366,14 +367,30 @@ def test_a_java_process_that_dies_is_told_once_for_each_table(
     assert process.returncode == 1, text
     told = [line for line in text.splitlines() if line.startswith("error: ")]
     ended = "Spark's Java process ended by SIGKILL, perhaps for lack of memory. Run again: "
-    assert sorted(line.partition(ended)[0] for line in told) == [
+    assert len(told) == 2, text
+    assert {line.partition(ended)[0] for line in told} == {
         "error: table shop.slow: ",
         "error: table shop.slow2: ",
-    ], text
+    }, text
     for unclear in ("Traceback", "ERROR:", "Errno", "state table", "py4j"):
         assert unclear not in text
     slow.hurry()
     assert project.run().table("shop.slow")["appended"] == 1200
+
+
+def test_output_that_cannot_be_written_fails_no_table(
+    project: Project, postgres_database: Database
+) -> None:
+    _fine(postgres_database, "fine")
+    project.jdbc(postgres_database, ["fine"], table_options={"fine": FINE})
+    run = ("--log-format", "json", "run")
+    with Path("/dev/full").open("w") as full, _process(project, *run, stdout=full) as process:
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    [line] = errors.splitlines()
+    assert json.loads(line)["what"] == "it cannot be written: No space left on device"
+    assert _visible(project, "fine") == 2
+    assert project.run().table("shop.fine")["status"] == "nothing new"
 
 
 def _visible(project: Project, table: str) -> int:
@@ -382,13 +399,15 @@ def _visible(project: Project, table: str) -> int:
 
 
 @contextlib.contextmanager
-def _process(project: Project, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def _process(
+    project: Project, *arguments: str, stdout: IO[str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, "-m", "loader", *arguments],
         cwd=project.folder,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stdout=stdout or subprocess.PIPE,
+        stderr=subprocess.PIPE if stdout else subprocess.STDOUT,
         text=True,
     )
     try:

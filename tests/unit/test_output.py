@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable
 
 import pytest
@@ -56,3 +57,12 @@ def test_the_live_lines_show_names_as_they_are() -> None:
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert SHOWN in printed
     assert "\x1b]0" not in printed
+
+
+def test_json_lines_show_control_characters_as_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = "\x9b31m\x85\u202e\u2028\x7f\ud800é"
+    Output("json").warning(hostile)
+    printed = capsys.readouterr().out
+    assert not set(printed) & set(hostile) - {"é", "3", "1", "m"}
+    [line] = printed.splitlines()
+    assert json.loads(line)["text"] == hostile
