@@ -129,6 +129,27 @@ def test_infinite_times_are_loaded_as_the_ends_of_the_calendar(
     assert reconciled.code == 0, reconciled.text
 
 
+def test_a_time_of_day_keeps_its_fraction(project: Project, postgres_database: Database) -> None:
+    postgres_database.execute(
+        "create domain opening as time",
+        "create table t (id int primary key, a time, z timetz, own opening)",
+        "insert into t values (1, '03:04:05.123456', '03:04:05.123456+02', '23:59:59.5'), "
+        "(2, '24:00', '00:30+01', '00:00'), (3, null, null, null)",
+    )
+    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "id"}})
+    project.run()
+    assert project.rows(
+        "select cast(a as string), cast(z as string), cast(own as string) from raw.t order by id"
+    ) == [
+        ("1970-01-01 03:04:05.123456", "1970-01-01 01:04:05.123456", "1970-01-01 23:59:59.5"),
+        ("1970-01-01 00:00:00", "1970-01-01 23:30:00", "1970-01-01 00:00:00"),
+        (None, None, None),
+    ]
+    assert project.run().table("shop.t")["status"] == "nothing new"
+    reconciled = project.loader("reconcile")
+    assert reconciled.code == 0, reconciled.text
+
+
 def test_a_small_number_is_no_boolean(project: Project, mariadb_database: Database) -> None:
     mariadb_database.execute(
         "create table t (id int primary key, n tinyint(1), flag boolean, bits bit(1))",

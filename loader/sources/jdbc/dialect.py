@@ -74,6 +74,10 @@ class Dialect:
         """Returns SQL for a number as a double: unlike a `real`'s text, it has all digits."""
         return f"cast({expression} as double precision)"
 
+    def time_of_day(self, expression: str) -> str:
+        """Returns SQL for a time of day that a driver reads with all its fractions, if it can."""
+        return expression
+
     def literal(self, cursor: Cursor) -> str:
         """Returns a cursor as a typed, escaped SQL literal: only here do values become SQL."""
         if cursor.type in (CursorType.INTEGER, CursorType.DECIMAL):
@@ -136,6 +140,10 @@ class PostgreSQL(Dialect):
     infinite_times = True
     instant_types = frozenset({"timestamptz"})
     system_schemas = frozenset({"information_schema", "pg_catalog", "pg_toast"})
+
+    def time_of_day(self, expression: str) -> str:
+        # With or without a zone: as it is in UTC, on the day that Spark reads a bare time on.
+        return f"(date '1970-01-01' + ({expression}::timetz at time zone 'UTC')::time)"
 
     @classmethod
     def waiting(cls, seconds: int) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Values that the lake cannot hold as they are: none is rounded or changed silently.
 
 Spark's decimals have 38 digits. If the source declares no scale, 18 of them are after the point,
-and JDBC readers round to that. PostgreSQL's times may be infinite; Spark has no such times.
+and JDBC readers round to that. PostgreSQL's times may be infinite; Spark has no such times. A time
+of day passes through Java's `Time`, which has no fractions of a second.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ EVER = "0001-01-01 00:00:00"
 """`-infinity` is loaded as this time; in a date column, as its day."""
 
 _FREE = (38, 18)  # Spark's precision and scale for a number that declares neither
-_DISTINCT, _DATE, _TIMESTAMP = "2001", "91", "93"  # java.sql.Types
+_DISTINCT, _DATE, _TIME, _TIMESTAMP = "2001", "91", "92", "93"  # java.sql.Types
 
 
 @dataclass(frozen=True)
@@ -98,11 +99,21 @@ def doubts(
             element = column.dataType.elementType
             if isinstance(element, t.DecimalType) and (element.precision, element.scale) == _FREE:
                 found.append(Doubt(index, element, array=True))
-        elif infinite:
-            distinct = row.get("DATA_TYPE") == _DISTINCT
-            if row.get("SOURCE_DATA_TYPE" if distinct else "DATA_TYPE") in (_DATE, _TIMESTAMP):
-                found.append(Doubt(index))
+        elif infinite and _jdbc_type(row) in (_DATE, _TIMESTAMP):
+            found.append(Doubt(index))
     return tuple(found)
+
+
+def clocks(schema: t.StructType, told: Mapping[str, Mapping[str, str | None]]) -> tuple[int, ...]:
+    """Returns the positions of the columns that are times of day."""
+    names = enumerate(schema.names)
+    return tuple(i for i, name in names if _jdbc_type(told.get(name, {})) == _TIME)
+
+
+def _jdbc_type(row: Mapping[str, str | None]) -> str | None:
+    """Returns a column's type; that of a domain is its base type's."""
+    distinct = row.get("DATA_TYPE") == _DISTINCT
+    return row.get("SOURCE_DATA_TYPE" if distinct else "DATA_TYPE")
 
 
 def _fits(holds: t.DecimalType, row: Mapping[str, str | None]) -> bool:

@@ -17,6 +17,7 @@ class Native:
         writers: whether the last column is PostgreSQL's system column `xmin`.
         comment: the database's comment on the table.
         doubts: columns with values that the lake may be unable to hold.
+        clocks: positions of the columns that are times of day.
         types: columns, and the types to read them as instead of those that Spark would choose.
     """
 
@@ -28,4 +29,5 @@ class Native:
     writers: bool = False
     comment: str = ""
     doubts: tuple[Doubt, ...] = ()
+    clocks: tuple[int, ...] = ()
     types: tuple[tuple[str, str], ...] = ()

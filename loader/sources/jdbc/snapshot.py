@@ -282,6 +282,8 @@ class JdbcSnapshot(Snapshot):
         if cursor is not None and cursor.type is CursorType.DOUBLE and self.dialect.rounds_floats:
             index = table.schema.names.index(cursor.name)
             columns[index] = self.dialect.double(columns[index])
+        for index in native.clocks:
+            columns[index] = self.dialect.time_of_day(columns[index])
         for doubt in self._doubtful(table, cursor):
             if doubt.holds is None:
                 columns[doubt.index] = finite(columns[doubt.index])

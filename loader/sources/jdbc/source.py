@@ -26,7 +26,7 @@ from loader.sources.jdbc.cdc.log import followed
 from loader.sources.jdbc.collation import by_bytes
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.database import Database
-from loader.sources.jdbc.doubtful import doubts
+from loader.sources.jdbc.doubtful import clocks, doubts
 from loader.sources.jdbc.native import Native
 from loader.sources.jdbc.options import column_type
 from loader.sources.jdbc.postgresql.exported import exported
@@ -108,6 +108,7 @@ class JdbcSource(Database):
                     columns=columns,
                     writers=writers,
                     doubts=doubtful,
+                    clocks=clocks(schema, told),
                     types=tuple(types.items()),
                 ),
                 ref.kind,
