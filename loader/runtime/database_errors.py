@@ -43,6 +43,8 @@ def explain(error: Py4JJavaError, where: str, url: str = "") -> DatabaseError:
     message = "the session that held the run's snapshot is gone" if lost else message
     message = _MEANINGS.get(state, message)
     remedy = _LOST if lost else _remedy(state, message, host)
+    if _of_catalog(throwable):
+        message, remedy = f"the catalog's database: {message}", _catalog_remedy(remedy)
     told = DatabaseError(message, where=where, remedy=remedy)
     told.state = state
     return told
@@ -90,6 +92,25 @@ def _unknown_host(throwable: Any) -> str | None:
     return None
 
 
+def _of_catalog(throwable: Any) -> bool:
+    """Whether Iceberg's JDBC catalog called the database, and not a read of a source."""
+    return any(
+        one.getClass().getName().startswith("org.apache.iceberg.jdbc.")
+        for one in (throwable, *_causes(throwable))
+    )
+
+
+def _catalog_remedy(remedy: str) -> str:
+    """Returns the remedy for the catalog's database; `remedy` is the one for a source's."""
+    if remedy == _REMEDIES["28"]:
+        return "Check the catalog's user and password in the profile's target" + _CATALOG
+    if remedy == _REMEDIES["42501"]:
+        return "Let the catalog's user create its tables, read them and write to them"
+    if "source's url" in remedy or "database's name" in remedy:
+        return "Check the catalog's host, port and database in the profile's target" + _CATALOG
+    return remedy if "source" not in remedy else ""
+
+
 def _state(cause: Any) -> str:
     try:
         return str(cause.getSQLState() or "")
@@ -116,6 +137,7 @@ def _driver_remedy(url: str) -> str:
     )
 
 
+_CATALOG = ": spark.sql.catalog.<name>.uri, .jdbc.user and .jdbc.password"
 _LOST_SNAPSHOT = r"snapshot \".*\" does not exist|invalid snapshot identifier"
 _LOST = (
     "Nothing of this batch is visible; run again. If it happens again, look in the database's "

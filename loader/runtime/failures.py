@@ -20,8 +20,9 @@ BROKEN_LINE = (
 
 # A part of the text, in lower case, and what to do about it.
 _REMEDIES = {
-    "no space left": "Free disk space and run again: the batch was discarded, "
-    "nothing is half written",
+    "no space left": "Free disk space and run again: nothing is half written",
+    "read-only file system": "Mount it so that the user that runs the loader can write, or name "
+    "another folder; nothing is half written",
     "cancelled": "Nothing of this batch is visible; run again",
     "context was shut down": "Nothing of this batch is visible; run again",
     "outofmemory": "Give Spark more memory (spark.driver.memory in the profile's target)",
@@ -65,7 +66,7 @@ def clear(error: BaseException, where: str) -> LoaderError:
             return TableError("the run was interrupted", where=where, remedy=_REMEDIES["cancelled"])
         return TableError(_first(found.what), where=where, remedy=_remedy(found.what, found.remedy))
     if isinstance(error, (PySparkException, Py4JError, OSError)):
-        text = _first(str(error) or type(error).__name__)
+        text = _first(_said(error))
         return TableError(text, where=where, remedy=_remedy(str(error), ""))
     return TableError(
         f"{type(error).__name__}: {_first(str(error))}",
@@ -78,6 +79,13 @@ def _whole(error: PySparkException | Py4JError) -> str:
     """Returns an error's text, with those of its causes in the JVM."""
     origin = getattr(error, "_origin", None)
     return f"{error}\n{getattr(error, 'stackTrace', '') or ''}\n{origin or ''}"
+
+
+def _said(error: BaseException) -> str:
+    """Returns an error's text; the system's without its number, the file first."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error) or type(error).__name__
 
 
 def _first(text: str) -> str:

@@ -15,10 +15,14 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
 
+from loader.runtime.failures import clear
 from loader.spec.plugins import SourceSpec
 from loader.sync.pipeline import Pipeline
 from tests.services import Database
+from tests.services.server import PASSWORD, USER
 from tests.sync.project import Project, Ran
 
 FINE = {"cursor_field": "c"}
@@ -275,6 +279,44 @@ def test_a_state_that_another_tool_wrote_is_refused_until_it_is_set_or_reset(
     assert project.loader("state", "set", key, "1").code == 0
     again = project.run().table(key)
     assert (again["status"], again["redelivered"]) == ("nothing new", 2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told", "remedy"),
+    [
+        ({"password": "x"}, "password authentication failed", "Check the catalog's user and pass"),
+        ({"database": "nowhere"}, 'database "nowhere" does not', "Check the catalog's host, port"),
+        ({"port": "1"}, "Connection to 127.0.0.1:1 refused", "Check the catalog's host, port"),
+    ],
+)
+def test_a_catalog_that_refuses_is_not_taken_for_the_source(
+    spark: SparkSession,
+    postgres_database: Database,
+    wrong: dict[str, str],
+    told: str,
+    remedy: str,
+) -> None:
+    server = postgres_database.server
+    right = {"password": PASSWORD, "database": postgres_database.name, "port": str(server.port)}
+    given = {**right, **wrong}
+    catalog = f"wrong_{next(iter(wrong))}"
+    for key, value in {
+        "": "org.apache.iceberg.spark.SparkCatalog",
+        ".type": "jdbc",
+        ".uri": f"jdbc:postgresql://127.0.0.1:{given['port']}/{given['database']}",
+        ".jdbc.user": USER,
+        ".jdbc.password": given["password"],
+        ".warehouse": "/nowhere",
+    }.items():
+        spark.conf.set(f"spark.sql.catalog.{catalog}{key}", value)
+    with pytest.raises(Py4JJavaError) as raised:
+        spark.sql(f"create namespace {catalog}.raw")
+    text = str(clear(raised.value, "source shop"))
+    assert text.startswith("source shop: the catalog's database: ")
+    assert told in text
+    assert remedy in text
+    assert "spark.sql.catalog.<name>.uri" in text
+    assert "source's" not in text
 
 
 class _Slow:

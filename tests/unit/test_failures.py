@@ -1,0 +1,40 @@
+"""What the system says becomes one sentence and a remedy that fits every command."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from loader.runtime.failures import clear
+
+
+def _failed(number: int, file: str | None = None) -> str:
+    error = OSError(number, os.strerror(number), *([file] if file else []))
+    return str(clear(error, "table shop.orders"))
+
+
+@pytest.mark.parametrize(
+    ("number", "file", "text"),
+    [
+        (
+            errno.ENOSPC,
+            None,
+            "No space left on device. Free disk space and run again: nothing is half written",
+        ),
+        (
+            errno.EROFS,
+            "/lake/raw",
+            "/lake/raw: Read-only file system. Mount it so that the user that runs the loader can "
+            "write, or name another folder; nothing is half written",
+        ),
+        (
+            errno.EACCES,
+            "/lake/raw",
+            "/lake/raw: Permission denied. Let the user that runs the loader write there",
+        ),
+    ],
+)
+def test_the_systems_errors_are_sentences(number: int, file: str | None, text: str) -> None:
+    assert _failed(number, file) == f"table shop.orders: {text}"
