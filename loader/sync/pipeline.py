@@ -23,8 +23,9 @@ from loader.sources import Bounds, Snapshot, Window
 from loader.spec.plugins import SourceSpec
 from loader.sync.attempt import Attempt
 from loader.sync.journal import Journal
+from loader.sync.looking import preview_table
 from loader.sync.plan import INCREMENTAL, Plan
-from loader.sync.protocol import lock_all, preview_table, sync_table
+from loader.sync.protocol import lock_all, sync_table
 from loader.sync.recorded import Recorded, recorded
 from loader.sync.recovery import requested
 from loader.sync.selection import Planned, Selection

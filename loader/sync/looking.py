@@ -1,0 +1,126 @@
+"""The window of a sync: fixed before anything is read, inclusive below, with a fixed end above."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from loader.errors import TableError
+from loader.lake.lake import Lake
+from loader.rows.order import GENERATION, quoted
+from loader.rows.window import Bounds, Window, lower_bound
+from loader.sources import Progress, Snapshot
+from loader.state import TableState
+from loader.sync.plan import FULL_REFRESH, Plan
+from loader.sync.recovery import Known, assess
+from loader.sync.sharing import own_rows
+from loader.sync.stores import Stores
+from loader.sync.watch import Watch
+
+
+def look(
+    plan: Plan, snapshot: Snapshot, known: Known, lake: Lake, watch: Watch, preview: bool = False
+) -> tuple[Window, Bounds]:
+    """Fixes the window before anything is read: inclusive below, a fixed end above.
+
+    A read of everything has no upper end if the source may change during it: a row updated
+    between bounds and read would lie above the end, and be missing from a read that claims to be
+    complete. The cursor stays at the bound, so the next window begins there.
+
+    Args:
+        preview: nothing will be read, so the source prepares nothing.
+
+    Raises:
+        TableError: if rows have no cursor and the spec says to fail on them.
+    """
+    full = plan.mode == FULL_REFRESH or known.starts_over
+    everything = full or known.state.cursor is None
+    by_cursor = plan.table.progress is Progress.CURSOR
+    mark = None if full or (by_cursor and everything) else known.state.mark
+    if plan.follows_log:
+        window = Window(mark=None if full else known.state.mark, held=_held(plan, lake, known))
+    elif plan.cursor is None:
+        window = Window(mark=mark)
+    else:
+        _same_cursor(plan, known)
+        low = lower_bound(None if full else known.state.cursor, plan.initial, plan.options.lookback)
+        window = Window(
+            plan.cursor,
+            low,
+            open_ended=everything and not snapshot.steady(plan.table),
+            nulls=plan.options.null_cursor != "exclude",
+            mark=mark,
+            bounded=plan.options.lookback is not None,
+            whole=not plan.key,
+            initial=plan.initial,
+            held=None if full else _held(plan, lake, known),
+        )
+    watch.phase(plan.name, "waiting for records" if snapshot.delivers else "counting")
+    bounds = (snapshot.preview if preview else snapshot.bounds)(plan.table, window)
+    if bounds.nulls and plan.options.null_cursor == "fail":
+        raise TableError(
+            f"{bounds.nulls} rows have no cursor (null in {plan.cursor and plan.cursor.name})",
+            where=f"table {plan.name}, null_cursor: fail",
+            remedy="Fill the column in the source, or set null_cursor to include or exclude",
+        )
+    if bounds.future and bounds.high and bounds.clock:
+        watch.warn(
+            plan.name,
+            f"{bounds.future} rows are dated in the future (up to {bounds.high.text}): "
+            f"loaded, but the cursor stays at the source's clock, {bounds.clock.text}",
+        )
+    if full and bounds.rows == 0 and known.began:
+        watch.warn(
+            plan.name,
+            "the source is empty: nothing is appended, and the rows in raw do not count as deleted",
+        )
+    for note in bounds.notes:
+        watch.warn(plan.name, note)
+    return window, bounds
+
+
+def preview_table(plan: Plan, snapshot: Snapshot, stores: Stores) -> tuple[Window, Bounds]:
+    """Returns the window that a sync would read now, and its bounds; writes nothing."""
+    _, _, state = assess(plan, stores, Watch())
+    stores.lake.drift(plan.lake_table, plan.table.schema, plan.terms)
+    known = Known(state or TableState(), 1)
+    return look(plan, snapshot, known, stores.lake, Watch(), preview=True)
+
+
+def cursor_name(plan: Plan, known: Known) -> str | None:
+    """Returns the cursor column's name; if only its case changed, as raw and the state have it."""
+    before, cursor = known.state.cursor_field, plan.cursor
+    if before and cursor and before.lower() == cursor.name.lower():
+        return before
+    return cursor.name if cursor else None
+
+
+def _held(plan: Plan, lake: Lake, known: Known) -> Callable[[Sequence[str]], DataFrame] | None:
+    """Returns a reader of raw's rows since the newest complete read; None if there is no raw."""
+    if not lake.exists(plan.lake_table):
+        return None
+    base = known.state.base or known.state.generation
+
+    def held(names: Sequence[str]) -> DataFrame:
+        raw = own_rows(plan, lake.frame(plan.lake_table))
+        there = {name.lower() for name in raw.columns}
+        columns = [f.col(quoted(n)) if n.lower() in there else f.lit(None).alias(n) for n in names]
+        return raw.where(f.col(GENERATION) >= base).select(*columns)
+
+    return held
+
+
+def _same_cursor(plan: Plan, known: Known) -> None:
+    before, cursor = known.state, plan.cursor
+    if cursor is None or before.cursor is None or plan.mode == FULL_REFRESH:
+        return
+    if before.cursor_field != cursor_name(plan, known) or before.cursor.type is not cursor.type:
+        raise TableError(
+            f"the stored cursor is from {before.cursor_field} ({before.cursor.type.value}), "
+            f"the table's cursor is now {cursor.name} ({cursor.type.value})",
+            where=f"table {plan.name}, cursor_field",
+            remedy="Read everything with the new cursor: `loader run --full-refresh --select "
+            f"{plan.name}`",
+        )
