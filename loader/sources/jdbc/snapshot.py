@@ -19,21 +19,20 @@ from loader.sources import Bounds, CursorField, Digest, Snapshot, SourceTable, W
 from loader.sources.contents import KEY, Contents
 from loader.sources.jdbc.by_value import asked_by_value
 from loader.sources.jdbc.checksum_sql import checksum
+from loader.sources.jdbc.column_sql import ColumnSql
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.contents import JdbcContents, compared
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.digest import digest_of
-from loader.sources.jdbc.doubtful import Doubt, finite
 from loader.sources.jdbc.late import Late
 from loader.sources.jdbc.late_work import LateWork
-from loader.sources.jdbc.native import Native
 from loader.sources.jdbc.postgresql.exported import Exported
 from loader.sources.jdbc.postgresql.late_rows import LateRows
 from loader.sources.jdbc.postgresql.pages import PLACE
 from loader.sources.jdbc.ranges import Division, Ranges
 
 
-class JdbcSnapshot(Snapshot):
+class JdbcSnapshot(ColumnSql, Snapshot):
     """A look at a database; at PostgreSQL, in one snapshot that is exported to every reader.
 
     Args:
@@ -45,9 +44,7 @@ class JdbcSnapshot(Snapshot):
     def __init__(
         self, source: Database, wall_offset: int, exported: Exported | None = None
     ) -> None:
-        self.source = source
-        self.horizon = exported.horizon if exported is not None else None
-        self.dialect = source.dialect
+        super().__init__(source, exported.horizon if exported is not None else None)
         lookout = self.dialect.lookout()
         blind = exported.blind if exported is not None else ""
         self.late: Late = (
@@ -137,44 +134,6 @@ class JdbcSnapshot(Snapshot):
         where = self.where(table, window, bounds)
         return self._selected(spark, table, where, division, window.cursor)
 
-    def _doubtful(self, table: SourceTable, cursor: CursorField | None) -> list[Doubt]:
-        """Returns the columns that may hold values that the lake cannot.
-
-        Leaves out a cursor that may be infinite: infinite values are refused as cursors.
-        """
-        names = table.schema.names
-        own = names.index(cursor.name) if cursor else None
-        return [d for d in table.ref.native.doubts if d.holds is not None or d.index != own]
-
-    def _doubted(self, table: SourceTable, cursor: CursorField | None = None) -> list[str]:
-        return [
-            f"sum(case when {doubt.condition(self._expression(table.ref.native, doubt.index))} "
-            "then 1 else 0 end)"
-            for doubt in self._doubtful(table, cursor)
-        ]
-
-    def _judged(
-        self,
-        table: SourceTable,
-        counts: Sequence[str | None],
-        cursor: CursorField | None = None,
-    ) -> tuple[str, ...]:
-        """Returns the warnings about the values that were found.
-
-        Raises:
-            TableError: if some would be rounded.
-        """
-        notes = []
-        for doubt, count in zip(self._doubtful(table, cursor), counts, strict=True):
-            if not int(count or 0):
-                continue
-            name = table.schema.names[doubt.index]
-            if doubt.holds is not None:
-                where = f"table {self.source.name}.{table.ref.name}"
-                raise doubt.refused(int(count or 0), where, table.ref.name, name)
-            notes.append(doubt.note(int(count or 0), name))
-        return tuple(notes)
-
     def digest(self, table: SourceTable, window: Window, rows: int | None = None) -> Digest | None:
         if not self._digests or not self.steady(table) or window.cursor is None:
             return None
@@ -263,48 +222,6 @@ class JdbcSnapshot(Snapshot):
             ),
             *hashed,
         )
-
-    def alias(self, native: Native, index: int) -> str:
-        """Returns a column's name in the subquery that Spark reads.
-
-        Replaces a name that contains quotes: Spark does not double them when it quotes a name.
-        """
-        return self.dialect.quote(self._alias_name(native, index))
-
-    def _alias_name(self, native: Native, index: int) -> str:
-        name = native.columns[index]
-        return f"strandline_{index}" if self.dialect.quote_character in name else name
-
-    def _shown(self, table: SourceTable, cursor: CursorField | None = None) -> list[str]:
-        """Returns SQL for each column as it is loaded; a cursor stays as its index has it."""
-        native = table.ref.native
-        columns = [self._expression(native, i) for i in range(len(native.columns))]
-        if cursor is not None and cursor.type is CursorType.DOUBLE and self.dialect.rounds_floats:
-            index = table.schema.names.index(cursor.name)
-            columns[index] = self.dialect.double(columns[index])
-        for index in native.clocks:
-            columns[index] = self.dialect.time_of_day(columns[index])
-        for doubt in self._doubtful(table, cursor):
-            if doubt.holds is None:
-                columns[doubt.index] = finite(columns[doubt.index])
-        return columns
-
-    def ends(self, table: SourceTable, cursor: CursorField) -> list[str]:
-        """Returns SQL for the lowest and the highest cursor; their text has all digits."""
-        column = self.column(table, cursor.name)
-        ends = [f"min({column})", f"max({column})"]
-        if cursor.type is CursorType.DOUBLE:
-            return [self.dialect.double(end) for end in ends]
-        return ends
-
-    def column(self, table: SourceTable, name: str) -> str:
-        """Returns SQL for a column, as the database has it."""
-        return self._expression(table.ref.native, table.schema.names.index(name))
-
-    def _expression(self, native: Native, index: int) -> str:
-        if native.writers and index == len(native.columns) - 1 and self.horizon is not None:
-            return self.horizon.written_by()
-        return self.dialect.quote(native.columns[index])
 
     def where(self, table: SourceTable, window: Window, bounds: Bounds | None = None) -> str:
         """Returns a WHERE clause for the rows of a window, limited by its bounds once known."""

@@ -1,0 +1,107 @@
+"""SQL for a table's columns: as the database has them, and as they are loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loader.rows.cursor import CursorType
+from loader.sources import CursorField, SourceTable
+from loader.sources.jdbc.database import Database
+from loader.sources.jdbc.dialect import Dialect
+from loader.sources.jdbc.doubtful import Doubt, finite
+from loader.sources.jdbc.native import Native
+from loader.sources.jdbc.postgresql.horizon import Horizon
+
+
+class ColumnSql:
+    """The columns of a database's tables; the base of a snapshot.
+
+    Args:
+        source: the database.
+        horizon: what PostgreSQL's snapshot sees; None for other databases.
+    """
+
+    def __init__(self, source: Database, horizon: Horizon | None) -> None:
+        self.source = source
+        self.dialect: Dialect = source.dialect
+        self.horizon = horizon
+
+    def alias(self, native: Native, index: int) -> str:
+        """Returns a column's name in the subquery that Spark reads.
+
+        Replaces a name that contains quotes: Spark does not double them when it quotes a name.
+        """
+        return self.dialect.quote(self._alias_name(native, index))
+
+    def _alias_name(self, native: Native, index: int) -> str:
+        name = native.columns[index]
+        return f"strandline_{index}" if self.dialect.quote_character in name else name
+
+    def _shown(self, table: SourceTable, cursor: CursorField | None = None) -> list[str]:
+        """Returns SQL for each column as it is loaded; a cursor stays as its index has it."""
+        native = table.ref.native
+        columns = [self._expression(native, i) for i in range(len(native.columns))]
+        if cursor is not None and cursor.type is CursorType.DOUBLE and self.dialect.rounds_floats:
+            index = table.schema.names.index(cursor.name)
+            columns[index] = self.dialect.double(columns[index])
+        for index in native.clocks:
+            columns[index] = self.dialect.time_of_day(columns[index])
+        for doubt in self._doubtful(table, cursor):
+            if doubt.holds is None:
+                columns[doubt.index] = finite(columns[doubt.index])
+        return columns
+
+    def ends(self, table: SourceTable, cursor: CursorField) -> list[str]:
+        """Returns SQL for the lowest and the highest cursor; their text has all digits."""
+        column = self.column(table, cursor.name)
+        ends = [f"min({column})", f"max({column})"]
+        if cursor.type is CursorType.DOUBLE:
+            return [self.dialect.double(end) for end in ends]
+        return ends
+
+    def column(self, table: SourceTable, name: str) -> str:
+        """Returns SQL for a column, as the database has it."""
+        return self._expression(table.ref.native, table.schema.names.index(name))
+
+    def _expression(self, native: Native, index: int) -> str:
+        if native.writers and index == len(native.columns) - 1 and self.horizon is not None:
+            return self.horizon.written_by()
+        return self.dialect.quote(native.columns[index])
+
+    def _doubtful(self, table: SourceTable, cursor: CursorField | None) -> list[Doubt]:
+        """Returns the columns that may hold values that the lake cannot.
+
+        Leaves out a cursor that may be infinite: infinite values are refused as cursors.
+        """
+        names = table.schema.names
+        own = names.index(cursor.name) if cursor else None
+        return [d for d in table.ref.native.doubts if d.holds is not None or d.index != own]
+
+    def _doubted(self, table: SourceTable, cursor: CursorField | None = None) -> list[str]:
+        return [
+            f"sum(case when {doubt.condition(self._expression(table.ref.native, doubt.index))} "
+            "then 1 else 0 end)"
+            for doubt in self._doubtful(table, cursor)
+        ]
+
+    def _judged(
+        self,
+        table: SourceTable,
+        counts: Sequence[str | None],
+        cursor: CursorField | None = None,
+    ) -> tuple[str, ...]:
+        """Returns the warnings about the values that were found.
+
+        Raises:
+            TableError: if some would be rounded.
+        """
+        notes = []
+        for doubt, count in zip(self._doubtful(table, cursor), counts, strict=True):
+            if not int(count or 0):
+                continue
+            name = table.schema.names[doubt.index]
+            if doubt.holds is not None:
+                where = f"table {self.source.name}.{table.ref.name}"
+                raise doubt.refused(int(count or 0), where, table.ref.name, name)
+            notes.append(doubt.note(int(count or 0), name))
+        return tuple(notes)
