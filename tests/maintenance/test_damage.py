@@ -249,9 +249,8 @@ def test_a_damaged_table_is_put_aside_in_a_catalog_of_names(
     lake.create("_cq_syncs", "id bigint")
     lake.add("_cq_syncs", [{"id": 1}])
     assert set_aside(lake, "_cq_syncs") is None
-    _cut(_newest(tmp_path / "shared/raw/_cq_syncs/metadata", "*.metadata.json"), 200)
-    with pytest.raises(Py4JError, match="Failed to read file"):  # as the docs say
-        lake.spark.sql("drop table raw._cq_syncs")
+    # Gone rather than cut off: Iceberg reads a cut one again and again, for a minute.
+    _newest(tmp_path / "shared/raw/_cq_syncs/metadata", "*.metadata.json").unlink()
     done = set_aside(lake, "_cq_syncs")
     assert done is not None
     assert "stays where it was" in done
