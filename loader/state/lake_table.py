@@ -178,7 +178,12 @@ class LakeState(StateBackend):
             if isinstance(found, JavaEndedError):
                 raise found from problem
             remedy = self.remedy if isinstance(found, DamagedError) else found.remedy
-            raise StateError(found.what, where=self.where, remedy=remedy) from problem
+            raise StateError(
+                found.what,
+                where=self.where,
+                remedy=remedy
+                or "If another program has made or changed it, name another table for the state",
+            ) from problem
 
 
 def _newest(rows: Iterable[StateRow]) -> list[StateRow]:
