@@ -40,7 +40,7 @@ DEBEZIUM := $(VENV)/.debezium
 PEERS := $(VENV)-peers
 export CONNECTORS := $(abspath $(VENV)-connectors)
 
-.PHONY: help install archive demo picture connectors test test-fast lint bench bench-cold bench-correctness audit sbom nemesis clean
+.PHONY: help install archive demo picture connectors test-environment test test-fast lint bench bench-cold bench-correctness audit sbom nemesis clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -95,7 +95,10 @@ $(CONNECTORS)/.installed $(CONNECTORS)-cloudquery/.installed: .ci/venv
 
 connectors: $(CONNECTORS)/.installed $(CONNECTORS)-cloudquery/.installed
 
-test: $(DRIVERS) $(DEBEZIUM) archive connectors
+# What the tests need beside the package, installed once.
+test-environment: $(DRIVERS) $(DEBEZIUM) archive connectors
+
+test: test-environment
 	eval '$(PYTEST) --durations 10 --durations-min 1' "$(TESTS)"
 
 test-fast: lint
