@@ -234,8 +234,9 @@ def test_a_missing_package_is_named_with_its_remedy(
         ("sqlite", "sqlite://", "an in-memory SQLite forgets its cursors"),
         ("postgresql", "oracel://u:hunter22@h/d", "Can't load plugin"),
         ("postgresql", "p://u:hunter22@h:port/d", "the port is not a number"),
-        ("redis", "http://:hunter22@h", "Redis URL must specify one of"),
-        ("redis", "redis://:hunter22@h:port", "Port could not be cast"),
+        ("redis", "http://:hunter22@h", "not a URL that Redis's client can read"),
+        ("redis", "redis://:hunter22@h:port", "not a URL that Redis's client can read"),
+        ("redis", "redis://:hunter22/x@h", "write `/` as %2F"),
     ],
 )
 def test_a_wrong_connection_string_is_told_without_its_password(
