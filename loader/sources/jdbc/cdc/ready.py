@@ -56,7 +56,10 @@ class Ready:
             return "the database was restored, replaced or failed over"
         if self.slot.confirmed > mark.position:
             return f"the log before {shown(self.slot.confirmed)} is gone"
-        if mark.published and mark.published != self.published.get(relation(table)):
+        published = self.published.get(relation(table), "")
+        if mark.published and mark.published != published:
+            if published and not published.endswith(mark.published[mark.published.rfind("/") :]):
+                return "another table has its name now"
             return "the publication was changed"
         with own.database.connect() as connection:
             if mark.position > own.end(connection):
