@@ -71,8 +71,20 @@ class Changes:
             *(f.col(quoted(name)) for name in self.table.schema.names), f.col(DELETED)
         )
 
+    def names(self, spark: SparkSession) -> set[str]:
+        """Returns the names that columns have in the changes."""
+        row = f.get_json_object("text", "$.after")
+        found = self._texts(spark).select(f.explode(f.json_object_keys(row)).alias("name"))
+        return {name for (name,) in found.distinct().collect()}
+
     def _lines(self, spark: SparkSession) -> DataFrame:
         """Returns number and change of the transactions that count."""
+        schema = json_schema(self.columns)
+        change = f.from_json("text", schema, {"mode": "FAILFAST"})
+        return self._texts(spark).select(_NUMBER, change.alias("change"))
+
+    def _texts(self, spark: SparkSession) -> DataFrame:
+        """Returns the spool's lines of the transactions that count."""
         parts = f.split("value", "\t", 4)
         lines = (
             spark.read.option("lineSep", "\n")
@@ -87,9 +99,7 @@ class Changes:
         )
         if self.seen is not None:
             lines = lines.where(~_sees(self.seen, f.col("transaction")))
-        schema = json_schema(self.columns)
-        change = f.from_json("text", schema, {"mode": "FAILFAST"})
-        return lines.select(_NUMBER, change.alias("change"))
+        return lines
 
     def _split(self, lines: DataFrame) -> DataFrame:
         """Returns a row for each version and tombstone; a TRUNCATE has no key and is deleted."""

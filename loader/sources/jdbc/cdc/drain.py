@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from loader.sources.debezium.program import MARKER, Order
 from loader.sources.debezium.spool import Spool
 from loader.sources.jdbc.cdc.settings import by_source, settings
 from loader.sources.jdbc.cdc.slot import Slot, SourceSlot
+from loader.sources.jdbc.connection import Connection
 
 
 @dataclass(frozen=True)
@@ -23,10 +25,12 @@ class Drained:
     Attributes:
         spool: the changes; None if there were none.
         position: all before it was read.
+        begun: where the slot stood at the latest: nothing before it was read.
     """
 
     spool: Spool | None
     position: int
+    begun: int
 
 
 def drained(
@@ -61,7 +65,7 @@ def drained(
         slot.freed(connection, database.lock_timeout)
         end = slot.flushed(connection)
         if slot.silent(connection, before, end):
-            return Drained(None, end)
+            return Drained(None, end, _stood(slot, connection))
         marker = secrets.token_urlsafe(24)
         slot.mark(connection, MARKER, marker)
     order = Order(
@@ -76,7 +80,14 @@ def drained(
         by_source=by_source(logged),
     )
     spool = spooled(order, where)
-    return Drained(spool, max(end, spool.end or 0))
+    with database.connect() as connection:
+        return Drained(spool, max(end, spool.end or 0), _stood(slot, connection))
+
+
+def _stood(slot: SourceSlot, connection: Connection) -> int:
+    """Returns where the slot stands after the read: another run may have moved it meanwhile."""
+    after = slot.look(connection)
+    return after.confirmed if after is not None and not after.lost else sys.maxsize
 
 
 def _java(jvm: Any) -> str:

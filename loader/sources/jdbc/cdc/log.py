@@ -22,7 +22,13 @@ from loader.sources import Snapshot, SourceTable
 from loader.sources.debezium.engine import installed, missing, spool_folder
 from loader.sources.debezium.spool import Spool
 from loader.sources.jdbc.cdc.changes import Changes
-from loader.sources.jdbc.cdc.columns import LoggedColumn, altered, logged_columns, numbered
+from loader.sources.jdbc.cdc.columns import (
+    LoggedColumn,
+    altered,
+    logged_columns,
+    misnamed,
+    numbered,
+)
 from loader.sources.jdbc.cdc.drain import Drained, drained
 from loader.sources.jdbc.cdc.partitions import Partition, moved, partitions
 from loader.sources.jdbc.cdc.position import Mark, Seen, shown
@@ -86,6 +92,12 @@ class Log(Snapshot):
             if mark is None or lost:
                 return self._first(table, window, ready, parts, lost)
             held = self._once(lambda: self._drained)
+        if held.begun > mark.position:
+            raise TableError(
+                "another run moved the replication slot meanwhile",
+                where=f"{self._where(table)}, sync_mode: cdc",
+                remedy="Run again. Two projects that read the same database need a `slot` each",
+            )
         after = mark.moved(held.position, numbered(columns), parts)
         spool, name = held.spool, logged_name(table)
         changed = spool is not None and spool.changes(name) > 0
@@ -93,6 +105,12 @@ class Log(Snapshot):
             self._whole(table, columns, spool)
             if numbered(self._columns(table)) != numbered(columns):  # now that all is read
                 raise self._altered(table)
+            if numbered(columns) != mark.columns:
+                names = self._changes(table, columns, mark, spool).names(self.database.spark)
+                lost = misnamed(names, mark.columns, columns)
+                if lost:
+                    with self._alone:
+                        return self._first(table, window, ready, parts, lost)
         return Bounds(
             rows=None if changed else 0,
             mark=after.to_dict(),
@@ -115,18 +133,7 @@ class Log(Snapshot):
         mark, spool = Mark.from_dict(window.mark), self._drained.spool
         assert mark is not None
         assert spool is not None
-        changes = Changes(
-            table=table,
-            spool=spool,
-            logged=logged_name(table),
-            columns=self._columns(table),
-            key=self.key(table),
-            first=spool.first_after(mark.position),
-            seen=mark.seen,
-            placeholder=self._placeholder,
-            cached=self._cached,
-        )
-        return changes.rows(spark, window)
+        return self._changes(table, self._columns(table), mark, spool).rows(spark, window)
 
     def preview(self, table: SourceTable, window: Window) -> Bounds:
         mark = Mark.from_dict(window.mark)
@@ -193,6 +200,21 @@ class Log(Snapshot):
         with self.database.connect() as connection:
             self.slot.freed(connection, self.database.lock_timeout)
             self.slot.confirm(connection, safe)
+
+    def _changes(
+        self, table: SourceTable, columns: Sequence[LoggedColumn], mark: Mark, spool: Spool
+    ) -> Changes:
+        return Changes(
+            table=table,
+            spool=spool,
+            logged=logged_name(table),
+            columns=columns,
+            key=self.key(table),
+            first=spool.first_after(mark.position),
+            seen=mark.seen,
+            placeholder=self._placeholder,
+            cached=self._cached,
+        )
 
     @cached_property
     def _folder(self) -> Path:
