@@ -158,7 +158,7 @@ class Log(Snapshot):
                 *table_lacks(connection, self.slot, table, self.key(table)),
             ]
             if not lacks:
-                lacks = publishable(connection, self.slot, [table])
+                lacks = list(publishable(connection, self.slot, [table]).values())
             if not lacks:
                 lacks = publication_lacks(connection, self.slot)
             found = refused(lacks, where)
