@@ -155,3 +155,35 @@ def test_a_table_that_takes_the_place_of_another(
     ran = project.run()
     assert any("all rows are read anew" in warning for warning in ran.warnings)
     assert newest(project, "things", "id", "v") == [(1, 10), (3, 30)]
+
+
+def test_a_source_that_is_renamed_keeps_the_log_for_all_of_its_tables(
+    project: Project, postgres_database: Database
+) -> None:
+    """A table that is not in the run has its mark under the source's name of before."""
+    postgres_database.execute(
+        "create table one (id int primary key, v int)",
+        "create table two (id int primary key, v int)",
+        "insert into one values (1, 1)",
+        "insert into two values (1, 1)",
+    )
+    follow(project, postgres_database, "one", "two", slot="kept")
+    project.run()
+    began = position(postgres_database)
+    postgres_database.execute("update one set v = 2", "update two set v = 2")
+    project.sources.clear()
+    follow(project, postgres_database, "one", "two", slot="kept", name="store")
+    project.sources[0]["formerly"] = ["shop"]
+    project.sources[0]["spec"]["table_options"] = {
+        "one": {"sync_mode": "cdc"},
+        "TWO": {"sync_mode": "cdc"},
+    }
+    project.write()
+    assert project.run("--select", "store.one").table("store.one")["appended"] == 1
+    assert position(postgres_database) == began
+    ran = project.run()
+    assert (ran.table("store.two")["appended"], ran.warnings) == (1, [])
+    project.sources[0]["spec"]["slot"] = "other"
+    project.write()
+    warnings = " ".join(project.run().warnings)
+    assert "select pg_drop_replication_slot('kept')" in warnings

@@ -74,7 +74,7 @@ class Log(Snapshot):
         self._ready: Ready | None = None
         self._failure: Exception | None = None
         self._stored: dict[str, int | None] = {}
-        self._mark_of: Callable[[str], Mapping[str, Any] | None] | None = None
+        self._marks_of: Callable[[str], Sequence[Mapping[str, Any]]] | None = None
         self._placeholder = secrets.token_hex(16)
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
@@ -90,7 +90,8 @@ class Log(Snapshot):
             if mark is not None:
                 lost = ready.lost(self.slot, table, mark) or altered(mark.columns, columns) or lost
             if mark is None or lost:
-                return self._first(table, window, ready, parts, lost)
+                found = self._first(table, window, ready, parts, lost)
+                return replace(found, notes=(*found.notes, *self._left(mark)))
             held = self._once(lambda: self._drained)
         if held.begun > mark.position:
             raise TableError(
@@ -98,7 +99,7 @@ class Log(Snapshot):
                 where=f"{self._where(table)}, sync_mode: cdc",
                 remedy="Run again. Two projects that read the same database need a `slot` each",
             )
-        after = mark.moved(held.position, numbered(columns), parts)
+        after = replace(mark.moved(held.position, numbered(columns), parts), slot=self.slot.name)
         spool, name = held.spool, logged_name(table)
         changed = spool is not None and spool.changes(name) > 0
         if changed and spool is not None:
@@ -117,7 +118,7 @@ class Log(Snapshot):
             settled=after.position - mark.position >= SEGMENT
             or (after.seen, after.partitions) != (mark.seen, mark.partitions),
             log=Logged(shown(mark.position), shown(after.position), ready.slot.held),
-            notes=self._held(ready.slot),
+            notes=(*self._held(ready.slot), *self._left(mark)),
         )
 
     def read(
@@ -147,8 +148,8 @@ class Log(Snapshot):
         if found is not None:
             self._stored[table.ref.name] = found.position
 
-    def remembers(self, mark: Callable[[str], Mapping[str, Any] | None]) -> None:
-        self._mark_of = mark
+    def remembers(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:
+        self._marks_of = marks
 
     def lacking(self, table: SourceTable) -> list[str]:
         where = f"{self._where(table)}, sync_mode: cdc"
@@ -189,10 +190,11 @@ class Log(Snapshot):
         known = {name.lower() for name in self._stored}
         for name, options in self.database.options.table_options.items():
             if options.sync_mode == "cdc" and name.lower() not in known:
-                if self._mark_of is None:
+                if self._marks_of is None:
                     return
-                mark = Mark.from_dict(self._mark_of(name))
-                self._stored[name] = mark.position if mark is not None else None
+                marks = map(Mark.from_dict, self._marks_of(name))
+                held = [mark.position for mark in marks if mark is not None]
+                self._stored[name] = min(held, default=None)
         positions = [position for position in self._stored.values() if position is not None]
         safe = min(positions, default=0)
         if safe <= self._ready.slot.confirmed:
@@ -330,6 +332,22 @@ class Log(Snapshot):
 
     def _where(self, table: SourceTable) -> str:
         return f"table {self.database.name}.{table.ref.name}"
+
+    def _left(self, mark: Mark | None) -> tuple[str, ...]:
+        """Returns a warning if nobody reads the slot any more that a table has followed so far."""
+        if mark is None or not mark.slot or mark.slot == self.slot.name:
+            return ()
+        text = self.database.dialect.text(mark.slot)
+        with self.database.connect() as connection:
+            there = connection.rows(
+                f"select 1 from pg_catalog.pg_replication_slots where slot_name = {text}"
+            )
+        if not there:
+            return ()
+        return (
+            f"the replication slot {mark.slot} is not read for this table any more, and keeps the "
+            f"log: once no table needs it, run `select pg_drop_replication_slot({text})`",
+        )
 
     def _held(self, slot: Slot) -> tuple[str, ...]:
         """Returns a warning if the slot keeps so much log that the server may give it up."""
