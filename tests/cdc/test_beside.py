@@ -187,3 +187,41 @@ def test_a_source_that_is_renamed_keeps_the_log_for_all_of_its_tables(
     project.write()
     warnings = " ".join(project.run().warnings)
     assert "select pg_drop_replication_slot('kept')" in warnings
+
+
+def test_the_slot_stays_while_a_first_load_goes_on(
+    project: Project, postgres_database: Database
+) -> None:
+    """A table without a mark needs the log, too, from where the slot stood when its load began."""
+    postgres_database.execute(
+        "create table things (id int primary key, v int)", "insert into things values (1, 1)"
+    )
+    follow(project, postgres_database, "things")
+    held: set[str] = set()
+    ended = threading.Event()
+    watcher = threading.Thread(target=_watched, args=(postgres_database, held, ended))
+    watcher.start()
+    project.run()
+    ended.set()
+    watcher.join()
+    assert held == {"ShareLock"}
+    began = position(postgres_database)
+    with postgres_database.connect() as other:  # another run's first load
+        other.execute(
+            "select pg_advisory_lock_shared(hashtext('strandline'), hashtext('strandline_shop'))"
+        )
+        postgres_database.execute("update things set v = 2")
+        assert project.run().table("shop.things")["appended"] == 1
+        assert position(postgres_database) == began
+    postgres_database.execute("update things set v = 3")
+    assert project.run().table("shop.things")["appended"] == 1
+    assert position(postgres_database) != began
+
+
+def _watched(database: Database, held: set[str], ended: threading.Event) -> None:
+    locks = (
+        "select mode from pg_locks where locktype = 'advisory' and database = "
+        "(select oid from pg_database where datname = current_database())"
+    )
+    while not ended.wait(0.02):
+        held |= {mode for (mode,) in database.query(locks)}

@@ -30,6 +30,7 @@ from loader.sources.jdbc.cdc.columns import (
     numbered,
 )
 from loader.sources.jdbc.cdc.drain import Drained, drained
+from loader.sources.jdbc.cdc.loads import Loads
 from loader.sources.jdbc.cdc.partitions import Partition, moved, partitions
 from loader.sources.jdbc.cdc.position import Mark, Seen, shown
 from loader.sources.jdbc.cdc.ready import Ready, logged_name, made_ready, relation
@@ -76,6 +77,8 @@ class Log(Snapshot):
         self._stored: dict[str, int | None] = {}
         self._marks_of: Callable[[str], Sequence[Mapping[str, Any]]] | None = None
         self._placeholder = secrets.token_hex(16)
+        self._loads = Loads(self.slot)
+        stack.callback(self._loads.end)
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
         mark = Mark.from_dict(window.mark)
@@ -185,23 +188,36 @@ class Log(Snapshot):
 
         Of tables that are not in this run, the stored mark tells.
         """
+        self._loads.end()
         if self._ready is None or self._failure is not None:
             return
+        if self._safe() <= self._ready.slot.confirmed:
+            return
+        with self.database.connect() as connection:
+            self.slot.freed(connection, self.database.lock_timeout)
+            with self._loads.none(connection) as none:
+                # The marks of first loads that other runs have ended are stored now.
+                if not none or not self._knows_all():
+                    return
+                found = self.slot.look(connection)
+                if found is not None and found.confirmed < self._safe():
+                    self.slot.confirm(connection, self._safe())
+
+    def _safe(self) -> int:
+        """Returns the lowest position of the tables that are known."""
+        return min((p for p in self._stored.values() if p is not None), default=0)
+
+    def _knows_all(self) -> bool:
+        """Looks up the tables that are not in this run; returns whether that was possible."""
         known = {name.lower() for name in self._stored}
         for name, options in self.database.options.table_options.items():
             if options.sync_mode == "cdc" and name.lower() not in known:
                 if self._marks_of is None:
-                    return
+                    return False
                 marks = map(Mark.from_dict, self._marks_of(name))
                 held = [mark.position for mark in marks if mark is not None]
                 self._stored[name] = min(held, default=None)
-        positions = [position for position in self._stored.values() if position is not None]
-        safe = min(positions, default=0)
-        if safe <= self._ready.slot.confirmed:
-            return
-        with self.database.connect() as connection:
-            self.slot.freed(connection, self.database.lock_timeout)
-            self.slot.confirm(connection, safe)
+        return True
 
     def _changes(
         self, table: SourceTable, columns: Sequence[LoggedColumn], mark: Mark, spool: Spool
@@ -250,13 +266,14 @@ class Log(Snapshot):
         self, table: SourceTable, window: Window, ready: Ready, parts: Iterable[str], lost: str
     ) -> Bounds:
         """Bounds a read of all rows, in a snapshot that is later than the slot."""
+        begun = self._begun
         found = self._load.bounds(table, Window())
         with self._load.connect(table) as connection:
             [(text,)] = connection.rows("select pg_catalog.pg_current_snapshot()::text")
         with self.database.connect(self._where(table)) as connection:
             seen = Seen.parse(text or "", self.slot.end(connection))
         mark = Mark(
-            ready.slot.confirmed,
+            begun.confirmed,
             self.slot.name,
             ready.system,
             seen,
@@ -273,6 +290,16 @@ class Log(Snapshot):
             log=Logged(None, shown(mark.position), ready.slot.held),
             notes=(*notes, *found.notes),
         )
+
+    @cached_property
+    def _begun(self) -> Slot:
+        """The slot, which stays where it is until the run's first loads have ended."""
+        self._loads.begin()
+        with self.database.connect() as connection:
+            found = self.slot.look(connection)
+        if found is None or found.lost:
+            raise TableError("the replication slot is gone", where=self.where, remedy="Run again")
+        return found
 
     @cached_property
     def _load(self) -> JdbcSnapshot:
