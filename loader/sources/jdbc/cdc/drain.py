@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import sys
 from collections.abc import Sequence
@@ -61,6 +62,36 @@ def drained(
             where=where,
             remedy="Run tables with sync_mode: cdc on a target whose spark.master is local[*]",
         )
+    try:
+        return _read(slot, before, logged, folder, placeholder, where)
+    except TableError as error:
+        if not older_than_publication(error):
+            raise
+        with database.connect() as connection:
+            slot.freed(connection, database.lock_timeout)
+            slot.drop(connection)
+        raise TableError(
+            f"the replication slot {slot.name} is older than its publication, so PostgreSQL "
+            "cannot read it; it was dropped",
+            where=where,
+            remedy="Run again: that creates the slot, and all rows are read anew",
+        ) from error
+
+
+def older_than_publication(error: Exception) -> bool:
+    """Returns whether PostgreSQL 14 to 17 read changes from before the publication was made."""
+    return re.search('publication ".*" does not exist', str(error)) is not None
+
+
+def _read(
+    slot: SourceSlot,
+    before: Slot,
+    logged: Sequence[str],
+    folder: Path,
+    placeholder: str,
+    where: str,
+) -> Drained:
+    database = slot.database
     with database.connect() as connection:
         slot.freed(connection, database.lock_timeout)
         end = slot.flushed(connection)
