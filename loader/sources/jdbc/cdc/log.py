@@ -53,6 +53,9 @@ T = TypeVar("T")
 SEGMENT = 16 * 1024 * 1024
 """The log is recycled in files of this size: a shorter way is not worth a commit of its own."""
 
+_MUCH = 10 * 1024**3
+"""Of more log than this that the slot keeps, a run warns."""
+
 
 class Log(Snapshot):
     """The log, and the tables that follow it; opened once a run.
@@ -377,11 +380,16 @@ class Log(Snapshot):
         )
 
     def _held(self, slot: Slot) -> tuple[str, ...]:
-        """Returns a warning if the slot keeps so much log that the server may give it up."""
+        """Returns a warning if the slot keeps much log, or the server may give it up."""
         if slot.left is not None and slot.left < slot.held // 4:
             return (
                 f"the replication slot {self.slot.name} keeps {slot.held >> 20:,} MB of log, and "
                 f"is lost {slot.left >> 20:,} MB from now (max_slot_wal_keep_size)",
+            )
+        if slot.held > _MUCH:
+            return (
+                f"the replication slot {self.slot.name} keeps {slot.held >> 20:,} MB of log: a "
+                "table that fails, or that no run selects, may keep it where it is",
             )
         return ()
 
