@@ -197,13 +197,12 @@ def test_the_slot_stays_while_a_first_load_goes_on(
         "create table things (id int primary key, v int)", "insert into things values (1, 1)"
     )
     follow(project, postgres_database, "things")
-    held: set[str] = set()
-    ended = threading.Event()
-    watcher = threading.Thread(target=_watched, args=(postgres_database, held, ended))
-    watcher.start()
-    project.run()
-    ended.set()
-    watcher.join()
+    with _watched(
+        postgres_database,
+        "select mode from pg_locks where locktype = 'advisory' and database = "
+        "(select oid from pg_database where datname = current_database())",
+    ) as held:
+        project.run()
     assert held == {"ShareLock"}
     began = position(postgres_database)
     with postgres_database.connect() as other:  # another run's first load
@@ -218,10 +217,40 @@ def test_the_slot_stays_while_a_first_load_goes_on(
     assert position(postgres_database) != began
 
 
-def _watched(database: Database, held: set[str], ended: threading.Event) -> None:
-    locks = (
-        "select mode from pg_locks where locktype = 'advisory' and database = "
-        "(select oid from pg_database where datname = current_database())"
+def test_a_first_load_locks_the_table_that_it_reads(
+    project: Project, postgres_database: Database
+) -> None:
+    """Whoever alters a table that is not loaded does not wait for another one's load."""
+    postgres_database.execute(
+        "create table old (id int primary key)", "create table new (id int primary key)"
     )
-    while not ended.wait(0.02):
-        held |= {mode for (mode,) in database.query(locks)}
+    follow(project, postgres_database, "old")
+    project.run()
+    follow(project, postgres_database, "old", "new")
+    with _watched(
+        postgres_database,
+        "select relation::regclass::text from pg_locks join pg_stat_activity using (pid) "
+        "where state = 'idle in transaction' and relation in ('old'::regclass, 'new'::regclass)",
+    ) as locked:
+        project.run()
+    assert locked == {"new"}
+
+
+@contextmanager
+def _watched(database: Database, query: str) -> Iterator[set[str]]:
+    """Yields what a query returns during a block, which is complete once the block has ended."""
+    found: set[str] = set()
+    ended = threading.Event()
+
+    def watch() -> None:
+        with database.connect() as connection:
+            while not ended.wait(0.01):
+                found.update(value for (value,) in connection.execute(query).fetchall())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield found
+    finally:
+        ended.set()
+        watcher.join()

@@ -56,6 +56,9 @@ SEGMENT = 16 * 1024 * 1024
 _MUCH = 10 * 1024**3
 """Of more log than this that the slot keeps, a run warns."""
 
+_FEW = 4
+"""So many first loads have a snapshot each: each holds a connection."""
+
 
 class Log(Snapshot):
     """The log, and the tables that follow it; opened once a run.
@@ -81,6 +84,7 @@ class Log(Snapshot):
         self._marks_of: Callable[[str], Sequence[Mapping[str, Any]]] | None = None
         self._placeholder = secrets.token_hex(16)
         self._loads = Loads(self.slot)
+        self._snapshots: dict[str, JdbcSnapshot] = {}
         stack.callback(self._loads.end)
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
@@ -132,7 +136,7 @@ class Log(Snapshot):
     ) -> DataFrame:
         assert bounds.log is not None
         if bounds.log.low is None:
-            rows = self._load.read(spark, table, Window(), bounds)
+            rows = self._load(table).read(spark, table, Window(), bounds)
             rows = rows.withColumn(DELETED, f.lit(False))
             if window.held is None:
                 return rows
@@ -270,8 +274,9 @@ class Log(Snapshot):
     ) -> Bounds:
         """Bounds a read of all rows, in a snapshot that is later than the slot."""
         begun = self._begun
-        found = self._load.bounds(table, Window())
-        with self._load.connect(table) as connection:
+        load = self._load(table)
+        found = load.bounds(table, Window())
+        with load.connect(table) as connection:
             [(text,)] = connection.rows("select pg_catalog.pg_current_snapshot()::text")
         with self.database.connect(self._where(table)) as connection:
             seen = Seen.parse(text or "", self.slot.end(connection))
@@ -304,13 +309,24 @@ class Log(Snapshot):
             raise TableError("the replication slot is gone", where=self.where, remedy="Run again")
         return found
 
-    @cached_property
-    def _load(self) -> JdbcSnapshot:
-        """The snapshot that first loads read: later than the slot and the publication."""
+    def _load(self, table: SourceTable) -> JdbcSnapshot:
+        """Returns the snapshot that a first load reads: later than the slot and the publication.
+
+        Tables are locked against ALTER for as long as it is held: not those that are not loaded,
+        unless many are.
+        """
+        found = self._snapshots.get(table.ref.name)
+        if found is not None:
+            return found
+        rest = [one for name, one in self.tables.items() if name not in self._snapshots]
+        few = len(set(map(id, self._snapshots.values()))) < _FEW
+        loaded = [table] if few and self._ready and not self._ready.created else rest
         with self.database.connect() as connection:
             self.slot.quiet(connection)
-        moment = self._stack.enter_context(exported(self.database, list(self.tables.values())))
-        return JdbcSnapshot(self.database, self.database.wall_offset(), moment)
+        moment = self._stack.enter_context(exported(self.database, loaded))
+        found = JdbcSnapshot(self.database, self.database.wall_offset(), moment)
+        self._snapshots |= {one.ref.name: found for one in loaded}
+        return found
 
     @cached_property
     def _drained(self) -> Drained:
