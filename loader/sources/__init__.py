@@ -73,8 +73,8 @@ class Snapshot(ABC):
         A source that keeps its changes until they are read may forget them now.
         """
 
-    def remembers(self, mark: Callable[[str], Mapping[str, Any] | None]) -> None:  # noqa: B027
-        """Is told how to look up the stored mark of any of the source's tables, by its name."""
+    def remembers(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:  # noqa: B027
+        """Is told how to look up the stored marks of any of the source's tables, by its name."""
 
     def lacking(self, table: SourceTable) -> list[str]:
         """Returns what `loader check` should say about a table: what is missing, and the remedy."""

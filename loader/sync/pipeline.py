@@ -133,7 +133,7 @@ class Pipeline(Selection):
                 try:
                     tables = [planned.table for planned, _ in locks]
                     snapshot = opened.enter_context(part.source.snapshot(tables))
-                    snapshot.remembers(partial(self._mark, part.spec))
+                    snapshot.remembers(partial(self._marks, part.spec))
                     threads = pool
                     if snapshot.delivers and work is sync_table:
                         # Its tables wait for what comes, each in a thread of its own.
@@ -198,10 +198,22 @@ class Pipeline(Selection):
             found.append((planned, ended[id(planned)] if turn is None else Turn(turn)))
         return found
 
-    def _mark(self, source: SourceSpec, table: str) -> Mapping[str, Any] | None:
-        """Returns the stored mark of a source's table."""
-        state = self.stores(source).state.read(f"{source.name}.{in_the_lake(table)}")
-        return state.mark if state is not None else None
+    def _marks(self, source: SourceSpec, table: str) -> list[Mapping[str, Any]]:
+        """Returns the stored marks of a source's table, whose name may have other capitals.
+
+        If the source has none by its name of today, returns those by its earlier names.
+        """
+        state = self.stores(source).state
+        own = f"{source.name}.{in_the_lake(table)}"
+        found = [state.read(own)]
+        if found == [None]:
+            held = sorted({row.key for row in state.rows()})
+            for name in (source.name, *source.formerly):
+                wanted = f"{name}.{in_the_lake(table)}".lower()
+                found = [state.read(key) for key in held if key.lower() == wanted]
+                if found:
+                    break
+        return [one.mark for one in found if one is not None and one.mark is not None]
 
     def _unready(self, source: SourceSpec) -> LoaderError | None:
         """Prepares a source's stores; returns the error that fails its tables, and no others."""

@@ -8,6 +8,8 @@ from tests.sync.project import Project
 
 LARGE = ("note", "raw", "list", "doc", "numbers", "days", "ids", "parts", "number")
 
+LOADS = range(1, 201)
+
 
 def test_a_large_value_that_an_update_did_not_change_is_filled(
     project: Project, postgres_database: Database
@@ -81,8 +83,10 @@ def test_transactions_are_whole_and_in_the_order_of_their_commits(
         "insert into left_half values (1, 0), (2, 0)",
         "create table things (id int primary key, v int)",
         "insert into things select i, i from generate_series(1, 4) as i",
+        "create table staged (id int primary key)",
+        "insert into staged values (0)",
     )
-    follow(project, postgres_database, "left_half", "right_half", "things")
+    follow(project, postgres_database, "left_half", "right_half", "things", "staged")
     project.run()
     slow = postgres_database.connect()
     slow.autocommit = False
@@ -98,10 +102,15 @@ def test_transactions_are_whole_and_in_the_order_of_their_commits(
         "insert into things values (1, 10)",
         "begin; insert into things values (6, 6); truncate things; "
         "insert into things values (7, 7); commit",
+        # emptied before each load
+        *(f"begin; truncate staged; insert into staged values ({i}); commit" for i in LOADS),
     )
     # Not committed yet: nothing of it is read, not even though it is in the log.
     assert project.run().table("shop.left_half")["appended"] == 1
     assert newest(project, "left_half", "id", "v") == [(1, 0), (2, 1)]
+    assert newest(project, "staged", "id") == [(LOADS[-1],)]
+    [(gone,)] = project.rows("select count(*) from raw.staged where _cq_deleted")
+    assert gone == len(LOADS)
     # A TRUNCATE deletes what lived then.
     assert newest(project, "things", "id", "v") == [(7, 7)]
     assert project.rows(

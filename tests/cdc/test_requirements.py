@@ -194,3 +194,37 @@ def test_setup_shows_the_sql(
         "select pg_create_logical_replication_slot('my_slot', 'pgoutput');",
     ):
         assert statement in ran.text
+
+
+def test_one_table_that_may_not_be_published_does_not_stop_others(
+    project: Project, postgres_database: Database
+) -> None:
+    with contextlib.suppress(Exception):
+        postgres_database.execute("drop owned by partial", "drop role partial")
+    [(name,)] = postgres_database.query("select current_database()")
+    postgres_database.execute(
+        *(f"create table {table} (id int primary key)" for table in ("own", "alien", "guarded")),
+        f"create role partial login replication password '{PASSWORD}'",
+        f'grant create on database "{name}" to partial',
+        "grant select on alien, guarded to partial",
+        "alter table own owner to partial",
+        "insert into own values (1)",
+        "insert into guarded values (1), (2)",
+        "alter table guarded enable row level security",
+        "create policy half on guarded using (id = 1)",
+    )
+    try:
+        tables = ("own", "alien", "guarded")
+        follow(project, postgres_database, *tables, user="partial", password=PASSWORD)
+        ran = project.loader("run")
+        assert ran.table("shop.own")["appended"] == 1
+        said = {error.split(",")[0]: error for error in ran.errors}
+        assert set(said) == {"table shop.alien", "table shop.guarded"}
+        assert (
+            'Run `alter publication "strandline_shop" add table "public"."alien"` as the owner'
+            in said["table shop.alien"]
+        )
+        assert "row-level security" in said["table shop.guarded"]
+        assert 'Run `alter role "partial" bypassrls`' in said["table shop.guarded"]
+    finally:
+        postgres_database.execute("drop owned by partial", "drop role partial")

@@ -121,13 +121,19 @@ def main() -> None:
     order = Order.from_line(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     reader = Reader(order)
-    _start(order, reader)
-    reader.finished.wait()
-    if reader.error is None:
-        reader.spool.close()
-    print(json.dumps({"error": reader.error}), flush=True)
-    # Nothing is left to do, and Debezium takes seconds to shut down. The server notices.
-    os._exit(1 if reader.error else 0)
+    code = 1
+    try:
+        _start(order, reader)
+        reader.finished.wait()
+        if reader.error is None:
+            reader.spool.close()
+            code = 0
+        print(json.dumps({"error": reader.error}), flush=True)
+    except Exception as error:  # such as a full disk
+        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
+    finally:
+        # Nothing is left to do, and Debezium takes seconds to shut down. The server notices.
+        os._exit(code)
 
 
 def _end_with_parent() -> None:
@@ -147,6 +153,7 @@ def _start(order: Order, reader: Reader) -> None:
         home or jpype.getDefaultJVMPath(),
         f"-Xmx{_HEAP}",
         "-XX:+UseSerialGC",
+        "-XX:+ExitOnOutOfMemoryError",
         "-XX:TieredStopAtLevel=1",
         "-Xshare:auto",
         "-Duser.timezone=UTC",  # of the sessions, too: ranges of times are texts with an offset

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise
 from operator import and_
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -71,8 +72,20 @@ class Changes:
             *(f.col(quoted(name)) for name in self.table.schema.names), f.col(DELETED)
         )
 
+    def names(self, spark: SparkSession) -> set[str]:
+        """Returns the names that columns have in the changes."""
+        row = f.get_json_object("text", "$.after")
+        found = self._texts(spark).select(f.explode(f.json_object_keys(row)).alias("name"))
+        return {name for (name,) in found.distinct().collect()}
+
     def _lines(self, spark: SparkSession) -> DataFrame:
         """Returns number and change of the transactions that count."""
+        schema = json_schema(self.columns)
+        change = f.from_json("text", schema, {"mode": "FAILFAST"})
+        return self._texts(spark).select(_NUMBER, change.alias("change"))
+
+    def _texts(self, spark: SparkSession) -> DataFrame:
+        """Returns the spool's lines of the transactions that count."""
         parts = f.split("value", "\t", 4)
         lines = (
             spark.read.option("lineSep", "\n")
@@ -87,9 +100,7 @@ class Changes:
         )
         if self.seen is not None:
             lines = lines.where(~_sees(self.seen, f.col("transaction")))
-        schema = json_schema(self.columns)
-        change = f.from_json("text", schema, {"mode": "FAILFAST"})
-        return lines.select(_NUMBER, change.alias("change"))
+        return lines
 
     def _split(self, lines: DataFrame) -> DataFrame:
         """Returns a row for each version and tombstone; a TRUNCATE has no key and is deleted."""
@@ -221,39 +232,37 @@ class Changes:
         is_truncate = f.col(DELETED) & no_key
         rows = self.cached(rows)
         points = [r[0] for r in rows.where(is_truncate).select(_NUMBER).orderBy(_NUMBER).collect()]
-        versions = self._with_raw(rows.where(~is_truncate), window)
+        rest = rows.where(~is_truncate)
         keys = [f.col(quoted(name)) for name in self.key]
-        found = rows.where(~is_truncate)
         types = {field.name: field.dataType for field in self.table.schema.fields}
-        lower = 0
-        for point in points:
-            newest = f.max_by(
-                f.struct(f.col(DELETED).alias("deleted"), f.col(_NUMBER).alias("number")),
-                f.struct(_NUMBER, _PART),
-            )
-            alive = (
-                versions.where(f.col(_NUMBER) < point)
-                .groupBy(*keys)
-                .agg(newest.alias(_NEWEST))
-                # What an earlier TRUNCATE has removed has its tombstone.
-                .where(~f.col(f"{_NEWEST}.deleted") & (f.col(f"{_NEWEST}.number") >= lower))
-            )
-            tombstones = alive.select(
-                f.lit(point).cast("bigint").alias(_NUMBER),
-                f.lit(0).alias(_PART),
-                *(
-                    (f.col(quoted(name)) if name in self.key else f.lit(None))
-                    .cast(data_type)
-                    .alias(name)
-                    for name, data_type in types.items()
-                ),
-                f.lit(True).alias(DELETED),
-                f.array(*[f.lit(False)] * len(types)).alias(_MISSING),
-                f.lit(False).alias(_INSERT),
-            )
-            found = found.unionByName(tombstones)
-            lower = point
-        return found
+        # Of each time between two TRUNCATEs, what lived at its end; the rest of what came before
+        # has its tombstone.
+        spans = rows.sparkSession.createDataFrame(
+            list(pairwise([0, *points])), "_cq_since long, _cq_till long"
+        )
+        within = (f.col(_NUMBER) >= f.col("_cq_since")) & (f.col(_NUMBER) < f.col("_cq_till"))
+        alive = (
+            self._with_raw(rest, window)
+            .select(*keys, DELETED, _NUMBER, _PART)
+            .join(f.broadcast(spans), within)
+            .groupBy(*keys, "_cq_till")
+            .agg(f.max_by(DELETED, f.struct(_NUMBER, _PART)).alias(_NEWEST))
+            .where(~f.col(_NEWEST))
+        )
+        tombstones = alive.select(
+            f.col("_cq_till").alias(_NUMBER),
+            f.lit(0).alias(_PART),
+            *(
+                (f.col(quoted(name)) if name in self.key else f.lit(None))
+                .cast(data_type)
+                .alias(name)
+                for name, data_type in types.items()
+            ),
+            f.lit(True).alias(DELETED),
+            f.array(*[f.lit(False)] * len(types)).alias(_MISSING),
+            f.lit(False).alias(_INSERT),
+        )
+        return rest.unionByName(tombstones)
 
     def _with_raw(self, rows: DataFrame, window: Window) -> DataFrame:
         """Returns the rows and, numbered 0, the newest version in raw of every key."""

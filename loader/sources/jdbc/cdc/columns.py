@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from loader.errors import TableError
@@ -212,13 +212,38 @@ def altered(before: Mapping[str, str], columns: Sequence[LoggedColumn]) -> str:
     Args:
         before: what :func:`numbered` returned at the last sync.
     """
+    gone = set(before) - {str(column.number) for column in columns}
     for column in columns:
         was = before.get(str(column.number))
         if was is None:
             if before and column.default:
                 return f"the column {column.name} was added with a default"
+            if any(before[number].startswith(f"{column.name} ") for number in gone):
+                return f"another column is called {column.name} now"
         elif was != _told(column):
             return f"the column {was} was altered"
+    return ""
+
+
+def misnamed(
+    names: Collection[str], before: Mapping[str, str], columns: Sequence[LoggedColumn]
+) -> str:
+    """Returns why values in the log are not found by the columns' names; empty if they are.
+
+    Args:
+        names: the columns' names in changes since the last sync.
+        before: what :func:`numbered` returned at the last sync.
+    """
+    now = {column.name for column in columns}
+    for name in sorted(set(names) - now):
+        if not any(told.startswith(f"{name} ") for told in before.values()):
+            return f"the column {name} came and was renamed or dropped"
+    # A number that is neither here nor there: a column that came and went, perhaps by a name that
+    # a later one has now.
+    last = max(map(int, before), default=0)
+    here = {column.number for column in columns if column.number > last}
+    if before and here and max(here) - last > len(here):
+        return "a column came and was dropped"
     return ""
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import secrets
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,7 @@ from loader.sources.debezium.program import MARKER, Order
 from loader.sources.debezium.spool import Spool
 from loader.sources.jdbc.cdc.settings import by_source, settings
 from loader.sources.jdbc.cdc.slot import Slot, SourceSlot
+from loader.sources.jdbc.connection import Connection
 
 
 @dataclass(frozen=True)
@@ -23,10 +26,12 @@ class Drained:
     Attributes:
         spool: the changes; None if there were none.
         position: all before it was read.
+        begun: where the slot stood at the latest: nothing before it was read.
     """
 
     spool: Spool | None
     position: int
+    begun: int
 
 
 def drained(
@@ -57,11 +62,41 @@ def drained(
             where=where,
             remedy="Run tables with sync_mode: cdc on a target whose spark.master is local[*]",
         )
+    try:
+        return _read(slot, before, logged, folder, placeholder, where)
+    except TableError as error:
+        if not older_than_publication(error):
+            raise
+        with database.connect() as connection:
+            slot.freed(connection, database.lock_timeout)
+            slot.drop(connection)
+        raise TableError(
+            f"the replication slot {slot.name} is older than its publication, so PostgreSQL "
+            "cannot read it; it was dropped",
+            where=where,
+            remedy="Run again: that creates the slot, and all rows are read anew",
+        ) from error
+
+
+def older_than_publication(error: Exception) -> bool:
+    """Returns whether PostgreSQL 14 to 17 read changes from before the publication was made."""
+    return re.search('publication ".*" does not exist', str(error)) is not None
+
+
+def _read(
+    slot: SourceSlot,
+    before: Slot,
+    logged: Sequence[str],
+    folder: Path,
+    placeholder: str,
+    where: str,
+) -> Drained:
+    database = slot.database
     with database.connect() as connection:
         slot.freed(connection, database.lock_timeout)
         end = slot.flushed(connection)
         if slot.silent(connection, before, end):
-            return Drained(None, end)
+            return Drained(None, end, _stood(slot, connection))
         marker = secrets.token_urlsafe(24)
         slot.mark(connection, MARKER, marker)
     order = Order(
@@ -76,7 +111,14 @@ def drained(
         by_source=by_source(logged),
     )
     spool = spooled(order, where)
-    return Drained(spool, max(end, spool.end or 0))
+    with database.connect() as connection:
+        return Drained(spool, max(end, spool.end or 0), _stood(slot, connection))
+
+
+def _stood(slot: SourceSlot, connection: Connection) -> int:
+    """Returns where the slot stands after the read: another run may have moved it meanwhile."""
+    after = slot.look(connection)
+    return after.confirmed if after is not None and not after.lost else sys.maxsize
 
 
 def _java(jvm: Any) -> str:

@@ -50,8 +50,8 @@ class FollowedSnapshot(Snapshot):
     def kept(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:
         self._of(table).kept(table, mark)
 
-    def remembers(self, mark: Callable[[str], Mapping[str, Any] | None]) -> None:
-        self.log.remembers(mark)
+    def remembers(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:
+        self.log.remembers(marks)
 
     def lacking(self, table: SourceTable) -> list[str]:
         return self._of(table).lacking(table)

@@ -22,8 +22,15 @@ from loader.sources import Snapshot, SourceTable
 from loader.sources.debezium.engine import installed, missing, spool_folder
 from loader.sources.debezium.spool import Spool
 from loader.sources.jdbc.cdc.changes import Changes
-from loader.sources.jdbc.cdc.columns import LoggedColumn, altered, logged_columns, numbered
+from loader.sources.jdbc.cdc.columns import (
+    LoggedColumn,
+    altered,
+    logged_columns,
+    misnamed,
+    numbered,
+)
 from loader.sources.jdbc.cdc.drain import Drained, drained
+from loader.sources.jdbc.cdc.loads import Loads
 from loader.sources.jdbc.cdc.partitions import Partition, moved, partitions
 from loader.sources.jdbc.cdc.position import Mark, Seen, shown
 from loader.sources.jdbc.cdc.ready import Ready, logged_name, made_ready, relation
@@ -45,6 +52,12 @@ T = TypeVar("T")
 
 SEGMENT = 16 * 1024 * 1024
 """The log is recycled in files of this size: a shorter way is not worth a commit of its own."""
+
+_MUCH = 10 * 1024**3
+"""Of more log than this that the slot keeps, a run warns."""
+
+_FEW = 4
+"""So many first loads have a snapshot each: each holds a connection."""
 
 
 class Log(Snapshot):
@@ -68,8 +81,11 @@ class Log(Snapshot):
         self._ready: Ready | None = None
         self._failure: Exception | None = None
         self._stored: dict[str, int | None] = {}
-        self._mark_of: Callable[[str], Mapping[str, Any] | None] | None = None
+        self._marks_of: Callable[[str], Sequence[Mapping[str, Any]]] | None = None
         self._placeholder = secrets.token_hex(16)
+        self._loads = Loads(self.slot)
+        self._snapshots: dict[str, JdbcSnapshot] = {}
+        stack.callback(self._loads.end)
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
         mark = Mark.from_dict(window.mark)
@@ -84,22 +100,35 @@ class Log(Snapshot):
             if mark is not None:
                 lost = ready.lost(self.slot, table, mark) or altered(mark.columns, columns) or lost
             if mark is None or lost:
-                return self._first(table, window, ready, parts, lost)
+                found = self._first(table, window, ready, parts, lost)
+                return replace(found, notes=(*found.notes, *self._left(mark)))
             held = self._once(lambda: self._drained)
-        after = mark.moved(held.position, numbered(columns), parts)
+        if held.begun > mark.position:
+            raise TableError(
+                "another run moved the replication slot meanwhile",
+                where=f"{self._where(table)}, sync_mode: cdc",
+                remedy="Run again. Two projects that read the same database need a `slot` each",
+            )
+        after = replace(mark.moved(held.position, numbered(columns), parts), slot=self.slot.name)
         spool, name = held.spool, logged_name(table)
         changed = spool is not None and spool.changes(name) > 0
         if changed and spool is not None:
             self._whole(table, columns, spool)
             if numbered(self._columns(table)) != numbered(columns):  # now that all is read
                 raise self._altered(table)
+            if numbered(columns) != mark.columns:
+                names = self._changes(table, columns, mark, spool).names(self.database.spark)
+                lost = misnamed(names, mark.columns, columns)
+                if lost:
+                    with self._alone:
+                        return self._first(table, window, ready, parts, lost)
         return Bounds(
             rows=None if changed else 0,
             mark=after.to_dict(),
             settled=after.position - mark.position >= SEGMENT
             or (after.seen, after.partitions) != (mark.seen, mark.partitions),
             log=Logged(shown(mark.position), shown(after.position), ready.slot.held),
-            notes=self._held(ready.slot),
+            notes=(*self._held(ready.slot), *self._left(mark)),
         )
 
     def read(
@@ -107,7 +136,7 @@ class Log(Snapshot):
     ) -> DataFrame:
         assert bounds.log is not None
         if bounds.log.low is None:
-            rows = self._load.read(spark, table, Window(), bounds)
+            rows = self._load(table).read(spark, table, Window(), bounds)
             rows = rows.withColumn(DELETED, f.lit(False))
             if window.held is None:
                 return rows
@@ -115,18 +144,7 @@ class Log(Snapshot):
         mark, spool = Mark.from_dict(window.mark), self._drained.spool
         assert mark is not None
         assert spool is not None
-        changes = Changes(
-            table=table,
-            spool=spool,
-            logged=logged_name(table),
-            columns=self._columns(table),
-            key=self.key(table),
-            first=spool.first_after(mark.position),
-            seen=mark.seen,
-            placeholder=self._placeholder,
-            cached=self._cached,
-        )
-        return changes.rows(spark, window)
+        return self._changes(table, self._columns(table), mark, spool).rows(spark, window)
 
     def preview(self, table: SourceTable, window: Window) -> Bounds:
         mark = Mark.from_dict(window.mark)
@@ -140,8 +158,8 @@ class Log(Snapshot):
         if found is not None:
             self._stored[table.ref.name] = found.position
 
-    def remembers(self, mark: Callable[[str], Mapping[str, Any] | None]) -> None:
-        self._mark_of = mark
+    def remembers(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:
+        self._marks_of = marks
 
     def lacking(self, table: SourceTable) -> list[str]:
         where = f"{self._where(table)}, sync_mode: cdc"
@@ -151,7 +169,7 @@ class Log(Snapshot):
                 *table_lacks(connection, self.slot, table, self.key(table)),
             ]
             if not lacks:
-                lacks = publishable(connection, self.slot, [table])
+                lacks = list(publishable(connection, self.slot, [table]).values())
             if not lacks:
                 lacks = publication_lacks(connection, self.slot)
             found = refused(lacks, where)
@@ -177,22 +195,51 @@ class Log(Snapshot):
 
         Of tables that are not in this run, the stored mark tells.
         """
+        self._loads.end()
         if self._ready is None or self._failure is not None:
             return
-        known = {name.lower() for name in self._stored}
-        for name, options in self.database.options.table_options.items():
-            if options.sync_mode == "cdc" and name.lower() not in known:
-                if self._mark_of is None:
-                    return
-                mark = Mark.from_dict(self._mark_of(name))
-                self._stored[name] = mark.position if mark is not None else None
-        positions = [position for position in self._stored.values() if position is not None]
-        safe = min(positions, default=0)
-        if safe <= self._ready.slot.confirmed:
+        if self._safe() <= self._ready.slot.confirmed:
             return
         with self.database.connect() as connection:
             self.slot.freed(connection, self.database.lock_timeout)
-            self.slot.confirm(connection, safe)
+            with self._loads.none(connection) as none:
+                # The marks of first loads that other runs have ended are stored now.
+                if not none or not self._knows_all():
+                    return
+                found = self.slot.look(connection)
+                if found is not None and found.confirmed < self._safe():
+                    self.slot.confirm(connection, self._safe())
+
+    def _safe(self) -> int:
+        """Returns the lowest position of the tables that are known."""
+        return min((p for p in self._stored.values() if p is not None), default=0)
+
+    def _knows_all(self) -> bool:
+        """Looks up the tables that are not in this run; returns whether that was possible."""
+        known = {name.lower() for name in self._stored}
+        for name, options in self.database.options.table_options.items():
+            if options.sync_mode == "cdc" and name.lower() not in known:
+                if self._marks_of is None:
+                    return False
+                marks = map(Mark.from_dict, self._marks_of(name))
+                held = [mark.position for mark in marks if mark is not None]
+                self._stored[name] = min(held, default=None)
+        return True
+
+    def _changes(
+        self, table: SourceTable, columns: Sequence[LoggedColumn], mark: Mark, spool: Spool
+    ) -> Changes:
+        return Changes(
+            table=table,
+            spool=spool,
+            logged=logged_name(table),
+            columns=columns,
+            key=self.key(table),
+            first=spool.first_after(mark.position),
+            seen=mark.seen,
+            placeholder=self._placeholder,
+            cached=self._cached,
+        )
 
     @cached_property
     def _folder(self) -> Path:
@@ -226,13 +273,15 @@ class Log(Snapshot):
         self, table: SourceTable, window: Window, ready: Ready, parts: Iterable[str], lost: str
     ) -> Bounds:
         """Bounds a read of all rows, in a snapshot that is later than the slot."""
-        found = self._load.bounds(table, Window())
-        with self._load.connect(table) as connection:
+        begun = self._begun
+        load = self._load(table)
+        found = load.bounds(table, Window())
+        with load.connect(table) as connection:
             [(text,)] = connection.rows("select pg_catalog.pg_current_snapshot()::text")
         with self.database.connect(self._where(table)) as connection:
             seen = Seen.parse(text or "", self.slot.end(connection))
         mark = Mark(
-            ready.slot.confirmed,
+            begun.confirmed,
             self.slot.name,
             ready.system,
             seen,
@@ -251,12 +300,33 @@ class Log(Snapshot):
         )
 
     @cached_property
-    def _load(self) -> JdbcSnapshot:
-        """The snapshot that first loads read: later than the slot and the publication."""
+    def _begun(self) -> Slot:
+        """The slot, which stays where it is until the run's first loads have ended."""
+        self._loads.begin()
+        with self.database.connect() as connection:
+            found = self.slot.look(connection)
+        if found is None or found.lost:
+            raise TableError("the replication slot is gone", where=self.where, remedy="Run again")
+        return found
+
+    def _load(self, table: SourceTable) -> JdbcSnapshot:
+        """Returns the snapshot that a first load reads: later than the slot and the publication.
+
+        Tables are locked against ALTER for as long as it is held: not those that are not loaded,
+        unless many are.
+        """
+        found = self._snapshots.get(table.ref.name)
+        if found is not None:
+            return found
+        rest = [one for name, one in self.tables.items() if name not in self._snapshots]
+        few = len(set(map(id, self._snapshots.values()))) < _FEW
+        loaded = [table] if few and self._ready and not self._ready.created else rest
         with self.database.connect() as connection:
             self.slot.quiet(connection)
-        moment = self._stack.enter_context(exported(self.database, list(self.tables.values())))
-        return JdbcSnapshot(self.database, self.database.wall_offset(), moment)
+        moment = self._stack.enter_context(exported(self.database, loaded))
+        found = JdbcSnapshot(self.database, self.database.wall_offset(), moment)
+        self._snapshots |= {one.ref.name: found for one in loaded}
+        return found
 
     @cached_property
     def _drained(self) -> Drained:
@@ -309,12 +379,33 @@ class Log(Snapshot):
     def _where(self, table: SourceTable) -> str:
         return f"table {self.database.name}.{table.ref.name}"
 
+    def _left(self, mark: Mark | None) -> tuple[str, ...]:
+        """Returns a warning if nobody reads the slot any more that a table has followed so far."""
+        if mark is None or not mark.slot or mark.slot == self.slot.name:
+            return ()
+        text = self.database.dialect.text(mark.slot)
+        with self.database.connect() as connection:
+            there = connection.rows(
+                f"select 1 from pg_catalog.pg_replication_slots where slot_name = {text}"
+            )
+        if not there:
+            return ()
+        return (
+            f"the replication slot {mark.slot} is not read for this table any more, and keeps the "
+            f"log: once no table needs it, run `select pg_drop_replication_slot({text})`",
+        )
+
     def _held(self, slot: Slot) -> tuple[str, ...]:
-        """Returns a warning if the slot keeps so much log that the server may give it up."""
+        """Returns a warning if the slot keeps much log, or the server may give it up."""
         if slot.left is not None and slot.left < slot.held // 4:
             return (
                 f"the replication slot {self.slot.name} keeps {slot.held >> 20:,} MB of log, and "
                 f"is lost {slot.left >> 20:,} MB from now (max_slot_wal_keep_size)",
+            )
+        if slot.held > _MUCH:
+            return (
+                f"the replication slot {self.slot.name} keeps {slot.held >> 20:,} MB of log: a "
+                "table that fails, or that no run selects, may keep it where it is",
             )
         return ()
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from loader.errors import TableError
+from loader.runtime.database_errors import DatabaseError
 from loader.sources import SourceTable
 from loader.sources.jdbc.cdc.position import Mark, shown
 from loader.sources.jdbc.cdc.requirements import (
@@ -56,7 +57,10 @@ class Ready:
             return "the database was restored, replaced or failed over"
         if self.slot.confirmed > mark.position:
             return f"the log before {shown(self.slot.confirmed)} is gone"
-        if mark.published and mark.published != self.published.get(relation(table)):
+        published = self.published.get(relation(table), "")
+        if mark.published and mark.published != published:
+            if published and not published.endswith(mark.published[mark.published.rfind("/") :]):
+                return "another table has its name now"
             return "the publication was changed"
         with own.database.connect() as connection:
             if mark.position > own.end(connection):
@@ -84,7 +88,11 @@ def made_ready(
         system = activity(connection).system
         for table in tables:
             place = f"table {own.database.name}.{table.ref.name}, sync_mode: cdc"
-            found = refused(table_lacks(connection, own, table, key(table)), place)
+            found: TableError | None
+            try:
+                found = refused(table_lacks(connection, own, table, key(table)), place)
+            except DatabaseError as error:  # such as a schema that the role may not use
+                found = error
             if found is not None:
                 no[table.ref.name] = found
             elif names[logged_name(table)] > 1:
@@ -94,14 +102,19 @@ def made_ready(
                     remedy="Read one of them by a cursor (sync_mode: incremental)",
                 )
         good = [table for table in tables if table.ref.name not in no]
-        missing = publishable(connection, own, good) or publication_lacks(connection, own)
-        lacks = refused(missing, where)
+        for name, lack in publishable(connection, own, good).items():
+            place = f"table {own.database.name}.{name}, sync_mode: cdc"
+            barred = refused([lack], place)
+            assert barred is not None
+            no[name] = barred
+        good = [table for table in good if table.ref.name not in no]
+        lacks = refused(publication_lacks(connection, own), where)
         if lacks is not None:
             raise lacks
         slot, created = own.look(connection), False
-        if slot is None and not good:
+        if not good:
             # No table needs it; without a publication it could not be read.
-            return Ready(Slot(0), refused=no)
+            return Ready(slot or Slot(0), refused=no)
         if slot is not None and (slot.lost or own.published(connection) is None):
             own.drop(connection)
             slot = None

@@ -106,6 +106,8 @@ def table_lacks(
             c.relpersistence,
             c.relreplident,
             (c.relkind = 'r' and c.relhassubclass)::text,
+            pg_catalog.row_security_active({dialect.text(name)}::regclass)::text,
+            current_user,
             (
                 select string_agg(a.attname, chr(31))
                 from pg_catalog.pg_index as i
@@ -124,12 +126,20 @@ def table_lacks(
         """
     )
     lacks = []
-    for leaf, persistence, identity, inherited, told in rows:
+    for leaf, persistence, identity, inherited, secured, role, told in rows:
         if persistence != "p":
             lacks.append(Lack(f"{leaf} is unlogged", f"Run `alter table {leaf} set logged`"))
         if inherited == "true":
             lacks.append(
                 Lack(f"other tables inherit from {leaf}", "Read each of them as a table of its own")
+            )
+        if secured == "true" and not any("row-level" in lack.what for lack in lacks):
+            lacks.append(
+                Lack(
+                    f"row-level security hides rows of {name} from the role {role} when it is "
+                    "queried, and not in the log",
+                    f"Run `alter role {dialect.quote(role or '')} bypassrls`",
+                )
             )
         known = {column.lower() for column in (told or "").split("\x1f")}
         if identity != "f" and not {column.lower() for column in key} <= known:
@@ -193,20 +203,22 @@ def publication_lacks(connection: Connection, slot: SourceSlot) -> list[Lack]:
 
 def publishable(
     connection: Connection, slot: SourceSlot, tables: Sequence[SourceTable]
-) -> list[Lack]:
-    """Returns what keeps this role from putting tables into the source's publication itself."""
+) -> dict[str, Lack]:
+    """Returns what keeps this role from putting tables into the publication, by their names."""
     dialect = slot.database.dialect
     there = slot.published(connection)
-    relations = [(t.ref.native.schema or "", t.ref.native.table) for t in tables]
-    new = [relation for relation in relations if there is None or relation not in there]
+    new = {}
+    for table in tables:
+        place = (table.ref.native.schema or "", table.ref.native.table)
+        if there is None or place not in there:
+            new[table.ref.name] = ".".join(map(dialect.quote, place))
     if not new:
-        return []
-    names = [".".join(map(dialect.quote, relation)) for relation in new]
-    oids = ", ".join(f"{dialect.text(name)}::regclass" for name in names)
-    [(owner, creator)] = connection.rows(
+        return {}
+    oids = ", ".join(f"({number}, {dialect.text(n)})" for number, n in enumerate(new.values()))
+    rows = connection.rows(
         f"""
         select
-            bool_and(pg_catalog.pg_has_role(c.relowner, 'usage'))::text,
+            pg_catalog.pg_has_role(c.relowner, 'usage')::text,
             case
                 when {"true" if there is None else "false"}
                     then pg_catalog.has_database_privilege(current_database(), 'create')
@@ -216,21 +228,23 @@ def publishable(
                     where pubname = {dialect.text(slot.name)}
                 )
             end::text
-        from pg_catalog.pg_class as c
-        where c.oid in ({oids})
+        from (values {oids}) as wanted (place, name)
+        join pg_catalog.pg_class as c on c.oid = wanted.name::regclass
+        order by wanted.place
         """
     )
-    if owner == "true" and creator == "true":
-        return []
-    listed = ", ".join(names)
-    return [
-        Lack(
-            f"the publication {slot.name} lacks {listed}, and this role may not add "
-            f"{'it' if len(names) == 1 else 'them'}",
-            f"Run `{published_sql(dialect.quote(slot.name), names, new=there is None)}` as the "
-            "owner of the tables",
-        )
-    ]
+    barred = [name for name, row in zip(new, rows, strict=True) if set(row) != {"true"}]
+    names = [new[name] for name in barred]
+    # Whatever this role may publish, it publishes first.
+    sql = published_sql(
+        dialect.quote(slot.name), names, new=there is None and len(names) == len(new)
+    )
+    lack = Lack(
+        f"the publication {slot.name} lacks {', '.join(names)}, and this role may not add "
+        f"{'it' if len(names) == 1 else 'them'}",
+        f"Run `{sql}` as the owner of the tables",
+    )
+    return dict.fromkeys(barred, lack)
 
 
 def setup_sql(name: str, role: str, tables: Sequence[str]) -> list[str]:

@@ -19,6 +19,8 @@ from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.database import Database
 
 PLUGIN = "pgoutput"
+FLUSH = "strandline-flush"
+"""The prefix of messages that are written only to wait for the disk."""
 _LONGEST = 63
 _PEEK_BYTES = 16 * 1024 * 1024
 """If the log has grown by no more than this, the server is asked whether it holds any change."""
@@ -130,7 +132,7 @@ class SourceSlot:
         """Returns the publication's tables; None if there is no publication.
 
         Returns schema and name of each, with a text that is another one once the table was taken
-        out and put back, or the publication's options were changed.
+        out and put back, another table got its name, or the publication's options were changed.
         """
         text = self.database.dialect.text
         rows = connection.rows(
@@ -138,12 +140,16 @@ class SourceSlot:
             select
                 t.schemaname,
                 t.tablename,
-                concat_ws('/', p.oid, p.xmin, r.oid, r.xmin)
+                concat_ws('/', p.oid, p.xmin, r.oid, r.xmin, c.oid)
             from pg_catalog.pg_publication as p
             left join pg_catalog.pg_publication_tables as t on t.pubname = p.pubname
+            left join pg_catalog.pg_namespace as n on n.nspname = t.schemaname
+            left join pg_catalog.pg_class as c
+                on c.relnamespace = n.oid
+                and c.relname = t.tablename
             left join pg_catalog.pg_publication_rel as r
                 on r.prpubid = p.oid
-                and r.prrelid = format('%I.%I', t.schemaname, t.tablename)::regclass
+                and r.prrelid = c.oid
             where p.pubname = {text(self.name)}
             """
         )
@@ -167,8 +173,8 @@ class SourceSlot:
             "> pg_catalog.pg_current_wal_flush_lsn())::text"
         )
         if ahead == "true":
-            connection.execute("set synchronous_commit = on")
-            connection.rows("select pg_catalog.pg_current_xact_id()::text")
+            # A transaction that writes nothing would not wait.
+            self.mark(connection, FLUSH, "")
         [(lsn,)] = connection.rows("select pg_catalog.pg_current_wal_flush_lsn()::text")
         return parsed(lsn or "")
 
