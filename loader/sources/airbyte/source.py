@@ -68,6 +68,7 @@ class AirbyteSource(ProgramSource):
         requests: Sequence[Request],
         memories: Mapping[str, Memory | None],
         streams: Mapping[Hashable, Stream],
+        number: int,
         attention: Attention,
     ) -> Delivery:
         known = {
@@ -85,7 +86,7 @@ class AirbyteSource(ProgramSource):
 
         words = self.command(folder, "read", files)
         return self.delivery(
-            words, AirbyteDialect(exact, self.renewed().keep), streams, known.values(), attention
+            words, AirbyteDialect(exact, self.renewed().keep), streams, number, attention
         )
 
     def learn_secrets(self) -> None:

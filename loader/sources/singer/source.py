@@ -48,6 +48,7 @@ class SingerSource(ProgramSource):
         requests: Sequence[Request],
         memories: Mapping[str, Memory | None],
         streams: Mapping[Hashable, Stream],
+        number: int,
         attention: Attention,
     ) -> Delivery:
         known = {request.table.ref.native.key: memories[request.name] for request in requests}
@@ -60,7 +61,7 @@ class SingerSource(ProgramSource):
         exact = {key: layout.exact for key, layout in layouts.items() if layout.exact}
         keys = {request.table.ref.native.key: request.key for request in requests}
         dialect = SingerDialect(exact, keys)
-        return self.delivery(words, dialect, streams, known.values(), attention)
+        return self.delivery(words, dialect, streams, number, attention)
 
     def _command(self, folder: Path) -> list[str]:
         return [

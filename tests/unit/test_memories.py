@@ -1,0 +1,97 @@
+"""States of all streams: which one counts, and when it may be stored; no Spark is needed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from pyspark.sql import types as t
+
+from loader.sources import Progress, Request, SourceTable, TableRef
+from loader.sources.programs.memory import Memory, may_go_in_pieces
+from loader.sources.programs.options import ProgramOptions
+from loader.sources.programs.snapshot import ProgramSnapshot
+
+Marks = dict[str, Mapping[str, Any] | None]
+
+
+def shared(number: int, text: str = "") -> Memory:
+    """Returns a state of all streams."""
+    return Memory("singer", "STATE", True, number, json.dumps(text or number))
+
+
+class Begun:
+    """How a snapshot begins to read: with which streams, and which number."""
+
+    def __init__(
+        self, folder: Path, marks: Marks, stored: Marks, all_: tuple[str, ...] = (), whole: str = ""
+    ) -> None:
+        self.warnings: list[str] = []
+        snapshot = ProgramSnapshot(
+            "tap",
+            "singer",
+            ProgramOptions(),
+            folder,
+            lambda table: table.ref.native.key,
+            self._begin,
+            lambda: None,
+            all_,
+        )
+        snapshot.remembers({**marks, **stored}.get)
+        watch: Any = SimpleNamespace(warn=lambda table, text: self.warnings.append(text))
+        snapshot.begin([_request(name, mark, name == whole) for name, mark in marks.items()], watch)
+
+    def _begin(self, _requests: Any, _memories: Any, streams: Any, number: int, _: Any) -> Any:
+        self.in_pieces = {key for key, s in streams.items() if s.spool.limits is not None}
+        self.number = number
+
+
+def _request(name: str, mark: Any, whole: bool) -> Request:
+    native = SimpleNamespace(key=name, columns=(), skipped=())
+    ref = TableRef(name, native)
+    table = SourceTable(ref, t.StructType(), progress=Progress.MARK)
+    return Request(table, f"tap.{name}", mark, whole, None, ("id",))
+
+
+def _of(**numbers: int) -> Marks:
+    return {name: shared(number).mark() for name, number in numbers.items()}
+
+
+def test_states_are_numbered_beyond_those_of_every_table(tmp_path: Path) -> None:
+    """A refresh begins at nothing, but what it stores is newer than what a failed table keeps."""
+    ahead = 1 << 60
+    begun = Begun(tmp_path, {"a": None, "b": None}, _of(b=ahead), whole="b")
+    assert begun.number == ahead
+    begun = Begun(tmp_path, _of(a=3), _of(other=ahead), ("a", "other"))
+    assert begun.number == ahead
+    first, second = (Begun(tmp_path, {"a": None}, {}).number for _ in range(2))
+    assert 0 < first < second
+
+
+def test_a_run_that_begins_behind_another_table_stores_no_state_before_its_end(
+    tmp_path: Path,
+) -> None:
+    """Its newer states cover less than the older one that the other table keeps."""
+    both = {"a", "b"}
+    assert Begun(tmp_path, {"a": None, "b": None}, {}).in_pieces == both
+    assert Begun(tmp_path, _of(a=7, b=7), {}).in_pieces == both
+    same = {"a": shared(7, "x").mark(), "b": shared(9, "x").mark()}
+    assert Begun(tmp_path, same, {}).in_pieces == both
+    assert Begun(tmp_path, _of(a=7, b=9), {}).in_pieces == set()
+    # a table that begins anew, alone or beside another; a table that is not in the run
+    assert Begun(tmp_path, {**_of(a=7), "b": None}, {}).in_pieces == set()
+    assert Begun(tmp_path, {"a": None}, _of(other=7), ("a", "other")).in_pieces == set()
+    assert Begun(tmp_path, {"a": None, "b": None}, _of(b=9), whole="b").in_pieces == set()
+    # states of single streams do not depend on each other
+    own = Memory("singer", "STREAM", False, 3, "1").mark()
+    assert Begun(tmp_path, {"a": own}, _of(other=7), ("a", "other")).in_pieces == {"a"}
+
+
+def test_pieces() -> None:
+    own = Memory("airbyte", "STREAM", False, 3, "1")
+    assert may_go_in_pieces([None, own], [own])
+    assert not may_go_in_pieces([shared(2), own], [])
+    assert not may_go_in_pieces([shared(2)], [shared(2)])
