@@ -19,6 +19,7 @@ from loader.sources.programs.layout import Layout
 from loader.sources.programs.process import Process
 from loader.sources.programs.spool import Limits, Piece, Spool
 from loader.sources.programs.stream import Stream
+from loader.sources.singer.messages import SingerDialect
 
 KEY = (None, "items")
 SCHEMA = {"properties": {"id": {"type": "integer"}, "text": {"type": "string"}}}
@@ -188,3 +189,41 @@ def test_deletions_are_kept_with_the_state_that_covers_them(tmp_path: Path) -> N
         with pytest.raises(TableError, match=told):
             following()
         delivery.close()
+
+
+def test_a_table_that_is_read_whole_and_fails_beside_a_shared_state_is_told_of(
+    tmp_path: Path,
+) -> None:
+    """Its records may belong to another stream's, whose state goes on."""
+    records = [{"type": "RECORD", "stream": name, "record": {"id": 1}} for name in ("a", "b")]
+    warned: list[str] = []
+    delivery = _tap(tmp_path, _sends(*records, {"type": "STATE", "value": {}}), warned)
+    assert delivery.next("a", lambda: None).last
+    assert delivery.next("b", lambda: None).last
+    delivery.abandon("a")
+    assert warned == []
+    delivery.abandon("b")
+    assert "the other tables' state goes on without it" in warned[0]
+    delivery.close()
+
+
+def _tap(folder: Path, script: str, warned: list[str]) -> Delivery:
+    """Starts a tap with the streams `a`, from a state, and `b`, whole."""
+    streams = {}
+    for number, name in enumerate("ab"):
+        layout = Layout(f"tap.{name}", columns(SCHEMA, {}), ("id",), ())
+        limits = None if number else Limits(100)
+        streams[name] = Stream(
+            f"tap.{name}", Spool(folder, number, layout, "id", limits), not number
+        )
+    return Delivery(
+        lambda hear: Process([sys.executable, "-c", script], folder, {}, 1 << 20, hear),
+        SingerDialect({}, {}),
+        dict(streams),
+        "singer",
+        0,
+        30.0,
+        lambda _table, text: warned.append(text),
+        "tap",
+        lambda: None,
+    )

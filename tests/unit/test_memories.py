@@ -8,9 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import types as t
 
 from loader.sources import Progress, Request, SourceTable, TableRef
+from loader.sources.cloudquery.bridge.columns import streams
 from loader.sources.programs.memory import Memory, may_go_in_pieces
 from loader.sources.programs.options import ProgramOptions
 from loader.sources.programs.snapshot import ProgramSnapshot
@@ -95,3 +97,26 @@ def test_pieces() -> None:
     assert may_go_in_pieces([None, own], [own])
     assert not may_go_in_pieces([shared(2), own], [])
     assert not may_go_in_pieces([shared(2)], [shared(2)])
+
+
+def test_children_of_incremental_tables_are_incremental() -> None:
+    """They get the rows of new parents only, and must not lose them if they fail."""
+
+    def schema(name: str, parent: str = "", incremental: bool = False) -> pa.Schema:
+        about = {"cq:table_name": name, "cq:table_depends_on": parent}
+        if incremental:
+            about["cq:extension:incremental"] = "true"
+        return pa.schema([pa.field("id", pa.int64())], metadata=about)
+
+    tables = [
+        schema("lines", "orders"),
+        schema("orders", "shops", incremental=True),
+        schema("parts", "lines"),
+        schema("shops"),
+        schema("rooms", "shops"),
+        schema("loop", "loop"),
+        schema("lost", "nowhere"),
+    ]
+    found = {e["name"] for e in streams(tables) if "incremental" in e["supported_sync_modes"]}
+    assert found == {"lines", "orders", "parts"}
+    assert all(e["source_defined_cursor"] == (e["name"] in found) for e in streams(tables))

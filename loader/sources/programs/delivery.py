@@ -111,6 +111,17 @@ class Delivery:
                 piece.forget()
             stream.pieces.clear()
             self._changed.notify_all()
+        if self._protocol == "singer" and not stream.remembers and self._shares_states():
+            self.words.warn_once(
+                f"{stream.name} is read whole, and the other tables' state goes on without it: if the tap "
+                "sends its records only with new ones of another stream, read that stream again, "
+                "too: --full-refresh",
+                stream.name,
+            )
+
+    def _shares_states(self) -> bool:
+        memories = [stream.spool.memory for stream in self.streams.values() if stream.remembers]
+        return any(memory is not None and memory.shared for memory in memories)
 
     def close(self) -> None:
         """Ends the program, if it has not ended by itself, and its thread."""

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 from cloudquery.plugin_v3 import arrow, plugin_pb2
 
-from .columns import records, stream, table_name
+from .columns import records, streams, table_name
 from .deletions import deletion, dependents
 from .plugin import PluginError, opened
 from .server import serve
@@ -109,7 +109,7 @@ def answer(verb: str, given: Mapping[str, str]) -> int:
         spec = json.dumps(config["spec"]).encode()
         stub.Init(plugin_pb2.Init.Request(spec=spec, no_connection=False))
         if verb == "discover":
-            say("CATALOG", {"streams": [stream(each) for each in tables(stub, config["tables"])]})
+            say("CATALOG", {"streams": streams(tables(stub, config["tables"]))})
         elif verb == "check":
             say("CONNECTION_STATUS", {"status": "SUCCEEDED"}, "connectionStatus")
         else:

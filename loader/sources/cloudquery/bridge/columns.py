@@ -7,7 +7,7 @@ import datetime as dt
 import json
 import math
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ _TABLE = b"cq:table_name"
 _ABOUT = b"cq:table_description"
 _INCREMENTAL = b"cq:extension:incremental"
 _KEY = b"cq:extension:primary_key"
+_PARENT = b"cq:table_depends_on"
 _EXTENSION = b"ARROW:extension:name"
 _TRUE = b"true"
 
@@ -25,10 +26,35 @@ def table_name(schema: pa.Schema) -> str:
     return str((schema.metadata or {})[_TABLE].decode())
 
 
-def stream(schema: pa.Schema) -> dict[str, Any]:
-    """Returns the catalog's entry for a table."""
+def streams(schemas: Sequence[pa.Schema]) -> list[dict[str, Any]]:
+    """Returns the catalog's entries for all tables of a plugin.
+
+    A table whose parent is incremental is incremental, too, whatever the plugin says of it: it gets
+    the rows that belong to the parent's new ones, and no others.
+    """
+    known = {table_name(schema): schema for schema in schemas}
+    return [stream(schema, _goes_on(schema, known)) for schema in schemas]
+
+
+def _goes_on(schema: pa.Schema | None, known: Mapping[str, pa.Schema]) -> bool:
+    """Whether a table, or a table that it depends on, is incremental."""
+    seen: set[str] = set()
+    while schema is not None and table_name(schema) not in seen:
+        seen.add(table_name(schema))
+        about = schema.metadata or {}
+        if about.get(_INCREMENTAL) == _TRUE:
+            return True
+        schema = known.get(about.get(_PARENT, b"").decode())
+    return False
+
+
+def stream(schema: pa.Schema, incremental: bool = False) -> dict[str, Any]:
+    """Returns the catalog's entry for a table.
+
+    Args:
+        incremental: whether it goes on from a state.
+    """
     about = schema.metadata or {}
-    incremental = about.get(_INCREMENTAL) == _TRUE
     marked = [field for field in schema if _has(field, _INCREMENTAL)]
     return {
         "name": table_name(schema),
