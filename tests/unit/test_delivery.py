@@ -207,6 +207,24 @@ def test_a_table_that_is_read_whole_and_fails_beside_a_shared_state_is_told_of(
     delivery.close()
 
 
+def test_records_of_a_tap_find_their_stream(tmp_path: Path) -> None:
+    """By any name of it; one that the catalog does not have would be lost with the next state."""
+
+    def record(name: str, number: int) -> dict[str, Any]:
+        return {"type": "RECORD", "stream": name, "record": {"id": number}}
+
+    state = {"type": "STATE", "value": {}}
+    warned: list[str] = []
+    sent = [record("a", 1), record("public-a", 2), record("c", 9), state]
+    delivery = _tap(tmp_path, _sends(*sent, record("new", 3), state), warned)
+    piece = delivery.next("a", lambda: None)
+    assert (piece.counts.rows, piece.last) == (2, False)
+    with pytest.raises(TableError, match="a record of 'new', and its catalog has no such stream"):
+        delivery.next("a", lambda: None)
+    delivery.close()
+    assert warned == ["records of c, which was not asked for, are ignored"]
+
+
 def _tap(folder: Path, script: str, warned: list[str]) -> Delivery:
     """Starts a tap with the streams `a`, from a state, and `b`, whole."""
     streams = {}
@@ -218,7 +236,7 @@ def _tap(folder: Path, script: str, warned: list[str]) -> Delivery:
         )
     return Delivery(
         lambda hear: Process([sys.executable, "-c", script], folder, {}, 1 << 20, hear),
-        SingerDialect({}, {}),
+        SingerDialect({}, {}, {"a": "a", "b": "b", "public-a": "a", "c": "c"}),
         dict(streams),
         "singer",
         0,

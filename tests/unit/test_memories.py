@@ -16,6 +16,8 @@ from loader.sources.cloudquery.bridge.columns import streams
 from loader.sources.programs.memory import Memory, may_go_in_pieces
 from loader.sources.programs.options import ProgramOptions
 from loader.sources.programs.snapshot import ProgramSnapshot
+from loader.sources.singer import memories as singer
+from loader.sources.singer.catalog import aliases, configured, entries
 
 Marks = dict[str, Mapping[str, Any] | None]
 
@@ -120,3 +122,60 @@ def test_children_of_incremental_tables_are_incremental() -> None:
     found = {e["name"] for e in streams(tables) if "incremental" in e["supported_sync_modes"]}
     assert found == {"lines", "orders", "parts"}
     assert all(e["source_defined_cursor"] == (e["name"] in found) for e in streams(tables))
+
+
+CATALOG = {
+    "streams": [
+        {
+            "tap_stream_id": f"{schema}-{name}",
+            "stream": name,
+            "schema": {"properties": {"id": {"type": "integer"}}},
+            "metadata": [{"breadcrumb": [], "metadata": {"schema-name": schema}}],
+        }
+        for schema, name in (("public", "orders"), ("public", "users"), ("audit", "users"))
+    ]
+}
+
+
+def test_the_streams_of_a_tap_have_ids_and_names() -> None:
+    found = entries(CATALOG, "source tap", lambda _: None)
+    assert (found[0].key, found[0].name) == ("public-orders", "orders")
+    called = aliases(CATALOG)
+    assert called["orders"] == called["public_orders"] == called["public-orders"] == "public-orders"
+    assert called["audit-users"] == "audit-users"
+    assert "users" not in called  # two streams have that name
+    assert aliases({"streams": [{"stream": "a"}, {"tap_stream_id": "b"}]}) == {"a": "a", "b": "b"}
+
+    native = found[0]
+    table = SourceTable(TableRef("orders", native), t.StructType(), progress=Progress.MARK)
+    asked = configured(CATALOG, [Request(table, "tap.orders", None, False, None, ())])
+    assert [stream["selected"] for stream in asked["streams"]] == [True, False, False]
+
+
+def test_what_a_tap_gets_back() -> None:
+    called = aliases(CATALOG)
+    orders, users = "public-orders", "public-users"
+    warned: list[str] = []
+
+    def given(orders_at: Memory | None, users_at: Memory | None) -> Any:
+        return singer.given_back({orders: orders_at, users: users_at}, called, warned.append)
+
+    def state(number: int, **value: Any) -> Memory:
+        return Memory("singer", "STATE", True, number, json.dumps(value))
+
+    marks = {orders: {"at": 5}, users: {"at": 6}}
+    both = state(3, bookmarks=marks, currently_syncing=users)
+    assert given(None, None) is None
+    assert given(both, state(4)) == both.value
+    # one begins anew: by its id, not by its name; and no stream is left out
+    assert given(None, both) == {"bookmarks": {users: {"at": 6}}}
+    assert given(state(3, bookmarks={"orders": 5, users: 6}), None) == {"bookmarks": {"orders": 5}}
+    assert warned == []
+    # where its bookmark is not known, all begin anew: nothing is left out
+    for value in (
+        {"at": 5},
+        {"bookmarks": {"our/repository": {"orders": 5}}},
+        {"bookmarks": marks, "log": 7},
+    ):
+        assert given(None, state(3, **value)) is None
+        assert "everything is read again" in warned.pop()

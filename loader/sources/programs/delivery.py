@@ -113,9 +113,9 @@ class Delivery:
             self._changed.notify_all()
         if self._protocol == "singer" and not stream.remembers and self._shares_states():
             self.words.warn_once(
-                f"{stream.name} is read whole, and the other tables' state goes on without it: if the tap "
-                "sends its records only with new ones of another stream, read that stream again, "
-                "too: --full-refresh",
+                f"{stream.name} is read whole, and the other tables' state goes on without it: if "
+                "the tap sends its records only with new ones of another stream, read that stream "
+                "again, too: --full-refresh",
                 stream.name,
             )
 

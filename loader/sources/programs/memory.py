@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,18 @@ def oldest_shared(memories: Sequence[Memory]) -> Memory | None:
     """Returns the oldest state that covers all streams; None if there is none."""
     shared = [memory for memory in memories if memory.shared]
     return min(shared, key=lambda memory: memory.number, default=None)
+
+
+def lacking(memories: Mapping[Hashable, Memory | None], shared: Memory) -> set[Hashable]:
+    """Returns the streams that a state of all streams covers further than their tables got.
+
+    They have no state, or an older one of their own, as the connector had a state for each stream.
+    """
+    return {
+        key
+        for key, memory in memories.items()
+        if memory is None or (not memory.shared and memory.number < shared.number)
+    }
 
 
 def may_go_in_pieces(memories: Sequence[Memory | None], others: Sequence[Memory]) -> bool:

@@ -39,6 +39,28 @@ def _name(stream: Any) -> str | None:
     return name if isinstance(name, str) else None
 
 
+def _key(stream: Any) -> str:
+    """Returns what the tap's state calls a stream: its id, which is not always its name."""
+    return str(stream.get("tap_stream_id") or stream.get("stream"))
+
+
+def aliases(catalog: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the streams' keys by all that their messages may call them.
+
+    A name that may mean several streams means none.
+    """
+    found = {_key(stream): _key(stream) for stream in catalog["streams"]}
+    several: dict[str, set[str]] = {}
+    for stream in catalog["streams"]:
+        name, schema = _name(stream), _about(stream).get("schema-name")
+        for alias in (name, *((f"{schema}-{name}", f"{schema}_{name}") if schema else ())):
+            several.setdefault(str(alias), set()).add(_key(stream))
+    return {
+        **{alias: next(iter(keys)) for alias, keys in several.items() if len(keys) == 1},
+        **found,
+    }
+
+
 def _entry(stream: Mapping[str, Any], chosen: Callable[[str], str | None]) -> Entry:
     name = str(_name(stream))
     schema = stream.get("schema")
@@ -56,7 +78,7 @@ def _entry(stream: Mapping[str, Any], chosen: Callable[[str], str | None]) -> En
         or []
     )
     return Entry(
-        key=name,
+        key=_key(stream),
         name=name,
         schema=schema if isinstance(schema, dict) else {},
         progress=Progress.WHOLE if whole else Progress.MARK,
@@ -79,8 +101,8 @@ def configured(catalog: Mapping[str, Any], requests: Sequence[Request]) -> dict[
     """Returns the tap's catalog with the run's streams selected, in the run's order."""
     wanted = {request.table.ref.native.key: request for request in requests}
     order = {key: number for number, key in enumerate(wanted)}
-    streams = [_selected(stream, wanted.get(_name(stream))) for stream in catalog["streams"]]
-    streams.sort(key=lambda stream: order.get(_name(stream), len(order)))
+    streams = [_selected(stream, wanted.get(_key(stream))) for stream in catalog["streams"]]
+    streams.sort(key=lambda stream: order.get(_key(stream), len(order)))
     return {**catalog, "streams": streams}
 
 
