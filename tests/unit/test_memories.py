@@ -31,7 +31,13 @@ class Begun:
     """How a snapshot begins to read: with which streams, and which number."""
 
     def __init__(
-        self, folder: Path, marks: Marks, stored: Marks, all_: tuple[str, ...] = (), whole: str = ""
+        self,
+        folder: Path,
+        marks: Marks,
+        stored: Marks,
+        all_: tuple[str, ...] = (),
+        whole: str = "",
+        key: tuple[str, ...] = ("id",),
     ) -> None:
         self.warnings: list[str] = []
         snapshot = ProgramSnapshot(
@@ -45,19 +51,23 @@ class Begun:
             all_,
         )
         snapshot.remembers({**marks, **stored}.get)
-        watch: Any = SimpleNamespace(warn=lambda table, text: self.warnings.append(text))
-        snapshot.begin([_request(name, mark, name == whole) for name, mark in marks.items()], watch)
+        watch: Any = SimpleNamespace(
+            warn=lambda table, text: self.warnings.append(f"{table}: {text}")
+        )
+        snapshot.begin(
+            [_request(name, mark, name == whole, key) for name, mark in marks.items()], watch
+        )
 
     def _begin(self, _requests: Any, _memories: Any, streams: Any, number: int, _: Any) -> Any:
         self.in_pieces = {key for key, s in streams.items() if s.spool.limits is not None}
         self.number = number
 
 
-def _request(name: str, mark: Any, whole: bool) -> Request:
+def _request(name: str, mark: Any, whole: bool, key: tuple[str, ...]) -> Request:
     native = SimpleNamespace(key=name, columns=(), skipped=())
     ref = TableRef(name, native)
     table = SourceTable(ref, t.StructType(), progress=Progress.MARK)
-    return Request(table, f"tap.{name}", mark, whole, None, ("id",))
+    return Request(table, f"tap.{name}", mark, whole, None, key)
 
 
 def _of(**numbers: int) -> Marks:
@@ -92,6 +102,16 @@ def test_a_run_that_begins_behind_another_table_stores_no_state_before_its_end(
     # states of single streams do not depend on each other
     own = Memory("singer", "STREAM", False, 3, "1").mark()
     assert Begun(tmp_path, {"a": own}, _of(other=7), ("a", "other")).in_pieces == {"a"}
+
+
+def test_records_without_a_key_that_come_again_are_told_of(tmp_path: Path) -> None:
+    """They cannot be recognised."""
+    begun = Begun(tmp_path, _of(a=7, b=9), {}, key=())
+    [told] = begun.warnings
+    assert told.startswith("tap.b: another table is behind")
+    assert "they are appended again: set primary_key" in told
+    assert Begun(tmp_path, _of(a=7, b=9), {}).warnings == []
+    assert Begun(tmp_path, _of(a=7, b=7), {}, key=()).warnings == []
 
 
 def test_pieces() -> None:

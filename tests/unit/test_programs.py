@@ -238,7 +238,7 @@ def test_what_a_connector_gets_back() -> None:
         assert given(memory, None) is None
         assert warned.pop() == (
             "b begins anew, and the connector has one state for all streams: everything is read "
-            "again"
+            "again, and what has no primary key is appended again"
         )
 
 

@@ -35,7 +35,7 @@ def given_back(
         names = ", ".join(sorted(key[1] if isinstance(key, tuple) else str(key) for key in anew))
         warn(
             f"{names} begins anew, and the connector has one state for all streams: everything is "
-            "read again"
+            "read again, and what has no primary key is appended again"
         )
     elif shared.kind == "GLOBAL":
         return [{"type": "GLOBAL", "global": value}]

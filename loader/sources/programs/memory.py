@@ -111,6 +111,19 @@ def lacking(memories: Mapping[Hashable, Memory | None], shared: Memory) -> set[H
     }
 
 
+def comes_again(memory: Memory | None, memories: Sequence[Memory | None]) -> bool:
+    """Whether a table gets records again that it has, as others of the run are behind.
+
+    Args:
+        memory: the table's.
+        memories: of the run's tables; None for one that begins anew.
+    """
+    if memory is None:
+        return False
+    shared = oldest_shared([one for one in memories if one is not None])
+    return shared is not None and memory.number > shared.number and memory.text != shared.text
+
+
 def may_go_in_pieces(memories: Sequence[Memory | None], others: Sequence[Memory]) -> bool:
     """Whether states of all streams may be stored before the program has ended well.
 

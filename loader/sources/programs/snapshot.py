@@ -14,7 +14,7 @@ from loader.sources import Attention, Bounds, Request, Snapshot, SourceTable, Wi
 from loader.sources.programs.deletions import with_deleted
 from loader.sources.programs.delivery import Delivery
 from loader.sources.programs.layout import AFTER, Layout
-from loader.sources.programs.memory import Memory, is_memory, may_go_in_pieces
+from loader.sources.programs.memory import Memory, comes_again, is_memory, may_go_in_pieces
 from loader.sources.programs.options import ProgramOptions
 from loader.sources.programs.spool import Limits, Piece, Spool
 from loader.sources.programs.stream import Stream
@@ -94,6 +94,12 @@ class ProgramSnapshot(Snapshot):
             self._names[key] = request.name
             self._layouts[key] = layout = self._layout(request)
             remembers = request.table.progress is Progress.MARK
+            if remembers and not request.key and comes_again(memories[request.name], known):
+                attention.warn(
+                    request.name,
+                    "another table is behind, so records come again; it has no primary key, so "
+                    "they are appended again: set primary_key if they have one",
+                )
             in_pieces = remembers and not (request.whole or whole)
             streams[key] = Stream(
                 request.name,

@@ -36,7 +36,7 @@ def given_back(
         names = ", ".join(sorted(map(str, anew)))
         warn(
             f"{names} begins anew, and the tap has one state for all streams: everything is read "
-            "again"
+            "again, and what has no primary key is appended again"
         )
     return value
 
