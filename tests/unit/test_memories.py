@@ -13,6 +13,7 @@ from pyspark.sql import types as t
 
 from loader.sources import Progress, Request, SourceTable, TableRef
 from loader.sources.cloudquery.bridge.columns import streams
+from loader.sources.cloudquery.bridge.waiting import Waiting
 from loader.sources.programs.memory import Memory, may_go_in_pieces
 from loader.sources.programs.options import ProgramOptions
 from loader.sources.programs.snapshot import ProgramSnapshot
@@ -141,6 +142,9 @@ def test_children_of_incremental_tables_are_incremental() -> None:
     ]
     found = {e["name"] for e in streams(tables) if "incremental" in e["supported_sync_modes"]}
     assert found == {"lines", "orders", "parts"}
+    above = {e["name"]: e["cloudquery_ancestors"] for e in streams(tables)}
+    assert above["parts"] == ["lines", "orders", "shops"]
+    assert above["loop"] == above["lost"] == []
     assert all(e["source_defined_cursor"] == (e["name"] in found) for e in streams(tables))
 
 
@@ -199,3 +203,37 @@ def test_what_a_tap_gets_back() -> None:
     ):
         assert given(None, state(3, **value)) is None
         assert "everything is read again" in warned.pop()
+
+
+def test_a_state_waits_for_all_streams_that_began_before_it() -> None:
+    """Also for one that has said nothing yet: it may be the one with the rows."""
+    waiting = Waiting()
+
+    def free() -> list[str]:
+        return [held.table for held in waiting.free()]
+
+    rows, state = waiting.entered(), waiting.entered()
+    waiting.has_state(state)
+    waiting.hold("first", None)
+    assert free() == []
+    waiting.has_rows(rows)
+    late = waiting.entered()
+    assert free() == []
+    waiting.over(rows)
+    assert free() == ["first"]
+
+    # a stream that breaks off before its first message may have had the rows
+    waiting.hold("second", None)
+    waiting.over(late, failed=True)
+    assert free() == []
+    # one that brings state only is waited for no longer; one that has rows and state is
+    both = waiting.entered()
+    waiting.hold("third", None)
+    waiting.has_state(both)
+    assert free() == ["third"]
+    waiting.has_rows(both)
+    waiting.has_state(both)
+    waiting.hold("fourth", None)
+    assert free() == []
+    waiting.over(both)
+    assert free() == ["fourth"]

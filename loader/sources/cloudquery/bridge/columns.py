@@ -19,6 +19,8 @@ _KEY = b"cq:extension:primary_key"
 _PARENT = b"cq:table_depends_on"
 _EXTENSION = b"ARROW:extension:name"
 _TRUE = b"true"
+ANCESTORS = "cloudquery_ancestors"
+"""In a catalog's entry, the tables that it depends on."""
 
 
 def table_name(schema: pa.Schema) -> str:
@@ -33,19 +35,29 @@ def streams(schemas: Sequence[pa.Schema]) -> list[dict[str, Any]]:
     the rows that belong to the parent's new ones, and no others.
     """
     known = {table_name(schema): schema for schema in schemas}
-    return [stream(schema, _goes_on(schema, known)) for schema in schemas]
+    found = []
+    for schema in schemas:
+        above = _above(schema, known)
+        incremental = any(_about(one).get(_INCREMENTAL) == _TRUE for one in (schema, *above))
+        ancestors = [table_name(one) for one in above]
+        found.append({**stream(schema, incremental), ANCESTORS: ancestors})
+    return found
 
 
-def _goes_on(schema: pa.Schema | None, known: Mapping[str, pa.Schema]) -> bool:
-    """Whether a table, or a table that it depends on, is incremental."""
-    seen: set[str] = set()
-    while schema is not None and table_name(schema) not in seen:
-        seen.add(table_name(schema))
-        about = schema.metadata or {}
-        if about.get(_INCREMENTAL) == _TRUE:
-            return True
-        schema = known.get(about.get(_PARENT, b"").decode())
-    return False
+def _above(schema: pa.Schema, known: Mapping[str, pa.Schema]) -> list[pa.Schema]:
+    """Returns the tables that a table depends on: its parent, the parent's, and so on."""
+    found: list[pa.Schema] = []
+    seen = {table_name(schema)}
+    parent = known.get(_about(schema).get(_PARENT, b"").decode())
+    while parent is not None and table_name(parent) not in seen:
+        found.append(parent)
+        seen.add(table_name(parent))
+        parent = known.get(_about(parent).get(_PARENT, b"").decode())
+    return found
+
+
+def _about(schema: pa.Schema) -> Mapping[bytes, bytes]:
+    return schema.metadata or {}
 
 
 def stream(schema: pa.Schema, incremental: bool = False) -> dict[str, Any]:
@@ -54,7 +66,7 @@ def stream(schema: pa.Schema, incremental: bool = False) -> dict[str, Any]:
     Args:
         incremental: whether it goes on from a state.
     """
-    about = schema.metadata or {}
+    about = _about(schema)
     marked = [field for field in schema if _has(field, _INCREMENTAL)]
     return {
         "name": table_name(schema),
