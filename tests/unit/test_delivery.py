@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 from loader.errors import LoaderError, TableError
 from loader.sources.airbyte.messages import AirbyteDialect
 from loader.sources.programs import delivery as reading
+from loader.sources.programs import process
+from loader.sources.programs.answer import answered
 from loader.sources.programs.columns import columns
 from loader.sources.programs.delivery import Delivery
 from loader.sources.programs.layout import Layout
@@ -140,6 +143,36 @@ def test_a_run_that_is_stopped_does_not_wait(tmp_path: Path) -> None:
     with pytest.raises(LoaderError, match="interrupted"):
         delivery.next(KEY, stopped)
     delivery.close()
+
+
+def test_what_a_program_leaves_behind_does_not_keep_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be what sends the records, so the read has not ended well."""
+    monkeypatch.setattr(process, "LINGER", 0.3)
+    leaves = "import subprocess; print(subprocess.Popen(['sleep', '60']).pid, file=sys.stderr)"
+    told = {"stream_descriptor": {"name": "items"}, "status": "COMPLETE"}
+    ended = {"type": "TRACE", "trace": {"type": "STREAM_STATUS", "stream_status": told}}
+    began = time.monotonic()
+    script = _sends(_record(1), _state(1), _record(2), then=leaves)
+    delivery, following = _opened(tmp_path, script, Limits(9), [])
+    assert following().counts.rows == 1
+    with pytest.raises(TableError, match="keeps its output open"):
+        following()
+    delivery.close()
+    # all that was asked for is there: nobody waits for it
+    script = _sends(_record(1), _state(1), ended, then=leaves)
+    delivery, following = _opened(tmp_path, script, Limits(9), [])
+    assert following().last
+    delivery.close()
+    assert not delivery._reader.is_alive()
+
+    def start(hear: Callable[[str], None]) -> Process:
+        script = _sends({"answer": 1}, then=leaves)
+        return Process([sys.executable, "-c", script], tmp_path, {}, 1 << 20, hear)
+
+    assert len(list(answered(start, lambda line: line, (), 60.0, "api"))) == 1
+    assert time.monotonic() - began < 20
 
 
 def test_counts_that_do_not_agree_are_told(tmp_path: Path) -> None:
