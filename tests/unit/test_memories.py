@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from pyspark.sql import types as t
 from loader.sources import Progress, Request, SourceTable, TableRef
 from loader.sources.cloudquery.bridge.columns import streams
 from loader.sources.cloudquery.bridge.waiting import Waiting
+from loader.sources.programs.columns import columns
 from loader.sources.programs.memory import Memory, may_go_in_pieces
 from loader.sources.programs.options import ProgramOptions
 from loader.sources.programs.snapshot import ProgramSnapshot
@@ -174,6 +176,47 @@ def test_the_streams_of_a_tap_have_ids_and_names() -> None:
     table = SourceTable(TableRef("orders", native), t.StructType(), progress=Progress.MARK)
     asked = configured(CATALOG, [Request(table, "tap.orders", None, False, None, ())])
     assert [stream["selected"] for stream in asked["streams"]] == [True, False, False]
+
+
+def test_a_tap_is_asked_for_the_fields_of_its_tables() -> None:
+    """Fields that are only available are not sent unless they are selected."""
+
+    def part(name: str, inclusion: str, **more: Any) -> dict[str, Any]:
+        return {
+            "breadcrumb": ["properties", name],
+            "metadata": {"inclusion": inclusion, **more},
+        }
+
+    names = ("id", "text", "off", "plain", "secret", "blob")
+    stream = {
+        "tap_stream_id": "a",
+        "stream": "a",
+        "schema": {"properties": {name: {"type": "string"} for name in names}},
+        "metadata": [
+            part("id", "automatic"),
+            part("text", "available"),
+            part("off", "available", **{"selected-by-default": False}),
+            part("secret", "available"),
+            part("blob", "unsupported"),
+        ],
+    }
+    [entry] = entries({"streams": [stream]}, "source tap", lambda _: None)
+    native = replace(entry, columns=columns(entry.schema, {}, ("secret",)), skipped=("secret",))
+    table = SourceTable(TableRef("a", native), t.StructType(), progress=Progress.MARK)
+    asked = configured({"streams": [stream]}, [Request(table, "tap.a", None, False, None, ())])
+    chosen = {
+        part["breadcrumb"][1]: part["metadata"].get("selected")
+        for part in asked["streams"][0]["metadata"]
+        if part["breadcrumb"]
+    }
+    assert chosen == {
+        "id": True,
+        "text": True,
+        "off": True,
+        "plain": True,
+        "secret": False,
+        "blob": None,
+    }
 
 
 def test_what_a_tap_gets_back() -> None:

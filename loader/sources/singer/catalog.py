@@ -125,17 +125,38 @@ def _selected(stream: Mapping[str, Any], request: Request | None) -> dict[str, A
     about["replication-method"] = found["replication_method"] = method
     if request.cursor is not None and method == "INCREMENTAL":
         about["replication-key"] = found["replication_key"] = request.cursor
-    skipped = request.table.ref.native.skipped
-    if skipped:
-        _deselect(parts, {column.name for column in request.table.ref.native.columns})
+    native = request.table.ref.native
+    _choose(parts, found.get("schema"), {column.name for column in native.columns}, native.skipped)
     return found
 
 
-def _deselect(parts: Sequence[dict[str, Any]], kept: set[str]) -> None:
-    """Tells the tap which fields the spec leaves out, so that it need not send them."""
+def _choose(
+    parts: list[dict[str, Any]], schema: Any, kept: set[str], skipped: Sequence[str]
+) -> None:
+    """Tells the tap which fields to send: most send those only that are selected.
+
+    Args:
+        parts: the stream's metadata; a field that has none gets some.
+        kept: the table's columns.
+        skipped: what the spec leaves out.
+    """
+    fields = schema.get("properties") if isinstance(schema, dict) else None
+    known = {}
     for part in parts:
         crumb = part.get("breadcrumb") or []
-        about = part.get("metadata") or {}
-        field = crumb[1] if len(crumb) == 2 and crumb[0] == "properties" else None
-        if field and field not in kept and about.get("inclusion") != "automatic":
+        if len(crumb) == 2 and crumb[0] == "properties":
+            known[crumb[1]] = part
+        elif len(crumb) > 2 and crumb[1] in kept:
+            about = part.setdefault("metadata", {})
+            about["selected"] = about.get("inclusion") != "unsupported"
+    for field in {**(fields if isinstance(fields, dict) else {}), **known}:
+        if field not in known:
+            known[field] = {"breadcrumb": ["properties", field], "metadata": {}}
+            parts.append(known[field])
+        about = known[field].setdefault("metadata", {})
+        if about.get("inclusion") == "unsupported":
+            continue
+        if field in kept:
+            about["selected"] = True
+        elif about.get("inclusion") != "automatic" and skipped:
             about["selected"] = False
