@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -295,11 +296,17 @@ def test_what_a_specification_calls_secret() -> None:
 
 def test_folders_of_killed_loaders_are_removed(tmp_path: Path) -> None:
     """Also while another loader is just removing its own: the folder is there, and is not."""
-    killed = tmp_path / f"strandline-{2**22 + 1}-x"
+    with workspace(tmp_path) as folder:
+        _, host, pid, _ = folder.name.split("-")
+    assert pid == str(os.getpid())
+    killed = tmp_path / f"strandline-{host}-{2**22 + 1}-x"
     killed.mkdir()
     (killed / "config.json").write_text("secret")
-    (tmp_path / f"strandline-{2**22 + 2}-y").symlink_to(tmp_path / "nowhere")
+    (tmp_path / f"strandline-{host}-{2**22 + 2}-y").symlink_to(tmp_path / "nowhere")
+    others = tmp_path / f"strandline-{host}x-{2**22 + 1}-x"
+    others.mkdir()
     with workspace(tmp_path) as folder:
         assert not killed.exists()
+        assert others.exists(), "another machine has processes of its own"
         assert folder.stat().st_mode & 0o777 == 0o700
     assert not folder.exists()
