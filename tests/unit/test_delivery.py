@@ -175,15 +175,17 @@ def test_what_a_program_leaves_behind_does_not_keep_the_run(
     assert time.monotonic() - began < 20
 
 
-def test_counts_that_do_not_agree_are_told(tmp_path: Path) -> None:
-    warned: list[str] = []
-    state = _state(2)
+def test_a_state_that_counts_more_records_than_came_is_not_taken(tmp_path: Path) -> None:
+    state = _state(3)
     state["state"]["sourceStats"] = {"recordCount": 3.0}
-    delivery, following = _opened(
-        tmp_path, _sends(_record(1), _record(2), state), Limits(9), warned
-    )
-    assert following().counts.rows == 2
-    assert warned == ["it says that it sent 3 records, and 2 came"]
+    script = _sends(_record(1), _state(1), _record(2), _record(3), state, _record(4), _state(4))
+    delivery, following = _opened(tmp_path, script, Limits(9), [])
+    piece = following()
+    assert (piece.counts.rows, piece.last) == (1, False)
+    assert piece.memory is not None
+    assert piece.memory.value["stream_state"] == {"n": 1}
+    with pytest.raises(TableError, match="it sent 3 records, and 2 came"):
+        following()
     delivery.close()
 
 

@@ -180,12 +180,10 @@ class Delivery:
         for stream in covered:
             if key is not None:
                 if count is not None and stream.received < count:
-                    self.words.warn_once(
-                        f"it says that it sent {count:,.0f} records, and {stream.received:,} came",
-                        stream.name,
-                    )
+                    came = f"it sent {count:,.0f} records, and {stream.received:,} came"
+                    self._ended(stream, failed(came, f"table {stream.name}"))
                 stream.received = 0
-            if not stream.takes():
+            if stream.ended or not stream.takes():
                 continue
             piece = stream.spool.cover(memory)
             if piece is not None:
