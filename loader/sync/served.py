@@ -11,14 +11,16 @@ import datetime as dt
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
 from loader.errors import LoaderError
+from loader.lake.commits import newest_commit
 from loader.lake.lake import Lake
+from loader.names import in_the_lake
 from loader.sources.cloudquery.serving import Serving
 from loader.spec.plugins import SourceSpec
 from loader.spec.spec import Spec
@@ -86,6 +88,8 @@ class Served:
     def _appended(self, session: Mapping[str, Any]) -> str | None:
         """Appends a session's tables; returns why that failed, None if it did not."""
         folder = Path(session["folder"])
+        if not session["rows"] and not session["stale"]:
+            return None  # it has brought no rows, and deletes none
         try:
             spec = self.spec.model_copy(update={"sources": (self._source(session, folder),)})
             wrong = []
@@ -98,7 +102,7 @@ class Served:
             return str(error)
         except Exception as error:
             _log.exception("a sync could not be appended")
-            return f"{type(error).__name__}: {error}"
+            return self.spec.redactor.redact(f"{type(error).__name__}: {error}")
         finally:
             (folder / "messages.jsonl").unlink(missing_ok=True)
 
@@ -106,8 +110,9 @@ class Served:
         """Returns a source document that replays what a session has written."""
         catalog = folder / "catalog.json"
         streams = json.loads(catalog.read_text(encoding="utf-8"))["streams"]
+        named = session["source"] or self._owner(streams) or "cloudquery"
         source = SourceSpec(
-            name=re.sub(r"[^A-Za-z0-9_-]", "_", session["source"]),
+            name=re.sub(r"[^A-Za-z0-9_-]", "_", named),
             path="airbyte",
             tables=("*",),
             destinations=(self.destination,),
@@ -120,6 +125,15 @@ class Served:
         source._where = "loader serve"
         source._redactor = self.spec.redactor
         return source
+
+    def _owner(self, streams: Sequence[Mapping[str, Any]]) -> str | None:
+        """Returns the source of the tables as raw has them: a deletion does not say whose it is."""
+        for stream in streams:
+            table = in_the_lake(stream["name"])
+            source = newest_commit(self.lake, table).source if self.lake.exists(table) else None
+            if source is not None:
+                return source
+        return None
 
     def _states(self) -> dict[str, dict[str, list[Any]]]:
         newest = f.max_by(f.struct("value", "version"), f.struct("version", "updated_at"))

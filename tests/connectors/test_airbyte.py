@@ -392,7 +392,7 @@ def test_a_connector_sees_its_own_environment_only(
         ran = program.project.loader("run")
         assert "rejected: ***" in ran.errors[0], ran.errors
         assert "Zq81" not in ran.text
-    left = list(Path(tempfile.gettempdir()).glob(f"strandline-{os.getpid()}-*"))
+    left = list(Path(tempfile.gettempdir()).glob(f"strandline-*-{os.getpid()}-*"))
     assert left == []
 
 

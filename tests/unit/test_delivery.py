@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,15 @@ import pytest
 from loader.errors import LoaderError, TableError
 from loader.sources.airbyte.messages import AirbyteDialect
 from loader.sources.programs import delivery as reading
+from loader.sources.programs import process
+from loader.sources.programs.answer import answered
 from loader.sources.programs.columns import columns
 from loader.sources.programs.delivery import Delivery
 from loader.sources.programs.layout import Layout
 from loader.sources.programs.process import Process
 from loader.sources.programs.spool import Limits, Piece, Spool
 from loader.sources.programs.stream import Stream
+from loader.sources.singer.messages import SingerDialect
 
 KEY = (None, "items")
 SCHEMA = {"properties": {"id": {"type": "integer"}, "text": {"type": "string"}}}
@@ -141,15 +145,47 @@ def test_a_run_that_is_stopped_does_not_wait(tmp_path: Path) -> None:
     delivery.close()
 
 
-def test_counts_that_do_not_agree_are_told(tmp_path: Path) -> None:
-    warned: list[str] = []
-    state = _state(2)
+def test_what_a_program_leaves_behind_does_not_keep_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be what sends the records, so the read has not ended well."""
+    monkeypatch.setattr(process, "LINGER", 0.3)
+    leaves = "import subprocess; print(subprocess.Popen(['sleep', '60']).pid, file=sys.stderr)"
+    told = {"stream_descriptor": {"name": "items"}, "status": "COMPLETE"}
+    ended = {"type": "TRACE", "trace": {"type": "STREAM_STATUS", "stream_status": told}}
+    began = time.monotonic()
+    script = _sends(_record(1), _state(1), _record(2), then=leaves)
+    delivery, following = _opened(tmp_path, script, Limits(9), [])
+    assert following().counts.rows == 1
+    with pytest.raises(TableError, match="keeps its output open"):
+        following()
+    delivery.close()
+    # all that was asked for is there: nobody waits for it
+    script = _sends(_record(1), _state(1), ended, then=leaves)
+    delivery, following = _opened(tmp_path, script, Limits(9), [])
+    assert following().last
+    delivery.close()
+    assert not delivery._reader.is_alive()
+
+    def start(hear: Callable[[str], None]) -> Process:
+        script = _sends({"answer": 1}, then=leaves)
+        return Process([sys.executable, "-c", script], tmp_path, {}, 1 << 20, hear)
+
+    assert len(list(answered(start, lambda line: line, (), 60.0, "api"))) == 1
+    assert time.monotonic() - began < 20
+
+
+def test_a_state_that_counts_more_records_than_came_is_not_taken(tmp_path: Path) -> None:
+    state = _state(3)
     state["state"]["sourceStats"] = {"recordCount": 3.0}
-    delivery, following = _opened(
-        tmp_path, _sends(_record(1), _record(2), state), Limits(9), warned
-    )
-    assert following().counts.rows == 2
-    assert warned == ["it says that it sent 3 records, and 2 came"]
+    script = _sends(_record(1), _state(1), _record(2), _record(3), state, _record(4), _state(4))
+    delivery, following = _opened(tmp_path, script, Limits(9), [])
+    piece = following()
+    assert (piece.counts.rows, piece.last) == (1, False)
+    assert piece.memory is not None
+    assert piece.memory.value["stream_state"] == {"n": 1}
+    with pytest.raises(TableError, match="it sent 3 records, and 2 came"):
+        following()
     delivery.close()
 
 
@@ -188,3 +224,59 @@ def test_deletions_are_kept_with_the_state_that_covers_them(tmp_path: Path) -> N
         with pytest.raises(TableError, match=told):
             following()
         delivery.close()
+
+
+def test_a_table_that_is_read_whole_and_fails_beside_a_shared_state_is_told_of(
+    tmp_path: Path,
+) -> None:
+    """Its records may belong to another stream's, whose state goes on."""
+    records = [{"type": "RECORD", "stream": name, "record": {"id": 1}} for name in ("a", "b")]
+    warned: list[str] = []
+    delivery = _tap(tmp_path, _sends(*records, {"type": "STATE", "value": {}}), warned)
+    assert delivery.next("a", lambda: None).last
+    assert delivery.next("b", lambda: None).last
+    delivery.abandon("a")
+    assert warned == []
+    delivery.abandon("b")
+    assert "the other tables' state goes on without it" in warned[0]
+    delivery.close()
+
+
+def test_records_of_a_tap_find_their_stream(tmp_path: Path) -> None:
+    """By any name of it; one that the catalog does not have would be lost with the next state."""
+
+    def record(name: str, number: int) -> dict[str, Any]:
+        return {"type": "RECORD", "stream": name, "record": {"id": number}}
+
+    state = {"type": "STATE", "value": {}}
+    warned: list[str] = []
+    sent = [record("a", 1), record("public-a", 2), record("c", 9), state]
+    delivery = _tap(tmp_path, _sends(*sent, record("new", 3), state), warned)
+    piece = delivery.next("a", lambda: None)
+    assert (piece.counts.rows, piece.last) == (2, False)
+    with pytest.raises(TableError, match="a record of 'new', and its catalog has no such stream"):
+        delivery.next("a", lambda: None)
+    delivery.close()
+    assert warned == ["records of c, which was not asked for, are ignored"]
+
+
+def _tap(folder: Path, script: str, warned: list[str]) -> Delivery:
+    """Starts a tap with the streams `a`, from a state, and `b`, whole."""
+    streams = {}
+    for number, name in enumerate("ab"):
+        layout = Layout(f"tap.{name}", columns(SCHEMA, {}), ("id",), ())
+        limits = None if number else Limits(100)
+        streams[name] = Stream(
+            f"tap.{name}", Spool(folder, number, layout, "id", limits), not number
+        )
+    return Delivery(
+        lambda hear: Process([sys.executable, "-c", script], folder, {}, 1 << 20, hear),
+        SingerDialect({}, {}, {"a": "a", "b": "b", "public-a": "a", "c": "c"}),
+        dict(streams),
+        "singer",
+        0,
+        30.0,
+        lambda _table, text: warned.append(text),
+        "tap",
+        lambda: None,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -211,20 +212,35 @@ def test_what_a_connector_gets_back() -> None:
 
     a, b = (None, "a"), (None, "b")
     warned: list[str] = []
-    assert given_back({a: None, b: None}, warned.append) is None
-    assert given_back({a: stream("a", 1), b: None}, warned.append) == [
-        {"type": "STREAM", "stream": stream("a", 1).value}
-    ]
-    [given] = given_back({a: every(5), b: every(3)}, warned.append) or []
-    assert given == {"type": "GLOBAL", "global": every(3).value}
-    [given] = given_back({a: every(5), b: None}, warned.append) or []
-    assert [part["stream_descriptor"]["name"] for part in given["global"]["stream_states"]] == ["a"]
-    legacy = Memory("airbyte", "LEGACY", True, 1, '{"a": 1, "b": 2}')
-    assert given_back({a: legacy, b: None}, warned.append) == {"a": 1}
+
+    def given(one: Memory | None, other: Memory | None) -> Any:
+        return given_back({a: one, b: other}, {a, b, (None, "c")}, warned.append)
+
+    assert given(None, None) is None
+    assert given(stream("a", 1), None) == [{"type": "STREAM", "stream": stream("a", 1).value}]
+    [whole] = given(every(5), every(3))
+    assert whole == {"type": "GLOBAL", "global": every(3).value}
+    # without a state, or with an older one of its own: the connector had one for each stream
+    for older in (None, stream("b", 4)):
+        [part] = given(every(5), older)
+        names = [each["stream_descriptor"]["name"] for each in part["global"]["stream_states"]]
+        assert names == ["a"]
+        assert part["global"]["shared_state"] == {"lsn": 5}
+    assert given(every(5), stream("b", 6)) == [{"type": "GLOBAL", "global": every(5).value}]
+    legacy = Memory("airbyte", "LEGACY", True, 1, '{"a": 1, "b": 2, "c": 3}')
+    assert given(legacy, None) == {"a": 1, "c": 3}
+    assert given(Memory("airbyte", "LEGACY", True, 1, '{"a": 1}'), None) == {"a": 1}
     assert warned == []
+    # what cannot be divided is not given back: the other stream would miss records
     opaque = Memory("airbyte", "LEGACY", True, 1, '{"cursor": 1}')
-    assert given_back({a: opaque, b: None}, warned.append) == {"cursor": 1}
-    assert "b begins anew" in warned[0]
+    log = Memory("airbyte", "GLOBAL", True, 1, '{"shared_state": {"lsn": 1}, "stream_states": []}')
+    plugin = Memory("cloudquery", "LEGACY", True, 1, legacy.text)
+    for memory in (opaque, log, plugin):
+        assert given(memory, None) is None
+        assert warned.pop() == (
+            "b begins anew, and the connector has one state for all streams: everything is read "
+            "again, and what has no primary key is appended again"
+        )
 
 
 @pytest.mark.parametrize(
@@ -280,11 +296,17 @@ def test_what_a_specification_calls_secret() -> None:
 
 def test_folders_of_killed_loaders_are_removed(tmp_path: Path) -> None:
     """Also while another loader is just removing its own: the folder is there, and is not."""
-    killed = tmp_path / f"strandline-{2**22 + 1}-x"
+    with workspace(tmp_path) as folder:
+        _, host, pid, _ = folder.name.split("-")
+    assert pid == str(os.getpid())
+    killed = tmp_path / f"strandline-{host}-{2**22 + 1}-x"
     killed.mkdir()
     (killed / "config.json").write_text("secret")
-    (tmp_path / f"strandline-{2**22 + 2}-y").symlink_to(tmp_path / "nowhere")
+    (tmp_path / f"strandline-{host}-{2**22 + 2}-y").symlink_to(tmp_path / "nowhere")
+    others = tmp_path / f"strandline-{host}x-{2**22 + 1}-x"
+    others.mkdir()
     with workspace(tmp_path) as folder:
         assert not killed.exists()
+        assert others.exists(), "another machine has processes of its own"
         assert folder.stat().st_mode & 0o777 == 0o700
     assert not folder.exists()

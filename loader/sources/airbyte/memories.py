@@ -2,51 +2,59 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
 from loader.sources.airbyte.catalog import key_of
-from loader.sources.programs.memory import Memory, oldest_shared
+from loader.sources.programs.memory import Memory, lacking, oldest_shared
 
 
 def given_back(
-    memories: Mapping[Hashable, Memory | None], warn: Callable[[str], None]
+    memories: Mapping[Hashable, Memory | None],
+    streams: Collection[Hashable],
+    warn: Callable[[str], None],
 ) -> Any | None:
     """Returns what goes into the connector's state file; None if there is nothing to go on from.
 
+    If a stream begins anew, and a state of all streams cannot be divided, all begin anew: with a
+    state that covers it, the stream would miss records.
+
     Args:
         memories: by stream; None for one that begins anew.
+        streams: all that the catalog has.
         warn: gets a warning if a stream cannot begin anew alone.
     """
     known = [memory for memory in memories.values() if memory is not None]
     shared = oldest_shared(known)
     if shared is None:
-        streams = [{"type": "STREAM", "stream": memory.value} for memory in known]
-        return streams or None
-    anew = {key for key, memory in memories.items() if memory is None}
-    if shared.kind == "GLOBAL":
-        return [{"type": "GLOBAL", "global": _without(shared.value, anew)}]
-    value = shared.value
-    for key in anew:
-        name = key[1] if isinstance(key, tuple) else key
-        if isinstance(value, dict) and name in value:
-            value = {other: part for other, part in value.items() if other != name}
-        elif value:
-            warn(
-                f"{name} begins anew, but the connector has one state for all streams: it may "
-                "leave out records of it. Read everything again: --full-refresh"
-            )
+        parts = [{"type": "STREAM", "stream": memory.value} for memory in known]
+        return parts or None
+    anew = lacking(memories, shared)
+    value = _without(shared, anew, streams) if anew else shared.value
+    if value is None:
+        names = ", ".join(sorted(key[1] if isinstance(key, tuple) else str(key) for key in anew))
+        warn(
+            f"{names} begins anew, and the connector has one state for all streams: everything is "
+            "read again, and what has no primary key is appended again"
+        )
+    elif shared.kind == "GLOBAL":
+        return [{"type": "GLOBAL", "global": value}]
     return value
 
 
-def _without(value: Any, anew: set[Hashable]) -> Any:
-    """Returns a global state without the streams that begin anew."""
-    if not isinstance(value, dict) or not anew:
-        return value
-    kept = [
-        part
-        for part in value.get("stream_states") or []
-        if key_of(part.get("stream_descriptor") or {}) not in anew
-    ]
-    return json.loads(json.dumps({**value, "stream_states": kept}))
+def _without(shared: Memory, anew: set[Hashable], streams: Collection[Hashable]) -> Any | None:
+    """Returns a state without some streams; None if it is not clear what is theirs."""
+    value = shared.value
+    if not isinstance(value, dict) or shared.protocol == "cloudquery":
+        return None
+    if shared.kind == "GLOBAL":
+        parts = value.get("stream_states")
+        if not isinstance(parts, list) or not parts:
+            return None
+        kept = [p for p in parts if key_of(p.get("stream_descriptor") or {}) not in anew]
+        return {**value, "stream_states": kept}
+    names = {key[1] for key in streams if isinstance(key, tuple)}
+    if not value.keys() <= names:
+        return None
+    without = {key[1] for key in anew if isinstance(key, tuple)}
+    return {name: part for name, part in value.items() if name not in without}

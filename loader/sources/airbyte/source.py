@@ -5,7 +5,7 @@ The protocol: https://docs.airbyte.com/platform/understanding-airbyte/airbyte-pr
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,8 +35,14 @@ class AirbyteSource(ProgramSource):
     protocol = "airbyte"
     options: AirbyteOptions
     _learnt = False
+    _streams: Collection[Hashable] = ()
 
     def entries(self, folder: Path) -> list[Entry]:
+        found = self._listed(folder)
+        self._streams = {entry.key for entry in found}
+        return found
+
+    def _listed(self, folder: Path) -> list[Entry]:
         where = f"source {self.name}"
         named = self.catalog_file()
         if named is not None:
@@ -68,6 +74,7 @@ class AirbyteSource(ProgramSource):
         requests: Sequence[Request],
         memories: Mapping[str, Memory | None],
         streams: Mapping[Hashable, Stream],
+        number: int,
         attention: Attention,
     ) -> Delivery:
         known = {
@@ -77,7 +84,7 @@ class AirbyteSource(ProgramSource):
         }
         files = self._files(folder)
         files["catalog"] = written(folder, "catalog.json", configured(requests))
-        state = given_back(known, lambda text: attention.warn(self.name, text))
+        state = given_back(known, self._streams, lambda text: attention.warn(self.name, text))
         if state is not None:
             files["state"] = written(folder, "state.json", state)
         layouts = {key: stream.spool.layout for key, stream in streams.items()}
@@ -85,7 +92,7 @@ class AirbyteSource(ProgramSource):
 
         words = self.command(folder, "read", files)
         return self.delivery(
-            words, AirbyteDialect(exact, self.renewed().keep), streams, known.values(), attention
+            words, AirbyteDialect(exact, self.renewed().keep), streams, number, attention
         )
 
     def learn_secrets(self) -> None:

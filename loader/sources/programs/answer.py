@@ -43,6 +43,9 @@ def answered(
 
     def watch() -> None:
         while not done.wait(min(1.0, silence)):
+            if process.lingers():  # it has answered
+                process.stop(patience=1.0)
+                return
             if time.monotonic() - process.heard > silence:
                 hung.set()
                 process.stop(patience=1.0)

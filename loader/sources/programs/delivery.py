@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from loader.errors import LoaderError, TableError
+from loader.sources.programs import process
 from loader.sources.programs.memory import Memory
 from loader.sources.programs.process import Process
 from loader.sources.programs.spool import Piece, Spool
@@ -111,6 +112,17 @@ class Delivery:
                 piece.forget()
             stream.pieces.clear()
             self._changed.notify_all()
+        if self._protocol == "singer" and not stream.remembers and self._shares_states():
+            self.words.warn_once(
+                f"{stream.name} is read whole, and the other tables' state goes on without it: if "
+                "the tap sends its records only with new ones of another stream, read that stream "
+                "again, too: --full-refresh",
+                stream.name,
+            )
+
+    def _shares_states(self) -> bool:
+        memories = [stream.spool.memory for stream in self.streams.values() if stream.remembers]
+        return any(memory is not None and memory.shared for memory in memories)
 
     def close(self) -> None:
         """Ends the program, if it has not ended by itself, and its thread."""
@@ -120,8 +132,11 @@ class Delivery:
                 stream.wanted = False
             self._waiting = 0
             self._changed.notify_all()
-        if self._process is not None and not (all_well and self._process.wait(_FAREWELL)):
-            self._process.stop()
+        if self._process is not None:
+            if all_well and self._process.wait(_FAREWELL):
+                self._reader.join(timeout=process.LINGER)
+            if not all_well or self._reader.is_alive():
+                self._process.stop()
         self._reader.join(timeout=30)
 
     # What the dialect calls, in the reader's thread.
@@ -165,12 +180,10 @@ class Delivery:
         for stream in covered:
             if key is not None:
                 if count is not None and stream.received < count:
-                    self.words.warn_once(
-                        f"it says that it sent {count:,.0f} records, and {stream.received:,} came",
-                        stream.name,
-                    )
+                    came = f"it sent {count:,.0f} records, and {stream.received:,} came"
+                    self._ended(stream, failed(came, f"table {stream.name}"))
                 stream.received = 0
-            if not stream.takes():
+            if stream.ended or not stream.takes():
                 continue
             piece = stream.spool.cover(memory)
             if piece is not None:
@@ -282,18 +295,26 @@ class Delivery:
             while self._waiting > _AHEAD // 2:
                 self._changed.wait(_TICK)
                 if self._process is not None:
-                    self._process.heard = time.monotonic()
+                    self._process.heard = self._process.said = time.monotonic()
 
     def _watch(self) -> None:
-        """Ends a program that has said nothing for too long."""
-        process = self._process
-        if process is None or self._stopped is not None:
+        """Ends a program that has said nothing for too long, or what it has left behind."""
+        running = self._process
+        if running is None or self._stopped is not None or not self._reader.is_alive():
             return
-        if time.monotonic() - process.heard > self._silence and not process.wait(0):
+        if running.lingers():
+            self._stopped = TableError(
+                "the program has ended, and a process that it started keeps its output open: "
+                "records may be missing",
+                where=f"source {self.source}",
+                remedy="Let the command wait for what it starts; what its states cover is appended",
+            )
+        elif time.monotonic() - running.heard > self._silence and not running.wait(0):
             self._stopped = TableError(
                 f"the program has said nothing for {self._silence:,.0f} seconds, and was ended",
                 where=f"source {self.source}",
                 remedy="Run again; if it needs longer to find its next record, raise `timeout`",
             )
+        if self._stopped is not None:
             with suppress(OSError):
-                process.stop(patience=1.0)
+                running.stop(patience=1.0)

@@ -3,6 +3,8 @@
 A state of one stream is kept with its table. A state of all streams is kept with each table whose
 records it covers; the tables may be at different ones, as each is committed by itself. The next
 run gives the oldest back, so that no table misses records: those that come again are recognised.
+A run that begins behind another table's state sends newer states that cover less than that one,
+until it has ended well: before that, none of them is stored.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +29,7 @@ class Memory:
         protocol: `airbyte`, `singer`.
         kind: the protocol's own word for what the state covers.
         shared: whether it covers all streams.
-        number: grows with every state of a source, over all runs.
+        number: grows with every state of a source, over all runs, also those from the beginning.
         text: the state, JSON.
     """
 
@@ -95,3 +97,45 @@ def oldest_shared(memories: Sequence[Memory]) -> Memory | None:
     """Returns the oldest state that covers all streams; None if there is none."""
     shared = [memory for memory in memories if memory.shared]
     return min(shared, key=lambda memory: memory.number, default=None)
+
+
+def lacking(memories: Mapping[Hashable, Memory | None], shared: Memory) -> set[Hashable]:
+    """Returns the streams that a state of all streams covers further than their tables got.
+
+    They have no state, or an older one of their own, as the connector had a state for each stream.
+    """
+    return {
+        key
+        for key, memory in memories.items()
+        if memory is None or (not memory.shared and memory.number < shared.number)
+    }
+
+
+def comes_again(memory: Memory | None, memories: Sequence[Memory | None]) -> bool:
+    """Whether a table gets records again that it has, as others of the run are behind.
+
+    Args:
+        memory: the table's.
+        memories: of the run's tables; None for one that begins anew.
+    """
+    if memory is None:
+        return False
+    shared = oldest_shared([one for one in memories if one is not None])
+    return shared is not None and memory.number > shared.number and memory.text != shared.text
+
+
+def may_go_in_pieces(memories: Sequence[Memory | None], others: Sequence[Memory]) -> bool:
+    """Whether states of all streams may be stored before the program has ended well.
+
+    Only if all tables begin at the newest of them: otherwise a newer state covers less than an
+    older one, and :func:`oldest_shared` would give back what a table has not got yet.
+
+    Args:
+        memories: of the run's tables; None for one that begins anew.
+        others: of the source's other tables.
+    """
+    if any(memory.shared for memory in others):
+        return False
+    shared = [memory for memory in memories if memory is not None and memory.shared]
+    newest = max(shared, key=lambda memory: memory.number, default=None)
+    return newest is None or all(m is not None and m.text == newest.text for m in memories)

@@ -18,6 +18,10 @@ from loader.errors import TableError
 _GRACE = 10.0
 """Seconds between asking a program to end and killing it."""
 
+LINGER = 5.0
+"""Seconds that what a program leaves behind may keep its output open without a word."""
+_TICK = 0.05
+
 _PRELUDE = """\
 import ctypes, os, sys
 try:
@@ -86,6 +90,9 @@ class Process:
         self.longest = longest
         self.heard = time.monotonic()
         """When it last wrote a line."""
+        self.said = self.heard
+        """When it last wrote one to its standard output."""
+        self._ended: float | None = None
         self._hear = hear
         self._tail: deque[str] = deque(maxlen=20)
         known = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
@@ -115,7 +122,7 @@ class Process:
         """
         assert self._child.stdout is not None
         while line := self._child.stdout.readline(self.longest + 1):
-            self.heard = time.monotonic()
+            self.heard = self.said = time.monotonic()
             if len(line) > self.longest:
                 raise TableError(
                     f"the program sent a message of more than {self.longest:,} bytes",
@@ -138,14 +145,38 @@ class Process:
         return code
 
     def stop(self, patience: float = _GRACE) -> None:
-        """Ends it: asks first, kills it and its children after `patience` seconds."""
+        """Ends it: asks first, kills it and its children after `patience` seconds.
+
+        Also what it has left behind when it ended by itself.
+        """
         for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, _GRACE)):
-            if self._child.poll() is not None:
+            if self._child.poll() is not None and not self._has_members():
                 break
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._child.pid, number)
             with suppress(subprocess.TimeoutExpired):
                 self._child.wait(seconds)
+            before = time.monotonic() + min(1.0, seconds)
+            while number is signal.SIGTERM and self._has_members() and time.monotonic() < before:
+                time.sleep(_TICK)
+
+    def lingers(self) -> bool:
+        """Whether it has ended, and something that it has started keeps its output open, silent."""
+        if self._child.poll() is None:
+            return False
+        now = time.monotonic()
+        self._ended = self._ended or now
+        return now - max(self._ended, self.said) > LINGER and self._has_members()
+
+    def _has_members(self) -> bool:
+        """Whether its group has a process, also after its own end."""
+        try:
+            os.killpg(self._child.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        return True
 
     def wait(self, seconds: float) -> bool:
         """Waits for it to end by itself; returns whether it has."""

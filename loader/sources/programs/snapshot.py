@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loader.errors import TableError
 from loader.rows.cursor import Cursor, clock_now
@@ -13,7 +14,7 @@ from loader.sources import Attention, Bounds, Request, Snapshot, SourceTable, Wi
 from loader.sources.programs.deletions import with_deleted
 from loader.sources.programs.delivery import Delivery
 from loader.sources.programs.layout import AFTER, Layout
-from loader.sources.programs.memory import Memory
+from loader.sources.programs.memory import Memory, comes_again, is_memory, may_go_in_pieces
 from loader.sources.programs.options import ProgramOptions
 from loader.sources.programs.spool import Limits, Piece, Spool
 from loader.sources.programs.stream import Stream
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Begin = Callable[
-    [Sequence[Request], Mapping[str, "Memory | None"], Mapping[Hashable, Stream], Attention],
+    [Sequence[Request], Mapping[str, "Memory | None"], Mapping[Hashable, Stream], int, Attention],
     Delivery,
 ]
 
@@ -42,6 +43,7 @@ class ProgramSnapshot(Snapshot):
         key_of: what the program calls a table's stream.
         begin: starts the read.
         probe: makes sure that the program can reach its source.
+        names: all the tables that the source has, also those that are not in the run.
     """
 
     delivers = True
@@ -56,6 +58,7 @@ class ProgramSnapshot(Snapshot):
         key_of: Callable[[SourceTable], Hashable],
         begin: Begin,
         probe: Callable[[], None],
+        names: Sequence[str] = (),
     ) -> None:
         self.source = source
         self.protocol = protocol
@@ -64,6 +67,8 @@ class ProgramSnapshot(Snapshot):
         self._key_of = key_of
         self._begin = begin
         self._probe = probe
+        self._all = tuple(names)
+        self._mark_of: Callable[[str], Mapping[str, Any] | None] = lambda _: None
         self._probing = threading.Lock()
         self._probed = False
         self._delivery: Delivery | None = None
@@ -72,18 +77,30 @@ class ProgramSnapshot(Snapshot):
         self._pieces: dict[Hashable, Piece] = {}
         self._layouts: dict[Hashable, Layout] = {}
 
+    def remembers(self, mark: Callable[[str], Mapping[str, Any] | None]) -> None:
+        self._mark_of = mark
+
     def begin(self, requests: Sequence[Request], attention: Attention) -> None:
         memories = {
             request.name: Memory.of(request.mark, self.protocol, f"table {request.name}")
             for request in requests
         }
+        known = [memories[r.name] for r in requests if r.table.progress is Progress.MARK]
+        stored = self._stored(requests, known)
+        whole = not may_go_in_pieces(known, stored)
         streams: dict[Hashable, Stream] = {}
         for number, request in enumerate(requests):
             key = self._key_of(request.table)
             self._names[key] = request.name
             self._layouts[key] = layout = self._layout(request)
             remembers = request.table.progress is Progress.MARK
-            in_pieces = remembers and not request.whole
+            if remembers and not request.key and comes_again(memories[request.name], known):
+                attention.warn(
+                    request.name,
+                    "another table is behind, so records come again; it has no primary key, so "
+                    "they are appended again: set primary_key if they have one",
+                )
+            in_pieces = remembers and not (request.whole or whole)
             streams[key] = Stream(
                 request.name,
                 Spool(
@@ -98,7 +115,24 @@ class ProgramSnapshot(Snapshot):
                 remembers,
             )
         self._attention = attention
-        self._delivery = self._begin(requests, memories, streams, attention)
+        numbers = [memory.number for memory in (*known, *stored) if memory is not None]
+        # Beyond those of every run before, also of tables whose state cannot be looked up.
+        number = max([time.time_ns() // 1000, *numbers])
+        self._delivery = self._begin(requests, memories, streams, number, attention)
+
+    def _stored(self, requests: Sequence[Request], known: Sequence[Memory | None]) -> list[Memory]:
+        """Returns the states of the source's tables that do not go on from theirs in this run."""
+        if all(memory is not None and not memory.shared for memory in known):
+            return []  # each table has a state of its own
+        going_on = {r.table.ref.name for r in requests if r.mark is not None}
+        names = {*self._all, *(r.table.ref.name for r in requests)} - going_on
+        found = []
+        for name in sorted(names):
+            mark = self._mark_of(name)
+            if is_memory(mark) and mark is not None and mark.get("protocol") == self.protocol:
+                memory = Memory.of(mark, self.protocol, f"table {self.source}.{name}")
+                found += [memory] if memory is not None else []
+        return found
 
     def probe(self) -> None:
         with self._probing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -75,6 +75,7 @@ class ProgramSource(Source):
 
     protocol: ClassVar[str]
     options: ProgramOptions
+    _all: Sequence[str] = ()
 
     @abstractmethod
     def entries(self, folder: Path) -> list[Entry]:
@@ -91,9 +92,14 @@ class ProgramSource(Source):
         requests: Sequence[Request],
         memories: Mapping[str, Memory | None],
         streams: Mapping[Hashable, Stream],
+        number: int,
         attention: Attention,
     ) -> Delivery:
-        """Starts a read of streams from what is remembered of them."""
+        """Starts a read of streams from what is remembered of them.
+
+        Args:
+            number: the states that come get higher ones.
+        """
 
     def probe(self, folder: Path) -> None:
         """Makes sure that the program can reach its source; raises TableError if it cannot."""
@@ -108,7 +114,7 @@ class ProgramSource(Source):
         command: Sequence[str],
         dialect: Dialect,
         streams: Mapping[Hashable, Stream],
-        memories: Iterable[Memory | None],
+        number: int,
         attention: Attention,
     ) -> Delivery:
         """Starts a read with a command."""
@@ -117,7 +123,7 @@ class ProgramSource(Source):
             dialect,
             streams,
             self.protocol,
-            max((memory.number for memory in memories if memory), default=0),
+            number,
             self.options.timeout,
             attention.warn,
             self.name,
@@ -135,6 +141,7 @@ class ProgramSource(Source):
                 where=f"source {self.name}",
                 remedy="Give them different names in the connector's own configuration",
             )
+        self._all = names
         return [TableRef(entry.name, entry) for entry in found]
 
     def cursor_asked(self, name: str) -> str | None:
@@ -186,6 +193,7 @@ class ProgramSource(Source):
                 lambda table: table.ref.native.key,
                 lambda *asked: self.begin(folder, *asked),
                 lambda: self.probe(folder),
+                self._all,
             )
             try:
                 yield snapshot

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,7 +20,8 @@ _PREFIX = "strandline-"
 def workspace(parent: Path | None = None) -> Iterator[Path]:
     """Yields an empty folder that only this user can read, and removes it.
 
-    Removes the folders of loaders that were killed, too: their configurations hold secrets.
+    Removes the folders of loaders that were killed on this machine, too: their configurations hold
+    secrets. Other machines may share the folder above.
 
     Args:
         parent: the folder that holds it; the system's for temporary files by default.
@@ -26,7 +29,7 @@ def workspace(parent: Path | None = None) -> Iterator[Path]:
     above = parent or Path(tempfile.gettempdir())
     above.mkdir(parents=True, exist_ok=True)
     _sweep(above)
-    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=above))
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{_host()}-{os.getpid()}-", dir=above))
     try:
         yield folder
     finally:
@@ -42,9 +45,15 @@ def written(folder: Path, name: str, content: Any) -> Path:
     return path
 
 
+def _host() -> str:
+    """Returns the machine's name, as folders have it: process ids are its own."""
+    return re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())[:60]
+
+
 def _sweep(above: Path) -> None:
-    for left in above.glob(f"{_PREFIX}[0-9]*-*"):
-        pid = left.name.removeprefix(_PREFIX).split("-")[0]
+    prefix = f"{_PREFIX}{_host()}-"
+    for left in above.glob(f"{prefix}[0-9]*-*"):
+        pid = left.name.removeprefix(prefix).split("-")[0]
         with suppress(FileNotFoundError):  # another loader has just removed its own
             if pid.isdigit() and left.stat().st_uid == os.getuid() and not _alive(int(pid)):
                 shutil.rmtree(left, ignore_errors=True)

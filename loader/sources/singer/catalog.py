@@ -39,6 +39,28 @@ def _name(stream: Any) -> str | None:
     return name if isinstance(name, str) else None
 
 
+def _key(stream: Any) -> str:
+    """Returns what the tap's state calls a stream: its id, which is not always its name."""
+    return str(stream.get("tap_stream_id") or stream.get("stream"))
+
+
+def aliases(catalog: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the streams' keys by all that their messages may call them.
+
+    A name that may mean several streams means none.
+    """
+    found = {_key(stream): _key(stream) for stream in catalog["streams"]}
+    several: dict[str, set[str]] = {}
+    for stream in catalog["streams"]:
+        name, schema = _name(stream), _about(stream).get("schema-name")
+        for alias in (name, *((f"{schema}-{name}", f"{schema}_{name}") if schema else ())):
+            several.setdefault(str(alias), set()).add(_key(stream))
+    return {
+        **{alias: next(iter(keys)) for alias, keys in several.items() if len(keys) == 1},
+        **found,
+    }
+
+
 def _entry(stream: Mapping[str, Any], chosen: Callable[[str], str | None]) -> Entry:
     name = str(_name(stream))
     schema = stream.get("schema")
@@ -56,7 +78,7 @@ def _entry(stream: Mapping[str, Any], chosen: Callable[[str], str | None]) -> En
         or []
     )
     return Entry(
-        key=name,
+        key=_key(stream),
         name=name,
         schema=schema if isinstance(schema, dict) else {},
         progress=Progress.WHOLE if whole else Progress.MARK,
@@ -79,8 +101,8 @@ def configured(catalog: Mapping[str, Any], requests: Sequence[Request]) -> dict[
     """Returns the tap's catalog with the run's streams selected, in the run's order."""
     wanted = {request.table.ref.native.key: request for request in requests}
     order = {key: number for number, key in enumerate(wanted)}
-    streams = [_selected(stream, wanted.get(_name(stream))) for stream in catalog["streams"]]
-    streams.sort(key=lambda stream: order.get(_name(stream), len(order)))
+    streams = [_selected(stream, wanted.get(_key(stream))) for stream in catalog["streams"]]
+    streams.sort(key=lambda stream: order.get(_key(stream), len(order)))
     return {**catalog, "streams": streams}
 
 
@@ -103,17 +125,38 @@ def _selected(stream: Mapping[str, Any], request: Request | None) -> dict[str, A
     about["replication-method"] = found["replication_method"] = method
     if request.cursor is not None and method == "INCREMENTAL":
         about["replication-key"] = found["replication_key"] = request.cursor
-    skipped = request.table.ref.native.skipped
-    if skipped:
-        _deselect(parts, {column.name for column in request.table.ref.native.columns})
+    native = request.table.ref.native
+    _choose(parts, found.get("schema"), {column.name for column in native.columns}, native.skipped)
     return found
 
 
-def _deselect(parts: Sequence[dict[str, Any]], kept: set[str]) -> None:
-    """Tells the tap which fields the spec leaves out, so that it need not send them."""
+def _choose(
+    parts: list[dict[str, Any]], schema: Any, kept: set[str], skipped: Sequence[str]
+) -> None:
+    """Tells the tap which fields to send: most send those only that are selected.
+
+    Args:
+        parts: the stream's metadata; a field that has none gets some.
+        kept: the table's columns.
+        skipped: what the spec leaves out.
+    """
+    fields = schema.get("properties") if isinstance(schema, dict) else None
+    known = {}
     for part in parts:
         crumb = part.get("breadcrumb") or []
-        about = part.get("metadata") or {}
-        field = crumb[1] if len(crumb) == 2 and crumb[0] == "properties" else None
-        if field and field not in kept and about.get("inclusion") != "automatic":
+        if len(crumb) == 2 and crumb[0] == "properties":
+            known[crumb[1]] = part
+        elif len(crumb) > 2 and crumb[1] in kept:
+            about = part.setdefault("metadata", {})
+            about["selected"] = about.get("inclusion") != "unsupported"
+    for field in {**(fields if isinstance(fields, dict) else {}), **known}:
+        if field not in known:
+            known[field] = {"breadcrumb": ["properties", field], "metadata": {}}
+            parts.append(known[field])
+        about = known[field].setdefault("metadata", {})
+        if about.get("inclusion") == "unsupported":
+            continue
+        if field in kept:
+            about["selected"] = True
+        elif about.get("inclusion") != "automatic" and skipped:
             about["selected"] = False

@@ -22,13 +22,16 @@ class SingerDialect:
     Args:
         exact: by stream, the fields whose numbers are needed with all their digits.
         keys: by stream, the primary key that the run's plan has.
+        aliases: the streams of the catalog, by what the messages may call them.
     """
 
     def __init__(
         self,
         exact: Mapping[Hashable, frozenset[str]],
         keys: Mapping[Hashable, tuple[str, ...]],
+        aliases: Mapping[str, str],
     ) -> None:
+        self._aliases = aliases
         self._exact = exact
         self._keys = keys
 
@@ -61,15 +64,24 @@ class SingerDialect:
         name, record = message.get("stream"), message.get("record")
         if not isinstance(name, str) or not isinstance(record, dict):
             raise _broken(line, delivery.source)
-        if name in self._exact:
+        key = self._aliases.get(name)
+        if key is None:
+            raise TableError(
+                f"the tap sent a record of {name[:80]!r}, and its catalog has no such stream, or "
+                "several: its state would cover a record that no table gets",
+                where=f"source {delivery.source}",
+                remedy="Add the stream to the tap's catalog (`catalog` names a file), or leave it "
+                "out in the tap's configuration",
+            )
+        if key in self._exact:
             digits = json.loads(line, parse_float=str)["record"]
-            record |= {field: digits[field] for field in self._exact[name] & digits.keys()}
-        delivery.record(name, record)
+            record |= {field: digits[field] for field in self._exact[key] & digits.keys()}
+        delivery.record(key, record)
 
     def _schema(self, message: Mapping[str, Any], delivery: Delivery) -> None:
         """A schema only confirms the catalog's: fields that are new are kept in `_rest`."""
         name, keys = message.get("stream"), message.get("key_properties") or []
-        planned = self._keys.get(name)
+        planned = self._keys.get(self._aliases.get(name) if isinstance(name, str) else None)
         if planned is not None and keys and set(keys) != set(planned):
             delivery.words.warn_once(
                 f"its records have the key {', '.join(keys)}, and its catalog said "

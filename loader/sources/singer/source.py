@@ -18,7 +18,7 @@ from loader.sources.programs.memory import Memory
 from loader.sources.programs.source import Entry, ProgramSource
 from loader.sources.programs.stream import Stream
 from loader.sources.programs.workspace import written
-from loader.sources.singer.catalog import configured, entries
+from loader.sources.singer.catalog import aliases, configured, entries
 from loader.sources.singer.memories import given_back
 from loader.sources.singer.messages import SingerDialect
 from loader.sources.singer.options import SingerOptions
@@ -48,19 +48,21 @@ class SingerSource(ProgramSource):
         requests: Sequence[Request],
         memories: Mapping[str, Memory | None],
         streams: Mapping[Hashable, Stream],
+        number: int,
         attention: Attention,
     ) -> Delivery:
         known = {request.table.ref.native.key: memories[request.name] for request in requests}
         words = [*self._command(folder), "--catalog"]
         words.append(str(written(folder, "catalog.json", configured(self._catalog, requests))))
-        state = given_back(known, lambda text: attention.warn(self.name, text))
+        called = aliases(self._catalog)
+        state = given_back(known, called, lambda text: attention.warn(self.name, text))
         if state is not None:
             words += ["--state", str(written(folder, "state.json", state))]
         layouts = {key: stream.spool.layout for key, stream in streams.items()}
         exact = {key: layout.exact for key, layout in layouts.items() if layout.exact}
         keys = {request.table.ref.native.key: request.key for request in requests}
-        dialect = SingerDialect(exact, keys)
-        return self.delivery(words, dialect, streams, known.values(), attention)
+        dialect = SingerDialect(exact, keys, called)
+        return self.delivery(words, dialect, streams, number, attention)
 
     def _command(self, folder: Path) -> list[str]:
         return [

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 from cloudquery.plugin_v3 import arrow, plugin_pb2
 
-from .columns import records, stream, table_name
+from .columns import ANCESTORS, records, streams, table_name
 from .deletions import deletion, dependents
 from .plugin import PluginError, opened
 from .server import serve
@@ -74,7 +74,9 @@ def read(stub: Any, config: Mapping[str, Any], catalog: Mapping[str, Any], known
                     say("RECORD", {"stream": name, "data": record, "emitted_at": 0})
             elif kind == "checkpoint":
                 rows = arrow.new_record_from_bytes(response.checkpoint.record)
-                say("STATE", {"type": "LEGACY", "data": states.checkpoint(rows)})
+                covered = states.checkpoint(rows)
+                if not wrong:
+                    say("STATE", {"type": "LEGACY", "data": covered})
             elif kind == "delete_record":
                 say("DELETE", deletion(response.delete_record))
                 for name in dependents(response.delete_record):
@@ -88,6 +90,8 @@ def read(stub: Any, config: Mapping[str, Any], catalog: Mapping[str, Any], known
         failed(text, table)
     if wrong:
         # The plugin may have moved the state of a table that failed, so none of it is trusted.
+        for table in complete(catalog, set(wrong)):
+            status(table, "COMPLETE")
         failed("tables of the plugin failed, so its state is not kept")
         return 1
     if incremental:
@@ -95,6 +99,18 @@ def read(stub: Any, config: Mapping[str, Any], catalog: Mapping[str, Any], known
     for table in wanted:
         status(table, "COMPLETE")
     return 0
+
+
+def complete(catalog: Mapping[str, Any], wrong: set[str]) -> list[str]:
+    """Returns the tables that are read whole, and came whole although others failed."""
+    if not wrong or "" in wrong:  # the sync itself
+        return []
+    return [
+        each["stream"]["name"]
+        for each in catalog["streams"]
+        if each["sync_mode"] != "incremental"
+        and not wrong & {each["stream"]["name"], *each["stream"].get(ANCESTORS, ())}
+    ]
 
 
 def answer(verb: str, given: Mapping[str, str]) -> int:
@@ -109,7 +125,7 @@ def answer(verb: str, given: Mapping[str, str]) -> int:
         spec = json.dumps(config["spec"]).encode()
         stub.Init(plugin_pb2.Init.Request(spec=spec, no_connection=False))
         if verb == "discover":
-            say("CATALOG", {"streams": [stream(each) for each in tables(stub, config["tables"])]})
+            say("CATALOG", {"streams": streams(tables(stub, config["tables"]))})
         elif verb == "check":
             say("CONNECTION_STATUS", {"status": "SUCCEEDED"}, "connectionStatus")
         else:

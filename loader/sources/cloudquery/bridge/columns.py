@@ -7,7 +7,7 @@ import datetime as dt
 import json
 import math
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -16,8 +16,11 @@ _TABLE = b"cq:table_name"
 _ABOUT = b"cq:table_description"
 _INCREMENTAL = b"cq:extension:incremental"
 _KEY = b"cq:extension:primary_key"
+_PARENT = b"cq:table_depends_on"
 _EXTENSION = b"ARROW:extension:name"
 _TRUE = b"true"
+ANCESTORS = "cloudquery_ancestors"
+"""In a catalog's entry, the tables that it depends on."""
 
 
 def table_name(schema: pa.Schema) -> str:
@@ -25,10 +28,45 @@ def table_name(schema: pa.Schema) -> str:
     return str((schema.metadata or {})[_TABLE].decode())
 
 
-def stream(schema: pa.Schema) -> dict[str, Any]:
-    """Returns the catalog's entry for a table."""
-    about = schema.metadata or {}
-    incremental = about.get(_INCREMENTAL) == _TRUE
+def streams(schemas: Sequence[pa.Schema]) -> list[dict[str, Any]]:
+    """Returns the catalog's entries for all tables of a plugin.
+
+    A table whose parent is incremental is incremental, too, whatever the plugin says of it: it gets
+    the rows that belong to the parent's new ones, and no others.
+    """
+    known = {table_name(schema): schema for schema in schemas}
+    found = []
+    for schema in schemas:
+        above = _above(schema, known)
+        incremental = any(_about(one).get(_INCREMENTAL) == _TRUE for one in (schema, *above))
+        ancestors = [table_name(one) for one in above]
+        found.append({**stream(schema, incremental), ANCESTORS: ancestors})
+    return found
+
+
+def _above(schema: pa.Schema, known: Mapping[str, pa.Schema]) -> list[pa.Schema]:
+    """Returns the tables that a table depends on: its parent, the parent's, and so on."""
+    found: list[pa.Schema] = []
+    seen = {table_name(schema)}
+    parent = known.get(_about(schema).get(_PARENT, b"").decode())
+    while parent is not None and table_name(parent) not in seen:
+        found.append(parent)
+        seen.add(table_name(parent))
+        parent = known.get(_about(parent).get(_PARENT, b"").decode())
+    return found
+
+
+def _about(schema: pa.Schema) -> Mapping[bytes, bytes]:
+    return schema.metadata or {}
+
+
+def stream(schema: pa.Schema, incremental: bool = False) -> dict[str, Any]:
+    """Returns the catalog's entry for a table.
+
+    Args:
+        incremental: whether it goes on from a state.
+    """
+    about = _about(schema)
     marked = [field for field in schema if _has(field, _INCREMENTAL)]
     return {
         "name": table_name(schema),

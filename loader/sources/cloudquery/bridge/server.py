@@ -6,11 +6,11 @@ after that the sync is told that all is well, and only then the state that came 
 
 from __future__ import annotations
 
-import itertools
 import json
+import shutil
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,8 +25,10 @@ from cloudquery.plugin_v3 import arrow, plugin_pb2, plugin_pb2_grpc
 from .columns import records, stream, table_name
 from .deletions import deletion, dependents
 from .states import LIMITS, Discovery, Rows, as_asked, merged
+from .waiting import Waiting
 
 _GONE = "the loader has ended, and says why itself; run the sync again"
+_BROKE_OFF = "the sync broke off"
 _STATE_COLUMNS = ({"key", "value"}, {"key", "value", "version"})
 
 
@@ -37,24 +39,19 @@ class Session:
     Attributes:
         ended: set once the loader has appended it, or has failed to.
         error: why it has failed.
+        alive: whether the sync is still there.
+        rows: whether it has brought anything.
     """
 
     number: int
     folder: Path
+    alive: Callable[[], bool]
+    rows: bool = False
     schemas: dict[str, Any] = field(default_factory=dict)
     stale: set[str] = field(default_factory=set)
     source: str = ""
     ended: threading.Event = field(default_factory=threading.Event)
     error: str | None = None
-
-
-@dataclass
-class Held:
-    """State that came while sessions were open: it counts once they all are appended."""
-
-    table: str
-    batch: pa.RecordBatch
-    waits_for: set[int]
 
 
 class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
@@ -69,10 +66,9 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         self._begun = threading.Event()
         self._gone = False
         self._states: dict[str, Rows] = {}
-        self._numbers = itertools.count(1)
+        self._waiting = Waiting()
         self._sessions: dict[int, Session] = {}
         self._ending: dict[int, Session] = {}
-        self._held: list[Held] = []
         self._changing = threading.Lock()
 
     def begin(self, states: Mapping[str, Mapping[str, Any]]) -> None:
@@ -127,29 +123,34 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
 
     def Write(self, requests: Iterator[Any], context: Any) -> Any:
         """Takes a sync's rows, or a plugin's state; returns once they are safe."""
-        self._await(context)
+        with self._changing:
+            number = self._waiting.entered()
         session: Session | None = None
         rows: Any = None
         try:
+            self._await(context)
             for request in requests:
                 kind = request.WhichOneof("message")
                 if kind == "migrate_table":
                     schema = arrow.new_schema_from_bytes(request.migrate_table.table)
                     if set(schema.names) in _STATE_COLUMNS:
+                        self._has_state(number)
                         continue
-                    session = session or self._opened()
+                    session = session or self._opened(number, context)
                     session.schemas[table_name(schema)] = schema
                 elif kind == "insert":
                     batch = arrow.new_record_from_bytes(request.insert.record)
                     if set(batch.schema.names) in _STATE_COLUMNS:
+                        self._has_state(number)
                         self._hold(table_name(batch.schema), batch)
                         continue
-                    session = session or self._opened()
+                    session = session or self._opened(number, context)
                     rows = rows or (session.folder / "messages.jsonl").open("w")
                     self._keep(session, batch, rows)
                 elif kind == "delete":
-                    session = session or self._opened()
+                    session = session or self._opened(number, context)
                     session.stale.add(request.delete.table_name)
+                    session.source = session.source or request.delete.source_name
                 elif kind == "delete_record":
                     if dependents(request.delete_record):
                         context.abort(
@@ -157,31 +158,40 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
                             "deletions that take rows of dependent tables with them are not "
                             "supported: sync with write_mode overwrite-delete-stale",
                         )
-                    session = session or self._opened()
+                    session = session or self._opened(number, context)
+                    session.rows = True
                     rows = rows or (session.folder / "messages.jsonl").open("w")
                     told = {"type": "DELETE", "delete": deletion(request.delete_record)}
                     rows.write(json.dumps(told) + "\n")
-        except Exception:
-            self._over(session, "the sync broke off")
+            if not context.is_active():  # its death may look like its end
+                raise ConnectionAbortedError(_BROKE_OFF)
+        except BaseException:
+            self._over(number, _BROKE_OFF)
+            if session is not None:
+                shutil.rmtree(session.folder, ignore_errors=True)
             raise
         finally:
             if rows is not None:
                 rows.close()
-        if session is not None:
+        if session is None:
+            self._over(number, None)
+        else:
             self._ended(session, context)
         return plugin_pb2.Write.Response()
 
     def answered(self, number: int, error: str | None) -> None:
         """Learns what became of a session: its state counts now, and is told to the loader."""
         session = self._sessions[number]
-        session.error = error
+        session.error = error or (None if session.alive() else _BROKE_OFF)
         self._ending[number] = session
-        self._over(session, error)
+        self._over(number, session.error)
         tell({"settled": number})
 
     def settled(self, number: int) -> None:
         """Learns that the loader has stored the state that a session has set free."""
-        self._ending.pop(number).ended.set()
+        session = self._ending.pop(number)
+        shutil.rmtree(session.folder, ignore_errors=True)
+        session.ended.set()
 
     def close(self) -> None:
         """Tells all syncs that the loader is gone."""
@@ -194,12 +204,12 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         for number in list(self._ending):
             self.settled(number)
 
-    def _opened(self) -> Session:
-        number = next(self._numbers)
+    def _opened(self, number: int, context: Any) -> Session:
         folder = self._folder / str(number)
         folder.mkdir()
-        session = Session(number, folder)
+        session = Session(number, folder, context.is_active)
         with self._changing:
+            self._waiting.has_rows(number)
             self._sessions[number] = session
         return session
 
@@ -207,6 +217,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         name = table_name(batch.schema)
         session.schemas.setdefault(name, batch.schema)
         for record in records(batch):
+            session.rows = True
             session.source = session.source or str(record.get("_cq_source_name") or "")
             told = {"stream": name, "data": record, "emitted_at": 0}
             rows.write(json.dumps({"type": "RECORD", "record": told}) + "\n")
@@ -219,34 +230,32 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
             streams.append({**entry, "name": name, "supported_sync_modes": ["full_refresh"]})
         (session.folder / "catalog.json").write_text(json.dumps({"streams": streams}))
         (session.folder / "messages.jsonl").touch()
-        told = {"stale": sorted(session.stale), "source": session.source or "cloudquery"}
+        told = {"stale": sorted(session.stale), "source": session.source, "rows": session.rows}
         tell({"session": session.number, "folder": str(session.folder), **told})
         session.ended.wait()
         if session.error is not None:
             context.abort(grpc.StatusCode.ABORTED, session.error)
 
-    def _hold(self, table: str, batch: pa.RecordBatch) -> None:
+    def _has_state(self, number: int) -> None:
         with self._changing:
-            self._held.append(Held(table, batch, set(self._sessions)))
+            self._waiting.has_state(number)
         self._release()
 
-    def _over(self, session: Session | None, error: str | None) -> None:
-        if session is None:
-            return
+    def _hold(self, table: str, batch: pa.RecordBatch) -> None:
         with self._changing:
-            self._sessions.pop(session.number, None)
-            if error is not None:  # its rows are not there, so its state must not be
-                self._held = [h for h in self._held if session.number not in h.waits_for]
-            for held in self._held:
-                held.waits_for.discard(session.number)
+            self._waiting.hold(table, batch)
+        self._release()
+
+    def _over(self, number: int, error: str | None) -> None:
+        with self._changing:
+            self._sessions.pop(number, None)
+            self._waiting.over(number, failed=error is not None)
         self._release()
 
     def _release(self) -> None:
-        """Lets the state count that waits for no session any more."""
+        """Lets the state count that waits for no stream any more."""
         with self._changing:
-            free = [held for held in self._held if not held.waits_for]
-            self._held = [held for held in self._held if held.waits_for]
-            for held in free:
+            for held in self._waiting.free():
                 rows = merged(self._states.setdefault(held.table, {}), held.batch)
                 if rows:
                     tell({"state": held.table, "rows": rows})
@@ -277,7 +286,13 @@ def serve(config: Mapping[str, Any]) -> int:
         tell({"failed": f"the address {address} is taken, or is none"})
         return 1
     server.start()
-    tell({"listening": address if address.startswith("unix:") else f"{_host(address)}:{port}"})
+    tell(
+        {
+            "listening": address
+            if address.startswith("unix:")
+            else f"{address.rpartition(':')[0]}:{port}"
+        }
+    )
     for line in sys.stdin:
         answer = json.loads(line)
         if "states" in answer:
@@ -289,7 +304,3 @@ def serve(config: Mapping[str, Any]) -> int:
     destination.close()
     server.stop(grace=1).wait()
     return 0
-
-
-def _host(address: str) -> str:
-    return address.rpartition(":")[0]

@@ -1,0 +1,181 @@
+"""Checks of the bridge, for the environment that has CloudQuery's packages.
+
+PYTHONPATH=loader/sources/cloudquery python cq_bridge.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from bridge.__main__ import read
+from bridge.server import Destination
+from cloudquery.plugin_v3 import arrow, plugin_pb2
+
+STATE = pa.schema([("key", pa.string()), ("value", pa.string())], {"cq:table_name": "cq_state"})
+ORDERS = pa.schema([("id", pa.int64())], {"cq:table_name": "orders"})
+Write = plugin_pb2.Write
+
+
+class Context:
+    """A call, whose client may go away."""
+
+    def __init__(self, stays: Callable[[], bool] = lambda: True) -> None:
+        self.is_active = stays
+
+
+def inserted(schema: pa.Schema, *row: Any) -> Any:
+    """Returns a message with one row."""
+    batch = pa.RecordBatch.from_arrays([pa.array([value]) for value in row], schema=schema)
+    return Write.Request(insert=Write.MessageInsert(record=arrow.record_to_bytes(batch)))
+
+
+def stale() -> Any:
+    """Returns a message that deletes what a sync has not brought."""
+    return Write.Request(delete=Write.MessageDeleteStale(table_name="orders", source_name="shop"))
+
+
+class Served:
+    """A destination whose loader is this program."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp())
+        self.destination = Destination(self.folder)
+        self.destination.begin({})
+        self.calls: list[threading.Thread] = []
+
+    def write(self, requests: Iterator[Any], context: Context | None = None) -> None:
+        """Begins a call."""
+
+        def call() -> None:
+            with contextlib.suppress(Exception):
+                self.destination.Write(requests, context or Context())
+
+        self.calls.append(threading.Thread(target=call, daemon=True))
+        self.calls[-1].start()
+
+    def state(self, value: str) -> None:
+        """Writes a plugin's state."""
+        self.destination.Write(iter([inserted(STATE, "orders", value)]), Context())
+
+
+def waited(ready: Callable[[], Any]) -> Any:
+    """Waits for something."""
+    before = time.monotonic() + 10
+    while not (found := ready()):
+        assert time.monotonic() < before, "it does not come"
+        time.sleep(0.005)
+    return found
+
+
+def told(output: io.StringIO, kind: str) -> list[dict[str, Any]]:
+    """Returns what the loader was told."""
+    return [m for m in map(json.loads, output.getvalue().splitlines()) if kind in m]
+
+
+def opened(go: threading.Event, *messages: Any) -> Iterator[Any]:
+    """Yields messages once it may."""
+    go.wait(10)
+    yield from messages
+
+
+def state_waits_for_a_stream_that_has_said_nothing(output: io.StringIO) -> None:
+    """Its rows may be those that the state covers."""
+    served, go = Served(), threading.Event()
+    served.write(opened(go, inserted(ORDERS, 1)))
+    waited(lambda: served.destination._waiting._open)
+    served.state("1")
+    assert not told(output, "state"), "the state is stored before the rows"
+    go.set()
+    [session] = waited(lambda: told(output, "session"))
+    assert session["rows"]
+    assert not told(output, "state")
+    served.destination.answered(session["session"], None)
+    assert [m["rows"] for m in told(output, "state")] == [{"orders": ["1", 0]}]
+    served.destination.settled(session["session"])
+    served.calls[0].join(10)
+    assert list(served.folder.iterdir()) == []
+
+
+def a_client_that_dies_is_no_end(output: io.StringIO) -> None:
+    """Neither while it sends, nor while its rows are appended."""
+    served, go = Served(), threading.Event()
+    served.write(opened(go, inserted(ORDERS, 1)), Context(lambda: False))
+    waited(lambda: served.destination._waiting._open)
+    served.state("1")
+    go.set()
+    served.calls[0].join(10)
+    assert not told(output, "session")
+    assert not told(output, "state")
+    assert list(served.folder.iterdir()) == []
+
+    alive = [True]
+    served.write(iter([inserted(ORDERS, 1)]), Context(lambda: alive[0]))
+    [session] = waited(lambda: told(output, "session"))
+    served.state("2")
+    alive[0] = False
+    served.destination.answered(session["session"], None)
+    assert not told(output, "state")
+
+
+def a_sync_without_rows_says_whose_it_is(output: io.StringIO) -> None:
+    """By what it deletes."""
+    served = Served()
+    served.write(iter([stale()]))
+    [session] = waited(lambda: told(output, "session"))
+    assert (session["source"], session["stale"], session["rows"]) == ("shop", ["orders"], False)
+
+
+class Plugin:
+    """A plugin that answers a sync."""
+
+    def __init__(self, *responses: Any) -> None:
+        self._responses = responses
+
+    def Sync(self, _request: Any) -> Iterator[Any]:
+        """Sends."""
+        yield from self._responses
+
+
+def what_comes_after_an_error_is_not_trusted(output: io.StringIO) -> None:
+    """A checkpoint may cover what the failed table lacks; a table that is whole is whole."""
+    sync = plugin_pb2.Sync
+    rows = pa.RecordBatch.from_arrays([pa.array(["orders"]), pa.array(["1"])], schema=STATE)
+    checkpoint = sync.Response(
+        checkpoint=sync.MessageCheckpoint(record=arrow.record_to_bytes(rows))
+    )
+    error = sync.Response(error=sync.MessageError(table_name="lines", error="no"))
+    streams = [
+        {"stream": {"name": name, "cloudquery_ancestors": above}, "sync_mode": mode}
+        for name, above, mode in (
+            ("orders", [], "incremental"),
+            ("lines", [], "full_refresh"),
+            ("parts", ["lines"], "full_refresh"),
+            ("kinds", [], "full_refresh"),
+        )
+    ]
+    code = read(Plugin(checkpoint, error, checkpoint), {}, {"streams": streams}, {})
+    assert code == 1
+    assert len(told(output, "state")) == 1
+    ended = [
+        m["trace"]["stream_status"] for m in told(output, "trace") if "stream_status" in m["trace"]
+    ]
+    assert ended == [{"stream_descriptor": {"name": "kinds"}, "status": "COMPLETE"}]
+
+
+for check in (
+    state_waits_for_a_stream_that_has_said_nothing,
+    a_client_that_dies_is_no_end,
+    a_sync_without_rows_says_whose_it_is,
+    what_comes_after_an_error_is_not_trusted,
+):
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        check(said)

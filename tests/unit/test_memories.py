@@ -1,0 +1,282 @@
+"""States of all streams: which one counts, and when it may be stored; no Spark is needed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import types as t
+
+from loader.sources import Progress, Request, SourceTable, TableRef
+from loader.sources.cloudquery.bridge.columns import streams
+from loader.sources.cloudquery.bridge.waiting import Waiting
+from loader.sources.programs.columns import columns
+from loader.sources.programs.memory import Memory, may_go_in_pieces
+from loader.sources.programs.options import ProgramOptions
+from loader.sources.programs.snapshot import ProgramSnapshot
+from loader.sources.singer import memories as singer
+from loader.sources.singer.catalog import aliases, configured, entries
+
+Marks = dict[str, Mapping[str, Any] | None]
+
+
+def shared(number: int, text: str = "") -> Memory:
+    """Returns a state of all streams."""
+    return Memory("singer", "STATE", True, number, json.dumps(text or number))
+
+
+class Begun:
+    """How a snapshot begins to read: with which streams, and which number."""
+
+    def __init__(
+        self,
+        folder: Path,
+        marks: Marks,
+        stored: Marks,
+        all_: tuple[str, ...] = (),
+        whole: str = "",
+        key: tuple[str, ...] = ("id",),
+    ) -> None:
+        self.warnings: list[str] = []
+        snapshot = ProgramSnapshot(
+            "tap",
+            "singer",
+            ProgramOptions(),
+            folder,
+            lambda table: table.ref.native.key,
+            self._begin,
+            lambda: None,
+            all_,
+        )
+        snapshot.remembers({**marks, **stored}.get)
+        watch: Any = SimpleNamespace(
+            warn=lambda table, text: self.warnings.append(f"{table}: {text}")
+        )
+        snapshot.begin(
+            [_request(name, mark, name == whole, key) for name, mark in marks.items()], watch
+        )
+
+    def _begin(self, _requests: Any, _memories: Any, streams: Any, number: int, _: Any) -> Any:
+        self.in_pieces = {key for key, s in streams.items() if s.spool.limits is not None}
+        self.number = number
+
+
+def _request(name: str, mark: Any, whole: bool, key: tuple[str, ...]) -> Request:
+    native = SimpleNamespace(key=name, columns=(), skipped=())
+    ref = TableRef(name, native)
+    table = SourceTable(ref, t.StructType(), progress=Progress.MARK)
+    return Request(table, f"tap.{name}", mark, whole, None, key)
+
+
+def _of(**numbers: int) -> Marks:
+    return {name: shared(number).mark() for name, number in numbers.items()}
+
+
+def test_states_are_numbered_beyond_those_of_every_table(tmp_path: Path) -> None:
+    """A refresh begins at nothing, but what it stores is newer than what a failed table keeps."""
+    ahead = 1 << 60
+    begun = Begun(tmp_path, {"a": None, "b": None}, _of(b=ahead), whole="b")
+    assert begun.number == ahead
+    begun = Begun(tmp_path, _of(a=3), _of(other=ahead), ("a", "other"))
+    assert begun.number == ahead
+    first, second = (Begun(tmp_path, {"a": None}, {}).number for _ in range(2))
+    assert 0 < first < second
+
+
+def test_a_run_that_begins_behind_another_table_stores_no_state_before_its_end(
+    tmp_path: Path,
+) -> None:
+    """Its newer states cover less than the older one that the other table keeps."""
+    both = {"a", "b"}
+    assert Begun(tmp_path, {"a": None, "b": None}, {}).in_pieces == both
+    assert Begun(tmp_path, _of(a=7, b=7), {}).in_pieces == both
+    same = {"a": shared(7, "x").mark(), "b": shared(9, "x").mark()}
+    assert Begun(tmp_path, same, {}).in_pieces == both
+    assert Begun(tmp_path, _of(a=7, b=9), {}).in_pieces == set()
+    # a table that begins anew, alone or beside another; a table that is not in the run
+    assert Begun(tmp_path, {**_of(a=7), "b": None}, {}).in_pieces == set()
+    assert Begun(tmp_path, {"a": None}, _of(other=7), ("a", "other")).in_pieces == set()
+    assert Begun(tmp_path, {"a": None, "b": None}, _of(b=9), whole="b").in_pieces == set()
+    # states of single streams do not depend on each other
+    own = Memory("singer", "STREAM", False, 3, "1").mark()
+    assert Begun(tmp_path, {"a": own}, _of(other=7), ("a", "other")).in_pieces == {"a"}
+
+
+def test_records_without_a_key_that_come_again_are_told_of(tmp_path: Path) -> None:
+    """They cannot be recognised."""
+    begun = Begun(tmp_path, _of(a=7, b=9), {}, key=())
+    [told] = begun.warnings
+    assert told.startswith("tap.b: another table is behind")
+    assert "they are appended again: set primary_key" in told
+    assert Begun(tmp_path, _of(a=7, b=9), {}).warnings == []
+    assert Begun(tmp_path, _of(a=7, b=7), {}, key=()).warnings == []
+
+
+def test_pieces() -> None:
+    own = Memory("airbyte", "STREAM", False, 3, "1")
+    assert may_go_in_pieces([None, own], [own])
+    assert not may_go_in_pieces([shared(2), own], [])
+    assert not may_go_in_pieces([shared(2)], [shared(2)])
+
+
+def test_children_of_incremental_tables_are_incremental() -> None:
+    """They get the rows of new parents only, and must not lose them if they fail."""
+
+    def schema(name: str, parent: str = "", incremental: bool = False) -> pa.Schema:
+        about = {"cq:table_name": name, "cq:table_depends_on": parent}
+        if incremental:
+            about["cq:extension:incremental"] = "true"
+        return pa.schema([pa.field("id", pa.int64())], metadata=about)
+
+    tables = [
+        schema("lines", "orders"),
+        schema("orders", "shops", incremental=True),
+        schema("parts", "lines"),
+        schema("shops"),
+        schema("rooms", "shops"),
+        schema("loop", "loop"),
+        schema("lost", "nowhere"),
+    ]
+    found = {e["name"] for e in streams(tables) if "incremental" in e["supported_sync_modes"]}
+    assert found == {"lines", "orders", "parts"}
+    above = {e["name"]: e["cloudquery_ancestors"] for e in streams(tables)}
+    assert above["parts"] == ["lines", "orders", "shops"]
+    assert above["loop"] == above["lost"] == []
+    assert all(e["source_defined_cursor"] == (e["name"] in found) for e in streams(tables))
+
+
+CATALOG = {
+    "streams": [
+        {
+            "tap_stream_id": f"{schema}-{name}",
+            "stream": name,
+            "schema": {"properties": {"id": {"type": "integer"}}},
+            "metadata": [{"breadcrumb": [], "metadata": {"schema-name": schema}}],
+        }
+        for schema, name in (("public", "orders"), ("public", "users"), ("audit", "users"))
+    ]
+}
+
+
+def test_the_streams_of_a_tap_have_ids_and_names() -> None:
+    found = entries(CATALOG, "source tap", lambda _: None)
+    assert (found[0].key, found[0].name) == ("public-orders", "orders")
+    called = aliases(CATALOG)
+    assert called["orders"] == called["public_orders"] == called["public-orders"] == "public-orders"
+    assert called["audit-users"] == "audit-users"
+    assert "users" not in called  # two streams have that name
+    assert aliases({"streams": [{"stream": "a"}, {"tap_stream_id": "b"}]}) == {"a": "a", "b": "b"}
+
+    native = found[0]
+    table = SourceTable(TableRef("orders", native), t.StructType(), progress=Progress.MARK)
+    asked = configured(CATALOG, [Request(table, "tap.orders", None, False, None, ())])
+    assert [stream["selected"] for stream in asked["streams"]] == [True, False, False]
+
+
+def test_a_tap_is_asked_for_the_fields_of_its_tables() -> None:
+    """Fields that are only available are not sent unless they are selected."""
+
+    def part(name: str, inclusion: str, **more: Any) -> dict[str, Any]:
+        return {
+            "breadcrumb": ["properties", name],
+            "metadata": {"inclusion": inclusion, **more},
+        }
+
+    names = ("id", "text", "off", "plain", "secret", "blob")
+    stream = {
+        "tap_stream_id": "a",
+        "stream": "a",
+        "schema": {"properties": {name: {"type": "string"} for name in names}},
+        "metadata": [
+            part("id", "automatic"),
+            part("text", "available"),
+            part("off", "available", **{"selected-by-default": False}),
+            part("secret", "available"),
+            part("blob", "unsupported"),
+        ],
+    }
+    [entry] = entries({"streams": [stream]}, "source tap", lambda _: None)
+    native = replace(entry, columns=columns(entry.schema, {}, ("secret",)), skipped=("secret",))
+    table = SourceTable(TableRef("a", native), t.StructType(), progress=Progress.MARK)
+    asked = configured({"streams": [stream]}, [Request(table, "tap.a", None, False, None, ())])
+    chosen = {
+        part["breadcrumb"][1]: part["metadata"].get("selected")
+        for part in asked["streams"][0]["metadata"]
+        if part["breadcrumb"]
+    }
+    assert chosen == {
+        "id": True,
+        "text": True,
+        "off": True,
+        "plain": True,
+        "secret": False,
+        "blob": None,
+    }
+
+
+def test_what_a_tap_gets_back() -> None:
+    called = aliases(CATALOG)
+    orders, users = "public-orders", "public-users"
+    warned: list[str] = []
+
+    def given(orders_at: Memory | None, users_at: Memory | None) -> Any:
+        return singer.given_back({orders: orders_at, users: users_at}, called, warned.append)
+
+    def state(number: int, **value: Any) -> Memory:
+        return Memory("singer", "STATE", True, number, json.dumps(value))
+
+    marks = {orders: {"at": 5}, users: {"at": 6}}
+    both = state(3, bookmarks=marks, currently_syncing=users)
+    assert given(None, None) is None
+    assert given(both, state(4)) == both.value
+    # one begins anew: by its id, not by its name; and no stream is left out
+    assert given(None, both) == {"bookmarks": {users: {"at": 6}}}
+    assert given(state(3, bookmarks={"orders": 5, users: 6}), None) == {"bookmarks": {"orders": 5}}
+    assert warned == []
+    # where its bookmark is not known, all begin anew: nothing is left out
+    for value in (
+        {"at": 5},
+        {"bookmarks": {"our/repository": {"orders": 5}}},
+        {"bookmarks": marks, "log": 7},
+    ):
+        assert given(None, state(3, **value)) is None
+        assert "everything is read again" in warned.pop()
+
+
+def test_a_state_waits_for_all_streams_that_began_before_it() -> None:
+    """Also for one that has said nothing yet: it may be the one with the rows."""
+    waiting = Waiting()
+
+    def free() -> list[str]:
+        return [held.table for held in waiting.free()]
+
+    rows, state = waiting.entered(), waiting.entered()
+    waiting.has_state(state)
+    waiting.hold("first", None)
+    assert free() == []
+    waiting.has_rows(rows)
+    late = waiting.entered()
+    assert free() == []
+    waiting.over(rows)
+    assert free() == ["first"]
+
+    # a stream that breaks off before its first message may have had the rows
+    waiting.hold("second", None)
+    waiting.over(late, failed=True)
+    assert free() == []
+    # one that brings state only is waited for no longer; one that has rows and state is
+    both = waiting.entered()
+    waiting.hold("third", None)
+    waiting.has_state(both)
+    assert free() == ["third"]
+    waiting.has_rows(both)
+    waiting.has_state(both)
+    waiting.hold("fourth", None)
+    assert free() == []
+    waiting.over(both)
+    assert free() == ["fourth"]
