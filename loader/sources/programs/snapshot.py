@@ -68,7 +68,7 @@ class ProgramSnapshot(Snapshot):
         self._begin = begin
         self._probe = probe
         self._all = tuple(names)
-        self._mark_of: Callable[[str], Mapping[str, Any] | None] = lambda _: None
+        self._marks_of: Callable[[str], Sequence[Mapping[str, Any]]] = lambda _: ()
         self._probing = threading.Lock()
         self._probed = False
         self._delivery: Delivery | None = None
@@ -77,8 +77,8 @@ class ProgramSnapshot(Snapshot):
         self._pieces: dict[Hashable, Piece] = {}
         self._layouts: dict[Hashable, Layout] = {}
 
-    def remembers(self, mark: Callable[[str], Mapping[str, Any] | None]) -> None:
-        self._mark_of = mark
+    def remembers(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:
+        self._marks_of = marks
 
     def begin(self, requests: Sequence[Request], attention: Attention) -> None:
         memories = {
@@ -128,8 +128,9 @@ class ProgramSnapshot(Snapshot):
         names = {*self._all, *(r.table.ref.name for r in requests)} - going_on
         found = []
         for name in sorted(names):
-            mark = self._mark_of(name)
-            if is_memory(mark) and mark is not None and mark.get("protocol") == self.protocol:
+            for mark in self._marks_of(name):
+                if not is_memory(mark) or mark.get("protocol") != self.protocol:
+                    continue
                 memory = Memory.of(mark, self.protocol, f"table {self.source}.{name}")
                 found += [memory] if memory is not None else []
         return found
