@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from loader.sources.programs.workspace import host
 from tests.connectors.program import CONNECTOR, ITEM, Program, at, items
 
 
@@ -392,7 +393,7 @@ def test_a_connector_sees_its_own_environment_only(
         ran = program.project.loader("run")
         assert "rejected: ***" in ran.errors[0], ran.errors
         assert "Zq81" not in ran.text
-    left = list(Path(tempfile.gettempdir()).glob(f"strandline-*-{os.getpid()}-*"))
+    left = list(Path(tempfile.gettempdir()).glob(f"strandline-{host()}-{os.getpid()}-*"))
     assert left == []
 
 

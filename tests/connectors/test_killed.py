@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from loader.sources.programs.workspace import host
 from loader.sync.drill import STEPS
 from tests.connectors.program import Program, items
 from tests.crash.workers import Worker
@@ -62,7 +63,7 @@ def test_a_connector_dies_with_the_loader(program: Program, worker: Worker) -> N
     while not program.calls() and time.monotonic() < before + 60:
         time.sleep(0.1)
     [call] = program.calls()
-    left = f"strandline-*-{worker.process.pid}-*"
+    left = f"strandline-{host()}-{worker.process.pid}-*"
     above = Path(tempfile.gettempdir())
     assert list(above.glob(left))
     worker.kill()

@@ -18,6 +18,7 @@ def test_taps_deliver_once_and_get_their_bookmarks_back(tap: Tap) -> None:
         stream["stream"]: part["metadata"].get("replication-method")
         for stream in tap.calls()[0]["catalog"]["streams"]
         for part in stream["metadata"]
+        if not part["breadcrumb"]
     }
     assert methods == {
         "items": "INCREMENTAL",

@@ -29,7 +29,7 @@ def workspace(parent: Path | None = None) -> Iterator[Path]:
     above = parent or Path(tempfile.gettempdir())
     above.mkdir(parents=True, exist_ok=True)
     _sweep(above)
-    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{_host()}-{os.getpid()}-", dir=above))
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{host()}-{os.getpid()}-", dir=above))
     try:
         yield folder
     finally:
@@ -45,13 +45,13 @@ def written(folder: Path, name: str, content: Any) -> Path:
     return path
 
 
-def _host() -> str:
+def host() -> str:
     """Returns the machine's name, as folders have it: process ids are its own."""
     return re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())[:60]
 
 
 def _sweep(above: Path) -> None:
-    prefix = f"{_PREFIX}{_host()}-"
+    prefix = f"{_PREFIX}{host()}-"
     for left in above.glob(f"{prefix}[0-9]*-*"):
         pid = left.name.removeprefix(prefix).split("-")[0]
         with suppress(FileNotFoundError):  # another loader has just removed its own

@@ -1,0 +1,59 @@
+"""What `loader serve` appends of a sync, without CloudQuery: its bridge is played here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from loader.spec.spec import load_spec
+from loader.sync.pipeline import Outcome
+from loader.sync.served import Served
+from loader.sync.watch import Watch
+from tests.sync.project import Project
+
+ORDERS = {
+    "name": "orders",
+    "json_schema": {"properties": {"id": {"type": "integer"}}},
+    "supported_sync_modes": ["full_refresh"],
+    "source_defined_primary_key": [["id"]],
+}
+
+
+class Bridge:
+    """A bridge that tells of some sessions, and hears what becomes of them."""
+
+    def __init__(self, *sessions: dict[str, Any]) -> None:
+        self._sessions = sessions
+        self.errors: list[str | None] = []
+
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """Yields the sessions."""
+        yield from self._sessions
+
+    def answer(self, message: dict[str, Any]) -> None:
+        """Hears an answer."""
+        if "session" in message:
+            self.errors.append(message["error"])
+
+
+def test_syncs_without_rows_and_with_deletions_only(project: Project) -> None:
+    def session(number: int, source: str, *messages: dict[str, Any]) -> dict[str, Any]:
+        folder = project.folder / str(number)
+        folder.mkdir()
+        (folder / "catalog.json").write_text(json.dumps({"streams": [ORDERS]}))
+        (folder / "messages.jsonl").write_text("".join(json.dumps(m) + "\n" for m in messages))
+        about = {"session": number, "folder": str(folder), "stale": [], "source": source}
+        return {**about, "rows": bool(messages)}
+
+    rows = [{"type": "RECORD", "record": {"stream": "orders", "data": {"id": n}}} for n in (1, 2)]
+    gone = {"type": "DELETE", "delete": {"stream": "orders", "where": [{"id": 2}]}}
+    bridge: Any = Bridge(session(1, "shop", *rows), session(2, ""), session(3, "", gone))
+    project.write()
+    spec = load_spec(project.folder / "loader.yml", needs_source=False)
+    outcomes: list[Outcome] = []
+    Served(spec, project.spark, "lake", bridge, Watch(), outcomes.append).run()
+    assert bridge.errors == [None, None, None]
+    assert project.rows(
+        "select id, _cq_deleted, _cq_source_name from raw.orders order by _cq_batch, _cq_seq"
+    ) == [(1, False, "shop"), (2, False, "shop"), (2, True, "shop")]
