@@ -53,7 +53,8 @@ class Begun:
             lambda: None,
             all_,
         )
-        snapshot.remembers({**marks, **stored}.get)
+        known = {**marks, **stored}
+        snapshot.remembers(lambda name: [mark] if (mark := known.get(name)) else [])
         watch: Any = SimpleNamespace(
             warn=lambda table, text: self.warnings.append(f"{table}: {text}")
         )
