@@ -101,5 +101,6 @@ def _started(settings: Settings, profile: Profile) -> SparkSession:
     spark = session(profile)
     # Spark logs the stack trace of every failed task; the error that we show says it once.
     spark.sparkContext.setLogLevel("WARN" if settings.debug else "OFF")
-    silence_drivers(spark)
+    if settings.debug:
+        silence_drivers(spark)
     return spark

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from loader.runtime.interruption import interrupt as interrupt_work
+
 AT_ONCE = 1.0
 """Seconds in which several signals are one: `timeout` signals its child, then the whole group."""
 
@@ -18,7 +20,7 @@ def stopping(
     cancel: Callable[[], object],
     interrupt: Callable[[], bool] = bool,
 ) -> Iterator[None]:
-    """On SIGINT or SIGTERM, cancels running reads, of the log too, and publishes nothing more.
+    """On SIGINT or SIGTERM, cancels running reads and publishes nothing more.
 
     A second signal, later than :data:`AT_ONCE`, ends the process as it would without this handler.
 
@@ -28,13 +30,11 @@ def stopping(
         interrupt: whether also to raise KeyboardInterrupt, now that the signal has come: for work
             that does not ask whether to stop.
     """
-    from loader.sources.debezium import engine
-
     first: float | None = None
 
     def end() -> None:
         stop()
-        engine.interrupt()
+        interrupt_work()
 
     stops = threading.Thread(target=end, name="stop", daemon=True)
     cancels = threading.Thread(target=cancel, name="cancel", daemon=True)

@@ -10,23 +10,18 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import stat
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 from loader.runtime.jvm_view import remember
+from loader.runtime.private_folder import private_folder
 from loader.runtime.scratch import SETTING, deleted_in_the_end, scratch
 from loader.spec.redaction import is_secret_key
 
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _FILE = "--properties-file"
-_FOLDER = "strandline-"
-_SETTINGS = "spark.properties"
-_OLD = 3600.0  # seconds; Spark starts in a few
 _DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 # -Dname=value among Java's options; quoted as a whole, or its value only, or not at all
 _SYSTEM_PROPERTY = re.compile(
@@ -86,13 +81,12 @@ def _submitted(settings: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
 
     Yields settings of our own, which were added.
     """
-    _sweep()
     before = os.environ.get(_ARGUMENTS)
     others, base = _arguments(before)
     own = scratch(settings, base)
     text = properties({**settings, **own})
-    with TemporaryDirectory(prefix=_FOLDER) as folder:  # mode 0700
-        path = Path(folder) / _SETTINGS
+    with private_folder("settings") as folder:
+        path = folder / "spark.properties"
         with open(path, "x", encoding="utf-8", opener=_private) as file:
             # Spark reads one file only; if a key appears twice in it, the last one counts.
             file.write(f"{base}\n\n{text}")
@@ -104,17 +98,6 @@ def _submitted(settings: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
                 del os.environ[_ARGUMENTS]
             else:
                 os.environ[_ARGUMENTS] = before
-
-
-def _sweep() -> None:
-    """Deletes settings files that a process of this user left when killed while starting Spark."""
-    for path in Path(gettempdir()).glob(f"{_FOLDER}*/{_SETTINGS}"):
-        with suppress(OSError):
-            folder = path.parent.lstat()
-            own = stat.S_ISDIR(folder.st_mode) and folder.st_uid == os.getuid()
-            if own and time.time() - path.lstat().st_mtime > _OLD:
-                path.unlink()
-                path.parent.rmdir()
 
 
 def _arguments(given: str | None) -> tuple[list[str], str]:

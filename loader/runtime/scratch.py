@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import stat
-import tempfile
-import time
 from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
+from loader.runtime.private_folder import made
+
 SETTING = "spark.local.dir"
-_PREFIX = "strandline-scratch-"
-_OLD = 3600.0  # seconds
+_OLD = 3600.0  # seconds: the JVM may outlive a killed loader
 
 
 def scratch(settings: Mapping[str, str], defaults: str) -> dict[str, str]:
@@ -33,32 +28,10 @@ def scratch(settings: Mapping[str, str], defaults: str) -> dict[str, str]:
     local = settings.get("spark.master", "").startswith("local")
     if chosen or not local or re.search(rf"^\s*{re.escape(SETTING)}\b", defaults, re.MULTILINE):
         return {}
-    _sweep()
-    return {SETTING: tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")}  # mode 0700
+    return {SETTING: str(made("scratch", age=_OLD))}
 
 
 def deleted_in_the_end(jvm: Any, folder: str) -> None:
     """Makes Spark delete the folder when its JVM ends."""
     manager = jvm.org.apache.spark.util.ShutdownHookManager
     manager.registerShutdownDeleteDir(jvm.java.io.File(folder))
-
-
-def _sweep() -> None:
-    """Deletes what killed processes of this user left."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError, ValueError):
-            found = folder.lstat()
-            own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-            pid = int(folder.name.removeprefix(_PREFIX).split("-")[0])
-            if own and time.time() - found.st_mtime > _OLD and not _alive(pid):
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from loader.runtime.private_folder import named
 from loader.sync.drill import STEPS
 from tests.cdc.test_changes import follow, newest, position
 from tests.crash.conftest import workers as workers
@@ -136,10 +137,9 @@ def _reading(database: Database, worker: Worker) -> list[int]:
 def _spools(worker: Worker) -> list[Path]:
     """The files with the changes that a process has read; they are deleted once it ends."""
     found = []
-    for folder in Path(tempfile.gettempdir()).glob("strandline-cdc-*"):
+    for folder in Path(tempfile.gettempdir()).glob(f"{named('cdc')}{worker.process.pid}-*"):
         with contextlib.suppress(OSError):
-            if int((folder / "pid").read_text()) == worker.process.pid:
-                found += folder.glob("0/*.txt")
+            found += folder.glob("0/*.txt")
     return found
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from loader.sources.programs.workspace import host
+from loader.runtime.private_folder import named
+from loader.sources.programs.workspace import KIND
 from loader.sync.drill import STEPS
 from tests.connectors.program import Program, items
 from tests.crash.workers import Worker
@@ -63,7 +64,7 @@ def test_a_connector_dies_with_the_loader(program: Program, worker: Worker) -> N
     while not program.calls() and time.monotonic() < before + 60:
         time.sleep(0.1)
     [call] = program.calls()
-    left = f"strandline-{host()}-{worker.process.pid}-*"
+    left = f"{named(KIND)}{worker.process.pid}-*"
     above = Path(tempfile.gettempdir())
     assert list(above.glob(left))
     worker.kill()

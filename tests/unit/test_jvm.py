@@ -6,8 +6,6 @@ import os
 import re
 import shlex
 import stat
-import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -108,28 +106,3 @@ def test_a_plain_dbt_build_masks_the_same() -> None:
     for target, output in outputs.items():
         given = output["server_side_parameters"]["spark.redaction.regex"]
         assert given == SPARK_REGEX, target
-
-
-def test_what_a_killed_start_left_goes_with_a_later_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    for name, age in (("old", 7200), ("starting", 60)):
-        folder = tmp_path / f"strandline-{name}"
-        folder.mkdir(0o700)
-        file = folder / "spark.properties"
-        file.write_text("spark.secret=s3cr3t\n")
-        os.utime(file, (time.time() - age,) * 2)
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "spark.properties").write_text("")
-    os.utime(elsewhere / "spark.properties", (0, 0))
-    (tmp_path / "strandline-link").symlink_to(elsewhere)
-    with jvm._submitted({}):
-        pass
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "elsewhere",
-        "strandline-link",
-        "strandline-starting",
-    }
-    assert (elsewhere / "spark.properties").exists()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +18,6 @@ from loader.sources.airbyte.specification import secrets
 from loader.sources.programs.columns import columns, spark_type
 from loader.sources.programs.memory import Memory
 from loader.sources.programs.values import Misfit, converter, shown, text_of
-from loader.sources.programs.workspace import workspace
 
 
 @pytest.mark.parametrize(
@@ -292,21 +289,3 @@ def test_what_a_specification_calls_secret() -> None:
     assert list(secrets(about, config)) == ["p1", "k1", "5", "a1", "a2"]
     for odd in (None, [], "x", {"properties": 5}, {"properties": {"pat": 1}}):
         assert list(secrets(odd, config)) == []
-
-
-def test_folders_of_killed_loaders_are_removed(tmp_path: Path) -> None:
-    """Also while another loader is just removing its own: the folder is there, and is not."""
-    with workspace(tmp_path) as folder:
-        _, host, pid, _ = folder.name.split("-")
-    assert pid == str(os.getpid())
-    killed = tmp_path / f"strandline-{host}-{2**22 + 1}-x"
-    killed.mkdir()
-    (killed / "config.json").write_text("secret")
-    (tmp_path / f"strandline-{host}-{2**22 + 2}-y").symlink_to(tmp_path / "nowhere")
-    others = tmp_path / f"strandline-{host}x-{2**22 + 1}-x"
-    others.mkdir()
-    with workspace(tmp_path) as folder:
-        assert not killed.exists()
-        assert others.exists(), "another machine has processes of its own"
-        assert folder.stat().st_mode & 0o777 == 0o700
-    assert not folder.exists()

@@ -38,6 +38,16 @@ for _ in range(10):
         sender.join()
 print("ended in order")
 """
+_WAITING = """
+from loader.runtime.interruption import interruptible
+ended = threading.Event()
+with stopping(list, list):
+    with interruptible(lambda: print("not me", flush=True)):
+        pass
+    with interruptible(ended.set):
+        os.kill(os.getpid(), signal.SIGTERM)
+        print(ended.wait(5), flush=True)
+"""
 _TWICE = """
 with stopping(stopped.set, list):
     print("ready", flush=True)
@@ -65,11 +75,22 @@ def test_a_second_signal_ends_it_at_once(number: signal.Signals) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-        os.kill(child.pid, number)
-        with pytest.raises(subprocess.TimeoutExpired):
-            child.wait(0.5)
-        os.kill(child.pid, number)
-        child.wait(10)
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+            os.kill(child.pid, number)
+            with pytest.raises(subprocess.TimeoutExpired):
+                child.wait(0.5)
+            os.kill(child.pid, number)
+            child.wait(10)
+        finally:
+            child.kill()
     assert child.returncode == -number
+
+
+def test_work_that_asks_nobody_is_ended() -> None:
+    """Such as a program that reads a database's log; not work that is done."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PREPARED + _WAITING], capture_output=True, text=True, timeout=20
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr

