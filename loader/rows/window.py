@@ -97,11 +97,13 @@ class Logged:
             them, which overrule what raw has.
         high: the position up to which everything is in raw afterwards.
         kept: how many bytes of log the source keeps for the loader; None if it does not say.
+        continued: a further piece of the table's rows is read, not the log: rows that raw lacks.
     """
 
     low: str | None
     high: str
     kept: int | None = None
+    continued: bool = False
 
 
 @dataclass(frozen=True)

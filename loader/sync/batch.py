@@ -124,7 +124,7 @@ def extracted(attempt: Attempt, window: Window, bounds: Bounds, intent: Intent) 
     rows = stamped(snapshot.read(lake.spark, plan.table, window, bounds), stamp)
     keeps = plan.keeps_redeliveries
     counted = bounds.rows if snapshot.steady(plan.table) else None
-    if bounds.log is not None and bounds.log.low is not None:
+    if bounds.log is not None and bounds.log.low is not None and not bounds.log.continued:
         with _logged(Batch(rows, intent), plan) as batch:
             yield batch
         return

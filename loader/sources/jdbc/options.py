@@ -62,6 +62,7 @@ class JdbcOptions(BaseModel):
         lock_timeout: how long to wait for a table that another session locks (PostgreSQL).
         slot: the name of the replication slot and of the publication, for tables with
             `sync_mode: cdc` (PostgreSQL).
+        batch_rows: after how many rows a first load by the log is committed, and can go on.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -75,6 +76,7 @@ class JdbcOptions(BaseModel):
     fetch_size: int = Field(default=10_000, ge=1)
     lock_timeout: str = "30 seconds"
     slot: str | None = None
+    batch_rows: int = Field(default=1_000_000, ge=1)
     table_options: dict[str, JdbcTableOptions] = Field(default_factory=dict)
 
     @field_validator("url")

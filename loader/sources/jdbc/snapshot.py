@@ -134,6 +134,10 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         where = self.where(table, window, bounds)
         return self._selected(spark, table, where, division, window.cursor)
 
+    def part(self, spark: SparkSession, table: SourceTable, condition: str) -> DataFrame:
+        """Reads the rows that a condition holds for, in SQL of the table's own columns, lazily."""
+        return self._selected(spark, table, f" where {condition}")
+
     def digest(self, table: SourceTable, window: Window, rows: int | None = None) -> Digest | None:
         if not self._digests or not self.steady(table) or window.cursor is None:
             return None

@@ -24,17 +24,18 @@ from loader.rows.window import Window
 from loader.sources import SourceTable
 from loader.sources.debezium.spool import Spool
 from loader.sources.jdbc.cdc.columns import LoggedColumn
+from loader.sources.jdbc.cdc.pieces import Key
 from loader.sources.jdbc.cdc.position import Seen
+from loader.sources.jdbc.cdc.sight import seen_by_its_piece, sees
 from loader.sources.jdbc.cdc.values import json_schema, unavailable, value
 
 _NUMBER = "_cq_number"
+_TRANSACTION = "_cq_transaction"
 _PART = "_cq_part"
 _MISSING = "_cq_missing"
 _INSERT = "_cq_insert"
 _LIFE = "_cq_life"
 _NEWEST = "_cq_newest"
-_EPOCH = 2**32
-_HALF = 2**31
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Changes:
         key: the primary key's columns.
         first: the ordinal of the first transaction that counts.
         seen: what the first load has seen already; None if nothing.
+        earlier: what its pieces had seen that end with these keys (:class:`Mark`).
         placeholder: what Debezium writes for a value that the log leaves out.
         cached: keeps rows that are read more than once, until the run ends.
     """
@@ -58,6 +60,7 @@ class Changes:
     key: Sequence[str]
     first: int
     seen: Seen | None
+    earlier: Sequence[tuple[Key, Seen]]
     placeholder: str
     cached: Callable[[DataFrame], DataFrame]
 
@@ -79,10 +82,10 @@ class Changes:
         return {name for (name,) in found.distinct().collect()}
 
     def _lines(self, spark: SparkSession) -> DataFrame:
-        """Returns number and change of the transactions that count."""
+        """Returns number, transaction and change of the transactions that count."""
         schema = json_schema(self.columns)
         change = f.from_json("text", schema, {"mode": "FAILFAST"})
-        return self._texts(spark).select(_NUMBER, change.alias("change"))
+        return self._texts(spark).select(_NUMBER, _TRANSACTION, change.alias("change"))
 
     def _texts(self, spark: SparkSession) -> DataFrame:
         """Returns the spool's lines of the transactions that count."""
@@ -93,14 +96,14 @@ class Changes:
             .select(
                 parts[0].cast("bigint").alias(_NUMBER),
                 parts[1].cast("bigint").alias("ordinal"),
-                parts[2].cast("bigint").alias("transaction"),
+                parts[2].cast("bigint").alias(_TRANSACTION),
                 parts[3].alias("text"),
             )
             .where((f.col("ordinal") >= self.first) & (f.col("ordinal") < len(self.spool)))
         )
-        if self.seen is not None:
-            lines = lines.where(~_sees(self.seen, f.col("transaction")))
-        return lines
+        # What the first of a load's snapshots sees, all of them do.
+        first = self.earlier[0][1] if self.earlier else self.seen
+        return lines if first is None else lines.where(~sees(first, f.col(_TRANSACTION)))
 
     def _split(self, lines: DataFrame) -> DataFrame:
         """Returns a row for each version and tombstone; a TRUNCATE has no key and is deleted."""
@@ -125,9 +128,12 @@ class Changes:
             .when(moved, f.array(gone, there))
             .otherwise(f.array(there))
         )
-        return lines.select(_NUMBER, f.posexplode(parts).alias(_PART, "row")).select(
-            _NUMBER, _PART, "row.*"
-        )
+        rows = lines.select(_NUMBER, _TRANSACTION, f.posexplode(parts).alias(_PART, "row"))
+        if self.earlier:
+            key = {name: self.table.schema[name].dataType for name in self.key}
+            of, row = f.col(_TRANSACTION), f.col("row")
+            rows = rows.where(~seen_by_its_piece(self.earlier, self.seen, of, key, row))
+        return rows.select(_NUMBER, _PART, "row.*")
 
     def _struct(self, row: Column, deleted: bool, insert: Column) -> Column:
         keys = {name.lower() for name in self.key}
@@ -293,13 +299,3 @@ class Changes:
             f.lit(False).alias(_INSERT),
         )
         return there.unionByName(rows)
-
-
-def _sees(seen: Seen, transaction: Column) -> Column:
-    """Returns :meth:`Seen.sees` as a Spark column."""
-    distance = f.pmod(transaction - f.lit(seen.xmax) + f.lit(_HALF), f.lit(_EPOCH)) - f.lit(_HALF)
-    whole = f.lit(seen.xmax) + distance
-    ended = whole < f.lit(seen.xmax)
-    if seen.open:
-        ended = ended & ~whole.isin(*seen.open)
-    return (whole < f.lit(seen.xmin)) | ended

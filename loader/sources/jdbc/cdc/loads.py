@@ -1,4 +1,4 @@
-"""First loads beside other runs of a source: while one goes on, nobody moves the slot.
+"""A run's first loads: what they read, and what keeps the slot in its place beside other runs.
 
 A first load's table has no mark before it is published, so no other run could know that the slot
 must stay for it. An advisory lock tells: first loads share it, and who moves the slot has it alone.
@@ -6,32 +6,136 @@ must stay for it. An advisory lock tells: first loads share it, and who moves th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import reduce
 
+from pyspark.sql import DataFrame, SparkSession
+
+from loader.errors import TableError
+from loader.rows.window import Bounds, Window
 from loader.runtime.database_errors import DatabaseError
+from loader.sources import SourceTable
+from loader.sources.jdbc.cdc.columns import LoggedColumn
+from loader.sources.jdbc.cdc.pieces import Key, Piece, piece
+from loader.sources.jdbc.cdc.position import Seen
 from loader.sources.jdbc.cdc.slot import SourceSlot
 from loader.sources.jdbc.connection import Connection
+from loader.sources.jdbc.partitions import partition_count
+from loader.sources.jdbc.postgresql.exported import exported
 from loader.sources.jdbc.postgresql.holding import undisturbed
+from loader.sources.jdbc.snapshot import JdbcSnapshot
+
+_FEW = 4
+"""So many first loads have a snapshot each: each holds a connection."""
 
 
 class Loads:
-    """A run's part in the lock of a source's slot."""
+    """A run's first loads.
 
-    def __init__(self, slot: SourceSlot) -> None:
+    Args:
+        tables: all of the run's tables that follow the log.
+        stack: closed at the end of the run.
+
+    Attributes:
+        together: whether all tables are loaded, because the slot is new: one snapshot is enough.
+    """
+
+    def __init__(self, slot: SourceSlot, tables: Sequence[SourceTable], stack: ExitStack) -> None:
+        self.together = False
         self._slot = slot
+        self._tables = tables
+        self._stack = stack
+        self._snapshots: dict[str, JdbcSnapshot] = {}
+        self._seen: dict[str, Seen] = {}
+        self._pieces: dict[str, Piece] = {}
         self._shared = ExitStack()
-        self._begun = False
+        self._position: int | None = None
         text = slot.database.dialect.text
         self._key = f"pg_catalog.hashtext('strandline'), pg_catalog.hashtext({text(slot.name)})"
 
-    def begin(self) -> None:
-        """Keeps the slot where it is until :meth:`end`; waits for who is moving it.
+    def bounds(self, table: SourceTable) -> tuple[int, Bounds, Seen]:
+        """Returns where a table's log begins, the bounds of all its rows, and what they hold of it.
+
+        From then on the slot stays where it is, until :meth:`end`.
+        """
+        position = self._begun()
+        return position, self._snapshot(table).bounds(table, Window()), self._sight(table)
+
+    def piece(
+        self, table: SourceTable, key: Sequence[LoggedColumn], after: Key | None
+    ) -> tuple[Piece, Seen]:
+        """Returns the table's next piece, and what the snapshot sees that it is read in.
+
+        Args:
+            after: the last key of the piece before it; None for the first one.
+        """
+        self._begun()
+        database = self._slot.database
+        size = database.options.batch_rows
+        cores = database.spark.sparkContext.defaultParallelism
+        wanted = database.read_options(table.ref).num_partitions
+        with self._snapshot(table).connect(table) as connection:
+            found = piece(
+                connection,
+                database.dialect,
+                database.relation(table.ref.native),
+                key,
+                after,
+                size,
+                partition_count(size, cores, wanted),
+            )
+        self._pieces[table.ref.name] = found
+        return found, self._sight(table)
+
+    def read(self, spark: SparkSession, table: SourceTable, bounds: Bounds) -> DataFrame:
+        """Reads all rows of a table, or those of its piece."""
+        snapshot, found = self._snapshot(table), self._pieces.get(table.ref.name)
+        if found is None:
+            return snapshot.read(spark, table, Window(), bounds)
+        parts = (snapshot.part(spark, table, condition) for condition in found.conditions)
+        return reduce(DataFrame.unionAll, parts)
+
+    def _sight(self, table: SourceTable) -> Seen:
+        """Returns what the table's snapshot sees."""
+        if table.ref.name not in self._seen:
+            with self._snapshot(table).connect(table) as connection:
+                [(text,)] = connection.rows("select pg_catalog.pg_current_snapshot()::text")
+            with self._slot.database.connect() as connection:
+                until = self._slot.end(connection)
+            self._seen[table.ref.name] = Seen.parse(text or "", until)
+        return self._seen[table.ref.name]
+
+    def _snapshot(self, table: SourceTable) -> JdbcSnapshot:
+        """Returns the snapshot that a first load reads: later than the slot and the publication.
+
+        Tables are locked against ALTER for as long as it is held: not those that are not loaded,
+        unless many are.
+        """
+        found = self._snapshots.get(table.ref.name)
+        if found is not None:
+            return found
+        database = self._slot.database
+        rest = [one for one in self._tables if one.ref.name not in self._snapshots]
+        few = len(set(map(id, self._snapshots.values()))) < _FEW
+        loaded = [table] if few and not self.together else rest
+        with database.connect() as connection:
+            self._slot.quiet(connection)
+        moment = self._stack.enter_context(exported(database, loaded))
+        found = JdbcSnapshot(database, database.wall_offset(), moment)
+        self._snapshots |= {one.ref.name: found for one in loaded}
+        return found
+
+    def _begun(self) -> int:
+        """Returns the slot's position, where it stays; waits for who is moving it.
 
         The lock has a connection of its own: it ends with the process, however that ends.
+
+        Raises:
+            TableError: if the slot is gone.
         """
-        if self._begun:
-            return
+        if self._position is not None:
+            return self._position
         connection = self._shared.enter_context(self._slot.database.connect())
         for statement in (*undisturbed(connection), "set idle_session_timeout = 0"):
             connection.execute(statement)
@@ -39,11 +143,20 @@ class Loads:
         connection.execute(f"select pg_catalog.pg_advisory_lock_shared({self._key})")
         # The server takes a moment to notice that a connection is closed.
         self._shared.callback(self._unlock, connection)
-        self._begun = True
+        with self._slot.database.connect() as other:
+            found = self._slot.look(other)
+        if found is None or found.lost:
+            raise TableError(
+                "the replication slot is gone",
+                where=f"source {self._slot.database.name}, sync_mode: cdc",
+                remedy="Run again",
+            )
+        self._position = found.confirmed
+        return self._position
 
     def end(self) -> None:
         """Ends this run's first loads."""
-        self._begun = False
+        self._position = None
         self._shared.close()
 
     def _unlock(self, connection: Connection) -> None:

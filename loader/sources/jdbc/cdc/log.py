@@ -18,8 +18,9 @@ from pyspark.sql import functions as f
 from loader.errors import TableError
 from loader.rows.delta import DELETED
 from loader.rows.window import Bounds, Logged, Window
+from loader.runtime.private_folder import private_folder
 from loader.sources import Snapshot, SourceTable
-from loader.sources.debezium.engine import installed, missing, spool_folder
+from loader.sources.debezium.engine import installed, missing
 from loader.sources.debezium.spool import Spool
 from loader.sources.jdbc.cdc.changes import Changes
 from loader.sources.jdbc.cdc.columns import (
@@ -32,7 +33,8 @@ from loader.sources.jdbc.cdc.columns import (
 from loader.sources.jdbc.cdc.drain import Drained, drained
 from loader.sources.jdbc.cdc.loads import Loads
 from loader.sources.jdbc.cdc.partitions import Partition, moved, partitions
-from loader.sources.jdbc.cdc.position import Mark, Seen, shown
+from loader.sources.jdbc.cdc.pieces import divisible
+from loader.sources.jdbc.cdc.position import Mark, shown
 from loader.sources.jdbc.cdc.ready import Ready, logged_name, made_ready, relation
 from loader.sources.jdbc.cdc.requirements import (
     publication_lacks,
@@ -41,23 +43,15 @@ from loader.sources.jdbc.cdc.requirements import (
     server_lacks,
     table_lacks,
 )
-from loader.sources.jdbc.cdc.slot import Slot, SourceSlot, slot_name
+from loader.sources.jdbc.cdc.slot import SourceSlot, slot_name
 from loader.sources.jdbc.cdc.vanished import vanished
 from loader.sources.jdbc.database import Database
-from loader.sources.jdbc.postgresql.exported import exported
-from loader.sources.jdbc.snapshot import JdbcSnapshot
 
 _log = logging.getLogger("loader")
 T = TypeVar("T")
 
 SEGMENT = 16 * 1024 * 1024
 """The log is recycled in files of this size: a shorter way is not worth a commit of its own."""
-
-_MUCH = 10 * 1024**3
-"""Of more log than this that the slot keeps, a run warns."""
-
-_FEW = 4
-"""So many first loads have a snapshot each: each holds a connection."""
 
 
 class Log(Snapshot):
@@ -82,9 +76,9 @@ class Log(Snapshot):
         self._failure: Exception | None = None
         self._stored: dict[str, int | None] = {}
         self._marks_of: Callable[[str], Sequence[Mapping[str, Any]]] | None = None
+        self._unfinished: set[str] = set()
         self._placeholder = secrets.token_hex(16)
-        self._loads = Loads(self.slot)
-        self._snapshots: dict[str, JdbcSnapshot] = {}
+        self._loads = Loads(self.slot, list(tables), stack)
         stack.callback(self._loads.end)
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
@@ -101,7 +95,10 @@ class Log(Snapshot):
                 lost = ready.lost(self.slot, table, mark) or altered(mark.columns, columns) or lost
             if mark is None or lost:
                 found = self._first(table, window, ready, parts, lost)
-                return replace(found, notes=(*found.notes, *self._left(mark)))
+                return replace(found, notes=(*found.notes, *ready.unread(self.slot, mark)))
+            self._unfinished.discard(table.ref.name)
+            if mark.loaded is not None:
+                return self._next(table, mark, ready)
             held = self._once(lambda: self._drained)
         if held.begun > mark.position:
             raise TableError(
@@ -114,6 +111,10 @@ class Log(Snapshot):
         changed = spool is not None and spool.changes(name) > 0
         if changed and spool is not None:
             self._whole(table, columns, spool)
+            if mark.earlier and spool.truncates(name):
+                with self._alone:
+                    lost = "it was truncated during its first load"
+                    return self._first(table, window, ready, parts, lost)
             if numbered(self._columns(table)) != numbered(columns):  # now that all is read
                 raise self._altered(table)
             if numbered(columns) != mark.columns:
@@ -128,17 +129,16 @@ class Log(Snapshot):
             settled=after.position - mark.position >= SEGMENT
             or (after.seen, after.partitions) != (mark.seen, mark.partitions),
             log=Logged(shown(mark.position), shown(after.position), ready.slot.held),
-            notes=(*self._held(ready.slot), *self._left(mark)),
+            notes=(*ready.kept(self.slot), *ready.unread(self.slot, mark)),
         )
 
     def read(
         self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
     ) -> DataFrame:
         assert bounds.log is not None
-        if bounds.log.low is None:
-            rows = self._load(table).read(spark, table, Window(), bounds)
-            rows = rows.withColumn(DELETED, f.lit(False))
-            if window.held is None:
+        if bounds.log.low is None or bounds.log.continued:
+            rows = self._loads.read(spark, table, bounds).withColumn(DELETED, f.lit(False))
+            if window.held is None or bounds.log.continued:
                 return rows
             return rows.unionByName(vanished(rows, table, self.key(table), window.held))
         mark, spool = Mark.from_dict(window.mark), self._drained.spool
@@ -152,6 +152,9 @@ class Log(Snapshot):
             return Bounds(None)
         with self.database.connect(self._where(table)) as connection:
             return Bounds(None, log=Logged(shown(mark.position), shown(self.slot.end(connection))))
+
+    def more(self, table: SourceTable) -> bool:
+        return table.ref.name in self._unfinished
 
     def kept(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:
         found = Mark.from_dict(mark)
@@ -237,13 +240,14 @@ class Log(Snapshot):
             key=self.key(table),
             first=spool.first_after(mark.position),
             seen=mark.seen,
+            earlier=mark.earlier,
             placeholder=self._placeholder,
             cached=self._cached,
         )
 
     @cached_property
     def _folder(self) -> Path:
-        return self._stack.enter_context(spool_folder())
+        return self._stack.enter_context(private_folder("cdc"))
 
     def _cached(self, rows: DataFrame) -> DataFrame:
         kept = rows.persist()
@@ -267,66 +271,62 @@ class Log(Snapshot):
                 raise missing(self.where)  # before there is a slot that keeps the log
             tables = list(self.tables.values())
             self._ready = made_ready(self.slot, tables, self.key, self.where)
+            self._loads.together = self._ready.created
         return self._ready
 
     def _first(
         self, table: SourceTable, window: Window, ready: Ready, parts: Iterable[str], lost: str
     ) -> Bounds:
-        """Bounds a read of all rows, in a snapshot that is later than the slot."""
-        begun = self._begun
-        load = self._load(table)
-        found = load.bounds(table, Window())
-        with load.connect(table) as connection:
-            [(text,)] = connection.rows("select pg_catalog.pg_current_snapshot()::text")
-        with self.database.connect(self._where(table)) as connection:
-            seen = Seen.parse(text or "", self.slot.end(connection))
+        """Bounds a read of all rows; if they are many, and raw has none, of a first piece."""
+        position, found, seen = self._loads.bounds(table)
+        key, rows = self._key_columns(table), found.rows
+        upto = None
+        if window.held is None and (rows or 0) > self.database.options.batch_rows:
+            if divisible(table, key):
+                piece, seen = self._loads.piece(table, key, None)
+                rows, upto = piece.rows, piece.upto
+                if upto is not None:
+                    self._unfinished.add(table.ref.name)
         mark = Mark(
-            begun.confirmed,
+            position,
             self.slot.name,
             ready.system,
             seen,
             numbered(self._columns(table)),
             frozenset(parts),
             ready.published.get(relation(table), ""),
+            upto,
         )
         notes = (f"{lost}: all rows are read anew",) if lost else ()
         return replace(
             found,
-            rows=found.rows if window.held is None else None,
+            rows=rows if window.held is None else None,
             mark=mark.to_dict(),
             settled=True,
             log=Logged(None, shown(mark.position), ready.slot.held),
             notes=(*notes, *found.notes),
         )
 
-    @cached_property
-    def _begun(self) -> Slot:
-        """The slot, which stays where it is until the run's first loads have ended."""
-        self._loads.begin()
-        with self.database.connect() as connection:
-            found = self.slot.look(connection)
-        if found is None or found.lost:
-            raise TableError("the replication slot is gone", where=self.where, remedy="Run again")
-        return found
+    def _next(self, table: SourceTable, mark: Mark, ready: Ready) -> Bounds:
+        """Bounds the next piece of a first load."""
+        piece, seen = self._loads.piece(table, self._key_columns(table), mark.loaded)
+        if piece.upto is not None:
+            self._unfinished.add(table.ref.name)
+        told = mark.seen is not None and mark.seen.text != seen.text
+        at = shown(mark.position)
+        return Bounds(
+            rows=piece.rows,
+            mark=mark.loading(piece.upto, seen).to_dict(),
+            settled=True,
+            log=Logged(at, at, ready.slot.held, continued=True),
+            notes=("its first load was broken off, and goes on where it was",) if told else (),
+        )
 
-    def _load(self, table: SourceTable) -> JdbcSnapshot:
-        """Returns the snapshot that a first load reads: later than the slot and the publication.
-
-        Tables are locked against ALTER for as long as it is held: not those that are not loaded,
-        unless many are.
-        """
-        found = self._snapshots.get(table.ref.name)
-        if found is not None:
-            return found
-        rest = [one for name, one in self.tables.items() if name not in self._snapshots]
-        few = len(set(map(id, self._snapshots.values()))) < _FEW
-        loaded = [table] if few and self._ready and not self._ready.created else rest
-        with self.database.connect() as connection:
-            self.slot.quiet(connection)
-        moment = self._stack.enter_context(exported(self.database, loaded))
-        found = JdbcSnapshot(self.database, self.database.wall_offset(), moment)
-        self._snapshots |= {one.ref.name: found for one in loaded}
-        return found
+    def _key_columns(self, table: SourceTable) -> list[LoggedColumn]:
+        found = {column.name: column for column in self._columns(table)}
+        places = {name.lower(): i for i, name in enumerate(table.schema.names)}
+        native = (table.ref.native.columns[places[name.lower()]] for name in self.key(table))
+        return [found[name] for name in native]
 
     @cached_property
     def _drained(self) -> Drained:
@@ -378,36 +378,6 @@ class Log(Snapshot):
 
     def _where(self, table: SourceTable) -> str:
         return f"table {self.database.name}.{table.ref.name}"
-
-    def _left(self, mark: Mark | None) -> tuple[str, ...]:
-        """Returns a warning if nobody reads the slot any more that a table has followed so far."""
-        if mark is None or not mark.slot or mark.slot == self.slot.name:
-            return ()
-        text = self.database.dialect.text(mark.slot)
-        with self.database.connect() as connection:
-            there = connection.rows(
-                f"select 1 from pg_catalog.pg_replication_slots where slot_name = {text}"
-            )
-        if not there:
-            return ()
-        return (
-            f"the replication slot {mark.slot} is not read for this table any more, and keeps the "
-            f"log: once no table needs it, run `select pg_drop_replication_slot({text})`",
-        )
-
-    def _held(self, slot: Slot) -> tuple[str, ...]:
-        """Returns a warning if the slot keeps much log, or the server may give it up."""
-        if slot.left is not None and slot.left < slot.held // 4:
-            return (
-                f"the replication slot {self.slot.name} keeps {slot.held >> 20:,} MB of log, and "
-                f"is lost {slot.left >> 20:,} MB from now (max_slot_wal_keep_size)",
-            )
-        if slot.held > _MUCH:
-            return (
-                f"the replication slot {self.slot.name} keeps {slot.held >> 20:,} MB of log: a "
-                "table that fails, or that no run selects, may keep it where it is",
-            )
-        return ()
 
 
 @contextmanager

@@ -83,6 +83,9 @@ class Mark:
         system: the cluster's identity and timeline; empty if it is hidden.
         seen: what the first load's snapshot saw: transactions that it saw are not read again; None
             once the table was read beyond them.
+        loaded: the last key of the first load's pieces that are in raw; None if it is complete.
+        earlier: of a first load that was broken off: the last key of each run's pieces, and what
+            that run's snapshot saw, the last run's excepted.
         columns: the table's columns at that time, as `columns.numbered` returns them.
         partitions: the ids of its partitions at that time; empty if it was not partitioned.
         published: how it was published at that time (`SourceSlot.published`).
@@ -95,6 +98,8 @@ class Mark:
     columns: Mapping[str, str] = field(default_factory=dict)
     partitions: frozenset[str] = frozenset()
     published: str = ""
+    loaded: tuple[str, ...] | None = None
+    earlier: tuple[tuple[tuple[str, ...], Seen], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the form that the state stores."""
@@ -111,6 +116,13 @@ class Mark:
         if self.seen is not None:
             found["snapshot"] = self.seen.text
             found["snapshot_until"] = shown(self.seen.until)
+        if self.loaded is not None:
+            found["loaded_up_to"] = list(self.loaded)
+        if self.earlier:
+            found["earlier_snapshots"] = [
+                {"up_to": list(key), "snapshot": seen.text, "snapshot_until": shown(seen.until)}
+                for key, seen in self.earlier
+            ]
         return found
 
     @classmethod
@@ -118,17 +130,20 @@ class Mark:
         """Reads the form that the state stores; None if the last sync was not by the log."""
         if mark is None or "log_position" not in mark:
             return None
-        seen = None
-        if mark.get("snapshot"):
-            seen = Seen.parse(str(mark["snapshot"]), parsed(str(mark["snapshot_until"])))
+        loaded = mark.get("loaded_up_to")
         return cls(
             parsed(str(mark["log_position"])),
             str(mark.get("slot") or ""),
             str(mark.get("system") or ""),
-            seen,
+            _seen(mark) if mark.get("snapshot") else None,
             {str(k): str(v) for k, v in (mark.get("columns") or {}).items()},
             frozenset(map(str, mark.get("partitions") or ())),
             str(mark.get("published") or ""),
+            None if loaded is None else tuple(map(str, loaded)),
+            tuple(
+                (tuple(map(str, one["up_to"])), _seen(one))
+                for one in mark.get("earlier_snapshots") or ()
+            ),
         )
 
     def moved(
@@ -136,10 +151,28 @@ class Mark:
     ) -> Mark:
         """Returns the mark after the log was read up to a position."""
         position = max(position, self.position)
+        sighted = self.seen is not None and position < self.seen.until
         return replace(
             self,
             position=position,
-            seen=self.seen if self.seen and position < self.seen.until else None,
+            seen=self.seen if sighted else None,
+            earlier=self.earlier if sighted else (),
             columns=columns,
             partitions=frozenset(partitions),
         )
+
+    def loading(self, loaded: tuple[str, ...] | None, seen: Seen) -> Mark:
+        """Returns the mark after another piece of the first load.
+
+        Args:
+            loaded: its last key; None if nothing follows it.
+            seen: what its snapshot saw.
+        """
+        earlier = self.earlier
+        if self.seen is not None and self.loaded is not None and self.seen.text != seen.text:
+            earlier = (*earlier, (self.loaded, self.seen))
+        return replace(self, loaded=loaded, seen=seen, earlier=earlier)
+
+
+def _seen(told: Mapping[str, Any]) -> Seen:
+    return Seen.parse(str(told["snapshot"]), parsed(str(told["snapshot_until"])))

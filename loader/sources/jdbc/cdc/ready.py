@@ -20,6 +20,9 @@ from loader.sources.jdbc.cdc.requirements import (
 from loader.sources.jdbc.cdc.slot import Slot, SourceSlot
 from loader.sources.jdbc.postgresql.horizon import activity
 
+_MUCH = 10 * 1024**3
+"""Of more log than this that the slot keeps, a run warns."""
+
 
 def relation(table: SourceTable) -> tuple[str, str]:
     """Returns a table's schema and name."""
@@ -66,6 +69,37 @@ class Ready:
             if mark.position > own.end(connection):
                 return "the log ends before it: the database was restored"
         return ""
+
+    def unread(self, own: SourceSlot, mark: Mark | None) -> tuple[str, ...]:
+        """Returns a warning if nobody reads the slot any more that a table has followed so far."""
+        if mark is None or not mark.slot or mark.slot == own.name:
+            return ()
+        text = own.database.dialect.text(mark.slot)
+        with own.database.connect() as connection:
+            there = connection.rows(
+                f"select 1 from pg_catalog.pg_replication_slots where slot_name = {text}"
+            )
+        if not there:
+            return ()
+        return (
+            f"the replication slot {mark.slot} is not read for this table any more, and keeps the "
+            f"log: once no table needs it, run `select pg_drop_replication_slot({text})`",
+        )
+
+    def kept(self, own: SourceSlot) -> tuple[str, ...]:
+        """Returns a warning if the slot keeps much log, or the server may give it up."""
+        held, left = self.slot.held, self.slot.left
+        if left is not None and left < held // 4:
+            return (
+                f"the replication slot {own.name} keeps {held >> 20:,} MB of log, and is lost "
+                f"{left >> 20:,} MB from now (max_slot_wal_keep_size)",
+            )
+        if held > _MUCH:
+            return (
+                f"the replication slot {own.name} keeps {held >> 20:,} MB of log: a table that "
+                "fails, or that no run selects, may keep it where it is",
+            )
+        return ()
 
 
 def made_ready(
