@@ -281,12 +281,12 @@ class Log(Snapshot):
         position, found, seen = self._loads.bounds(table)
         key, rows = self._key_columns(table), found.rows
         upto = None
-        if window.held is None and (rows or 0) > self.database.options.batch_rows:
-            if divisible(table, key):
-                piece, seen = self._loads.piece(table, key, None)
-                rows, upto = piece.rows, piece.upto
-                if upto is not None:
-                    self._unfinished.add(table.ref.name)
+        large = (rows or 0) > self.database.options.batch_rows
+        if large and window.held is None and divisible(table, key):
+            piece, seen = self._loads.piece(table, key, None)
+            rows, upto = piece.rows, piece.upto
+            if upto is not None:
+                self._unfinished.add(table.ref.name)
         mark = Mark(
             position,
             self.slot.name,
