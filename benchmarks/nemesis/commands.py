@@ -133,8 +133,9 @@ class Commands:
             self._tried("state", "set", f"shop.{table}", low)
 
     def rebuild_state(self) -> None:
-        """State and ledger from the data commits."""
-        self._tried("state", "rebuild")
+        """State and ledger from the data commits, where raw is there."""
+        if self._raw_is_there():
+            self._tried("state", "rebuild")
 
     def compact(self) -> None:
         """Removes superseded versions, small files and old snapshots, where raw is there."""

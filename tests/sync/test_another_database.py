@@ -113,6 +113,7 @@ def test_numbers_that_a_failover_gives_out_again_are_read(
             )
         replica = primary.replica()
         try:
+            _busy(database, Database(replica, database.name))
             replica.promote()  # the primary goes on for a while; what it writes is lost
             for table in options:
                 database.execute(fill.format(table, "lost", 4, 12))
@@ -139,6 +140,15 @@ def test_numbers_that_a_failover_gives_out_again_are_read(
             assert project.run().warnings == []
         finally:
             replica.remove()
+
+
+def _busy(primary: Database, replica: Database) -> None:
+    """Changes so many pages that the first checkpoint after a promotion takes minutes."""
+    primary.execute(
+        "create table pages as select n, repeat('x', 2000) from generate_series(1, 20000) n"
+    )
+    while replica.query("select to_regclass('pages') is null") == [(True,)]:
+        pass
 
 
 def test_a_logical_subscriber_brings_another_servers_times(

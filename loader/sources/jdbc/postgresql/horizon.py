@@ -236,11 +236,26 @@ def horizon(connection: Connection, seen: Activity) -> Horizon | None:
 
 
 def _system(connection: Connection) -> str:
-    """Returns the cluster's identity and timeline; empty if a managed service hides them."""
+    """Returns the cluster's identity and timeline; empty if a managed service hides them.
+
+    A primary's timeline is that of the log it writes: its last checkpoint may have another one for
+    minutes after a failover.
+    """
     try:
         [(identity,)] = connection.rows(
             """
-            select s.system_identifier::text || '/' || c.timeline_id::text
+            select
+                s.system_identifier::text || '/' || (
+                    case
+                        when pg_catalog.pg_is_in_recovery() then c.timeline_id
+                        else (
+                            'x' || left(
+                                pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()),
+                                8
+                            )
+                        )::bit(32)::int
+                    end
+                )::text
             from pg_catalog.pg_control_system() as s, pg_catalog.pg_control_checkpoint() as c
             """
         )
