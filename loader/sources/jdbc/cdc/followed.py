@@ -47,6 +47,9 @@ class FollowedSnapshot(Snapshot):
     def preview(self, table: SourceTable, window: Window) -> Bounds:
         return self._of(table).preview(table, window)
 
+    def more(self, table: SourceTable) -> bool:
+        return self._of(table).more(table)
+
     def kept(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:
         self._of(table).kept(table, mark)
 

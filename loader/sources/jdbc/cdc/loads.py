@@ -17,7 +17,7 @@ from loader.rows.window import Bounds, Window
 from loader.runtime.database_errors import DatabaseError
 from loader.sources import SourceTable
 from loader.sources.jdbc.cdc.columns import LoggedColumn
-from loader.sources.jdbc.cdc.pieces import Key, Piece, piece
+from loader.sources.jdbc.cdc.pieces import Key, Piece, divisible, piece
 from loader.sources.jdbc.cdc.position import Seen
 from loader.sources.jdbc.cdc.slot import SourceSlot
 from loader.sources.jdbc.connection import Connection
@@ -60,7 +60,13 @@ class Loads:
         From then on the slot stays where it is, until :meth:`end`.
         """
         position = self._begun()
+        self._pieces.pop(table.ref.name, None)
         return position, self._snapshot(table).bounds(table, Window()), self._sight(table)
+
+    def divisible(self, table: SourceTable, key: Sequence[LoggedColumn]) -> bool:
+        """Returns whether a table can be loaded in pieces."""
+        with self._snapshot(table).connect(table) as connection:
+            return divisible(connection, self._slot.database.dialect, table, key)
 
     def piece(
         self, table: SourceTable, key: Sequence[LoggedColumn], after: Key | None
@@ -75,7 +81,7 @@ class Loads:
         size = database.options.batch_rows
         cores = database.spark.sparkContext.defaultParallelism
         wanted = database.read_options(table.ref).num_partitions
-        with self._snapshot(table).connect(table) as connection:
+        with self._snapshot(table, after is not None).connect(table) as connection:
             found = piece(
                 connection,
                 database.dialect,
@@ -106,11 +112,14 @@ class Loads:
             self._seen[table.ref.name] = Seen.parse(text or "", until)
         return self._seen[table.ref.name]
 
-    def _snapshot(self, table: SourceTable) -> JdbcSnapshot:
+    def _snapshot(self, table: SourceTable, goes_on: bool = False) -> JdbcSnapshot:
         """Returns the snapshot that a first load reads: later than the slot and the publication.
 
         Tables are locked against ALTER for as long as it is held: not those that are not loaded,
         unless many are.
+
+        Args:
+            goes_on: the table has been followed since an earlier run.
         """
         found = self._snapshots.get(table.ref.name)
         if found is not None:
@@ -119,8 +128,9 @@ class Loads:
         rest = [one for one in self._tables if one.ref.name not in self._snapshots]
         few = len(set(map(id, self._snapshots.values()))) < _FEW
         loaded = [table] if few and not self.together else rest
-        with database.connect() as connection:
-            self._slot.quiet(connection)
+        if not goes_on or loaded != [table]:
+            with database.connect() as connection:
+                self._slot.quiet(connection)
         moment = self._stack.enter_context(exported(database, loaded))
         found = JdbcSnapshot(database, database.wall_offset(), moment)
         self._snapshots |= {one.ref.name: found for one in loaded}

@@ -33,7 +33,6 @@ from loader.sources.jdbc.cdc.columns import (
 from loader.sources.jdbc.cdc.drain import Drained, drained
 from loader.sources.jdbc.cdc.loads import Loads
 from loader.sources.jdbc.cdc.partitions import Partition, moved, partitions
-from loader.sources.jdbc.cdc.pieces import divisible
 from loader.sources.jdbc.cdc.position import Mark, shown
 from loader.sources.jdbc.cdc.ready import Ready, logged_name, made_ready, relation
 from loader.sources.jdbc.cdc.requirements import (
@@ -76,13 +75,15 @@ class Log(Snapshot):
         self._failure: Exception | None = None
         self._stored: dict[str, int | None] = {}
         self._marks_of: Callable[[str], Sequence[Mapping[str, Any]]] | None = None
-        self._unfinished: set[str] = set()
+        self._unfinished: dict[str, Mark] = {}
         self._placeholder = secrets.token_hex(16)
         self._loads = Loads(self.slot, list(tables), stack)
         stack.callback(self._loads.end)
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
-        mark = Mark.from_dict(window.mark)
+        # A full refresh begins without a mark, and goes on with the piece that it has just read.
+        own = self._unfinished.pop(table.ref.name, None)
+        mark = Mark.from_dict(window.mark) or own
         # Whatever happens to the table, the slot keeps the log from here on for it.
         self._stored[table.ref.name] = mark.position if mark is not None else None
         with self._alone:
@@ -92,11 +93,11 @@ class Log(Snapshot):
             columns = self._columns(table)
             parts, lost = self._partitions(table, mark)
             if mark is not None:
-                lost = ready.lost(self.slot, table, mark) or altered(mark.columns, columns) or lost
+                gone = "" if own is not None else ready.lost(self.slot, table, mark)
+                lost = gone or altered(mark.columns, columns) or lost
             if mark is None or lost:
                 found = self._first(table, window, ready, parts, lost)
                 return replace(found, notes=(*found.notes, *ready.unread(self.slot, mark)))
-            self._unfinished.discard(table.ref.name)
             if mark.loaded is not None:
                 return self._next(table, mark, ready)
             held = self._once(lambda: self._drained)
@@ -282,11 +283,9 @@ class Log(Snapshot):
         key, rows = self._key_columns(table), found.rows
         upto = None
         large = (rows or 0) > self.database.options.batch_rows
-        if large and window.held is None and divisible(table, key):
+        if large and window.held is None and self._loads.divisible(table, key):
             piece, seen = self._loads.piece(table, key, None)
             rows, upto = piece.rows, piece.upto
-            if upto is not None:
-                self._unfinished.add(table.ref.name)
         mark = Mark(
             position,
             self.slot.name,
@@ -297,6 +296,8 @@ class Log(Snapshot):
             ready.published.get(relation(table), ""),
             upto,
         )
+        if upto is not None:
+            self._unfinished[table.ref.name] = mark
         notes = (f"{lost}: all rows are read anew",) if lost else ()
         return replace(
             found,
@@ -310,16 +311,17 @@ class Log(Snapshot):
     def _next(self, table: SourceTable, mark: Mark, ready: Ready) -> Bounds:
         """Bounds the next piece of a first load."""
         piece, seen = self._loads.piece(table, self._key_columns(table), mark.loaded)
+        after = mark.loading(piece.upto, seen)
         if piece.upto is not None:
-            self._unfinished.add(table.ref.name)
-        told = mark.seen is not None and mark.seen.text != seen.text
+            self._unfinished[table.ref.name] = after
+        resumed = mark.seen is not None and mark.seen.text != seen.text
         at = shown(mark.position)
         return Bounds(
             rows=piece.rows,
-            mark=mark.loading(piece.upto, seen).to_dict(),
+            mark=after.to_dict(),
             settled=True,
             log=Logged(at, at, ready.slot.held, continued=True),
-            notes=("its first load was broken off, and goes on where it was",) if told else (),
+            notes=("its first load was broken off, and goes on where it was",) if resumed else (),
         )
 
     def _key_columns(self, table: SourceTable) -> list[LoggedColumn]:

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from loader.sources import SourceTable
 from loader.sources.jdbc.cdc.columns import LoggedColumn
+from loader.sources.jdbc.collation import by_bytes
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.dialect import Dialect
 
@@ -22,9 +23,10 @@ Key = tuple[str, ...]
 
 _DATE = r"\d{4}-\d\d-\d\d"
 _TIME = _DATE + r" \d\d:\d\d:\d\d(\.\d+)?"
+_TEXTS = ("text", "varchar")
 _ORDERED = {
     **dict.fromkeys(("int2", "int4", "int8"), r"-?\d+"),
-    **dict.fromkeys(("text", "varchar"), r"(?s:.*)"),
+    **dict.fromkeys(_TEXTS, r"(?s:.*)"),
     "uuid": r"[0-9a-f-]{36}",
     "date": _DATE,
     "timestamp": _TIME,
@@ -48,11 +50,24 @@ class Piece:
     upto: Key | None
 
 
-def divisible(table: SourceTable, key: Sequence[LoggedColumn]) -> bool:
-    """Returns whether a table can be loaded in pieces: its key is unique and has one order."""
+def divisible(
+    connection: Connection, dialect: Dialect, table: SourceTable, key: Sequence[LoggedColumn]
+) -> bool:
+    """Returns whether a table can be loaded in pieces: Spark orders its key as the database does.
+
+    A key that only the spec declares may not be unique, and has no index.
+    """
     declared = {name.lower() for name in table.primary_key}
-    return declared == {column.name.lower() for column in key} and all(
-        column.kind in _ORDERED and not column.array and column.name not in table.collated
+    if declared != {column.name.lower() for column in key}:
+        return False
+    native = table.ref.native
+    return all(
+        column.kind in _ORDERED
+        and not column.array
+        and (
+            column.kind not in _TEXTS
+            or by_bytes(connection, dialect, native.schema or "", native.table, column.name)
+        )
         for column in key
     )
 

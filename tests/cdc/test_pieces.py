@@ -1,0 +1,260 @@
+"""A first load in pieces: whatever the key, broken off or killed, with writers in between."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import psycopg
+import pytest
+
+from loader.errors import TableError
+from loader.spec.spec import load_spec
+from loader.sync.pipeline import Pipeline
+from loader.sync.watch import Watch
+from tests.cdc.test_changes import follow
+from tests.crash.conftest import workers as workers
+from tests.crash.workers import Workers
+from tests.services import Database
+from tests.sync.project import Project
+
+KEYS = {
+    "numbers": ("a int8", "(n - 12) * 300000000000"),
+    "small": ("a int2", "n - 12"),
+    "codes": ('a text collate "C"', "case n when 5 then '' when 6 then E'it''s \\\\ \\n ü' "
+              "when 7 then 'B' when 8 then chr(128512) else 'b' || n end"),
+    "uuids": ("a uuid", "md5(n::text)::uuid"),
+    "days": ("a date", "date '1969-12-20' + n"),
+    "times": ("a timestamptz", "timestamptz '1969-12-31 23:59:59.999990+00' "
+              "+ n * interval '1 microsecond'"),
+    "walls": ("a timestamp", "timestamp '1891-10-01' + n * interval '31 hours'"),
+    "pairs": ('a int, b varchar(9) collate "C"', "n % 3, 'b' || n"),
+    "bounded": ("a date", "case when n > 20 then date 'infinity' else date '2020-01-01' + n end"),
+}  # fmt: skip
+WHOLE = {
+    "padded": ('a char(9) collate "C"', "case when n % 2 = 0 then 'B' else 'b' end || n"),
+    "amounts": ("a numeric", "n"),
+}
+ALL = KEYS | WHOLE
+DURABLE = ("staged", "published", "state-recorded", "ledger-recorded")
+
+
+@pytest.fixture
+def shop(postgres_database: Database) -> Database:
+    """A database with a table for each kind of key, which are not loaded yet."""
+    for table, (columns, values) in ALL.items():
+        last = 21 if table == "bounded" else 24
+        postgres_database.execute(
+            f"create table {table} ({columns}, v text, primary key ({_names(columns)}))",
+            f"insert into {table} select {values}, 'row ' || n from generate_series(1, {last}) n",
+        )
+    return postgres_database
+
+
+def _names(columns: str) -> str:
+    return ", ".join(part.split()[0] for part in columns.split(", "))
+
+
+def _broken_off(project: Project, at: int, between: Callable[[], None] = lambda: None) -> bool:
+    """A run whose tables fail after so many batches; returns whether one did.
+
+    Args:
+        between: done after each batch.
+    """
+    alone, counts = threading.Lock(), Counter[str]()
+
+    class Steps:
+        def reached(self, step: str, table: str) -> None:
+            if step != "state-recorded":
+                return
+            with alone:
+                counts[table] += 1
+                between()
+                if counts[table] == at:
+                    raise TableError("broken off", where=table, remedy="Run again")
+
+    pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
+    errors = [outcome.error for outcome in pipeline.run(Watch(steps=Steps()), (), False, 2)]
+    assert all(error is None or "broken off" in str(error) for error in errors), errors
+    return any(errors)
+
+
+def _living(project: Project, table: str, names: str) -> list[tuple[Any, ...]]:
+    return project.rows(
+        f"""
+        select newest.v
+        from (
+            select max_by(struct(*), struct(_cq_generation, _cq_batch, _cq_seq)) as newest
+            from raw.{table}
+            group by {names}
+        )
+        where not newest._cq_deleted
+        order by 1
+        """
+    )
+
+
+def _twice(project: Project, table: str) -> list[tuple[Any, ...]]:
+    """Versions that raw has twice: each write's `v` is its own."""
+    return project.rows(
+        f"select v from raw.{table} where not _cq_deleted group by v having count(*) > 1"
+    )
+
+
+def test_each_kind_of_key_has_its_pieces(project: Project, shop: Database) -> None:
+    """By their keys, changes written in between are told from those that are loaded."""
+    follow(project, shop, *ALL, batch_rows=7)
+    _broken_off(project, 2)
+    for table in ALL:
+        pieces = [7, 7] if table in KEYS else [21 if table == "bounded" else 24]
+        counts = f"select count(*) from raw.{table} group by _cq_batch order by _cq_batch"
+        assert project.rows(counts) == [(count,) for count in pieces], table
+        shop.execute(
+            f"update {table} set v = v || ', changed' where v ~ '[05]$'",
+            f"delete from {table} where v ~ '[36]$'",
+            f"begin; update {table} set v = v || '!'; update {table} set v = v || '?'; commit",
+        )
+    ran = project.run()
+    resumed = {w.partition(":")[0] for w in ran.warnings if "goes on where it was" in w}
+    assert resumed == {f"shop.{table}" for table in KEYS}
+    project.run()
+    for table, (columns, _) in ALL.items():
+        living = shop.query(f'select v from {table} order by v collate "C"')
+        assert _living(project, table, _names(columns)) == living, table
+        assert _twice(project, table) == [], table
+    again = project.run()
+    assert {again.table(f"shop.{table}")["appended"] for table in ALL} == {0}
+
+
+def test_a_text_that_is_not_ordered_by_its_bytes_is_loaded_whole(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table words (a text primary key)",
+        "insert into words select 'w' || n from generate_series(1, 9) n",
+    )
+    [(by_bytes,)] = postgres_database.query(
+        "select datcollate in ('C', 'POSIX') from pg_database where datname = current_database()"
+    )
+    follow(project, postgres_database, "words", batch_rows=3)
+    project.run()
+    [(batches,)] = project.rows("select count(distinct _cq_batch) from raw.words")
+    assert batches == (3 if by_bytes else 1)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_broken_off_anywhere_with_writers_in_between(
+    project: Project, postgres_database: Database, seed: int
+) -> None:
+    """Rows come, change, move and go, in transactions that end later; nothing is lost or double."""
+    dice, numbers = random.Random(seed), count(1)
+    postgres_database.execute(
+        'create table busy (a int, b text collate "C", v text, note text, primary key (a, b))',
+        "alter table busy alter column note set storage external",
+        "insert into busy select n / 4, 'b' || n % 4, 'row ' || n, repeat('x', 4000) "
+        "from generate_series(0, 59) n",
+        "alter table busy replica identity full",
+    )
+    writers = [postgres_database.connect() for _ in range(3)]
+
+    def write(writer: psycopg.Connection[Any]) -> None:
+        v, key = f"write {next(numbers)}", (dice.randrange(16), f"b{dice.randrange(4)}")
+        where = "where a = {} and b = '{}'".format(*key)
+        statement = dice.choice(
+            (
+                f"update busy set v = '{v}' {where}",
+                f"update busy set v = '{v}', note = repeat('{v[-1]}', 5000) {where}",
+                f"delete from busy {where}",
+                f"insert into busy values ({key[0]}, '{key[1]}', '{v}', '') on conflict do nothing",
+                f"update busy set a = (a + {dice.randrange(1, 16)}) % 16, v = '{v}' {where}",
+            )
+        )
+        idle = writer.info.transaction_status is psycopg.pq.TransactionStatus.IDLE
+        with contextlib.suppress(psycopg.Error):
+            if idle and dice.random() < 0.4:
+                writer.execute("begin; set local lock_timeout = '20ms'")
+            elif not idle and dice.random() < 0.4:
+                writer.execute(dice.choice(("commit", "commit", "rollback")))
+            writer.execute("savepoint a; " * (not idle) + statement)
+
+    def write_much() -> None:
+        for _ in range(12):
+            write(dice.choice(writers))
+
+    follow(project, postgres_database, "busy", batch_rows=9)
+    for writer in writers:
+        writer.execute("set lock_timeout = '20ms'")
+    while _broken_off(project, dice.randrange(1, 4), write_much):
+        pass
+    for writer in writers:
+        writer.execute("commit")
+        writer.close()
+    project.run()
+    living = postgres_database.query('select v from busy order by v collate "C"')
+    assert _living(project, "busy", "a, b") == living
+    assert _twice(project, "busy") == []
+
+
+def test_truncated_or_altered_before_it_is_complete(
+    project: Project, postgres_database: Database
+) -> None:
+    for table in ("emptied", "altered"):
+        postgres_database.execute(
+            f"create table {table} (id int primary key, v text)",
+            f"insert into {table} select n, 'a ' || n from generate_series(1, 6) n",
+        )
+    follow(project, postgres_database, "emptied", "altered", batch_rows=2)
+    _broken_off(project, 2)
+    postgres_database.execute(
+        "begin; truncate emptied; insert into emptied values (1, 'b 1'), (5, 'b 5'); commit",
+        "alter table altered alter column v type varchar(9) using 'c ' || id",
+    )
+    texts = project.run().warnings + project.run().warnings
+    assert "shop.emptied: it was truncated during its first load: all rows are read anew" in texts
+    assert "shop.altered: the column v text was altered: all rows are read anew" in texts
+    for table in ("emptied", "altered"):
+        living = postgres_database.query(f"select v from {table} order by v")
+        assert _living(project, table, "id") == living
+
+
+@pytest.mark.slow
+def test_killed_in_the_midst_of_a_first_load(
+    project: Project, postgres_database: Database, workers: Workers
+) -> None:
+    """The second of three pieces: it is there once, and the next run goes on after it."""
+    victim = workers.take()
+    places = {f"t_{step.replace('-', '_')}": step for step in DURABLE}
+    for table in places:
+        postgres_database.execute(
+            f"create table {table} (id int primary key, v text)",
+            f"insert into {table} values (1, 'a 1'), (2, 'a 2'), (3, 'a 3')",
+        )
+    follow(project, postgres_database, *places, batch_rows=1)
+    crash_at = ",".join(f"{step}:shop.{table}#2" for table, step in places.items())
+    victim.start(project, "run", "--concurrency", str(len(places)), crash_at=crash_at)
+    assert victim.died() == signal.SIGKILL
+    for table in places:
+        postgres_database.execute(
+            f"update {table} set v = 'b ' || id",
+            f"delete from {table} where id = 2",
+            f"insert into {table} values (4, 'b 4')",
+        )
+    ran = project.run("--concurrency", "4")
+    assert {ran.table(f"shop.{table}")["appended"] for table in places} == {2}
+    project.run("--concurrency", "4")
+    for table, step in places.items():
+        versions = project.rows(
+            f"select id, if(_cq_deleted, null, v) from raw.{table} "
+            "order by id, _cq_generation, _cq_batch, _cq_seq"
+        )
+        # What was not published, and is gone meanwhile, was never there.
+        second = [] if step == "staged" else [(2, "a 2"), (2, "b 2"), (2, None)]
+        assert versions == [(1, "a 1"), (1, "b 1"), *second, (3, "b 3"), (4, "b 4")], table
+    again = project.run("--concurrency", "4")
+    assert {again.table(f"shop.{table}")["status"] for table in places} == {"nothing new"}
