@@ -209,6 +209,11 @@ class Source(ABC):
         """
         yield  # type: ignore[misc]  # pragma: no cover
 
+    @contextmanager
+    def asked(self) -> Iterator[None]:
+        """Encloses questions about many tables: a connection that they need may stay open."""
+        yield
+
     @property
     def table_options(self) -> Mapping[str, TableOptions]:
         """The document's ``table_options``; every connector's model has them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -118,6 +119,12 @@ class Selection:
         Raises:
             SpecError: if a selection matches nothing.
         """
+        with ExitStack() as asked:
+            for _, bound in self.sources:
+                asked.enter_context(bound.asked())
+            return self._parts(select, full_refresh)
+
+    def _parts(self, select: Sequence[str], full_refresh: bool) -> list[Planned]:
         parts: list[Planned] = []
         seen: list[str] = []
         matched: set[str] = set()

@@ -245,3 +245,34 @@ def test_one_run_and_its_build(project: Project, postgres_database: Database) ->
     )
     assert project.rows("select count(*) from raw.orders") == [(2,)]
     assert (ROOT / "profiles" / "profiles.yml").exists(), "dbt went elsewhere, and came back"
+
+
+def test_more_tables_do_not_need_more_connections(
+    project: Project, postgres_database: Database
+) -> None:
+    """Opening one costs the database more than most questions.
+
+    Spark opens one for each table's columns, and up to four threads that ask of tables have theirs.
+    """
+    names = [f"t{number}" for number in range(8)]
+    for name in names:
+        postgres_database.execute(
+            f"create table {name} (id int primary key, at timestamptz default now())",
+            f"insert into {name} (id) values (1)",
+        )
+
+    def sessions() -> int:
+        [(count,)] = postgres_database.query(
+            "select sessions from pg_stat_database where datname = current_database()"
+        )
+        return int(count)
+
+    opened = {}
+    for wanted in (names[:2], names):
+        options = {name: {"cursor_field": "at"} for name in wanted}
+        project.jdbc(postgres_database, wanted, table_options=options, name="shop")
+        project.run("--concurrency", "1")
+        before = sessions()
+        project.run("--concurrency", "1")
+        opened[len(wanted)] = sessions() - before
+    assert opened[8] - opened[2] <= 6 + 4 - 2, opened

@@ -67,6 +67,11 @@ class Connection:
         with self._explained(), self._statement() as statement:
             statement.execute(sql)
 
+    def prepare(self, statements: Sequence[str]) -> None:
+        """Runs the statements that a session begins with, in one round trip."""
+        if statements:
+            self.execute("; ".join(statements))
+
     def rows(self, sql: str) -> list[tuple[str | None, ...]]:
         """Runs a query and returns its rows as text; timestamps have all digits.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -21,6 +21,7 @@ from loader.runtime.database_errors import DatabaseError
 from loader.sources import Source, SourceTable, TableRef
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.dialect import Dialect, dialect_class, scrubbed
+from loader.sources.jdbc.idle import Idle
 from loader.sources.jdbc.native import Native
 from loader.sources.jdbc.options import JdbcOptions, JdbcTableOptions
 
@@ -34,6 +35,8 @@ class Database(Source):
     def __init__(self, name: str, options: JdbcOptions, spark: SparkSession, folder: Path) -> None:
         super().__init__(name, options, spark, folder)
         self.kind = dialect_class(options.url)
+        self._idle = Idle(self.connect)
+        self._idle.close()
         self.where = f"source {name} ({scrubbed(options.url)})"
 
     @property
@@ -80,9 +83,20 @@ class Database(Source):
             where: what errors name instead of the source, such as the table that it is for.
         """
         with Connection.open(self.spark, self.reader_options, where or self.where) as connection:
-            for statement in self.session:
-                connection.execute(statement)
+            connection.prepare(self.session)
             yield connection
+
+    @contextmanager
+    def asked(self) -> Iterator[None]:
+        self._idle = Idle(self.connect)
+        try:
+            yield
+        finally:
+            self._idle.close()
+
+    def question(self, where: str = "") -> AbstractContextManager[Connection]:
+        """Lends such a connection to a user that leaves the session as it is."""
+        return self._idle.lent(where or self.where)
 
     @property
     def lock_timeout(self) -> int:

@@ -24,6 +24,7 @@ from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.contents import JdbcContents, compared
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.digest import digest_of
+from loader.sources.jdbc.idle import Idle
 from loader.sources.jdbc.late import Late
 from loader.sources.jdbc.late_work import LateWork
 from loader.sources.jdbc.postgresql.exported import Exported
@@ -60,6 +61,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 f"set transaction snapshot {self.dialect.text(exported.name)}",
             )
         self._digests = True
+        self._idle = Idle(self._connected)
 
     @contextmanager
     def connect(self, table: SourceTable) -> Iterator[Connection]:
@@ -67,12 +69,19 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         if table.ref.name in self.refused:
             error = self.refused[table.ref.name]
             raise DatabaseError(error.what, where=where, remedy=error.remedy)
-        with self.source.connect(where) as connection:
-            if self.session:
-                connection.java.setAutoCommit(False)
-            for statement in self.session:
-                connection.execute(statement)
+        with (self._idle.lent if self.session else self.source.connect)(where) as connection:
             yield connection
+
+    @contextmanager
+    def _connected(self, where: str) -> Iterator[Connection]:
+        with self.source.connect(where) as connection:
+            connection.java.setAutoCommit(False)
+            connection.prepare(self.session)
+            yield connection
+
+    def close(self) -> None:
+        """Closes the connections that its tables have used."""
+        self._idle.close()
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
         relation = self.source.relation(table.ref.native)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 
 from py4j.protocol import Py4JJavaError
@@ -46,7 +46,7 @@ class JdbcSource(Database):
 
     def tables(self) -> list[TableRef]:
         dialect = self.dialect
-        with self.connect() as connection:
+        with self.question() as connection:
             home = connection.java.getCatalog() if dialect.uses_catalogs else None
             default = connection.java.getSchema() if not dialect.uses_catalogs else home
             kinds = connection.array(
@@ -77,7 +77,7 @@ class JdbcSource(Database):
 
     def describe(self, ref: TableRef) -> SourceTable:
         native: Native = ref.native
-        with self.connect(f"table {self.name}.{ref.name}") as connection:
+        with self.question(f"table {self.name}.{ref.name}") as connection:
             place = (native.catalog, native.schema, native.table)
             keys = connection.metadata("getPrimaryKeys", *place, labels=("COLUMN_NAME", "KEY_SEQ"))
             keys.sort(key=lambda row: int(row["KEY_SEQ"] or 0))
@@ -170,7 +170,7 @@ class JdbcSource(Database):
         for column in schema.fields:
             if column.name.lower() != wanted or not isinstance(column.dataType, StringType):
                 continue
-            with self.connect(f"table {self.name}.{ref.name}") as connection:
+            with self.question(f"table {self.name}.{ref.name}") as connection:
                 if not by_bytes(connection, self.dialect, space, native.table, column.name):
                     found.add(self.dialect.lake_name(column.name))
         return frozenset(found)
@@ -255,5 +255,5 @@ class JdbcSource(Database):
         if not self.dialect.shares_snapshots:
             yield JdbcSnapshot(self, offset)
             return
-        with exported(self, tables) as moment:
-            yield JdbcSnapshot(self, offset, moment)
+        with exported(self, tables) as moment, closing(JdbcSnapshot(self, offset, moment)) as found:
+            yield found

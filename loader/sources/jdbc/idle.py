@@ -1,0 +1,62 @@
+"""Connections that are used again: opening one costs a database more than most of our questions."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+
+from loader.sources.jdbc.connection import Connection
+
+_SECONDS = 30
+"""Networks and poolers forget a connection that says nothing; a younger one is taken as alive."""
+
+
+class Idle:
+    """Connections that nobody uses at the moment, all in the same state.
+
+    Args:
+        opened: opens one, in that state; is told what errors name.
+    """
+
+    def __init__(self, opened: Callable[[str], AbstractContextManager[Connection]]) -> None:
+        self._opened = opened
+        self._alone = threading.Lock()
+        self._idle: list[tuple[Connection, ExitStack, float]] = []
+        self._closed = False
+
+    @contextmanager
+    def lent(self, where: str) -> Iterator[Connection]:
+        """Yields a connection for one user; it is closed if that ends with an error.
+
+        Args:
+            where: what errors name.
+        """
+        connection, opened = self._taken(where)
+        with opened:
+            yield connection
+            with self._alone:
+                if not self._closed:
+                    self._idle.append((connection, opened.pop_all(), time.monotonic()))
+
+    def _taken(self, where: str) -> tuple[Connection, ExitStack]:
+        while True:
+            with self._alone:
+                if not self._idle:
+                    break
+                connection, opened, since = self._idle.pop()
+            if time.monotonic() - since < _SECONDS:
+                connection.where = where
+                return connection, opened
+            opened.close()
+        opened = ExitStack()
+        return opened.enter_context(self._opened(where)), opened
+
+    def close(self) -> None:
+        """Closes those that are idle, and from now on each one after its use."""
+        with self._alone:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for _, opened, _ in idle:
+            opened.close()

@@ -1,0 +1,80 @@
+"""Connections that are used again: by one at a time, not after an error, not when they are old."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from loader.sources.jdbc import idle
+from loader.sources.jdbc.idle import Idle
+
+
+class Line:
+    """Stands for a connection: it is opened, used, and closed."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.open = True
+
+
+@pytest.fixture
+def lines() -> list[Line]:
+    """All that were opened."""
+    return []
+
+
+@pytest.fixture
+def pool(lines: list[Line]) -> Idle:
+    """Lends lines."""
+
+    @contextmanager
+    def opened(where: str) -> Iterator[Line]:
+        line = Line(where)
+        lines.append(line)
+        try:
+            yield line
+        finally:
+            line.open = False
+
+    return Idle(opened)  # type: ignore[arg-type]
+
+
+def test_one_is_used_again_and_names_its_user(pool: Idle, lines: list[Line]) -> None:
+    for where in ("table a", "table b"):
+        with pool.lent(where) as line:
+            assert line.where == where
+    assert [line.open for line in lines] == [True]
+
+
+def test_each_user_has_its_own(pool: Idle, lines: list[Line]) -> None:
+    with pool.lent("table a") as one, pool.lent("table b") as other:
+        assert one is not other
+    pool.close()
+    assert [line.open for line in lines] == [False, False]
+
+
+def test_one_that_failed_is_not_used_again(pool: Idle, lines: list[Line]) -> None:
+    with pytest.raises(ValueError, match="no"), pool.lent("table a"):
+        raise ValueError("no")
+    with pool.lent("table b"):
+        assert [line.open for line in lines] == [False, True]
+
+
+def test_an_old_one_is_closed(
+    pool: Idle, lines: list[Line], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pool.lent("table a"):
+        pass
+    monkeypatch.setattr(idle, "_SECONDS", 0)
+    with pool.lent("table b"):
+        assert [line.open for line in lines] == [False, True]
+
+
+def test_after_the_end_nothing_stays_open(pool: Idle, lines: list[Line]) -> None:
+    with pool.lent("table a"):
+        pool.close()
+    with pool.lent("table b"):
+        pass
+    assert [line.open for line in lines] == [False, False]
