@@ -99,9 +99,8 @@ class Snapshot(ABC):
         """Makes sure that the source can be read, for `loader check`; raises TableError if not."""
         return
 
-    def begin(self, requests: Sequence[Request], attention: Attention) -> None:
+    def begin(self, requests: Sequence[Request], attention: Attention) -> None:  # noqa: B027
         """Begins to read; called once, before any :meth:`bounds`, if the source delivers."""
-        raise NotImplementedError
 
     def more(self, table: SourceTable) -> bool:
         """Returns whether the table has another piece, now that the last one is recorded."""
