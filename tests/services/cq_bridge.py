@@ -8,6 +8,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -171,7 +174,39 @@ def what_comes_after_an_error_is_not_trusted(output: io.StringIO) -> None:
     assert ended == [{"stream_descriptor": {"name": "kinds"}, "status": "COMPLETE"}]
 
 
+def an_address_has_one_server(output: io.StringIO) -> None:
+    """With two, each would get some of a sync's streams."""
+    folder = Path(tempfile.mkdtemp())
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    bridge = [sys.executable, "-c", "import json, sys; from bridge.listening import serve; "]
+    bridge[-1] += "sys.exit(serve(json.loads(sys.argv[1])))"
+
+    def begun(address: str) -> tuple[subprocess.Popen[str], dict[str, Any]]:
+        config = json.dumps({"folder": str(folder), "address": address})
+        found = subprocess.Popen(
+            [*bridge, config], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert found.stdout is not None
+        return found, json.loads(found.stdout.readline())
+
+    for address in (f"127.0.0.1:{port}", f"unix:{folder}/socket"):
+        first, said = begun(address)
+        assert said == {"listening": address}
+        second, said = begun(address)
+        assert "is taken" in said.get("failed", ""), said
+        for one, code in ((second, 1), (first, 0)):
+            one.communicate()
+            assert one.returncode == code
+    for address in ("localhost", "localhost:99999", "localhost:http"):
+        wrong, said = begun(address)
+        wrong.communicate()
+        assert "failed" in said, address
+
+
 for check in (
+    an_address_has_one_server,
     state_waits_for_a_stream_that_has_said_nothing,
     a_client_that_dies_is_no_end,
     a_sync_without_rows_says_whose_it_is,
