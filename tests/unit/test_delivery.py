@@ -39,9 +39,19 @@ def _state(number: int) -> dict[str, Any]:
 
 
 def _opened(
-    folder: Path, script: str, limits: Limits | None, warned: list[str]
+    folder: Path,
+    script: str,
+    limits: Limits | None,
+    warned: list[str],
+    key: tuple[str | None, str] = KEY,
+    more: tuple[tuple[str | None, str], ...] = (),
 ) -> tuple[Delivery, Callable[[], Piece]]:
-    """Starts a read of a Python program."""
+    """Starts a read of a Python program.
+
+    Args:
+        key: the stream that is read.
+        more: other streams of the catalog.
+    """
     layout = Layout("api.items", columns(SCHEMA, {}), ("id",), ())
     stream = Stream("api.items", Spool(folder, 0, layout, "id", limits), limits is not None)
 
@@ -50,8 +60,8 @@ def _opened(
 
     found = Delivery(
         start,
-        AirbyteDialect({}, lambda _: False),
-        {KEY: stream},
+        AirbyteDialect({}, lambda _: False, {key, *more}),
+        {key: stream},
         "airbyte",
         0,
         30.0,
@@ -59,7 +69,7 @@ def _opened(
         "api",
         lambda: None,
     )
-    return found, lambda: found.next(KEY, lambda: None)
+    return found, lambda: found.next(key, lambda: None)
 
 
 def _sends(*messages: dict[str, Any], then: str = "") -> str:
@@ -222,6 +232,42 @@ def test_deletions_are_kept_with_the_state_that_covers_them(tmp_path: Path) -> N
     for wrong, told in (({"colour": 1}, "no such column"), ({"id": "x"}, "cannot hold that")):
         delivery, following = _opened(tmp_path, _sends(delete(**wrong)), Limits(100), [])
         with pytest.raises(TableError, match=told):
+            following()
+        delivery.close()
+
+
+def test_a_record_without_its_namespace_is_not_lost(tmp_path: Path) -> None:
+    """The next state covers it; and the loader's own warnings are not crowded out by others."""
+    log = [{"type": "LOG", "log": {"level": "WARN", "message": f"w{n}"}} for n in range(30)]
+    foreign = _record(9)
+    foreign["record"]["stream"] = "others"
+    own, eu, us = (("public", "items"), ("eu", "items"), ("us", "items"))
+    others = ((None, "others"),)
+    warned: list[str] = []
+    script = _sends(*log, _record(1), foreign, _state(1), _record(2), _state(2))
+    delivery, following = _opened(tmp_path, script, Limits(9), warned, own, others)
+    piece = following()
+    assert (piece.counts.rows, piece.last) == (2, True)
+    assert piece.memory is not None
+    assert piece.memory.value["stream_state"] == {"n": 2}
+    assert len(warned) == 21
+    assert "records of others, which was not asked for, are ignored" in warned
+    delivery.close()
+
+    # a stream that was not asked for may have that name, too
+    delivery, following = _opened(tmp_path, script, Limits(9), [], eu, (us, *others))
+    assert following().counts.rows == 2
+    delivery.close()
+    foreign["record"] |= {"namespace": "us", "stream": "items"}
+    delivery, following = _opened(tmp_path, _sends(foreign, _state(1)), Limits(9), [], eu, (us,))
+    assert following().counts.rows == 0
+    delivery.close()
+    for namespace, name in (("asia", "items"), (None, "renamed")):
+        foreign["record"] |= {"namespace": namespace, "stream": name}
+        script = _sends(_record(1), _state(1), foreign, _state(2))
+        delivery, following = _opened(tmp_path, script, Limits(9), [], eu, (us,))
+        assert following().counts.rows == 1
+        with pytest.raises(TableError, match="its catalog has no such stream, or several"):
             following()
         delivery.close()
 

@@ -238,6 +238,12 @@ def test_what_a_connector_gets_back() -> None:
             "b begins anew, and the connector has one state for all streams: everything is read "
             "again, and what has no primary key is appended again"
         )
+    # a state may leave out the namespace that the catalog says
+    x, y, z = ("n", "a"), ("n", "b"), ("m", "b")
+    [part] = given_back({x: every(5), y: None}, {x, y}, warned.append) or []
+    [kept] = part["global"]["stream_states"]
+    assert kept["stream_descriptor"] == {"name": "a"}
+    assert given_back({x: every(5), y: None}, {x, y, z}, warned.append) is None
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ broken would be a gap, so it is an error.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
 from loader.errors import TableError
-from loader.sources.airbyte.catalog import key_of
+from loader.sources.airbyte.catalog import Key, key_of, meant
 from loader.sources.programs.delivery import Delivery
 
 _decode = json.JSONDecoder().decode
@@ -24,15 +24,19 @@ class AirbyteDialect:
     Args:
         exact: by stream, the fields whose numbers are needed with all their digits.
         renew: keeps what a control message renews; returns whether it could.
+        streams: all that the connector's catalog has.
     """
 
     def __init__(
         self,
         exact: Mapping[Hashable, frozenset[str]],
         renew: Callable[[Mapping[str, Any]], bool],
+        streams: Collection[Hashable],
     ) -> None:
         self._exact = exact
         self._renew = renew
+        self._streams = streams
+        self._meant: dict[Key, Key] = {}
 
     def hear(self, line: bytes, delivery: Delivery) -> None:
         message = parsed(line, delivery.source)
@@ -45,17 +49,19 @@ class AirbyteDialect:
         if kind == "RECORD":
             record = message["record"]
             key = (record.get("namespace") or None, record["stream"])
+            if key not in delivery.streams:
+                key = self._found(key, delivery)
             data = record["data"]
             if key in self._exact:
                 digits = json.loads(line, parse_float=str)["record"]["data"]
                 data |= {name: digits[name] for name in self._exact[key] & digits.keys()}
             delivery.record(key, data)
         elif kind == "STATE":
-            _state(message["state"], delivery)
+            self._state(message["state"], delivery)
         elif kind == "DELETE":  # not Airbyte's: CloudQuery's bridge sends it
             delivery.delete((None, message["delete"]["stream"]), message["delete"]["where"])
         elif kind == "TRACE":
-            _trace(message["trace"], delivery)
+            self._trace(message["trace"], delivery)
         elif kind == "LOG":
             log = message.get("log") or {}
             delivery.words.say(str(log.get("level")), str(log.get("message")))
@@ -64,6 +70,55 @@ class AirbyteDialect:
                 "it has renewed its configuration, and needs the new one at its next run (it may "
                 "be a token): name a file where the loader can keep it, `renewed_config`"
             )
+
+    def _found(self, key: Key, delivery: Delivery) -> Key:
+        """Returns the stream of a record.
+
+        Raises:
+            TableError: if it is not clear which: a state would cover a record that no table gets.
+        """
+        if key not in self._meant:
+            found = meant(key, delivery.streams, self._streams)
+            if found is None:
+                raise TableError(
+                    f"the connector sent a record of {'.'.join(filter(None, key))[:80]!r}, and its "
+                    "catalog has no such stream, or several: a state would cover a record that no "
+                    "table gets",
+                    where=f"source {delivery.source}",
+                    remedy="Correct the catalog (`catalog` names a file), or report it to the "
+                    "connector's authors",
+                )
+            self._meant[key] = found
+        return self._meant[key]
+
+    def _key(self, descriptor: Mapping[str, Any], delivery: Delivery) -> Key:
+        key = key_of(descriptor)
+        return meant(key, delivery.streams, self._streams) or key
+
+    def _state(self, state: Mapping[str, Any], delivery: Delivery) -> None:
+        kind = state.get("type") or "LEGACY"
+        stats = state.get("sourceStats") or {}
+        count = stats.get("recordCount") if isinstance(stats, dict) else None
+        if kind == "STREAM":
+            key = self._key((state.get("stream") or {}).get("stream_descriptor") or {}, delivery)
+            delivery.state(kind, key, json.dumps(state["stream"]), count)
+        elif kind == "GLOBAL":
+            delivery.state(kind, None, json.dumps(state["global"]))
+        else:
+            delivery.state("LEGACY", None, json.dumps(state.get("data")))
+
+    def _trace(self, trace: Mapping[str, Any], delivery: Delivery) -> None:
+        if trace.get("type") == "STREAM_STATUS":
+            status = trace.get("stream_status") or {}
+            key = self._key(status.get("stream_descriptor") or {}, delivery)
+            if status.get("status") == "COMPLETE":
+                delivery.complete(key)
+            elif status.get("status") == "INCOMPLETE":
+                delivery.incomplete(key)
+        elif trace.get("type") == "ERROR":
+            error = trace.get("error") or {}
+            named = error.get("stream_descriptor")
+            delivery.fail(reason(error), self._key(named, delivery) if named else None)
 
 
 def parsed(line: bytes, source: str) -> dict[str, Any] | None:
@@ -101,33 +156,6 @@ def _broken(line: bytes, source: str) -> TableError:
         remedy="What its states cover is appended; run again. If it stays, report it to the "
         "connector's authors",
     )
-
-
-def _state(state: Mapping[str, Any], delivery: Delivery) -> None:
-    kind = state.get("type") or "LEGACY"
-    stats = state.get("sourceStats") or {}
-    count = stats.get("recordCount") if isinstance(stats, dict) else None
-    if kind == "STREAM":
-        key = key_of((state.get("stream") or {}).get("stream_descriptor") or {})
-        delivery.state(kind, key, json.dumps(state["stream"]), count)
-    elif kind == "GLOBAL":
-        delivery.state(kind, None, json.dumps(state["global"]))
-    else:
-        delivery.state("LEGACY", None, json.dumps(state.get("data")))
-
-
-def _trace(trace: Mapping[str, Any], delivery: Delivery) -> None:
-    if trace.get("type") == "STREAM_STATUS":
-        status = trace.get("stream_status") or {}
-        key = key_of(status.get("stream_descriptor") or {})
-        if status.get("status") == "COMPLETE":
-            delivery.complete(key)
-        elif status.get("status") == "INCOMPLETE":
-            delivery.incomplete(key)
-    elif trace.get("type") == "ERROR":
-        error = trace.get("error") or {}
-        named = error.get("stream_descriptor")
-        delivery.fail(reason(error), key_of(named) if named else None)
 
 
 def reason(error: Mapping[str, Any]) -> str:

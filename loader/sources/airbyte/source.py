@@ -91,9 +91,8 @@ class AirbyteSource(ProgramSource):
         exact = {key: layout.exact for key, layout in layouts.items() if layout.exact}
 
         words = self.command(folder, "read", files)
-        return self.delivery(
-            words, AirbyteDialect(exact, self.renewed().keep), streams, number, attention
-        )
+        dialect = AirbyteDialect(exact, self.renewed().keep, self._streams)
+        return self.delivery(words, dialect, streams, number, attention)
 
     def learn_secrets(self) -> None:
         """Hides the values of `config` that the connector's specification calls secret."""
