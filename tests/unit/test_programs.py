@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from decimal import Decimal
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from loader.sources.airbyte.specification import secrets
 from loader.sources.programs.columns import columns, spark_type
 from loader.sources.programs.memory import Memory
 from loader.sources.programs.values import Misfit, converter, shown, text_of
+from loader.sources.singer.messages import SingerDialect
 
 
 @pytest.mark.parametrize(
@@ -255,18 +257,46 @@ def test_what_a_connector_gets_back() -> None:
         b'{"type": "RECORD", "record": {"data": {}}}',
         b'{"type": "STATE", "state": 5}',
         b'\x00{"type": "STATE", "state": {}}',
+        b'{"stream": "a", "record": {"id": 2, "v": "abc',
+        b' {"typ',
+        b"{'type': 'RECORD', 'record': {'stream': 'a', 'data': {}}}",
+        '\ufeff{"record": {"stream": "a"'.encode("utf-16"),
+        '\ufeff{"record": {"stream": "a"'.encode(),
+        b'{"record": {"stream": "a", "data": {}}}',
+        b'{"type": "record", "record": {"stream": "a", "data": {}}}',
+        b'[{"type": "RECORD", "record": {"stream": "a", "data": {}}}]',
+        b'{"type": "RECORD", "record": {}}{"type": "RECORD", "record": {}}',
     ],
 )
 def test_a_broken_record_or_state_is_an_error(line: bytes) -> None:
     with pytest.raises(TableError, match="cannot be read"):
         parsed(line, "api")
+    tap = line.replace(b'"data": {}', b'"stream": "a"')
+    if b'"record"' in tap:
+        with pytest.raises(TableError, match="cannot be read"):
+            SingerDialect({}, {}, {"a": "a"}).hear(tap, Mock(source="tap"))
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"INFO", b"[1]", b"5", b"{}", b'{"type": 5}', b"\xff\xfe", b"[" * 100_000]
+    "line",
+    [
+        b"",
+        b"INFO",
+        b"INFO the record {id: 5} of stream a",
+        b"[1]",
+        b"5",
+        b"{}",
+        b'{"type": 5}',
+        b'{"level": "info", "state": "running"}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+    ],
 )
 def test_other_lines_are_a_log(line: bytes) -> None:
     assert parsed(line, "api") is None
+    delivery = Mock(source="tap")
+    SingerDialect({}, {}, {"a": "a"}).hear(line, delivery)
+    assert {call[0] for call in delivery.mock_calls} <= {"words.say"}
 
 
 def test_equal_values_have_equal_text() -> None:

@@ -1,7 +1,7 @@
 """The messages of the Airbyte protocol.
 
-Lines that are not JSON are log lines, as the protocol says; but a record or state that arrives
-broken would be a gap, so it is an error.
+Lines of text are log lines, as the protocol says; but a record or state that arrives broken would
+be a gap, so it is an error.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any
 from loader.errors import TableError
 from loader.sources.airbyte.catalog import Key, key_of, meant
 from loader.sources.programs.delivery import Delivery
+from loader.sources.programs.malformed import is_broken, is_misnamed
 
 _decode = json.JSONDecoder().decode
-_VITAL = (b'"RECORD"', b'"STATE"')
+_VITAL = ("RECORD", "STATE", "DELETE", "TRACE")
 
 
 class AirbyteDialect:
@@ -125,19 +126,23 @@ def parsed(line: bytes, source: str) -> dict[str, Any] | None:
     """Returns a line's message; None if it is a log line.
 
     Raises:
-        TableError: if it is a broken record or state.
+        TableError: if it is a broken message.
     """
     try:
         message = _decode(line.decode())
     except (ValueError, RecursionError):
-        if any(word in line for word in _VITAL):
+        if is_broken(line):
             raise _broken(line, source) from None
         return None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        if is_misnamed(message, line):
+            raise _broken(line, source)
         return None
     kind = message["type"]
     body = message.get(kind.lower())
-    if kind in ("RECORD", "STATE", "DELETE", "TRACE") and not isinstance(body, dict):
+    if kind != "RECORD" and is_misnamed(message, line):
+        raise _broken(line, source)
+    if kind in _VITAL and not isinstance(body, dict):
         raise _broken(line, source)
     if kind == "RECORD" and not (
         isinstance(body, dict)

@@ -11,9 +11,9 @@ from typing import Any
 
 from loader.errors import TableError
 from loader.sources.programs.delivery import Delivery
+from loader.sources.programs.malformed import is_broken, is_misnamed
 
 _decode = json.JSONDecoder().decode
-_VITAL = (b'"RECORD"', b'"STATE"', b'"BATCH"')
 
 
 class SingerDialect:
@@ -39,7 +39,7 @@ class SingerDialect:
         try:
             message = _decode(line.decode())
         except (ValueError, RecursionError):
-            if any(word in line for word in _VITAL):
+            if is_broken(line):
                 raise _broken(line, delivery.source) from None
             message = None
         kind = message.get("type") if isinstance(message, dict) else None
@@ -57,6 +57,8 @@ class SingerDialect:
                 where=f"source {delivery.source}",
                 remedy="Remove `batch_config` from the tap's configuration",
             )
+        elif is_misnamed(message, line):
+            raise _broken(line, delivery.source)
         elif kind is None and line.strip():
             delivery.words.say("INFO", line.decode("utf-8", "replace").strip())
 
