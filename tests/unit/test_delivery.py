@@ -45,6 +45,7 @@ def _opened(
     warned: list[str],
     key: tuple[str | None, str] = KEY,
     more: tuple[tuple[str | None, str], ...] = (),
+    silence: float = 30.0,
 ) -> tuple[Delivery, Callable[[], Piece]]:
     """Starts a read of a Python program.
 
@@ -64,7 +65,7 @@ def _opened(
         {key: stream},
         "airbyte",
         0,
-        30.0,
+        silence,
         lambda _table, text: warned.append(text),
         "api",
         lambda: None,
@@ -182,6 +183,29 @@ def test_what_a_program_leaves_behind_does_not_keep_the_run(
         return Process([sys.executable, "-c", script], tmp_path, {}, 1 << 20, hear)
 
     assert len(list(answered(start, lambda line: line, (), 60.0, "api"))) == 1
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("then", ["", "time.sleep(60)"])
+def test_a_process_with_a_session_of_its_own_does_not_keep_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    """It cannot be ended with the program, and holds the output open."""
+    monkeypatch.setattr(process, "LINGER", 0.3)
+    leaves = (
+        "import subprocess; "
+        "subprocess.Popen(['sleep', '40'], start_new_session=True); "
+        "print('{\"type\": \"RECORD\", ', end='', flush=True); "
+    )
+    began = time.monotonic()
+    script = _sends(_record(1), _state(1), _record(2), then=leaves + then)
+    delivery, following = _opened(tmp_path, script, Limits(9), [], silence=2.0)
+    assert following().counts.rows == 1
+    told = "said nothing for 2 seconds" if then else "keeps its output open"
+    with pytest.raises(TableError, match=told):
+        following()
+    delivery.close()
+    assert not delivery._reader.is_alive()
     assert time.monotonic() - began < 20
 
 
