@@ -61,7 +61,7 @@ def _opened(
 
     found = Delivery(
         start,
-        AirbyteDialect({}, lambda _: False, {key, *more}),
+        AirbyteDialect(lambda _: False, {key, *more}),
         {key: stream},
         "airbyte",
         0,
@@ -341,7 +341,7 @@ def _tap(folder: Path, script: str, warned: list[str]) -> Delivery:
         )
     return Delivery(
         lambda hear: Process([sys.executable, "-c", script], folder, {}, 1 << 20, hear),
-        SingerDialect({}, {}, {"a": "a", "b": "b", "public-a": "a", "c": "c"}),
+        SingerDialect({}, {"a": "a", "b": "b", "public-a": "a", "c": "c"}),
         dict(streams),
         "singer",
         0,

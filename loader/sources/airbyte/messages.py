@@ -6,16 +6,15 @@ be a gap, so it is an error.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
 from loader.errors import TableError
 from loader.sources.airbyte.catalog import Key, key_of, meant
 from loader.sources.programs.delivery import Delivery
+from loader.sources.programs.digits import decode, encode
 from loader.sources.programs.malformed import is_broken, is_misnamed
 
-_decode = json.JSONDecoder().decode
 _VITAL = ("RECORD", "STATE", "DELETE", "TRACE")
 
 
@@ -23,18 +22,15 @@ class AirbyteDialect:
     """Understands a connector's messages while it reads.
 
     Args:
-        exact: by stream, the fields whose numbers are needed with all their digits.
         renew: keeps what a control message renews; returns whether it could.
         streams: all that the connector's catalog has.
     """
 
     def __init__(
         self,
-        exact: Mapping[Hashable, frozenset[str]],
         renew: Callable[[Mapping[str, Any]], bool],
         streams: Collection[Hashable],
     ) -> None:
-        self._exact = exact
         self._renew = renew
         self._streams = streams
         self._meant: dict[Key, Key] = {}
@@ -52,11 +48,7 @@ class AirbyteDialect:
             key = (record.get("namespace") or None, record["stream"])
             if key not in delivery.streams:
                 key = self._found(key, delivery)
-            data = record["data"]
-            if key in self._exact:
-                digits = json.loads(line, parse_float=str)["record"]["data"]
-                data |= {name: digits[name] for name in self._exact[key] & digits.keys()}
-            delivery.record(key, data)
+            delivery.record(key, record["data"])
         elif kind == "STATE":
             self._state(message["state"], delivery)
         elif kind == "DELETE":  # not Airbyte's: CloudQuery's bridge sends it
@@ -102,11 +94,11 @@ class AirbyteDialect:
         count = stats.get("recordCount") if isinstance(stats, dict) else None
         if kind == "STREAM":
             key = self._key((state.get("stream") or {}).get("stream_descriptor") or {}, delivery)
-            delivery.state(kind, key, json.dumps(state["stream"]), count)
+            delivery.state(kind, key, encode(state["stream"]), count)
         elif kind == "GLOBAL":
-            delivery.state(kind, None, json.dumps(state["global"]))
+            delivery.state(kind, None, encode(state["global"]))
         else:
-            delivery.state("LEGACY", None, json.dumps(state.get("data")))
+            delivery.state("LEGACY", None, encode(state.get("data")))
 
     def _trace(self, trace: Mapping[str, Any], delivery: Delivery) -> None:
         if trace.get("type") == "STREAM_STATUS":
@@ -129,7 +121,7 @@ def parsed(line: bytes, source: str) -> dict[str, Any] | None:
         TableError: if it is a broken message.
     """
     try:
-        message = _decode(line.decode())
+        message = decode(line.decode())
     except (ValueError, RecursionError):
         if is_broken(line):
             raise _broken(line, source) from None
