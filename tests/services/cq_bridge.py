@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 from bridge.__main__ import read
+from bridge.columns import records
 from bridge.server import Destination
 from cloudquery.plugin_v3 import arrow, plugin_pb2
 
@@ -174,6 +175,26 @@ def what_comes_after_an_error_is_not_trusted(output: io.StringIO) -> None:
     assert ended == [{"stream_descriptor": {"name": "kinds"}, "status": "COMPLETE"}]
 
 
+def values_keep_their_digits(_output: io.StringIO) -> None:
+    """The loader cuts times off, unless they are keys."""
+    nanos, json_ = pa.timestamp("ns", "UTC"), {"ARROW:extension:name": "json"}
+    schema = pa.schema([pa.field("at", nanos), pa.field("doc", pa.binary(), metadata=json_)])
+    docs = [b'{"n": 12345678901234567890.123456789}', b'{"n": 1e400}', b'{"n": 1.50}', None]
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array([-1500, -1, 1_000, None], pa.int64()).cast(nanos),
+            pa.array(docs, pa.binary()),
+        ],
+        schema=schema,
+    )
+    assert [(row["at"], row["doc"]) for row in records(batch)] == [
+        ("1969-12-31T23:59:59.999998500+00:00", '{"n": 12345678901234567890.123456789}'),
+        ("1969-12-31T23:59:59.999999999+00:00", '{"n": 1e400}'),
+        ("1970-01-01T00:00:00.000001+00:00", {"n": 1.5}),
+        (None, None),
+    ]
+
+
 def an_address_has_one_server(output: io.StringIO) -> None:
     """With two, each would get some of a sync's streams."""
     folder = Path(tempfile.mkdtemp())
@@ -207,6 +228,7 @@ def an_address_has_one_server(output: io.StringIO) -> None:
 
 for check in (
     an_address_has_one_server,
+    values_keep_their_digits,
     state_waits_for_a_stream_that_has_said_nothing,
     a_client_that_dies_is_no_end,
     a_sync_without_rows_says_whose_it_is,
