@@ -175,6 +175,28 @@ def what_comes_after_an_error_is_not_trusted(output: io.StringIO) -> None:
     assert ended == [{"stream_descriptor": {"name": "kinds"}, "status": "COMPLETE"}]
 
 
+def a_version_that_the_lake_cannot_store_is_refused(output: io.StringIO) -> None:
+    """Otherwise the loader would fail to store it, and end."""
+
+    class Refused(Exception):
+        pass
+
+    class Refusing(Context):
+        def abort(self, _code: Any, text: str) -> None:
+            raise Refused(text)
+
+    schema = pa.schema([*STATE, ("version", pa.uint64())], STATE.metadata)
+    served = Served()
+    for version in (2**63 - 1, 2**63):
+        batch = [pa.array(["orders"]), pa.array(["1"]), pa.array([version], pa.uint64())]
+        insert = Write.MessageInsert(
+            record=arrow.record_to_bytes(pa.RecordBatch.from_arrays(batch, schema=schema))
+        )
+        with contextlib.suppress(Refused):
+            served.destination.Write(iter([Write.Request(insert=insert)]), Refusing())
+    assert [m["rows"] for m in told(output, "state")] == [{"orders": ["1", 2**63 - 1]}]
+
+
 def values_keep_their_digits(_output: io.StringIO) -> None:
     """The loader cuts times off, unless they are keys."""
     nanos, json_ = pa.timestamp("ns", "UTC"), {"ARROW:extension:name": "json"}
@@ -229,6 +251,7 @@ def an_address_has_one_server(output: io.StringIO) -> None:
 for check in (
     an_address_has_one_server,
     values_keep_their_digits,
+    a_version_that_the_lake_cannot_store_is_refused,
     state_waits_for_a_stream_that_has_said_nothing,
     a_client_that_dies_is_no_end,
     a_sync_without_rows_says_whose_it_is,

@@ -22,7 +22,7 @@ from cloudquery.plugin_v3 import arrow, plugin_pb2, plugin_pb2_grpc
 
 from .columns import records, stream, table_name
 from .deletions import deletion, dependents
-from .states import Rows, as_asked, merged
+from .states import Rows, as_asked, is_beyond, merged
 from .waiting import Waiting
 
 _GONE = "the loader has ended, and says why itself; run the sync again"
@@ -140,6 +140,12 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
                     batch = arrow.new_record_from_bytes(request.insert.record)
                     if set(batch.schema.names) in _STATE_COLUMNS:
                         self._has_state(number)
+                        if is_beyond(batch):
+                            context.abort(
+                                grpc.StatusCode.OUT_OF_RANGE,
+                                "a version of the plugin's state has more than 63 bits, which the "
+                                "lake cannot store",
+                            )
                         self._hold(table_name(batch.schema), batch)
                         continue
                     session = session or self._opened(number, context)
