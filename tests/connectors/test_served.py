@@ -86,6 +86,33 @@ def test_the_loader_ends_with_java(project: Project, monkeypatch: pytest.MonkeyP
     assert bridge.errors == ["Spark's Java process ended."]
 
 
+def test_the_group_of_a_sync_is_part_of_the_key(project: Project) -> None:
+    """As CloudQuery makes it; without it, the table would have no key."""
+    names = ("id", "_cq_sync_group_id", "_cq_sync_time")
+    stream = {
+        **ORDERS,
+        "json_schema": {"properties": {name: {} for name in names}},
+        "source_defined_primary_key": [["id"], ["_cq_sync_group_id"]],
+    }
+    sessions = []
+    for number, group in enumerate(("g1", "g2", "g1")):
+        folder = project.folder / str(number)
+        folder.mkdir()
+        (folder / "catalog.json").write_text(json.dumps({"streams": [stream]}))
+        data = {"id": "1", "_cq_sync_group_id": group, "_cq_sync_time": f"2025-01-0{number + 1}"}
+        message = {"type": "RECORD", "record": {"stream": "orders", "data": data}}
+        (folder / "messages.jsonl").write_text(json.dumps(message) + "\n")
+        about = {"session": number, "folder": str(folder), "stale": [], "source": "shop"}
+        sessions.append({**about, "rows": True})
+    bridge: Any = Bridge(*sessions)
+    project.write()
+    spec = load_spec(project.folder / "loader.yml", needs_source=False)
+    Served(spec, project.spark, "lake", bridge, Watch(), lambda _: None).run()
+    assert bridge.errors == [None, None, None]
+    rows = project.rows("select id, _cq_sync_group_id from raw.orders order by _cq_batch")
+    assert rows == [("1", "g1"), ("1", "g2")]
+
+
 def test_syncs_without_rows_and_with_deletions_only(project: Project) -> None:
     def session(number: int, source: str, *messages: dict[str, Any]) -> dict[str, Any]:
         folder = project.folder / str(number)
