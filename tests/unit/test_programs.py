@@ -83,6 +83,14 @@ def test_columns_of_a_schema() -> None:
     found = columns(schema, {"x": t.StringType(), "more": t.DateType()}, ("secret_*",))
     shown = {column.name: column.type.simpleString() for column in found}
     assert shown == {"id": "bigint", "x": "string", "more": "date"}
+    names = ("k\u0131s", "kis", "\u212a", "k", "stra\u00dfe", "STRASSE")
+    alike = {"properties": {name: {} for name in names}}
+    assert [column.name for column in columns(alike, {})] == [
+        "k\u0131s",
+        "\u212a",
+        "stra\u00dfe",
+        "STRASSE",
+    ]
     assert columns({}, {}) == ()
     assert columns({"properties": None}, {}) == ()
 
