@@ -234,6 +234,46 @@ def test_a_program_that_fails_after_all_is_sent_is_told_of(tmp_path: Path) -> No
     assert warned == ["all its streams are complete, but the program failed (exit code 3)"]
 
 
+def test_a_stream_that_began_and_never_ended_is_not_whole(tmp_path: Path) -> None:
+    """Where the connector says of others that they have ended."""
+
+    def status(name: str, what: str) -> dict[str, Any]:
+        told = {"stream_descriptor": {"name": name}, "status": what}
+        return {"type": "TRACE", "trace": {"type": "STREAM_STATUS", "stream_status": told}}
+
+    def read(*messages: dict[str, Any]) -> Piece:
+        streams: dict[Any, Stream] = {
+            (None, name): Stream(
+                name, Spool(tmp_path, number, Layout(name, columns(SCHEMA, {}), (), ())), False
+            )
+            for number, name in enumerate(("items", "others"))
+        }
+        delivery = Delivery(
+            lambda hear: Process(
+                [sys.executable, "-c", _sends(*messages)], tmp_path, {}, 1 << 20, hear
+            ),
+            AirbyteDialect(lambda _: False, set(streams)),
+            streams,
+            "airbyte",
+            0,
+            30.0,
+            lambda *_: None,
+            "api",
+            lambda: None,
+        )
+        try:
+            return delivery.next(KEY, lambda: None)
+        finally:
+            delivery.close()
+
+    began, other = status("items", "STARTED"), status("others", "COMPLETE")
+    with pytest.raises(TableError, match="did not complete the stream"):
+        read(began, _record(1), other)
+    assert read(began, _record(1)).counts.rows == 1  # it never says so
+    assert read(_record(1), other).counts.rows == 1
+    assert read(began, _record(1), status("items", "COMPLETE"), other).counts.rows == 1
+
+
 def test_deletions_are_kept_with_the_state_that_covers_them(tmp_path: Path) -> None:
     def delete(**values: Any) -> dict[str, Any]:
         return {"type": "DELETE", "delete": {"stream": "items", "where": [values]}}

@@ -108,6 +108,8 @@ class AirbyteDialect:
                 delivery.complete(key)
             elif status.get("status") == "INCOMPLETE":
                 delivery.incomplete(key)
+            elif status.get("status") in ("STARTED", "RUNNING"):
+                delivery.begun(key)
         elif trace.get("type") == "ERROR":
             error = trace.get("error") or {}
             named = error.get("stream_descriptor")

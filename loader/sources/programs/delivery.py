@@ -202,6 +202,12 @@ class Delivery:
         if not stream.remembers or (memory is not None and not memory.shared):
             self._ended(stream, None)
 
+    def begun(self, key: Hashable) -> None:
+        """Notes that a stream has begun."""
+        stream = self.streams.get(key)
+        if stream is not None:
+            stream.begun = True
+
     def fail(self, text: str, key: Hashable | None = None) -> None:
         """Notes that a stream, or the program, has failed; it may go on with other streams."""
         stream = self.streams.get(key) if key is not None else None
@@ -259,7 +265,10 @@ class Delivery:
             problem = failed(f"{ended}: {said}" if said else ended, f"source {self.source}")
         if problem is not None and all(s.is_whole() for s in self.streams.values()):
             self.words.warn_once(f"all its streams are complete, but {problem.what}")
+        tells = problem is None and any(stream.complete for stream in self.streams.values())
         for stream in self.streams.values():
+            if tells and stream.begun and not stream.complete:
+                stream.incomplete = True
             of_it = stream.of_its_own(self._failure)
             self._ended(stream, of_it or (None if stream.is_whole() else problem))
 
