@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 import time
@@ -13,6 +14,7 @@ import pytest
 
 from loader.errors import LoaderError, TableError
 from loader.sources.airbyte.messages import AirbyteDialect
+from loader.sources.airbyte.renewed import Renewed
 from loader.sources.programs import delivery as reading
 from loader.sources.programs import process
 from loader.sources.programs.answer import answered
@@ -46,6 +48,7 @@ def _opened(
     key: tuple[str | None, str] = KEY,
     more: tuple[tuple[str | None, str], ...] = (),
     silence: float = 30.0,
+    renew: Callable[[Any], bool] = lambda _: False,
 ) -> tuple[Delivery, Callable[[], Piece]]:
     """Starts a read of a Python program.
 
@@ -61,7 +64,7 @@ def _opened(
 
     found = Delivery(
         start,
-        AirbyteDialect(lambda _: False, {key, *more}),
+        AirbyteDialect(renew, {key, *more}),
         {key: stream},
         "airbyte",
         0,
@@ -272,6 +275,48 @@ def test_a_stream_that_began_and_never_ended_is_not_whole(tmp_path: Path) -> Non
     assert read(began, _record(1)).counts.rows == 1  # it never says so
     assert read(_record(1), other).counts.rows == 1
     assert read(began, _record(1), status("items", "COMPLETE"), other).counts.rows == 1
+
+
+def test_messages_of_an_odd_shape_do_not_end_the_read(tmp_path: Path) -> None:
+    """Those that are no records or states."""
+    counted = _state(1)
+    counted["state"]["sourceStats"] = {"recordCount": "9"}
+    odd: list[dict[str, Any]] = [
+        {"type": "LOG", "log": "text"},
+        {"type": "CONTROL", "control": {"connectorConfig": "x"}},
+        {"type": "CONTROL", "control": 5},
+        {"type": "TRACE", "trace": {"type": "STREAM_STATUS", "stream_status": "x"}},
+        {"type": "TRACE", "trace": {"type": "STREAM_STATUS", "stream_status": {}}},
+    ]
+    warned: list[str] = []
+    delivery, following = _opened(
+        tmp_path,
+        _sends(*odd, _record(1), counted),
+        Limits(9),
+        warned,
+        renew=Renewed(None, {}, warned.append).keep,
+    )
+    piece = following()
+    assert (piece.counts.rows, piece.last) == (1, True)
+    delivery.close()
+    assert warned == []
+
+
+@pytest.mark.parametrize(
+    ("number", "told"), [(errno.EMFILE, "ulimit -n"), (errno.ENOSPC, "Free disk space")]
+)
+def test_records_that_cannot_be_kept_say_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, told: str
+) -> None:
+    def add(*_: object) -> None:
+        raise OSError(number, "no")
+
+    monkeypatch.setattr(Spool, "add", add)
+    delivery, following = _opened(tmp_path, _sends(_record(1)), Limits(9), [])
+    with pytest.raises(TableError, match="cannot be kept") as error:
+        following()
+    assert told in error.value.remedy
+    delivery.close()
 
 
 def test_deletions_are_kept_with_the_state_that_covers_them(tmp_path: Path) -> None:

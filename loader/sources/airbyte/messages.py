@@ -56,9 +56,10 @@ class AirbyteDialect:
         elif kind == "TRACE":
             self._trace(message["trace"], delivery)
         elif kind == "LOG":
-            log = message.get("log") or {}
-            delivery.words.say(str(log.get("level")), str(log.get("message")))
-        elif kind == "CONTROL" and not self._renew(message.get("control") or {}):
+            log = message.get("log")
+            said = log if isinstance(log, dict) else {"message": log}
+            delivery.words.say(str(said.get("level")), str(said.get("message")))
+        elif kind == "CONTROL" and not self._renew(_object(message, "control")):
             delivery.words.warn_once(
                 "it has renewed its configuration, and needs the new one at its next run (it may "
                 "be a token): name a file where the loader can keep it, `renewed_config`"
@@ -84,16 +85,17 @@ class AirbyteDialect:
             self._meant[key] = found
         return self._meant[key]
 
-    def _key(self, descriptor: Mapping[str, Any], delivery: Delivery) -> Key:
-        key = key_of(descriptor)
+    def _key(self, message: Mapping[str, Any], delivery: Delivery) -> Key:
+        key = key_of(_object(message, "stream_descriptor"))
         return meant(key, delivery.streams, self._streams) or key
 
     def _state(self, state: Mapping[str, Any], delivery: Delivery) -> None:
         kind = state.get("type") or "LEGACY"
-        stats = state.get("sourceStats") or {}
-        count = stats.get("recordCount") if isinstance(stats, dict) else None
+        count = _object(state, "sourceStats").get("recordCount")
+        if isinstance(count, bool) or not isinstance(count, int | float):
+            count = None
         if kind == "STREAM":
-            key = self._key((state.get("stream") or {}).get("stream_descriptor") or {}, delivery)
+            key = self._key(state["stream"], delivery)
             delivery.state(kind, key, encode(state["stream"]), count)
         elif kind == "GLOBAL":
             delivery.state(kind, None, encode(state["global"]))
@@ -102,8 +104,8 @@ class AirbyteDialect:
 
     def _trace(self, trace: Mapping[str, Any], delivery: Delivery) -> None:
         if trace.get("type") == "STREAM_STATUS":
-            status = trace.get("stream_status") or {}
-            key = self._key(status.get("stream_descriptor") or {}, delivery)
+            status = _object(trace, "stream_status")
+            key = self._key(status, delivery)
             if status.get("status") == "COMPLETE":
                 delivery.complete(key)
             elif status.get("status") == "INCOMPLETE":
@@ -111,9 +113,9 @@ class AirbyteDialect:
             elif status.get("status") in ("STARTED", "RUNNING"):
                 delivery.begun(key)
         elif trace.get("type") == "ERROR":
-            error = trace.get("error") or {}
+            error = _object(trace, "error")
             named = error.get("stream_descriptor")
-            delivery.fail(reason(error), self._key(named, delivery) if named else None)
+            delivery.fail(reason(error), self._key(error, delivery) if named else None)
 
 
 def parsed(line: bytes, source: str) -> dict[str, Any] | None:
@@ -142,9 +144,26 @@ def parsed(line: bytes, source: str) -> dict[str, Any] | None:
         isinstance(body, dict)
         and isinstance(body.get("stream"), str)
         and isinstance(body.get("data"), dict)
+        and isinstance(body.get("namespace"), str | None)
     ):
         raise _broken(line, source)
+    if kind == "STATE" and not _is_state(message["state"]):
+        raise _broken(line, source)
     return message
+
+
+def _is_state(state: Mapping[str, Any]) -> bool:
+    kind = state.get("type")
+    if kind == "STREAM":
+        stream = _object(state, "stream")
+        return isinstance(_object(stream, "stream_descriptor").get("name"), str)
+    return kind != "GLOBAL" or isinstance(state.get("global"), dict)
+
+
+def _object(message: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Returns an object of a message; an empty one if it has none."""
+    found = message.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def _broken(line: bytes, source: str) -> TableError:

@@ -66,7 +66,8 @@ class Renewed:
         Raises:
             TableError: if it cannot be written.
         """
-        config = (control.get("connectorConfig") or {}).get("config")
+        about = control.get("connectorConfig") if isinstance(control, dict) else None
+        config = about.get("config") if isinstance(about, dict) else None
         if not isinstance(config, dict):
             return True
         values = {

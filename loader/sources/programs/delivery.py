@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -237,11 +238,17 @@ class Delivery:
         except LoaderError as error:
             problem = error
         except OSError as error:
+            remedy = (
+                "Each stream has a file while it is read: raise the limit of open files "
+                "(`ulimit -n`), or sync fewer tables at once with --select"
+                if error.errno in (errno.EMFILE, errno.ENFILE)
+                else "Free disk space (records wait in the folder for temporary files, or in "
+                "`spool`), and run again"
+            )
             problem = TableError(
                 f"the records cannot be kept until they are appended: {error.strerror}",
                 where=f"source {self.source}",
-                remedy="Free disk space (records wait in the folder for temporary files, or in "
-                "`spool`), and run again",
+                remedy=remedy,
             )
         except Exception as error:
             problem = TableError(
