@@ -31,12 +31,35 @@ def _bound(server: Any, address: str) -> int:
         with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
             probe.connect(path.removeprefix("//"))
             return 0  # gRPC would take the path away from whoever listens
-    elif not _PORT.search(address) or int(address.rpartition(":")[2]) > 65535:
-        return 0  # gRPC would choose a port of its own
+    elif not _is_free(address):
+        return 0
     try:
         return int(server.add_insecure_port(address))
     except RuntimeError:
         return 0
+
+
+def _is_free(address: str) -> bool:
+    """Whether it is a host and a port, and nobody listens at any of the host's addresses.
+
+    gRPC is content with one of them, such as IPv6 only, and chooses another port for one above
+    65535.
+    """
+    host, _, port = address.rpartition(":")
+    if not _PORT.search(address) or int(port) > 65535:
+        return False
+    if port == "0":
+        return True
+    try:
+        known = socket.getaddrinfo(host.strip("[]") or None, int(port), type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    for family, kind, number, _, place in known:
+        with suppress(OSError), socket.socket(family, kind, number) as probe:
+            probe.settimeout(1)
+            if probe.connect_ex(place) == 0:
+                return False
+    return True
 
 
 def serve(config: Mapping[str, Any]) -> int:
