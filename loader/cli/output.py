@@ -10,7 +10,7 @@ import re
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -130,10 +130,21 @@ class Output:
         self.streams.write(ERR, lambda: self.err.print(*texts, sep="\n"))
 
     def _line(self, stream: str, kind: str, /, **facts: Any) -> None:
-        record = {"event": kind, "at": dt.datetime.now(dt.timezone.utc).isoformat(), **facts}
+        at = dt.datetime.now(dt.timezone.utc).isoformat()
+        record = {"event": kind, "at": at, **self._redacted(facts)}
         text = self.redact(json.dumps(record, default=str, ensure_ascii=False))
         text = _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
         self.streams.write(stream, lambda: print(text, file=getattr(sys, stream)))
+
+    def _redacted(self, value: Any) -> Any:
+        """Redacts the texts of a value: once they are JSON, their own escapes are escaped."""
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if isinstance(value, Mapping):
+            return {key: self._redacted(inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._redacted(inner) for inner in value]
+        return self.redact(value if isinstance(value, str) else str(value))
 
 
 class Overheard(logging.Handler):

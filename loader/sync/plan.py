@@ -21,7 +21,7 @@ CDC = "cdc"
 RESERVED = "_cq_"
 """Prefix of the loader's own tables and columns."""
 # Columns that CloudQuery adds to its tables; a source may have them.
-FOREIGN_COLUMNS = frozenset({"_cq_id", "_cq_parent_id"})
+FOREIGN_COLUMNS = frozenset({"_cq_id", "_cq_parent_id", "_cq_sync_group_id"})
 
 
 @dataclass(frozen=True)

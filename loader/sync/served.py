@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
-from loader.errors import LoaderError
+from loader.errors import JavaEndedError, LoaderError
 from loader.lake.commits import newest_commit
 from loader.lake.lake import Lake
 from loader.names import in_the_lake
+from loader.runtime.java_end import java_ended
 from loader.sources.cloudquery.serving import Serving
 from loader.spec.plugins import SourceSpec
 from loader.spec.spec import Spec
@@ -64,10 +65,16 @@ class Served:
         self.bridge = bridge
         self.tell = tell
         self.watch = watch
+        self._lost: JavaEndedError | None = None
         self.lake = Lake(spark, spec.destination(destination).lake.schema_)
 
     def run(self) -> None:
-        """Appends what is synced until the bridge ends; see :meth:`stop`."""
+        """Appends what is synced until :meth:`stop`.
+
+        Raises:
+            TableError: if the bridge or Spark's Java process has ended by itself: every further
+                sync would fail.
+        """
         self.lake.prepare()
         self.lake.ensure(STATES, _SCHEMA)
         self.bridge.answer({"states": self._states()})
@@ -77,6 +84,8 @@ class Served:
             elif "session" in message:
                 error = self._appended(message)
                 self.bridge.answer({"session": message["session"], "error": error})
+                if self._lost is not None and not self.watch.stopped.is_set():
+                    raise self._lost
             elif "settled" in message:  # all the state that came with it is stored
                 self.bridge.answer(message)
 
@@ -97,10 +106,16 @@ class Served:
                 self.tell(outcome)
                 if outcome.error is not None:
                     wrong.append(str(outcome.error))
+                if isinstance(outcome.error, JavaEndedError):
+                    self._lost = outcome.error
             return "; ".join(wrong) or None
         except LoaderError as error:
+            self._lost = java_ended(error, "loader serve")
             return str(error)
         except Exception as error:
+            self._lost = java_ended(error, "loader serve")
+            if self._lost is not None:
+                return str(self._lost)
             _log.exception("a sync could not be appended")
             return self.spec.redactor.redact(f"{type(error).__name__}: {error}")
         finally:

@@ -8,6 +8,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -17,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 from bridge.__main__ import read
+from bridge.columns import records
 from bridge.server import Destination
 from cloudquery.plugin_v3 import arrow, plugin_pb2
 
@@ -171,7 +175,85 @@ def what_comes_after_an_error_is_not_trusted(output: io.StringIO) -> None:
     assert ended == [{"stream_descriptor": {"name": "kinds"}, "status": "COMPLETE"}]
 
 
+def a_version_that_the_lake_cannot_store_is_refused(output: io.StringIO) -> None:
+    """Otherwise the loader would fail to store it, and end."""
+
+    class Refused(Exception):
+        pass
+
+    class Refusing(Context):
+        def abort(self, _code: Any, text: str) -> None:
+            raise Refused(text)
+
+    schema = pa.schema([*STATE, ("version", pa.uint64())], STATE.metadata)
+    served = Served()
+    for version in (2**63 - 1, 2**63):
+        batch = [pa.array(["orders"]), pa.array(["1"]), pa.array([version], pa.uint64())]
+        insert = Write.MessageInsert(
+            record=arrow.record_to_bytes(pa.RecordBatch.from_arrays(batch, schema=schema))
+        )
+        with contextlib.suppress(Refused):
+            served.destination.Write(iter([Write.Request(insert=insert)]), Refusing())
+    assert [m["rows"] for m in told(output, "state")] == [{"orders": ["1", 2**63 - 1]}]
+
+
+def values_keep_their_digits(_output: io.StringIO) -> None:
+    """The loader cuts times off, unless they are keys."""
+    nanos, json_ = pa.timestamp("ns", "UTC"), {"ARROW:extension:name": "json"}
+    schema = pa.schema([pa.field("at", nanos), pa.field("doc", pa.binary(), metadata=json_)])
+    docs = [b'{"n": 12345678901234567890.123456789}', b'{"n": 1e400}', b'{"n": 1.50}', None]
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array([-1500, -1, 1_000, None], pa.int64()).cast(nanos),
+            pa.array(docs, pa.binary()),
+        ],
+        schema=schema,
+    )
+    assert [(row["at"], row["doc"]) for row in records(batch)] == [
+        ("1969-12-31T23:59:59.999998500+00:00", '{"n": 12345678901234567890.123456789}'),
+        ("1969-12-31T23:59:59.999999999+00:00", '{"n": 1e400}'),
+        ("1970-01-01T00:00:00.000001+00:00", {"n": 1.5}),
+        (None, None),
+    ]
+
+
+def an_address_has_one_server(output: io.StringIO) -> None:
+    """With two, each would get some of a sync's streams."""
+    folder = Path(tempfile.mkdtemp())
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    bridge = [sys.executable, "-c", "import json, sys; from bridge.listening import serve; "]
+    bridge[-1] += "sys.exit(serve(json.loads(sys.argv[1])))"
+
+    def begun(address: str) -> tuple[subprocess.Popen[str], dict[str, Any]]:
+        config = json.dumps({"folder": str(folder), "address": address})
+        found = subprocess.Popen(
+            [*bridge, config], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert found.stdout is not None
+        return found, json.loads(found.stdout.readline())
+
+    for address in (f"127.0.0.1:{port}", f"unix:{folder}/socket"):
+        first, said = begun(address)
+        assert said == {"listening": address}
+        for same in {address, address.replace("127.0.0.1", "localhost")}:
+            second, said = begun(same)
+            assert "is taken" in said.get("failed", ""), said
+            second.communicate()
+            assert second.returncode == 1
+        first.communicate()
+        assert first.returncode == 0
+    for address in ("localhost", "localhost:99999", "localhost:http"):
+        wrong, said = begun(address)
+        wrong.communicate()
+        assert "failed" in said, address
+
+
 for check in (
+    an_address_has_one_server,
+    values_keep_their_digits,
+    a_version_that_the_lake_cannot_store_is_refused,
     state_waits_for_a_stream_that_has_said_nothing,
     a_client_that_dies_is_no_end,
     a_sync_without_rows_says_whose_it_is,

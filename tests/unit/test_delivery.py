@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 import time
@@ -13,6 +14,7 @@ import pytest
 
 from loader.errors import LoaderError, TableError
 from loader.sources.airbyte.messages import AirbyteDialect
+from loader.sources.airbyte.renewed import Renewed
 from loader.sources.programs import delivery as reading
 from loader.sources.programs import process
 from loader.sources.programs.answer import answered
@@ -39,9 +41,21 @@ def _state(number: int) -> dict[str, Any]:
 
 
 def _opened(
-    folder: Path, script: str, limits: Limits | None, warned: list[str]
+    folder: Path,
+    script: str,
+    limits: Limits | None,
+    warned: list[str],
+    key: tuple[str | None, str] = KEY,
+    more: tuple[tuple[str | None, str], ...] = (),
+    silence: float = 30.0,
+    renew: Callable[[Any], bool] = lambda _: False,
 ) -> tuple[Delivery, Callable[[], Piece]]:
-    """Starts a read of a Python program."""
+    """Starts a read of a Python program.
+
+    Args:
+        key: the stream that is read.
+        more: other streams of the catalog.
+    """
     layout = Layout("api.items", columns(SCHEMA, {}), ("id",), ())
     stream = Stream("api.items", Spool(folder, 0, layout, "id", limits), limits is not None)
 
@@ -50,16 +64,16 @@ def _opened(
 
     found = Delivery(
         start,
-        AirbyteDialect({}, lambda _: False),
-        {KEY: stream},
+        AirbyteDialect(renew, {key, *more}),
+        {key: stream},
         "airbyte",
         0,
-        30.0,
+        silence,
         lambda _table, text: warned.append(text),
         "api",
         lambda: None,
     )
-    return found, lambda: found.next(KEY, lambda: None)
+    return found, lambda: found.next(key, lambda: None)
 
 
 def _sends(*messages: dict[str, Any], then: str = "") -> str:
@@ -175,6 +189,29 @@ def test_what_a_program_leaves_behind_does_not_keep_the_run(
     assert time.monotonic() - began < 20
 
 
+@pytest.mark.parametrize("then", ["", "time.sleep(60)"])
+def test_a_process_with_a_session_of_its_own_does_not_keep_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    """It cannot be ended with the program, and holds the output open."""
+    monkeypatch.setattr(process, "LINGER", 0.3)
+    leaves = (
+        "import subprocess; "
+        "subprocess.Popen(['sleep', '40'], start_new_session=True); "
+        "print('{\"type\": \"RECORD\", ', end='', flush=True); "
+    )
+    began = time.monotonic()
+    script = _sends(_record(1), _state(1), _record(2), then=leaves + then)
+    delivery, following = _opened(tmp_path, script, Limits(9), [], silence=2.0)
+    assert following().counts.rows == 1
+    told = "said nothing for 2 seconds" if then else "keeps its output open"
+    with pytest.raises(TableError, match=told):
+        following()
+    delivery.close()
+    assert not delivery._reader.is_alive()
+    assert time.monotonic() - began < 20
+
+
 def test_a_state_that_counts_more_records_than_came_is_not_taken(tmp_path: Path) -> None:
     state = _state(3)
     state["state"]["sourceStats"] = {"recordCount": 3.0}
@@ -200,6 +237,88 @@ def test_a_program_that_fails_after_all_is_sent_is_told_of(tmp_path: Path) -> No
     assert warned == ["all its streams are complete, but the program failed (exit code 3)"]
 
 
+def test_a_stream_that_began_and_never_ended_is_not_whole(tmp_path: Path) -> None:
+    """Where the connector says of others that they have ended."""
+
+    def status(name: str, what: str) -> dict[str, Any]:
+        told = {"stream_descriptor": {"name": name}, "status": what}
+        return {"type": "TRACE", "trace": {"type": "STREAM_STATUS", "stream_status": told}}
+
+    def read(*messages: dict[str, Any]) -> Piece:
+        streams: dict[Any, Stream] = {
+            (None, name): Stream(
+                name, Spool(tmp_path, number, Layout(name, columns(SCHEMA, {}), (), ())), False
+            )
+            for number, name in enumerate(("items", "others"))
+        }
+        delivery = Delivery(
+            lambda hear: Process(
+                [sys.executable, "-c", _sends(*messages)], tmp_path, {}, 1 << 20, hear
+            ),
+            AirbyteDialect(lambda _: False, set(streams)),
+            streams,
+            "airbyte",
+            0,
+            30.0,
+            lambda *_: None,
+            "api",
+            lambda: None,
+        )
+        try:
+            return delivery.next(KEY, lambda: None)
+        finally:
+            delivery.close()
+
+    began, other = status("items", "STARTED"), status("others", "COMPLETE")
+    with pytest.raises(TableError, match="did not complete the stream"):
+        read(began, _record(1), other)
+    assert read(began, _record(1)).counts.rows == 1  # it never says so
+    assert read(_record(1), other).counts.rows == 1
+    assert read(began, _record(1), status("items", "COMPLETE"), other).counts.rows == 1
+
+
+def test_messages_of_an_odd_shape_do_not_end_the_read(tmp_path: Path) -> None:
+    """Those that are no records or states."""
+    counted = _state(1)
+    counted["state"]["sourceStats"] = {"recordCount": "9"}
+    odd: list[dict[str, Any]] = [
+        {"type": "LOG", "log": "text"},
+        {"type": "CONTROL", "control": {"connectorConfig": "x"}},
+        {"type": "CONTROL", "control": 5},
+        {"type": "TRACE", "trace": {"type": "STREAM_STATUS", "stream_status": "x"}},
+        {"type": "TRACE", "trace": {"type": "STREAM_STATUS", "stream_status": {}}},
+    ]
+    warned: list[str] = []
+    delivery, following = _opened(
+        tmp_path,
+        _sends(*odd, _record(1), counted),
+        Limits(9),
+        warned,
+        renew=Renewed(None, {}, warned.append).keep,
+    )
+    piece = following()
+    assert (piece.counts.rows, piece.last) == (1, True)
+    delivery.close()
+    assert warned == []
+
+
+@pytest.mark.parametrize(
+    ("number", "told"), [(errno.EMFILE, "ulimit -n"), (errno.ENOSPC, "Free disk space")]
+)
+def test_records_that_cannot_be_kept_say_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, told: str
+) -> None:
+    def add(*_: object) -> None:
+        raise OSError(number, "no")
+
+    monkeypatch.setattr(Spool, "add", add)
+    delivery, following = _opened(tmp_path, _sends(_record(1)), Limits(9), [])
+    with pytest.raises(TableError, match="cannot be kept") as error:
+        following()
+    assert told in error.value.remedy
+    delivery.close()
+
+
 def test_deletions_are_kept_with_the_state_that_covers_them(tmp_path: Path) -> None:
     def delete(**values: Any) -> dict[str, Any]:
         return {"type": "DELETE", "delete": {"stream": "items", "where": [values]}}
@@ -222,6 +341,42 @@ def test_deletions_are_kept_with_the_state_that_covers_them(tmp_path: Path) -> N
     for wrong, told in (({"colour": 1}, "no such column"), ({"id": "x"}, "cannot hold that")):
         delivery, following = _opened(tmp_path, _sends(delete(**wrong)), Limits(100), [])
         with pytest.raises(TableError, match=told):
+            following()
+        delivery.close()
+
+
+def test_a_record_without_its_namespace_is_not_lost(tmp_path: Path) -> None:
+    """The next state covers it; and the loader's own warnings are not crowded out by others."""
+    log = [{"type": "LOG", "log": {"level": "WARN", "message": f"w{n}"}} for n in range(30)]
+    foreign = _record(9)
+    foreign["record"]["stream"] = "others"
+    own, eu, us = (("public", "items"), ("eu", "items"), ("us", "items"))
+    others = ((None, "others"),)
+    warned: list[str] = []
+    script = _sends(*log, _record(1), foreign, _state(1), _record(2), _state(2))
+    delivery, following = _opened(tmp_path, script, Limits(9), warned, own, others)
+    piece = following()
+    assert (piece.counts.rows, piece.last) == (2, True)
+    assert piece.memory is not None
+    assert piece.memory.value["stream_state"] == {"n": 2}
+    assert len(warned) == 21
+    assert "records of others, which was not asked for, are ignored" in warned
+    delivery.close()
+
+    # a stream that was not asked for may have that name, too
+    delivery, following = _opened(tmp_path, script, Limits(9), [], eu, (us, *others))
+    assert following().counts.rows == 2
+    delivery.close()
+    foreign["record"] |= {"namespace": "us", "stream": "items"}
+    delivery, following = _opened(tmp_path, _sends(foreign, _state(1)), Limits(9), [], eu, (us,))
+    assert following().counts.rows == 0
+    delivery.close()
+    for namespace, name in (("asia", "items"), (None, "renamed")):
+        foreign["record"] |= {"namespace": namespace, "stream": name}
+        script = _sends(_record(1), _state(1), foreign, _state(2))
+        delivery, following = _opened(tmp_path, script, Limits(9), [], eu, (us,))
+        assert following().counts.rows == 1
+        with pytest.raises(TableError, match="its catalog has no such stream, or several"):
             following()
         delivery.close()
 
@@ -271,7 +426,7 @@ def _tap(folder: Path, script: str, warned: list[str]) -> Delivery:
         )
     return Delivery(
         lambda hear: Process([sys.executable, "-c", script], folder, {}, 1 << 20, hear),
-        SingerDialect({}, {}, {"a": "a", "b": "b", "public-a": "a", "c": "c"}),
+        SingerDialect({}, {"a": "a", "b": "b", "public-a": "a", "c": "c"}),
         dict(streams),
         "singer",
         0,

@@ -172,6 +172,12 @@ def test_the_streams_of_a_tap_have_ids_and_names() -> None:
     assert called["audit-users"] == "audit-users"
     assert "users" not in called  # two streams have that name
     assert aliases({"streams": [{"stream": "a"}, {"tap_stream_id": "b"}]}) == {"a": "a", "b": "b"}
+    # what is one's id and another's name means neither: the record would go into the wrong table
+    twice = [
+        {"tap_stream_id": "orders", "stream": "old_orders"},
+        {"tap_stream_id": "db-orders", "stream": "orders"},
+    ]
+    assert aliases({"streams": twice}) == {"old_orders": "orders", "db-orders": "db-orders"}
 
     native = found[0]
     table = SourceTable(TableRef("orders", native), t.StructType(), progress=Progress.MARK)

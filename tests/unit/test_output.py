@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from loader.cli.output import Output, Progress
 from loader.errors import TableError
+from loader.spec.redaction import Redactor
 
 HOSTILE = "t\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202eor[bold]d[/]ers\nerror: all is lost"
 SHOWN = r"t\x1b]0;owned\x07\x1b[2J\x0d\x9b31m\u202eor[bold]d[/]ers\x0aerror: all is lost"
@@ -66,3 +68,23 @@ def test_json_lines_show_control_characters_as_escapes(capsys: pytest.CaptureFix
     assert not set(printed) & set(hostile) - {"é", "3", "1", "m"}
     [line] = printed.splitlines()
     assert json.loads(line)["text"] == hostile
+
+
+@pytest.mark.parametrize("secret", ['p\u00e4"s\\w', "pass-w\u00f6rt"])
+def test_secrets_that_were_escaped_are_hidden_in_json(
+    secret: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A connector logs its configuration as JSON, or as Python shows it."""
+    redactor = Redactor()
+    redactor.add(secret)
+    output = Output("json", redact=redactor.redact)
+    for text in (json.dumps({"a": secret}), repr(secret), repr({"a": secret}), secret):
+        output.event("said", text, text=text, more=[{"text": text}], path=Path(text))
+        output.warning(text)
+        output.error(TableError(text))
+    printed = "".join(capsys.readouterr())
+    assert "***" in printed
+    assert len(printed.splitlines()) == 12
+    for line in printed.splitlines():
+        texts = str(json.loads(line))
+        assert not any(part in texts for part in ("p\u00e4", "u00e4", "pass-w")), line

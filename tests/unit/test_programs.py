@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -15,9 +17,13 @@ from loader.errors import StateError, TableError
 from loader.sources.airbyte.memories import given_back
 from loader.sources.airbyte.messages import parsed
 from loader.sources.airbyte.specification import secrets
-from loader.sources.programs.columns import columns, spark_type
+from loader.sources.programs.columns import Column, columns, spark_type
+from loader.sources.programs.digits import decode, encode
+from loader.sources.programs.distinct import distinct
+from loader.sources.programs.layout import Layout
 from loader.sources.programs.memory import Memory
 from loader.sources.programs.values import Misfit, converter, shown, text_of
+from loader.sources.singer.messages import SingerDialect
 
 
 @pytest.mark.parametrize(
@@ -77,6 +83,14 @@ def test_columns_of_a_schema() -> None:
     found = columns(schema, {"x": t.StringType(), "more": t.DateType()}, ("secret_*",))
     shown = {column.name: column.type.simpleString() for column in found}
     assert shown == {"id": "bigint", "x": "string", "more": "date"}
+    names = ("k\u0131s", "kis", "\u212a", "k", "stra\u00dfe", "STRASSE")
+    alike = {"properties": {name: {} for name in names}}
+    assert [column.name for column in columns(alike, {})] == [
+        "k\u0131s",
+        "\u212a",
+        "stra\u00dfe",
+        "STRASSE",
+    ]
     assert columns({}, {}) == ()
     assert columns({"properties": None}, {}) == ()
 
@@ -89,6 +103,11 @@ FITS: list[tuple[t.DataType, Any, Any]] = [
     (t.IntegerType(), 2**31 - 1, 2**31 - 1),
     (t.DoubleType(), 5, 5.0),
     (t.DoubleType(), "1.5e3", 1500.0),
+    (t.DoubleType(), Decimal("0.10000000000000001"), 0.1),
+    (t.LongType(), Decimal("9007199254740993.0"), 2**53 + 1),
+    (t.StringType(), Decimal("12345678901234567890.123456789"), "12345678901234567890.123456789"),
+    (t.StringType(), {"b": 1, "a": [Decimal("1E+400"), 0.5]}, '{"a":[1E+400,0.5],"b":1}'),
+    (t.StringType(), ["\ud800é"], '["\\ud800é"]'),
     (t.DoubleType(), 2**60, float(2**60)),
     (t.BooleanType(), "true", True),
     (t.DecimalType(38, 0), 10**37 + 1, str(10**37 + 1)),
@@ -121,6 +140,16 @@ MISFITS: list[tuple[t.DataType, Any]] = [
     (t.DoubleType(), 10**400),
     (t.DoubleType(), "NaN"),
     (t.DoubleType(), True),
+    (t.DoubleType(), "9007199254740993"),
+    (t.DoubleType(), Decimal("9007199254740993.0")),
+    (t.DoubleType(), "1e999"),
+    (t.DoubleType(), Decimal("1e-400")),
+    (t.FloatType(), 1e39),
+    (t.LongType(), Decimal("1e999999999")),
+    (t.StringType(), "half \ud800"),
+    (t.DecimalType(10, 2), "1_000"),
+    (t.DecimalType(10, 2), "٣"),
+    (t.DateType(), "2025-06-30T23:59:60Z"),
     (t.BooleanType(), 1),
     (t.BooleanType(), []),
     (t.DecimalType(10, 2), "1.999"),
@@ -149,6 +178,66 @@ def test_values_that_fit(data_type: t.DataType, value: Any, expected: Any) -> No
 def test_values_that_do_not(data_type: t.DataType, value: Any) -> None:
     with pytest.raises(Misfit):
         converter(data_type)(value)
+
+
+@pytest.mark.parametrize(
+    ("data_type", "one", "other"),
+    [
+        (t.LongType(), 7, "007"),
+        (t.DoubleType(), Decimal("0.1000000000000000000001"), Decimal("0.1000000000000000000002")),
+        (t.DoubleType(), "9007199254740993", "9007199254740995"),
+        (t.DecimalType(10, 0), "7", " 7"),
+        (t.FloatType(), 0.1, 0.10000000001),
+        (t.TimestampType(), "2025-01-01T00:00:00.1234567", "2025-01-01T00:00:00.1234568"),
+        (t.TimestampNTZType(), "2025-01-01 00:00:00", "2024-12-31 23:59:60"),
+        (t.DateType(), "2025-01-01", "2025-01-01 00:00:00.0000001"),
+        (t.StringType(), "\ud800", "\ud801"),
+    ],
+)
+def test_keys_that_differ_do_not_become_one(data_type: t.DataType, one: Any, other: Any) -> None:
+    convert = distinct(data_type, converter(data_type))
+    found = set()
+    for value in (one, other):
+        with suppress(Misfit):
+            found.add(convert(value))
+    assert len(found) < 2
+    layout = Layout("api.items", (Column("id", data_type, converter(data_type)),), ("id",), ())
+    with pytest.raises(TableError, match="would be taken for another one"):
+        layout.line({"id": other})
+
+
+@pytest.mark.parametrize(
+    ("data_type", "value"),
+    [
+        (t.LongType(), "7"),
+        (t.LongType(), 7.0),
+        (t.DoubleType(), 0.1),
+        (t.DoubleType(), "1.50"),
+        (t.DecimalType(10, 2), "1.50"),
+        (t.DecimalType(10, 2), 0),
+        (t.TimestampType(), "2025-01-01T00:00:00.1234560Z"),
+        (t.DateType(), "2025-01-01"),
+        (t.StringType(), " 007 "),
+    ],
+)
+def test_keys_that_fit(data_type: t.DataType, value: Any) -> None:
+    convert = converter(data_type)
+    assert distinct(data_type, convert)(value) == convert(value)
+
+
+def test_numbers_keep_their_digits() -> None:
+    for text in (
+        '{"at": 1735689600.123456789123, "b": [1e400, -1.5], "a": 1}',
+        "[0.1, 1.0, 12345678901234567890]",
+    ):
+        kept = decode(text)
+        assert decode(encode(kept)) == kept
+        memory = Memory("airbyte", "STREAM", False, 3, encode(kept))
+        assert memory.value == kept
+    assert encode(decode('{"b": 1735689600.123456789123, "a": 1e400}')) == (
+        '{"b":1735689600.123456789123,"a":1E+400}'
+    )
+    assert type(decode("0.1")) is float
 
 
 ANYTHING = st.recursive(
@@ -238,6 +327,12 @@ def test_what_a_connector_gets_back() -> None:
             "b begins anew, and the connector has one state for all streams: everything is read "
             "again, and what has no primary key is appended again"
         )
+    # a state may leave out the namespace that the catalog says
+    x, y, z = ("n", "a"), ("n", "b"), ("m", "b")
+    [part] = given_back({x: every(5), y: None}, {x, y}, warned.append) or []
+    [kept] = part["global"]["stream_states"]
+    assert kept["stream_descriptor"] == {"name": "a"}
+    assert given_back({x: every(5), y: None}, {x, y, z}, warned.append) is None
 
 
 @pytest.mark.parametrize(
@@ -248,19 +343,51 @@ def test_what_a_connector_gets_back() -> None:
         b'{"type": "RECORD", "record": {"stream": "a", "data": []}}',
         b'{"type": "RECORD", "record": {"data": {}}}',
         b'{"type": "STATE", "state": 5}',
+        b'{"type": "STATE", "state": {"type": "STREAM"}}',
+        b'{"type": "STATE", "state": {"type": "STREAM", "stream": {"stream_descriptor": []}}}',
+        b'{"type": "STATE", "state": {"type": "GLOBAL"}}',
+        b'{"type": "RECORD", "record": {"stream": "a", "data": {}, "namespace": {}}}',
         b'\x00{"type": "STATE", "state": {}}',
+        b'{"stream": "a", "record": {"id": 2, "v": "abc',
+        b' {"typ',
+        b"{'type': 'RECORD', 'record': {'stream': 'a', 'data': {}}}",
+        '\ufeff{"record": {"stream": "a"'.encode("utf-16"),
+        '\ufeff{"record": {"stream": "a"'.encode(),
+        b'{"record": {"stream": "a", "data": {}}}',
+        b'{"type": "record", "record": {"stream": "a", "data": {}}}',
+        b'[{"type": "RECORD", "record": {"stream": "a", "data": {}}}]',
+        b'{"type": "RECORD", "record": {}}{"type": "RECORD", "record": {}}',
     ],
 )
 def test_a_broken_record_or_state_is_an_error(line: bytes) -> None:
     with pytest.raises(TableError, match="cannot be read"):
         parsed(line, "api")
+    tap = line.replace(b'"data": {}', b'"stream": "a"')
+    if b'"record"' in tap:
+        with pytest.raises(TableError, match="cannot be read"):
+            SingerDialect({}, {"a": "a"}).hear(tap, Mock(source="tap"))
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"INFO", b"[1]", b"5", b"{}", b'{"type": 5}', b"\xff\xfe", b"[" * 100_000]
+    "line",
+    [
+        b"",
+        b"INFO",
+        b"INFO the record {id: 5} of stream a",
+        b"[1]",
+        b"5",
+        b"{}",
+        b'{"type": 5}',
+        b'{"level": "info", "state": "running"}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+    ],
 )
 def test_other_lines_are_a_log(line: bytes) -> None:
     assert parsed(line, "api") is None
+    delivery = Mock(source="tap")
+    SingerDialect({}, {"a": "a"}).hear(line, delivery)
+    assert {call[0] for call in delivery.mock_calls} <= {"words.say"}
 
 
 def test_equal_values_have_equal_text() -> None:

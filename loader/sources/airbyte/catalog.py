@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 from loader.errors import TableError
@@ -16,6 +16,29 @@ Key = tuple[str | None, str]
 def key_of(descriptor: Mapping[str, Any]) -> Key:
     """Returns the key of a stream, a record or a stream descriptor."""
     return descriptor.get("namespace") or None, str(descriptor.get("name"))
+
+
+def meant(key: Key, asked: Collection[Hashable], streams: Collection[Hashable]) -> Key | None:
+    """Returns the stream that a message is about; None if no stream, or several, may be meant.
+
+    Some connectors leave a namespace out of their messages, or out of their catalog.
+
+    Args:
+        key: what the message calls it.
+        asked: what this run reads.
+        streams: all that the catalog has.
+    """
+    if key in asked or key in streams:
+        return key
+    for known in (asked, streams):
+        alike = [
+            one
+            for one in known
+            if isinstance(one, tuple) and one[1] == key[1] and (key[0] is None or one[0] is None)
+        ]
+        if alike:
+            return alike[0] if len(alike) == 1 else None
+    return None
 
 
 def entries(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
-from loader.sources.airbyte.catalog import key_of
+from loader.sources.airbyte.catalog import key_of, meant
 from loader.sources.programs.memory import Memory, lacking, oldest_shared
 
 
@@ -51,7 +51,14 @@ def _without(shared: Memory, anew: set[Hashable], streams: Collection[Hashable])
         parts = value.get("stream_states")
         if not isinstance(parts, list) or not parts:
             return None
-        kept = [p for p in parts if key_of(p.get("stream_descriptor") or {}) not in anew]
+        kept = []
+        for part in parts:
+            key = key_of(part.get("stream_descriptor") or {})
+            of = meant(key, (), streams)
+            if of is None and key[1] in {one[1] for one in anew if isinstance(one, tuple)}:
+                return None
+            if (of or key) not in anew:
+                kept.append(part)
         return {**value, "stream_states": kept}
     names = {key[1] for key in streams if isinstance(key, tuple)}
     if not value.keys() <= names:

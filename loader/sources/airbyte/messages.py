@@ -1,38 +1,39 @@
 """The messages of the Airbyte protocol.
 
-Lines that are not JSON are log lines, as the protocol says; but a record or state that arrives
-broken would be a gap, so it is an error.
+Lines of text are log lines, as the protocol says; but a record or state that arrives broken would
+be a gap, so it is an error.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
 from loader.errors import TableError
-from loader.sources.airbyte.catalog import key_of
+from loader.sources.airbyte.catalog import Key, key_of, meant
 from loader.sources.programs.delivery import Delivery
+from loader.sources.programs.digits import decode, encode
+from loader.sources.programs.malformed import is_broken, is_misnamed
 
-_decode = json.JSONDecoder().decode
-_VITAL = (b'"RECORD"', b'"STATE"')
+_VITAL = ("RECORD", "STATE", "DELETE", "TRACE")
 
 
 class AirbyteDialect:
     """Understands a connector's messages while it reads.
 
     Args:
-        exact: by stream, the fields whose numbers are needed with all their digits.
         renew: keeps what a control message renews; returns whether it could.
+        streams: all that the connector's catalog has.
     """
 
     def __init__(
         self,
-        exact: Mapping[Hashable, frozenset[str]],
         renew: Callable[[Mapping[str, Any]], bool],
+        streams: Collection[Hashable],
     ) -> None:
-        self._exact = exact
         self._renew = renew
+        self._streams = streams
+        self._meant: dict[Key, Key] = {}
 
     def hear(self, line: bytes, delivery: Delivery) -> None:
         message = parsed(line, delivery.source)
@@ -45,52 +46,124 @@ class AirbyteDialect:
         if kind == "RECORD":
             record = message["record"]
             key = (record.get("namespace") or None, record["stream"])
-            data = record["data"]
-            if key in self._exact:
-                digits = json.loads(line, parse_float=str)["record"]["data"]
-                data |= {name: digits[name] for name in self._exact[key] & digits.keys()}
-            delivery.record(key, data)
+            if key not in delivery.streams:
+                key = self._found(key, delivery)
+            delivery.record(key, record["data"])
         elif kind == "STATE":
-            _state(message["state"], delivery)
+            self._state(message["state"], delivery)
         elif kind == "DELETE":  # not Airbyte's: CloudQuery's bridge sends it
             delivery.delete((None, message["delete"]["stream"]), message["delete"]["where"])
         elif kind == "TRACE":
-            _trace(message["trace"], delivery)
+            self._trace(message["trace"], delivery)
         elif kind == "LOG":
-            log = message.get("log") or {}
-            delivery.words.say(str(log.get("level")), str(log.get("message")))
-        elif kind == "CONTROL" and not self._renew(message.get("control") or {}):
+            log = message.get("log")
+            said = log if isinstance(log, dict) else {"message": log}
+            delivery.words.say(str(said.get("level")), str(said.get("message")))
+        elif kind == "CONTROL" and not self._renew(_object(message, "control")):
             delivery.words.warn_once(
                 "it has renewed its configuration, and needs the new one at its next run (it may "
                 "be a token): name a file where the loader can keep it, `renewed_config`"
             )
+
+    def _found(self, key: Key, delivery: Delivery) -> Key:
+        """Returns the stream of a record.
+
+        Raises:
+            TableError: if it is not clear which: a state would cover a record that no table gets.
+        """
+        if key not in self._meant:
+            found = meant(key, delivery.streams, self._streams)
+            if found is None:
+                raise TableError(
+                    f"the connector sent a record of {'.'.join(filter(None, key))[:80]!r}, and its "
+                    "catalog has no such stream, or several: a state would cover a record that no "
+                    "table gets",
+                    where=f"source {delivery.source}",
+                    remedy="Correct the catalog (`catalog` names a file), or report it to the "
+                    "connector's authors",
+                )
+            self._meant[key] = found
+        return self._meant[key]
+
+    def _key(self, message: Mapping[str, Any], delivery: Delivery) -> Key:
+        key = key_of(_object(message, "stream_descriptor"))
+        return meant(key, delivery.streams, self._streams) or key
+
+    def _state(self, state: Mapping[str, Any], delivery: Delivery) -> None:
+        kind = state.get("type") or "LEGACY"
+        count = _object(state, "sourceStats").get("recordCount")
+        if isinstance(count, bool) or not isinstance(count, int | float):
+            count = None
+        if kind == "STREAM":
+            key = self._key(state["stream"], delivery)
+            delivery.state(kind, key, encode(state["stream"]), count)
+        elif kind == "GLOBAL":
+            delivery.state(kind, None, encode(state["global"]))
+        else:
+            delivery.state("LEGACY", None, encode(state.get("data")))
+
+    def _trace(self, trace: Mapping[str, Any], delivery: Delivery) -> None:
+        if trace.get("type") == "STREAM_STATUS":
+            status = _object(trace, "stream_status")
+            key = self._key(status, delivery)
+            if status.get("status") == "COMPLETE":
+                delivery.complete(key)
+            elif status.get("status") == "INCOMPLETE":
+                delivery.incomplete(key)
+            elif status.get("status") in ("STARTED", "RUNNING"):
+                delivery.begun(key)
+        elif trace.get("type") == "ERROR":
+            error = _object(trace, "error")
+            named = error.get("stream_descriptor")
+            delivery.fail(reason(error), self._key(error, delivery) if named else None)
 
 
 def parsed(line: bytes, source: str) -> dict[str, Any] | None:
     """Returns a line's message; None if it is a log line.
 
     Raises:
-        TableError: if it is a broken record or state.
+        TableError: if it is a broken message.
     """
     try:
-        message = _decode(line.decode())
+        message = decode(line.decode())
     except (ValueError, RecursionError):
-        if any(word in line for word in _VITAL):
+        if is_broken(line):
             raise _broken(line, source) from None
         return None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        if is_misnamed(message, line):
+            raise _broken(line, source)
         return None
     kind = message["type"]
     body = message.get(kind.lower())
-    if kind in ("RECORD", "STATE", "DELETE", "TRACE") and not isinstance(body, dict):
+    if kind != "RECORD" and is_misnamed(message, line):
+        raise _broken(line, source)
+    if kind in _VITAL and not isinstance(body, dict):
         raise _broken(line, source)
     if kind == "RECORD" and not (
         isinstance(body, dict)
         and isinstance(body.get("stream"), str)
         and isinstance(body.get("data"), dict)
+        and isinstance(body.get("namespace"), str | None)
     ):
         raise _broken(line, source)
+    if kind == "STATE" and not _is_state(message["state"]):
+        raise _broken(line, source)
     return message
+
+
+def _is_state(state: Mapping[str, Any]) -> bool:
+    kind = state.get("type")
+    if kind == "STREAM":
+        stream = _object(state, "stream")
+        return isinstance(_object(stream, "stream_descriptor").get("name"), str)
+    return kind != "GLOBAL" or isinstance(state.get("global"), dict)
+
+
+def _object(message: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Returns an object of a message; an empty one if it has none."""
+    found = message.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def _broken(line: bytes, source: str) -> TableError:
@@ -101,33 +174,6 @@ def _broken(line: bytes, source: str) -> TableError:
         remedy="What its states cover is appended; run again. If it stays, report it to the "
         "connector's authors",
     )
-
-
-def _state(state: Mapping[str, Any], delivery: Delivery) -> None:
-    kind = state.get("type") or "LEGACY"
-    stats = state.get("sourceStats") or {}
-    count = stats.get("recordCount") if isinstance(stats, dict) else None
-    if kind == "STREAM":
-        key = key_of((state.get("stream") or {}).get("stream_descriptor") or {})
-        delivery.state(kind, key, json.dumps(state["stream"]), count)
-    elif kind == "GLOBAL":
-        delivery.state(kind, None, json.dumps(state["global"]))
-    else:
-        delivery.state("LEGACY", None, json.dumps(state.get("data")))
-
-
-def _trace(trace: Mapping[str, Any], delivery: Delivery) -> None:
-    if trace.get("type") == "STREAM_STATUS":
-        status = trace.get("stream_status") or {}
-        key = key_of(status.get("stream_descriptor") or {})
-        if status.get("status") == "COMPLETE":
-            delivery.complete(key)
-        elif status.get("status") == "INCOMPLETE":
-            delivery.incomplete(key)
-    elif trace.get("type") == "ERROR":
-        error = trace.get("error") or {}
-        named = error.get("stream_descriptor")
-        delivery.fail(reason(error), key_of(named) if named else None)
 
 
 def reason(error: Mapping[str, Any]) -> str:

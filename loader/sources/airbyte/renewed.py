@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from loader.errors import SpecError, TableError
+from loader.sources.programs.digits import decode
 from loader.sources.programs.workspace import written
 
 _INJECTED = "__injected"
@@ -45,7 +46,7 @@ class Renewed:
         if self.path is None or not self.path.exists():
             return dict(config)
         try:
-            kept = json.loads(self.path.read_text(encoding="utf-8"))
+            kept = decode(self.path.read_text(encoding="utf-8"))
             of, values = kept["of"], dict(kept["config"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SpecError(
@@ -65,7 +66,8 @@ class Renewed:
         Raises:
             TableError: if it cannot be written.
         """
-        config = (control.get("connectorConfig") or {}).get("config")
+        about = control.get("connectorConfig") if isinstance(control, dict) else None
+        config = about.get("config") if isinstance(about, dict) else None
         if not isinstance(config, dict):
             return True
         values = {

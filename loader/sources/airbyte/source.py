@@ -87,13 +87,10 @@ class AirbyteSource(ProgramSource):
         state = given_back(known, self._streams, lambda text: attention.warn(self.name, text))
         if state is not None:
             files["state"] = written(folder, "state.json", state)
-        layouts = {key: stream.spool.layout for key, stream in streams.items()}
-        exact = {key: layout.exact for key, layout in layouts.items() if layout.exact}
 
         words = self.command(folder, "read", files)
-        return self.delivery(
-            words, AirbyteDialect(exact, self.renewed().keep), streams, number, attention
-        )
+        dialect = AirbyteDialect(self.renewed().keep, self._streams)
+        return self.delivery(words, dialect, streams, number, attention)
 
     def learn_secrets(self) -> None:
         """Hides the values of `config` that the connector's specification calls secret."""

@@ -12,11 +12,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from loader.errors import SpecError
+from loader.errors import SpecError, TableError
 from loader.sources.cloudquery.bridging import command
 from loader.sources.programs.workspace import workspace, written
 
 _log = logging.getLogger("loader.program")
+_HEARD = 2.0  # seconds
 
 
 class Serving:
@@ -28,6 +29,7 @@ class Serving:
 
     def __init__(self, child: subprocess.Popen[str]) -> None:
         self._child = child
+        self._told_to_end = threading.Event()
         self.address = ""
 
     def listen(self) -> bool:
@@ -36,7 +38,7 @@ class Serving:
         Raises:
             SpecError: if it cannot listen at its address.
         """
-        first = next(self.messages(), {})
+        first = next(self._told(), {})
         if "failed" in first:
             raise SpecError(
                 first["failed"], where="loader serve", remedy="Choose another --address"
@@ -45,7 +47,22 @@ class Serving:
         return bool(first)
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """Yields what it tells, until it ends."""
+        """Yields what it tells, until :meth:`end`.
+
+        Raises:
+            TableError: if it ends by itself.
+        """
+        yield from self._told()
+        # A signal to both may end it before the loader has heard of its own.
+        if not self._told_to_end.wait(_HEARD):
+            raise TableError(
+                "the bridge to CloudQuery has ended; syncs that it had begun have failed",
+                where="loader serve",
+                remedy="Start the loader again, and then the syncs; --debug shows what the bridge "
+                "says",
+            )
+
+    def _told(self) -> Iterator[dict[str, Any]]:
         assert self._child.stdout is not None
         for line in self._child.stdout:
             yield json.loads(line)
@@ -59,6 +76,7 @@ class Serving:
 
     def end(self) -> None:
         """Lets it end: its syncs are told that the loader is gone."""
+        self._told_to_end.set()
         assert self._child.stdin is not None
         with suppress(OSError):
             self._child.stdin.close()

@@ -50,11 +50,17 @@ def columns(
     found: dict[str, t.DataType] = {}
     taken: set[str] = {REST}
     for name in (*declared, *(name for name in types if name not in declared)):
-        if is_skipped(name, skipped) or name.lower() in taken or not name:
+        if is_skipped(name, skipped) or not name or _folded(name) in taken:
             continue
-        taken.add(name.lower())
+        taken.add(_folded(name))
         found[name] = types.get(name) or spark_type(declared[name], schema)
     return tuple(Column(name, type_, converter(type_)) for name, type_ in found.items())
+
+
+def _folded(name: str) -> str:
+    """Returns what Spark compares names by, a letter at a time: a dotless i is an i, too."""
+    upper = (big if len(big := letter.upper()) == 1 else letter for letter in name)
+    return "".join(small if len(small := letter.lower()) == 1 else letter for letter in upper)
 
 
 def is_skipped(name: str, skipped: Sequence[str]) -> bool:

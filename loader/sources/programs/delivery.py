@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -202,6 +203,12 @@ class Delivery:
         if not stream.remembers or (memory is not None and not memory.shared):
             self._ended(stream, None)
 
+    def begun(self, key: Hashable) -> None:
+        """Notes that a stream has begun."""
+        stream = self.streams.get(key)
+        if stream is not None:
+            stream.begun = True
+
     def fail(self, text: str, key: Hashable | None = None) -> None:
         """Notes that a stream, or the program, has failed; it may go on with other streams."""
         stream = self.streams.get(key) if key is not None else None
@@ -231,11 +238,17 @@ class Delivery:
         except LoaderError as error:
             problem = error
         except OSError as error:
+            remedy = (
+                "Each stream has a file while it is read: raise the limit of open files "
+                "(`ulimit -n`), or sync fewer tables at once with --select"
+                if error.errno in (errno.EMFILE, errno.ENFILE)
+                else "Free disk space (records wait in the folder for temporary files, or in "
+                "`spool`), and run again"
+            )
             problem = TableError(
                 f"the records cannot be kept until they are appended: {error.strerror}",
                 where=f"source {self.source}",
-                remedy="Free disk space (records wait in the folder for temporary files, or in "
-                "`spool`), and run again",
+                remedy=remedy,
             )
         except Exception as error:
             problem = TableError(
@@ -259,7 +272,10 @@ class Delivery:
             problem = failed(f"{ended}: {said}" if said else ended, f"source {self.source}")
         if problem is not None and all(s.is_whole() for s in self.streams.values()):
             self.words.warn_once(f"all its streams are complete, but {problem.what}")
+        tells = problem is None and any(stream.complete for stream in self.streams.values())
         for stream in self.streams.values():
+            if tells and stream.begun and not stream.complete:
+                stream.incomplete = True
             of_it = stream.of_its_own(self._failure)
             self._ended(stream, of_it or (None if stream.is_whole() else problem))
 

@@ -16,6 +16,7 @@ from pyspark.sql import types as t
 from loader.errors import TableError
 from loader.rows.order import quoted
 from loader.sources.programs.columns import REST, Column, is_skipped
+from loader.sources.programs.distinct import distinct
 from loader.sources.programs.values import Misfit, held_as, read_as, text_of
 
 _LONGEST_TEXT = 16_000_000  # Spark's JSON parser refuses a text of 20 million characters
@@ -65,8 +66,11 @@ class Layout:
         """How often each field held what its column cannot take."""
         self.undeclared: Counter[str] = Counter()
         """How often each field came that the stream's schema does not declare."""
-        self._places = {c.name: (f"c{n}", c.convert) for n, c in enumerate(self.columns)}
         self._key = frozenset(key)
+        self._places = {
+            c.name: (f"c{n}", distinct(c.type, c.convert) if c.name in self._key else c.convert)
+            for n, c in enumerate(self.columns)
+        }
         self._skipped = tuple(skipped)
         self._left_out: dict[str, bool] = {}
 
@@ -75,11 +79,6 @@ class Layout:
         """The table's columns, as Spark reads them."""
         fields = [t.StructField(column.name, column.type) for column in self.columns]
         return t.StructType([*fields, t.StructField(REST, t.StringType())])
-
-    @property
-    def exact(self) -> frozenset[str]:
-        """The columns that need numbers with all their digits, which a float may not have."""
-        return frozenset(c.name for c in self.columns if isinstance(c.type, t.DecimalType))
 
     def line(self, record: Mapping[str, Any], after: int = 0) -> tuple[bytes, dict[str, Any]]:
         """Returns a record as a line of the spool, and its values by place.
@@ -199,8 +198,8 @@ class Layout:
     def _unfit_key(self, name: str, value: Any) -> TableError:
         return TableError(
             f"a record's {name} is {text_of(value)[:80]!r}, which does not fit its type, "
-            f"{next(c.type.simpleString() for c in self.columns if c.name == name)}: without its "
-            "key, the record would be taken for another one",
+            f"{next(c.type.simpleString() for c in self.columns if c.name == name)}, exactly: "
+            "with another key, the record would be taken for another one",
             where=f"table {self.name}",
             remedy=f"Set table_options.….columns: {{{name}: string}}, and read everything again "
             "with --full-refresh",

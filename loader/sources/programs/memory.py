@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loader.errors import StateError
+from loader.sources.programs.digits import decode
 
 _LARGE = 4096  # characters: a mark is kept in the metadata of every commit
 
@@ -42,7 +43,7 @@ class Memory:
     @property
     def value(self) -> Any:
         """The state."""
-        return json.loads(self.text)
+        return decode(self.text)
 
     def mark(self, after: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Returns it as the mark of a table.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from loader.errors import TableError
+from loader.sources.programs.pipe import Pipe
 
 _GRACE = 10.0
 """Seconds between asking a program to end and killing it."""
@@ -106,22 +108,30 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                bufsize=1 << 20,
+                bufsize=0,
                 start_new_session=True,
             )
         except OSError as error:
             raise self._unstartable(str(error.strerror)) from None
+        assert self._child.stdout is not None
+        assert self._child.stderr is not None
+        self._output = Pipe(self._child.stdout)
+        self._errors = Pipe(self._child.stderr)
         self._listener = threading.Thread(target=self._listen, name="stderr", daemon=True)
         self._listener.start()
 
     def lines(self) -> Iterator[bytes]:
         """Yields what it writes to its standard output, line by line, until it ends.
 
+        If :meth:`stop` ends it, half a line may be left, which is not yielded.
+
         Raises:
             TableError: if a line is too long.
         """
-        assert self._child.stdout is not None
-        while line := self._child.stdout.readline(self.longest + 1):
+        read = io.BufferedReader(self._output, 1 << 20).readline
+        while line := read(self.longest + 1):
+            if self._output.left and not line.endswith(b"\n"):
+                return
             self.heard = self.said = time.monotonic()
             if len(line) > self.longest:
                 raise TableError(
@@ -140,6 +150,7 @@ class Process:
         """
         code = self._child.wait()
         self._listener.join(timeout=_GRACE)
+        self._errors.leave()
         if code == _NOT_STARTED and len(self._tail) == 1:
             raise self._unstartable(self._tail[0])
         return code
@@ -147,7 +158,8 @@ class Process:
     def stop(self, patience: float = _GRACE) -> None:
         """Ends it: asks first, kills it and its children after `patience` seconds.
 
-        Also what it has left behind when it ended by itself.
+        Also what it has left behind when it ended by itself. What has a session of its own lives
+        on, but nobody listens to it any more.
         """
         for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, _GRACE)):
             if self._child.poll() is not None and not self._has_members():
@@ -159,6 +171,8 @@ class Process:
             before = time.monotonic() + min(1.0, seconds)
             while number is signal.SIGTERM and self._has_members() and time.monotonic() < before:
                 time.sleep(_TICK)
+        self._output.leave()
+        self._errors.leave()
 
     def lingers(self) -> bool:
         """Whether it has ended, and something that it has started keeps its output open, silent."""
@@ -166,7 +180,7 @@ class Process:
             return False
         now = time.monotonic()
         self._ended = self._ended or now
-        return now - max(self._ended, self.said) > LINGER and self._has_members()
+        return now - max(self._ended, self.said) > LINGER and self._output.waits
 
     def _has_members(self) -> bool:
         """Whether its group has a process, also after its own end."""
@@ -195,9 +209,9 @@ class Process:
         return next((line for line in reversed(self._tail) if line.strip()), "")
 
     def _listen(self) -> None:
-        assert self._child.stderr is not None
+        read = io.BufferedReader(self._errors).readline
         with suppress(ValueError, OSError):
-            while line := self._child.stderr.readline(1 << 16):
+            while line := read(1 << 16):
                 self.heard = time.monotonic()
                 text = line.decode("utf-8", "replace").rstrip()
                 self._tail.append(text)

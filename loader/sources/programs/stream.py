@@ -17,7 +17,9 @@ class Stream:
     Attributes:
         name: the table's name, for messages.
         remembers: whether it goes on from a state; if not, it is complete without one.
+        begun: the program says that the stream has begun.
         complete: the program says that the stream has ended well.
+        incomplete: the program says that the stream has not ended well.
         problem: why it has not.
         error: what the table fails with, after its last piece.
         ended: nothing more comes.
@@ -31,6 +33,7 @@ class Stream:
     pieces: deque[Piece] = field(default_factory=deque)
     error: LoaderError | None = None
     incomplete: bool = False
+    begun: bool = False
     ended: bool = False
     wanted: bool = True
     received: int = 0

@@ -10,6 +10,7 @@ import datetime as dt
 import json
 import math
 import re
+import struct
 from collections.abc import Callable
 from decimal import Context, Decimal, InvalidOperation
 from functools import lru_cache
@@ -18,6 +19,8 @@ from typing import Any
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
+
+from loader.sources.programs.digits import encode
 
 
 class Misfit(ValueError):
@@ -28,9 +31,8 @@ _TIME = re.compile(
     r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d+))?)?"
     r"\s*(Z|z|UTC|[+-]\d\d(?::?\d\d)?)?"
 )
-_canonical = json.JSONEncoder(
-    ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str
-).encode
+_canonical = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
+_SURROGATES = re.compile("[\ud800-\udfff]")  # no text that can be stored has them
 _EPOCH = dt.datetime(1970, 1, 1)
 _NONE = dt.timedelta()
 _DAY = 86_400_000_000
@@ -53,12 +55,12 @@ def converter(data_type: t.DataType) -> Callable[[Any], Any]:
         return _integer(1 << (bits - 1))
     of_type: dict[type[t.DataType], Callable[[Any], Any]] = {
         t.DoubleType: _double,
-        t.FloatType: _double,
+        t.FloatType: _float,
         t.BooleanType: _boolean,
         t.DateType: _date,
         t.TimestampType: _instant,
         t.TimestampNTZType: _instant,
-        t.StringType: text_of,
+        t.StringType: _text,
     }
     return of_type[type(data_type)]
 
@@ -102,7 +104,17 @@ def text_of(value: Any) -> str:
     """Returns a text as it is, and any other value as JSON that is equal for equal values."""
     if isinstance(value, str):
         return value
-    return _canonical(value)
+    found = encode(value, _canonical, in_order=True)
+    if found.isascii():
+        return found
+    return _SURROGATES.sub(lambda half: f"\\u{ord(half[0]):04x}", found)
+
+
+def _text(value: Any) -> str:
+    found = text_of(value)
+    if not found.isascii() and _SURROGATES.search(found):
+        raise Misfit
+    return found
 
 
 def _integer(limit: int) -> Callable[[Any], int]:
@@ -110,6 +122,8 @@ def _integer(limit: int) -> Callable[[Any], int]:
         if isinstance(value, str) and _WHOLE.fullmatch(value):
             value = int(value)
         if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+            value = int(value)
+        if isinstance(value, Decimal) and value.adjusted() < 20 and _is_whole(value):
             value = int(value)
         if type(value) is not int or not -limit <= value < limit:
             raise Misfit
@@ -125,6 +139,8 @@ def _decimal(precision: int, scale: int) -> Callable[[Any], str]:
     def convert(value: Any) -> str:
         if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
             raise Misfit
+        if isinstance(value, str) and ("_" in value or not value.isascii()):
+            raise Misfit  # Python takes these digits for a number
         try:
             number = Decimal(repr(value) if isinstance(value, float) else str(value).strip())
             if not number.is_finite() or abs(number) >= largest:
@@ -144,18 +160,34 @@ def _double(value: Any) -> float:
         return value
     if type(value) is int and abs(value) <= _EXACT:
         return float(value)
-    if isinstance(value, Decimal):
-        return float(value)
     if isinstance(value, str) and _NUMBER.fullmatch(value):
-        return float(value)
-    if type(value) is int:
-        try:
-            number = float(value)
-        except OverflowError:
-            raise Misfit from None
-        if int(number) == value:
-            return number
+        value = Decimal(value)
+    if type(value) is int or isinstance(value, Decimal):
+        return _nearest(Decimal(value))
     raise Misfit
+
+
+def _is_whole(number: Decimal) -> bool:
+    return number == number.to_integral_value()
+
+
+def _nearest(number: Decimal) -> float:
+    """Returns a number as a float, which rounds fractions only."""
+    found = float(number)
+    if not math.isfinite(found) or (found == 0 and number != 0):
+        raise Misfit
+    if Decimal(found) != number and _is_whole(number):
+        raise Misfit
+    return found
+
+
+def _float(value: Any) -> float:
+    found = _double(value)
+    try:
+        struct.pack("<f", found)
+    except OverflowError:
+        raise Misfit from None
+    return found
 
 
 def _boolean(value: Any) -> bool:
@@ -168,7 +200,7 @@ def _boolean(value: Any) -> bool:
 
 def _date(value: Any) -> int:
     days, micros = divmod(_instant(value), _DAY)
-    if micros:
+    if micros or has_leap_second(value):
         raise Misfit
     return days
 
@@ -192,6 +224,12 @@ def _micros(text: str) -> int:
     except OverflowError:
         raise Misfit from None
     return since.days * _DAY + since.seconds * 1_000_000 + since.microseconds
+
+
+def has_leap_second(text: str) -> bool:
+    """Whether a time is one that is stored as the second after it."""
+    found = _TIME.fullmatch(text)
+    return found is not None and (found[2] or "").endswith(":60")
 
 
 def _parsed(text: str) -> dt.datetime:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 _log = logging.getLogger("loader.program")
 
 _MOST = 20
-"""So many different warnings are shown of one run."""
+"""So many different warnings of a program's own are shown of one run; the loader's all are."""
 _LONGEST = 500
 
 
@@ -36,13 +36,14 @@ class Words:
         self.before = before
         self._warn = warn
         self._warned: set[str] = set()
+        self._said: set[str] = set()
 
     def say(self, level: str, text: str) -> None:
         """Passes on what the program logs."""
         if level in ("WARN", "WARNING"):
-            self.warn_once(f"it warns: {text}")
+            self._pass_on(f"it warns: {text}")
         elif level in ("ERROR", "FATAL", "CRITICAL"):
-            self.warn_once(f"it reports an error: {text}")
+            self._pass_on(f"it reports an error: {text}")
         else:
             self.note(text)
 
@@ -51,10 +52,18 @@ class Words:
         _log.debug("%s: %s", self.source, text)
 
     def warn_once(self, text: str, table: str | None = None) -> None:
-        """Warns the user, unless the same was said already; not more than a few times."""
+        """Warns the user, unless the same was said already."""
         text = text.strip()[:_LONGEST]
-        if text in self._warned or len(self._warned) >= _MOST:
+        if text in self._warned:
             return
         self._warned.add(text)
         self.before()
         self._warn(table or self.source, text)
+
+    def _pass_on(self, text: str) -> None:
+        """Warns of what the program says, not more than a few times."""
+        if text not in self._said and len(self._said) >= _MOST:
+            self.note(text)
+            return
+        self._said.add(text)
+        self.warn_once(text)

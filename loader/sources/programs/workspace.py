@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from loader.runtime.private_folder import private_folder
+from loader.sources.programs.digits import encode
 
 KIND = "connector"
 
@@ -33,5 +33,5 @@ def written(folder: Path, name: str, content: Any) -> Path:
     path = folder / name
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(content, file)
+        file.write(encode(content))
     return path

@@ -49,16 +49,13 @@ def aliases(catalog: Mapping[str, Any]) -> dict[str, str]:
 
     A name that may mean several streams means none.
     """
-    found = {_key(stream): _key(stream) for stream in catalog["streams"]}
     several: dict[str, set[str]] = {}
     for stream in catalog["streams"]:
         name, schema = _name(stream), _about(stream).get("schema-name")
-        for alias in (name, *((f"{schema}-{name}", f"{schema}_{name}") if schema else ())):
+        with_schema = (f"{schema}-{name}", f"{schema}_{name}") if schema else ()
+        for alias in (_key(stream), name, *with_schema):
             several.setdefault(str(alias), set()).add(_key(stream))
-    return {
-        **{alias: next(iter(keys)) for alias, keys in several.items() if len(keys) == 1},
-        **found,
-    }
+    return {alias: next(iter(keys)) for alias, keys in several.items() if len(keys) == 1}
 
 
 def _entry(stream: Mapping[str, Any], chosen: Callable[[str], str | None]) -> Entry:

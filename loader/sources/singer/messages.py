@@ -5,41 +5,36 @@ A state covers all records before it, of all streams.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable, Mapping
 from typing import Any
 
 from loader.errors import TableError
 from loader.sources.programs.delivery import Delivery
-
-_decode = json.JSONDecoder().decode
-_VITAL = (b'"RECORD"', b'"STATE"', b'"BATCH"')
+from loader.sources.programs.digits import decode, encode
+from loader.sources.programs.malformed import is_broken, is_misnamed
 
 
 class SingerDialect:
     """Understands a tap's messages while it reads.
 
     Args:
-        exact: by stream, the fields whose numbers are needed with all their digits.
         keys: by stream, the primary key that the run's plan has.
         aliases: the streams of the catalog, by what the messages may call them.
     """
 
     def __init__(
         self,
-        exact: Mapping[Hashable, frozenset[str]],
         keys: Mapping[Hashable, tuple[str, ...]],
         aliases: Mapping[str, str],
     ) -> None:
         self._aliases = aliases
-        self._exact = exact
         self._keys = keys
 
     def hear(self, line: bytes, delivery: Delivery) -> None:
         try:
-            message = _decode(line.decode())
+            message = decode(line.decode())
         except (ValueError, RecursionError):
-            if any(word in line for word in _VITAL):
+            if is_broken(line):
                 raise _broken(line, delivery.source) from None
             message = None
         kind = message.get("type") if isinstance(message, dict) else None
@@ -48,7 +43,7 @@ class SingerDialect:
         elif kind == "STATE":
             if "value" not in message:
                 raise _broken(line, delivery.source)
-            delivery.state("STATE", None, json.dumps(message["value"]))
+            delivery.state("STATE", None, encode(message["value"]))
         elif kind == "SCHEMA":
             self._schema(message, delivery)
         elif kind == "BATCH":
@@ -57,6 +52,8 @@ class SingerDialect:
                 where=f"source {delivery.source}",
                 remedy="Remove `batch_config` from the tap's configuration",
             )
+        elif is_misnamed(message, line):
+            raise _broken(line, delivery.source)
         elif kind is None and line.strip():
             delivery.words.say("INFO", line.decode("utf-8", "replace").strip())
 
@@ -73,9 +70,6 @@ class SingerDialect:
                 remedy="Add the stream to the tap's catalog (`catalog` names a file), or leave it "
                 "out in the tap's configuration",
             )
-        if key in self._exact:
-            digits = json.loads(line, parse_float=str)["record"]
-            record |= {field: digits[field] for field in self._exact[key] & digits.keys()}
         delivery.record(key, record)
 
     def _schema(self, message: Mapping[str, Any], delivery: Delivery) -> None:

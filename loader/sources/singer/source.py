@@ -58,10 +58,8 @@ class SingerSource(ProgramSource):
         state = given_back(known, called, lambda text: attention.warn(self.name, text))
         if state is not None:
             words += ["--state", str(written(folder, "state.json", state))]
-        layouts = {key: stream.spool.layout for key, stream in streams.items()}
-        exact = {key: layout.exact for key, layout in layouts.items() if layout.exact}
         keys = {request.table.ref.native.key: request.key for request in requests}
-        dialect = SingerDialect(exact, keys, called)
+        dialect = SingerDialect(keys, called)
         return self.delivery(words, dialect, streams, number, attention)
 
     def _command(self, folder: Path) -> list[str]:

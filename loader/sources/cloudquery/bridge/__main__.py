@@ -17,8 +17,8 @@ from cloudquery.plugin_v3 import arrow, plugin_pb2
 
 from .columns import ANCESTORS, records, streams, table_name
 from .deletions import deletion, dependents
+from .listening import serve
 from .plugin import PluginError, opened
-from .server import serve
 from .states import States, served
 
 

@@ -8,6 +8,7 @@ import json
 import math
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import pyarrow as pa
@@ -86,9 +87,12 @@ def records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """Yields the rows of a batch as JSON values."""
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
+        if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
+            columns.append([_time(v, field.type.tz) for v in column.cast(pa.int64()).to_pylist()])
+            continue
         convert = _converter(field)
-        values = _whole_microseconds(column).to_pylist()
-        columns.append([None if v is None else convert(v) for v in values])
+        stored = column.storage if isinstance(column, pa.ExtensionArray) else column
+        columns.append([None if v is None else convert(v) for v in stored.to_pylist()])
     names = batch.schema.names
     for values in zip(*columns, strict=True):
         yield dict(zip(names, values, strict=True))
@@ -144,10 +148,24 @@ def _converter(field: pa.Field) -> Callable[[Any], Any]:
 
 
 def _parsed(value: Any) -> Any:
+    """Returns JSON; as text if a float cannot hold one of its numbers."""
+    rounded = False
+
+    def number(text: str) -> float:
+        nonlocal rounded
+        found = float(text)
+        rounded = rounded or not (
+            repr(found) == text or (math.isfinite(found) and Decimal(repr(found)) == Decimal(text))
+        )
+        return found
+
     try:
-        return json.loads(value)
-    except ValueError:
+        found = json.loads(value, parse_float=number)
+    except (ValueError, InvalidOperation):
         return plain(value)
+    if not rounded:
+        return found
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def plain(value: Any) -> Any:
@@ -167,11 +185,11 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def _whole_microseconds(column: pa.Array) -> pa.Array:
-    """Floors what is finer than a microsecond, which Python's times do not have."""
-    if isinstance(column, pa.ExtensionArray):
-        return column.storage
-    kind = column.type
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
-        return column.cast(pa.timestamp("us", kind.tz), safe=False)
-    return column
+def _time(nanos: int | None, zone: str | None) -> str | None:
+    """Returns a time in UTC, with all its digits, which Python's times do not have."""
+    if nanos is None:
+        return None
+    micros, rest = divmod(nanos, 1000)
+    moment = dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=micros)
+    digits = f"{rest:03}" if rest else ""
+    return moment.isoformat(timespec="microseconds") + digits + ("+00:00" if zone else "")

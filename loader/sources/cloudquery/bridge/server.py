@@ -11,7 +11,6 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent import futures
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +18,11 @@ from typing import Any
 
 import grpc
 import pyarrow as pa
-from cloudquery.discovery_v1 import discovery_pb2_grpc
 from cloudquery.plugin_v3 import arrow, plugin_pb2, plugin_pb2_grpc
 
 from .columns import records, stream, table_name
 from .deletions import deletion, dependents
-from .states import LIMITS, Discovery, Rows, as_asked, merged
+from .states import Rows, as_asked, is_beyond, merged
 from .waiting import Waiting
 
 _GONE = "the loader has ended, and says why itself; run the sync again"
@@ -142,6 +140,12 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
                     batch = arrow.new_record_from_bytes(request.insert.record)
                     if set(batch.schema.names) in _STATE_COLUMNS:
                         self._has_state(number)
+                        if is_beyond(batch):
+                            context.abort(
+                                grpc.StatusCode.OUT_OF_RANGE,
+                                "a version of the plugin's state has more than 63 bits, which the "
+                                "lake cannot store",
+                            )
                         self._hold(table_name(batch.schema), batch)
                         continue
                     session = session or self._opened(number, context)
@@ -269,38 +273,3 @@ def tell(message: Mapping[str, Any]) -> None:
     with _telling, suppress(BrokenPipeError):
         sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()
-
-
-def serve(config: Mapping[str, Any]) -> int:
-    """Serves until its input ends: the loader is gone, or wants it to end."""
-    destination = Destination(Path(config["folder"]))
-    server = grpc.server(futures.ThreadPoolExecutor(64), options=LIMITS)
-    plugin_pb2_grpc.add_PluginServicer_to_server(destination, server)
-    discovery_pb2_grpc.add_DiscoveryServicer_to_server(Discovery(), server)
-    address = str(config["address"])
-    try:
-        port = server.add_insecure_port(address)
-    except RuntimeError:
-        port = 0
-    if not port:
-        tell({"failed": f"the address {address} is taken, or is none"})
-        return 1
-    server.start()
-    tell(
-        {
-            "listening": address
-            if address.startswith("unix:")
-            else f"{address.rpartition(':')[0]}:{port}"
-        }
-    )
-    for line in sys.stdin:
-        answer = json.loads(line)
-        if "states" in answer:
-            destination.begin(answer["states"])
-        elif "settled" in answer:
-            destination.settled(answer["settled"])
-        else:
-            destination.answered(answer["session"], answer["error"])
-    destination.close()
-    server.stop(grace=1).wait()
-    return 0

@@ -21,6 +21,7 @@ LIMITS = [
 Rows = dict[str, tuple[str, int]]
 """By key, the value and its version."""
 
+_MOST = (1 << 63) - 1
 _TYPES = {"key": pa.string(), "value": pa.string(), "version": pa.uint64()}
 
 
@@ -90,6 +91,13 @@ def merged(rows: Rows, batch: pa.RecordBatch) -> dict[str, list[Any]]:
             rows[row["key"]] = (row["value"], version or 0)
             taken[row["key"]] = [row["value"], version or 0]
     return taken
+
+
+def is_beyond(batch: pa.RecordBatch) -> bool:
+    """Whether a version of state rows is beyond what the lake can store; plugins count from 0."""
+    if "version" not in batch.schema.names:
+        return False
+    return any((version or 0) > _MOST for version in batch.column("version").to_pylist())
 
 
 def as_asked(asked: pa.Schema, rows: Rows) -> pa.RecordBatch:
