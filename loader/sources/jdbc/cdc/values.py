@@ -122,7 +122,11 @@ def _exact(told: Column, name: str, data_type: t.DecimalType) -> Column:
         f.concat(
             f.lit(f"{name} has the value "),
             told,
-            f.lit(f", which does not fit {data_type.simpleString()}: it would be rounded"),
+            f.lit(
+                f", which does not fit {data_type.simpleString()}: correct the row or set the "
+                f"column's type in the source's column_types ({name}: string), then read the table "
+                "anew (--full-refresh)"
+            ),
         )
     )
     return f.when(told.isNotNull() & (whole.isNull() | rounded), refusal.cast(data_type)).otherwise(
