@@ -193,14 +193,18 @@ class SourceSlot:
         )
         return changes == "0"
 
-    def mark(self, connection: Connection, prefix: str, content: str) -> None:
-        """Writes a message into the log: whoever reads it has read all that was before it."""
+    def mark(self, connection: Connection, prefix: str, content: str) -> int:
+        """Writes a message into the log: whoever reads it has read all that was before it.
+
+        Returns its position, which is below the end of its transaction.
+        """
         text = self.database.dialect.text
         connection.execute("set synchronous_commit = on")
-        connection.rows(
+        [(lsn,)] = connection.rows(
             "select pg_catalog.pg_logical_emit_message("
             f"true, {text(prefix)}, {text(content)})::text"
         )
+        return parsed(lsn or "")
 
     def confirm(self, connection: Connection, position: int) -> None:
         """Moves the slot: the log below the position can be recycled."""
