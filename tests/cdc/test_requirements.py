@@ -272,3 +272,14 @@ def test_columns_beside_an_index_are_no_key(project: Project, postgres_database:
     follow(project, postgres_database, "things")
     [error] = project.loader("run").errors
     assert "its replica identity does not hold the key (id)" in error
+
+
+def test_two_sources_with_one_slot_are_refused(
+    project: Project, postgres_database: Database
+) -> None:
+    """Each would move it beyond what the other has read."""
+    follow(project, postgres_database, "orders", name="my-shop")
+    follow(project, postgres_database, "lines", name="my_shop")
+    [error] = project.loader("check").errors
+    assert "the source my-shop reads the replication slot strandline_my_shop, too" in error
+    assert "Name another `slot` in one of them" in error
