@@ -81,3 +81,27 @@ def test_a_value_of_more_than_twenty_million_characters(
     )
     project.run()
     assert project.rows("select id, length(v), x from raw.things") == [(1, 21000000, 7)]
+
+
+def test_a_value_that_has_no_place_in_raw_is_refused(
+    project: Project, postgres_database: Database
+) -> None:
+    """By the column's name, with what to do; a query would refuse it, too."""
+    kinds = {"far": "timestamp", "far_tz": "timestamptz", "odd": "numeric"}
+    postgres_database.execute(
+        *(f"create table {table} (id int primary key, v {kind})" for table, kind in kinds.items())
+    )
+    follow(project, postgres_database, *kinds)
+    project.run()
+    latest = "'294276-12-31 23:59:59.999999'"
+    postgres_database.execute(
+        f"insert into far values (1, {latest}), (2, 'infinity')",
+        f"insert into far_tz values (1, timestamptz {latest[:-1]}+00'), (2, 'infinity')",
+        "insert into odd values (1, 'NaN')",
+    )
+    errors = {error.split(":")[0]: error for error in project.loader("run").errors}
+    assert set(errors) == {f"table shop.{table}" for table in kinds}
+    for table in ("far", "far_tz"):
+        assert "v has a time after the year 294246" in errors[f"table shop.{table}"]
+    assert "column_types (v: string)" in errors["table shop.odd"]
+    assert all("--full-refresh" in error for error in errors.values())

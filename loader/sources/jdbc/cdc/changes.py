@@ -119,8 +119,8 @@ class Changes:
         keyless = reduce(and_, [before.getField(k.name).isNull() for k in keys])
         refusal = f.raise_error(
             f.lit(
-                "the log has a change without the row's old key, as the table's REPLICA IDENTITY "
-                "did not hold it then: read the table anew (--full-refresh)"
+                "the log has a change without the row's old key: it was null, or the table's "
+                "REPLICA IDENTITY did not hold it then. Read the table anew (--full-refresh)"
             )
         )
         told = f.when((op != "t") & keyless, refusal.cast("boolean")).otherwise(f.lit(True))

@@ -260,8 +260,8 @@ class SourceSlot:
             "a transaction that began before has been open too long: a first load has to wait for "
             "those that may have written already",
             where=self.where,
-            remedy="Run again when it is done (pg_stat_activity shows it), or raise the source's "
-            "lock_timeout",
+            remedy="Run again when it is done (pg_stat_activity or pg_prepared_xacts shows it), or "
+            "raise the source's lock_timeout",
         )
 
     def _quoted(self, relation: Iterable[str]) -> str:
