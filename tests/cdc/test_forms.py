@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cdc.test_changes import follow, newest
 from tests.services import Database
 from tests.sync.project import Project
@@ -105,3 +107,16 @@ def test_a_value_that_has_no_place_in_raw_is_refused(
         assert "v has a time after the year 294246" in errors[f"table shop.{table}"]
     assert "column_types (v: string)" in errors["table shop.odd"]
     assert all("--full-refresh" in error for error in errors.values())
+
+
+def test_a_row_that_is_too_large_for_debeziums_memory(
+    project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    postgres_database.execute("create table things (id int primary key, v text)")
+    follow(project, postgres_database, "things")
+    project.run()
+    postgres_database.execute("insert into things values (1, repeat('v', 60000000))")
+    monkeypatch.setenv("_JAVA_OPTIONS", "-Xmx128m")  # overrules what Debezium is started with
+    [error] = project.loader("run").errors
+    assert "a row in the log is too large for Debezium" in error
+    assert "drop the replication slot" in error

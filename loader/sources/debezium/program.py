@@ -41,7 +41,7 @@ appender.stderr.layout.pattern = %d %p %c{1}: %m%n%ex{short}
 def heap_mb() -> int:
     """Returns how much memory Java may use: as much as Java's own default, and at least 512 MB.
 
-    It uses more than that only for values of more than about 50 MB.
+    Rows wait in a queue of a fixed size, so that only a very large row needs more than that.
     """
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
