@@ -160,7 +160,7 @@ def table_lacks(
                 )
             )
         known = {column.lower() for column in (told or "").split("\x1f")}
-        if deferrable:
+        if deferrable and key:
             lacks.append(
                 Lack(
                     f"the key ({', '.join(key)}) of {leaf} is deferrable ({deferrable}): the log "
