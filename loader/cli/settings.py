@@ -91,7 +91,30 @@ def _session(settings: Settings, spec: Spec) -> SparkSession:
         # Reports mistakes in a connector's options before Spark starts, which takes seconds.
         for source in spec.sources:
             source.options(connector(source.path, f"{source.where}.path").options_model)
+        _refuse_shared_slots(spec)
     return _started(settings, profile)
+
+
+def _refuse_shared_slots(spec: Spec) -> None:
+    """Refuses sources that would read each other's log: a slot has one reader."""
+    from loader.sources.jdbc.cdc.slot import slot_name
+    from loader.sources.jdbc.options import JdbcOptions
+
+    taken: dict[tuple[str, str], str] = {}
+    for source in spec.sources:
+        if source.path != "jdbc":
+            continue
+        options = source.options(JdbcOptions)
+        if not any(told.sync_mode == "cdc" for told in options.table_options.values()):
+            continue
+        name = slot_name(source.name, options.slot)
+        other = taken.setdefault((options.url.partition("?")[0], name), source.name)
+        if other != source.name:
+            raise SpecError(
+                f"the source {other} reads the replication slot {name}, too",
+                where=f"{source.where}.spec.slot",
+                remedy="Name another `slot` in one of them",
+            )
 
 
 def _started(settings: Settings, profile: Profile) -> SparkSession:

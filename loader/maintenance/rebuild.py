@@ -10,9 +10,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from loader.errors import StateError
 from loader.lake.commits import Commit, all_commits
 from loader.lake.lake import Lake
 from loader.lake.ledger import RECOVERED, SyncRecord
+from loader.rows.window import BY_HAND
 from loader.state import StateBackend, StateRow, TableState
 from loader.state.value import moment_text
 from loader.sync.plan import FULL_REFRESH, INCREMENTAL
@@ -121,14 +123,32 @@ def _states(
     if head.state is None:
         return _without_cursor(key, head, backend, tell)
     told = [(TableState.from_json(c.state, key), c) for c in commits if c.state is not None]
-    if backend.latest(key):
-        return int(backend.write(key, told[-1][0]) is not None)
+    held = backend.latest(key)
+    if held:
+        newest = told[-1][0]
+        if all(_later(row, newest) for row in held):
+            return 0
+        return int(backend.write(key, newest) is not None)
     rows = [
         StateRow(key, state.to_json(), version, moment_text(commit.at) if commit.at else None)
         for version, (state, commit) in enumerate(told, start=1)
     ]
     backend.append(rows)
     return len(rows)
+
+
+def _later(row: StateRow, committed: TableState) -> bool:
+    """Returns whether a state differs from its batch's commit only in what its connector remembers.
+
+    A sync that finds nothing new may store that without a commit: how far it has read a log, say.
+    """
+    try:
+        stored = TableState.from_json(row.value, row.key)
+    except StateError:  # the commit's state takes its place
+        return False
+    if stored.mark is None or BY_HAND in stored.mark:
+        return stored == committed
+    return replace(stored, mark=committed.mark) == committed
 
 
 def _without_cursor(

@@ -10,7 +10,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from loader.sources.debezium.engine import spooled
+from loader.sources.debezium.spool import Spool
+from loader.sources.jdbc.cdc import drain
 from tests.cdc.test_changes import follow, newest, position
 from tests.services import Database
 from tests.services.server import PASSWORD, USER
@@ -63,6 +69,35 @@ def test_another_reader_moves_the_slot_during_a_run(
     [error] = ran.errors
     assert "another run moved the replication slot meanwhile" in error
     assert any("is gone: all rows are read anew" in w for w in project.run().warnings)
+    assert newest(project, "things", "id", "v") == [(1, 2)]
+
+
+@pytest.mark.parametrize("does", ["drop_replication_slot", "replication_slot_advance"])
+def test_the_slot_goes_just_before_it_is_read(
+    project: Project,
+    postgres_database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    does: str,
+) -> None:
+    """Debezium would begin behind the run's marker, with a slot of its own, and wait for ever."""
+    postgres_database.execute(
+        "create table things (id int primary key, v int)", "insert into things values (1, 1)"
+    )
+    follow(project, postgres_database, "things")
+    project.run()
+    postgres_database.execute("update things set v = 2")
+    more = ", pg_current_wal_lsn()" if does.endswith("advance") else ""
+
+    def late(*arguments: Any) -> Spool | None:
+        postgres_database.execute(f"select pg_{does}('strandline_shop'{more})")
+        return spooled(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(drain, "spooled", late)
+        ran = project.loader("run")
+    [error] = ran.errors
+    assert "another run moved the replication slot meanwhile" in error
+    assert any("all rows are read anew" in w for w in project.run().warnings)
     assert newest(project, "things", "id", "v") == [(1, 2)]
 
 

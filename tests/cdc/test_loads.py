@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+
+from loader.sources.jdbc.cdc import log
 from tests.cdc.test_changes import follow, newest, position
 from tests.services import Database
 from tests.sync.project import Project
@@ -190,3 +193,25 @@ def test_partitions_that_come_and_go(project: Project, postgres_database: Databa
     postgres_database.execute("update parts set v = 2")
     project.run()
     assert newest(project, "parts", "id", "v") == [(201, 2), (500, 2), (600, 2)]
+
+
+def test_a_rebuilt_state_knows_how_far_the_log_was_read(
+    project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync without changes stores its position without a commit; the slot has moved there."""
+    monkeypatch.setattr(log, "SEGMENT", 0)
+    postgres_database.execute(
+        *(f"create table {t} (id int primary key, v int)" for t in ("quiet", "busy")),
+        *(f"insert into {t} values (1, 1)" for t in ("quiet", "busy")),
+    )
+    follow(project, postgres_database, "quiet", "busy")
+    project.run()
+    began = project.state("shop.quiet")["mark"]
+    postgres_database.execute("update busy set v = 2")
+    project.run()
+    mark = project.state("shop.quiet")["mark"]
+    assert mark["log_position"] != began["log_position"]
+    assert project.loader("state", "rebuild").code == 0
+    assert project.state("shop.quiet")["mark"] == mark
+    ran = project.run()
+    assert (ran.table("shop.quiet")["status"], ran.warnings) == ("nothing new", [])

@@ -49,13 +49,16 @@ def test_a_table_gets_its_own_changes_whatever_its_name(
             folder=str(tmp_path),
             tables=tables,
             marker="here",
+            upto=2**63,
             properties=settings(options, "names", tables, "missing", "source shop"),
             placeholder="missing",
             java=str(java),
             by_source=by_source(tables),
         ),
         "source shop",
+        lambda: False,
     )
+    assert spool is not None
     assert [spool.changes(table) for table in tables] == [3, *([2] * (len(NAMES) - 1))]
     assert [spool.truncates(table) for table in tables] == [1, *([0] * (len(NAMES) - 1))]
     assert not by_source(["public.orders", "a-b.c_d"])

@@ -228,3 +228,58 @@ def test_one_table_that_may_not_be_published_does_not_stop_others(
         assert 'Run `alter role "partial" bypassrls`' in said["table shop.guarded"]
     finally:
         postgres_database.execute("drop owned by partial", "drop role partial")
+
+
+def test_a_table_whose_key_is_deferrable_is_left_alone(
+    project: Project, postgres_database: Database
+) -> None:
+    """It is no replica identity: once published, the table could not be updated any more."""
+    parts = "create table {0} (id int, v int, primary key (id) {1}) partition by range (id)"
+    postgres_database.execute(
+        "create table plain (id int primary key deferrable, v int)",
+        "create table complete (id int primary key deferrable initially deferred, v int)",
+        "alter table complete replica identity full",
+        parts.format("parts", "deferrable"),
+        "create table parts_1 partition of parts for values from (0) to (100)",
+        "create table twin (id int primary key deferrable, v int)",
+        "create unique index twin_key on twin (id) include (v)",
+        "alter table twin replica identity using index twin_key",
+        *(f"insert into {table} values (1, 1)" for table in ("plain", "complete", "twin")),
+        "insert into parts values (1, 1)",
+    )
+    follow(project, postgres_database, "plain", "complete", "parts", "twin")
+    for command in ("check", "run"):
+        ran = project.loader(command)
+        assert ran.code == 1
+        told = {error.split(",")[0]: error for error in ran.errors}
+        assert set(told) == {"table shop.plain", "table shop.complete", "table shop.parts"}, command
+        for table, error in told.items():
+            assert "is deferrable" in error, table
+            assert "Create the constraint again, without `deferrable`" in error
+    postgres_database.execute(*(f"update {t} set v = 2" for t in ("plain", "complete", "parts")))
+    postgres_database.execute("update twin set v = 2")
+    project.loader("run")
+    assert newest(project, "twin", "id", "v") == [(1, 2)]
+
+
+def test_columns_beside_an_index_are_no_key(project: Project, postgres_database: Database) -> None:
+    """The log does not have the columns that a replica identity's index only includes."""
+    postgres_database.execute(
+        "create table things (id int primary key, u int not null, v int)",
+        "create unique index things_u on things (u) include (id)",
+        "alter table things replica identity using index things_u",
+    )
+    follow(project, postgres_database, "things")
+    [error] = project.loader("run").errors
+    assert "its replica identity does not hold the key (id)" in error
+
+
+def test_two_sources_with_one_slot_are_refused(
+    project: Project, postgres_database: Database
+) -> None:
+    """Each would move it beyond what the other has read."""
+    follow(project, postgres_database, "orders", name="my-shop")
+    follow(project, postgres_database, "lines", name="my_shop")
+    [error] = project.loader("check").errors
+    assert "the source my-shop reads the replication slot strandline_my_shop, too" in error
+    assert "Name another `slot` in one of them" in error

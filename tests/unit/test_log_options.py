@@ -74,3 +74,15 @@ def test_debezium_connects_as_the_source_does() -> None:
 def test_a_url_without_one_host_is_refused(url: str) -> None:
     with pytest.raises(Exception, match="a url with one host and a database"):
         settings(JdbcOptions(url=url), "slot", [], "missing", "source shop")
+
+
+def test_debezium_reads_values_in_one_form_whatever_the_options_of_the_source() -> None:
+    options = JdbcOptions(url=POSTGRES, properties={"options": "-c work_mem=8MB"})
+    found = settings(options, "slot", [], "missing", "source shop")["driver.options"]
+    assert found.startswith("-c work_mem=8MB -c bytea_output=hex ")
+
+
+@pytest.mark.parametrize("name", ["a+b", "50%25", "why%3F"])
+def test_a_database_that_debezium_cannot_connect_to_is_refused(name: str) -> None:
+    with pytest.raises(Exception, match=r"whose name has \+, % or \?"):
+        settings(JdbcOptions(url=f"jdbc:postgresql://h/{name}"), "slot", [], "missing", "shop")

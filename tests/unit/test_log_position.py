@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from loader.sources.jdbc.cdc.catalog import undone
 from loader.sources.jdbc.cdc.columns import LoggedColumn, altered, numbered
 from loader.sources.jdbc.cdc.position import Mark, Seen, parsed, shown
 
@@ -77,3 +78,15 @@ def test_what_changes_rows_without_the_log_is_noticed() -> None:
     assert altered(before, [key, renamed]) == "the column name text was altered"
     assert altered(before, [LoggedColumn(1, "id", "int8", declared="bigint"), name])
     assert altered({}, [key, name]) == ""  # a mark that did not know
+
+
+def test_a_catalog_that_looks_as_before_but_was_written_since() -> None:
+    before = {"column 1": "7 aa", "identity 9": "d aa", "partition 8": "7 aa", "table 9": "7 aa"}
+    assert undone(before, before) == undone({}, before) == undone(before, {}) == ""
+    assert undone(before, {**before, "column 1": "8 bb"}) == ""  # a default, say
+    assert undone(before, {**before, "partition 10": "8 aa"}) == ""
+    for name, told in (("column 1", "8 aa"), ("partition 8", "8 aa"), ("table 9", "8 aa")):
+        assert undone(before, {**before, name: told}), name
+    assert undone(before, {**before, "identity 9": "f aa"}) == "its replica identity was changed"
+    mark = Mark(parsed("0/10"), "slot", catalog=before)
+    assert Mark.from_dict(mark.to_dict()) == mark

@@ -28,7 +28,7 @@ def _text(change: dict[str, Any]) -> str:
 
 
 def _reader(folder: Path) -> Reader:
-    return Reader(Order(str(folder), TABLES, "here", {"database.password": "x"}, "missing"))
+    return Reader(Order(str(folder), TABLES, "here", 900, {"database.password": "x"}, "missing"))
 
 
 def _transaction(reader: Reader, number: int, end: int, *changes: tuple[str, str]) -> None:
@@ -64,6 +64,16 @@ def test_it_reads_up_to_its_own_marker(tmp_path: Path) -> None:
     assert (found.changes("public.orders"), found.changes("public.lines")) == (2, 1)
 
 
+def test_it_ends_when_the_log_is_read_from_behind_the_marker(tmp_path: Path) -> None:
+    """A marker's transaction ends before the order's position: what ends later came later."""
+    reader = _reader(tmp_path)
+    _transaction(reader, 7, 900, ("public.orders", _change(1)))
+    assert not reader.finished.is_set()
+    _transaction(reader, 8, 901, ("public.orders", _change(2)))
+    assert reader.finished.is_set()
+    assert reader.passed
+
+
 def test_transactions_that_are_published_are_found_by_their_ends(tmp_path: Path) -> None:
     reader = _reader(tmp_path)
     for number, end in enumerate((100, 200, 300)):
@@ -94,7 +104,7 @@ def test_it_counts_what_needs_more_than_a_look(tmp_path: Path) -> None:
 
 def test_tables_are_told_apart_by_the_changes_if_topics_do_not(tmp_path: Path) -> None:
     tables = ["public.a b", "public.a_b"]
-    reader = Reader(Order(str(tmp_path), tables, "here", {}, "missing", by_source=True))
+    reader = Reader(Order(str(tmp_path), tables, "here", 900, {}, "missing", by_source=True))
     changes = [
         _text({"source": {"schema": "public", "table": name}, "after": {}, "op": op})
         for name, op in (("a b", "c"), ("a_b", "c"), ("a b", "t"))
@@ -123,7 +133,7 @@ def test_files_are_cut_and_only_the_user_can_read_them(
 
 
 def test_an_order_is_one_line() -> None:
-    order = Order("/tmp/x", TABLES, "here", {"a": "line\nbreak"}, "missing")
+    order = Order("/tmp/x", TABLES, "here", 900, {"a": "line\nbreak"}, "missing")
     assert order.to_line().count("\n") == 1
     assert Order.from_line(order.to_line()) == order
 

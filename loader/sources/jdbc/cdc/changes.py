@@ -36,6 +36,8 @@ _MISSING = "_cq_missing"
 _INSERT = "_cq_insert"
 _LIFE = "_cq_life"
 _NEWEST = "_cq_newest"
+_JSON = {"mode": "FAILFAST", "maxStringLen": str(2**31 - 1)}
+"""How changes are parsed: values may be as long as PostgreSQL's, which end at 1 GB."""
 
 
 @dataclass(frozen=True)
@@ -77,14 +79,15 @@ class Changes:
 
     def names(self, spark: SparkSession) -> set[str]:
         """Returns the names that columns have in the changes."""
-        row = f.get_json_object("text", "$.after")
-        found = self._texts(spark).select(f.explode(f.json_object_keys(row)).alias("name"))
+        change = f.from_json("text", "after map<string, string>", _JSON)
+        names = f.map_keys(change.getField("after"))
+        found = self._texts(spark).select(f.explode(names).alias("name"))
         return {name for (name,) in found.distinct().collect()}
 
     def _lines(self, spark: SparkSession) -> DataFrame:
         """Returns number, transaction and change of the transactions that count."""
         schema = json_schema(self.columns)
-        change = f.from_json("text", schema, {"mode": "FAILFAST"})
+        change = f.from_json("text", schema, _JSON)
         return self._texts(spark).select(_NUMBER, _TRANSACTION, change.alias("change"))
 
     def _texts(self, spark: SparkSession) -> DataFrame:
@@ -116,8 +119,8 @@ class Changes:
         keyless = reduce(and_, [before.getField(k.name).isNull() for k in keys])
         refusal = f.raise_error(
             f.lit(
-                "the log has a change without the row's old key, as the table's REPLICA IDENTITY "
-                "did not hold it then: read the table anew (--full-refresh)"
+                "the log has a change without the row's old key: it was null, or the table's "
+                "REPLICA IDENTITY did not hold it then. Read the table anew (--full-refresh)"
             )
         )
         told = f.when((op != "t") & keyless, refusal.cast("boolean")).otherwise(f.lit(True))

@@ -98,11 +98,13 @@ def _read(
         if slot.silent(connection, before, end):
             return Drained(None, end, _stood(slot, connection))
         marker = secrets.token_urlsafe(24)
-        slot.mark(connection, MARKER, marker)
+        marked = slot.mark(connection, MARKER, marker)
+        upto = slot.end(connection)
     order = Order(
         folder=str(folder),
         tables=logged,
         marker=marker,
+        upto=upto,
         properties=settings(
             database.options, slot.name, logged, placeholder, where, database.lock_timeout
         ),
@@ -110,9 +112,25 @@ def _read(
         java=_java(database.spark._jvm),
         by_source=by_source(logged),
     )
-    spool = spooled(order, where)
+    spool = spooled(order, where, lambda: _passed(slot, marked))
     with database.connect() as connection:
+        if spool is None:
+            # What was before is lost for the tables that need it, whatever the slot says now.
+            return Drained(None, end, max(_stood(slot, connection), upto))
         return Drained(spool, max(end, spool.end or 0), _stood(slot, connection))
+
+
+def _passed(slot: SourceSlot, marked: int) -> bool:
+    """Returns whether nobody will read the marker: the slot is gone, or stands behind it.
+
+    If the database cannot be asked now, Debezium's connection ends, too, or the next look tells.
+    """
+    try:
+        with slot.database.connect() as connection:
+            found = slot.look(connection)
+    except TableError:
+        return False
+    return found is None or bool(found.lost) or found.confirmed >= marked
 
 
 def _stood(slot: SourceSlot, connection: Connection) -> int:

@@ -22,6 +22,7 @@ from loader.runtime.private_folder import private_folder
 from loader.sources import Snapshot, SourceTable
 from loader.sources.debezium.engine import installed, missing
 from loader.sources.debezium.spool import Spool
+from loader.sources.jdbc.cdc.catalog import catalog, undone
 from loader.sources.jdbc.cdc.changes import Changes
 from loader.sources.jdbc.cdc.columns import (
     LoggedColumn,
@@ -76,6 +77,7 @@ class Log(Snapshot):
         self._stored: dict[str, int | None] = {}
         self._marks_of: Callable[[str], Sequence[Mapping[str, Any]]] | None = None
         self._unfinished: dict[str, Mark] = {}
+        self._catalogs: dict[str, Mapping[str, str]] = {}
         self._placeholder = secrets.token_hex(16)
         self._loads = Loads(self.slot, list(tables), stack)
         stack.callback(self._loads.end)
@@ -107,7 +109,11 @@ class Log(Snapshot):
                 where=f"{self._where(table)}, sync_mode: cdc",
                 remedy="Run again. Two projects that read the same database need a `slot` each",
             )
-        after = replace(mark.moved(held.position, numbered(columns), parts), slot=self.slot.name)
+        after = replace(
+            mark.moved(held.position, numbered(columns), parts),
+            slot=self.slot.name,
+            catalog=self._catalogs[table.ref.name],
+        )
         spool, name = held.spool, logged_name(table)
         changed = spool is not None and spool.changes(name) > 0
         if changed and spool is not None:
@@ -128,7 +134,8 @@ class Log(Snapshot):
             rows=None if changed else 0,
             mark=after.to_dict(),
             settled=after.position - mark.position >= SEGMENT
-            or (after.seen, after.partitions) != (mark.seen, mark.partitions),
+            or (after.seen, after.partitions, after.catalog)
+            != (mark.seen, mark.partitions, mark.catalog),
             log=Logged(shown(mark.position), shown(after.position), ready.slot.held),
             notes=(*ready.kept(self.slot), *ready.unread(self.slot, mark)),
         )
@@ -295,6 +302,7 @@ class Log(Snapshot):
             frozenset(parts),
             ready.published.get(relation(table), ""),
             upto,
+            catalog=self._catalogs[table.ref.name],
         )
         if upto is not None:
             self._unfinished[table.ref.name] = mark
@@ -372,8 +380,12 @@ class Log(Snapshot):
     ) -> tuple[Mapping[str, Partition], str]:
         """Returns a table's partitions, and why the log does not tell all that they changed."""
         with self.database.connect(self._where(table)) as connection:
+            told = catalog(connection, self._relation(table))
+            self._catalogs[table.ref.name] = told
             found = partitions(connection, self._relation(table))
-            return found, moved(connection, mark.partitions, found) if mark is not None else ""
+            if mark is None:
+                return found, ""
+            return found, moved(connection, mark.partitions, found) or undone(mark.catalog, told)
 
     def _relation(self, table: SourceTable) -> str:
         return self.database.dialect.text(self.database.relation(table.ref.native))

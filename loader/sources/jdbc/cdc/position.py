@@ -88,6 +88,7 @@ class Mark:
             that run's snapshot saw, the last run's excepted.
         columns: the table's columns at that time, as `columns.numbered` returns them.
         partitions: the ids of its partitions at that time; empty if it was not partitioned.
+        catalog: what else the catalog said of it at that time (`catalog.catalog`).
         published: how it was published at that time (`SourceSlot.published`).
     """
 
@@ -100,6 +101,7 @@ class Mark:
     published: str = ""
     loaded: tuple[str, ...] | None = None
     earlier: tuple[tuple[tuple[str, ...], Seen], ...] = ()
+    catalog: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the form that the state stores."""
@@ -113,6 +115,8 @@ class Mark:
             found["published"] = self.published
         if self.partitions:
             found["partitions"] = sorted(self.partitions, key=int)
+        if self.catalog:
+            found["catalog"] = dict(self.catalog)
         if self.seen is not None:
             found["snapshot"] = self.seen.text
             found["snapshot_until"] = shown(self.seen.until)
@@ -144,6 +148,7 @@ class Mark:
                 (tuple(map(str, one["up_to"])), _seen(one))
                 for one in mark.get("earlier_snapshots") or ()
             ),
+            {str(k): str(v) for k, v in (mark.get("catalog") or {}).items()},
         )
 
     def moved(

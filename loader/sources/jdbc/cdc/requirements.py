@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from loader.errors import TableError
@@ -113,20 +113,38 @@ def table_lacks(
                 from pg_catalog.pg_index as i
                 join pg_catalog.pg_attribute as a
                     on a.attrelid = i.indrelid
-                    and a.attnum = any(i.indkey)
+                    and a.attnum = any((i.indkey::int2[])[0:i.indnkeyatts - 1])
                 where i.indrelid = c.oid
+                    and i.indimmediate
                     and case c.relreplident
                         when 'd' then i.indisprimary
                         when 'i' then i.indisreplident
                         else false
                     end
+            ),
+            (
+                select string_agg(i.indexrelid::regclass::text, ', ' order by i.indexrelid)
+                from pg_catalog.pg_index as i
+                where i.indrelid = c.oid
+                    and i.indisunique
+                    and not i.indimmediate
+                    and {_within(dialect.text, key)}
+                    and not exists (
+                        select from pg_catalog.pg_index as i
+                        where i.indrelid = c.oid
+                            and i.indisunique
+                            and i.indimmediate
+                            and i.indpred is null
+                            and i.indexprs is null
+                            and {_within(dialect.text, key)}
+                    )
             )
         from leaves
         join pg_catalog.pg_class as c on c.oid = leaves.id
         """
     )
     lacks = []
-    for leaf, persistence, identity, inherited, secured, role, told in rows:
+    for leaf, persistence, identity, inherited, secured, role, told, deferrable in rows:
         if persistence != "p":
             lacks.append(Lack(f"{leaf} is unlogged", f"Run `alter table {leaf} set logged`"))
         if inherited == "true":
@@ -142,7 +160,16 @@ def table_lacks(
                 )
             )
         known = {column.lower() for column in (told or "").split("\x1f")}
-        if identity != "f" and not {column.lower() for column in key} <= known:
+        if deferrable and key:
+            lacks.append(
+                Lack(
+                    f"the key ({', '.join(key)}) of {leaf} is deferrable ({deferrable}): the log "
+                    "cannot tell its rows apart by it",
+                    f"Create the constraint again, without `deferrable`, on {name}, or read the "
+                    "table by a cursor (sync_mode: incremental)",
+                )
+            )
+        elif identity != "f" and not {column.lower() for column in key} <= known:
             lacks.append(
                 Lack(
                     f"the log would not tell which row of {leaf} was updated or deleted: its "
@@ -152,6 +179,17 @@ def table_lacks(
                 )
             )
     return lacks
+
+
+def _within(text: Callable[[str], str], key: Sequence[str]) -> str:
+    """Returns the condition that an index `i` has no columns but the key's."""
+    names = ", ".join(text(column.lower()) for column in key)
+    return f"""not exists (
+                        select from pg_catalog.pg_attribute as a
+                        where a.attrelid = i.indrelid
+                            and a.attnum = any((i.indkey::int2[])[0:i.indnkeyatts - 1])
+                            and lower(a.attname) not in ({names or "null"})
+                    )"""
 
 
 def publication_lacks(connection: Connection, slot: SourceSlot) -> list[Lack]:

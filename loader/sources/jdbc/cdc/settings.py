@@ -16,6 +16,8 @@ _PASSED_ON = frozenset(("sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassw
 """Properties of the JDBC driver that Debezium has options for; it hands all others through."""
 _OURS = frozenset(("user", "password"))
 _IN_TOPICS = re.compile(r"[A-Za-z0-9._-]+")
+_FORMS = "-c bytea_output=hex -c DateStyle=ISO -c IntervalStyle=postgres -c extra_float_digits=3"
+"""The forms of values that Debezium reads, whatever the role, the database or the server sets."""
 
 
 def by_source(logged: Sequence[str]) -> bool:
@@ -51,7 +53,14 @@ def settings(
             where=f"{where}, url",
             remedy="Write jdbc:postgresql://host:5432/database",
         )
+    if re.search("[+%?]", database):
+        raise TableError(
+            f"Debezium cannot connect to a database whose name has +, % or ?: {database}",
+            where=f"{where}, url",
+            remedy="Rename the database, or read its tables by a cursor (sync_mode: incremental)",
+        )
     given = {**dict(parse_qsl(at.query, keep_blank_values=True)), **options.properties}
+    given["options"] = " ".join(filter(None, (given.get("options"), _FORMS)))
     user = options.user or given.get("user") or ""
     password = options.password or given.get("password") or ""
     driver = {
@@ -91,6 +100,9 @@ def settings(
         # Only what the spool needs, in little memory.
         "transforms": "slim",
         "transforms.slim.type": "org.apache.kafka.connect.transforms.ReplaceField$Value",
+        # A null is a null, also in a column that has a default.
+        "value.converter.replace.null.with.default": "false",
+        "transforms.slim.replace.null.with.default": "false",
         "transforms.slim.exclude": ",".join(
             (*(() if by_source(logged) else ("source",)), "transaction", "ts_ms", "ts_us", "ts_ns")
         ),
@@ -100,6 +112,8 @@ def settings(
         "max.queue.size": "16384",
         "max.queue.size.in.bytes": str(64 * 1024 * 1024),
         "poll.interval.ms": "20",
+        # The server ends the connection if it hears nothing for as long as wal_sender_timeout.
+        "status.update.interval.ms": "1000",
         # An error ends the run; the next one begins where this one did.
         "errors.max.retries": "0",
         "slot.max.retries": "2",

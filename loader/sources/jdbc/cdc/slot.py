@@ -193,14 +193,18 @@ class SourceSlot:
         )
         return changes == "0"
 
-    def mark(self, connection: Connection, prefix: str, content: str) -> None:
-        """Writes a message into the log: whoever reads it has read all that was before it."""
+    def mark(self, connection: Connection, prefix: str, content: str) -> int:
+        """Writes a message into the log: whoever reads it has read all that was before it.
+
+        Returns its position, which is below the end of its transaction.
+        """
         text = self.database.dialect.text
         connection.execute("set synchronous_commit = on")
-        connection.rows(
+        [(lsn,)] = connection.rows(
             "select pg_catalog.pg_logical_emit_message("
             f"true, {text(prefix)}, {text(content)})::text"
         )
+        return parsed(lsn or "")
 
     def confirm(self, connection: Connection, position: int) -> None:
         """Moves the slot: the log below the position can be recycled."""
@@ -256,8 +260,8 @@ class SourceSlot:
             "a transaction that began before has been open too long: a first load has to wait for "
             "those that may have written already",
             where=self.where,
-            remedy="Run again when it is done (pg_stat_activity shows it), or raise the source's "
-            "lock_timeout",
+            remedy="Run again when it is done (pg_stat_activity or pg_prepared_xacts shows it), or "
+            "raise the source's lock_timeout",
         )
 
     def _quoted(self, relation: Iterable[str]) -> str:

@@ -28,6 +28,8 @@ _ENDS_OF_TIME = {"infinity": FOREVER, "-infinity": EVER}
 # What Debezium makes of infinite dates (days; it overflows) and timestamps (microseconds).
 _DAYS = {-2147472692: FOREVER[:10], -2147472691: EVER[:10]}
 _MICROSECONDS = {9223372036825200000: FOREVER, -9223372036832400000: EVER}
+_EARLIEST = -210_866_803_200_000_000
+"""PostgreSQL's earliest timestamp, 24 November 4714 BC, in microseconds."""
 _OBJECT = r"^\[+(L[\w.$]+;|[BCDFIJSZ])@[0-9a-f]{1,8}$"
 """What Java says of an array: Debezium writes it for an array within an array of texts."""
 _DAY = 24 * 60 * 60 * 1_000_000
@@ -110,6 +112,8 @@ def _scalar(told: Column, column: LoggedColumn, data_type: t.DataType) -> Column
     made = make(told) if make else told
     if column.kind == "numeric" and isinstance(data_type, t.DecimalType):
         made = _exact(told, column.name, data_type)
+    if column.kind in ("timestamp", "timestamptz"):
+        made = _within_time(told, made, column)
     return made.cast(data_type)
 
 
@@ -122,12 +126,32 @@ def _exact(told: Column, name: str, data_type: t.DecimalType) -> Column:
         f.concat(
             f.lit(f"{name} has the value "),
             told,
-            f.lit(f", which does not fit {data_type.simpleString()}: it would be rounded"),
+            f.lit(
+                f", which does not fit {data_type.simpleString()}: correct the row or set the "
+                f"column's type in the source's column_types ({name}: string), then read the table "
+                "anew (--full-refresh)"
+            ),
         )
     )
     return f.when(told.isNotNull() & (whole.isNull() | rounded), refusal.cast(data_type)).otherwise(
         whole
     )
+
+
+def _within_time(told: Column, made: Column, column: LoggedColumn) -> Column:
+    """Returns a timestamp; an error if 64 bits of microseconds do not hold it, as for a query."""
+    kind = "timestamp" if column.kind == "timestamptz" else "timestamp_ntz"
+    if column.kind == "timestamptz":
+        beyond = made.isNull()
+    else:  # what Debezium counts has overflowed
+        beyond = (told < _EARLIEST) & ~told.isin(*_MICROSECONDS)
+    refusal = f.raise_error(
+        f.lit(
+            f"{column.name} has a time after the year 294246, which a timestamp cannot hold: "
+            "correct the row, then read the table anew (--full-refresh)"
+        )
+    )
+    return f.when(told.isNotNull() & beyond, refusal.cast(kind)).otherwise(made)
 
 
 def _numeric(told: Column) -> Column:

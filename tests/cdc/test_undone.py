@@ -1,0 +1,93 @@
+"""What was altered and altered back between two runs is noticed, and the table is read anew."""
+
+from __future__ import annotations
+
+from tests.cdc.test_changes import follow, newest
+from tests.services import Database
+from tests.sync.project import Project
+
+ANEW = "all rows are read anew"
+
+
+def test_what_was_altered_and_altered_back(project: Project, postgres_database: Database) -> None:
+    """The log has the changes from between under another name, in another form, or not at all."""
+    tables = ("renamed", "retyped", "swapped", "other", "keyed", "fixed")
+    column = {"retyped": "timestamptz"}
+    postgres_database.execute(
+        *(
+            f"create table {table} (id int primary key, v {column.get(table, 'int')}, "
+            "u int not null unique)"
+            for table in tables
+        ),
+        *(f"insert into {table} values (1, null, 1), (2, null, 2)" for table in tables),
+        "create table parts (id int primary key, v int) partition by range (id)",
+        "create table parts_1 partition of parts for values from (0) to (100)",
+        "insert into parts values (1, 1), (2, 2)",
+    )
+    follow(project, postgres_database, *tables, "parts")
+    project.run()
+    postgres_database.execute(
+        "alter table renamed rename v to x",
+        "update renamed set x = 7 where id = 1",
+        "alter table renamed rename x to v",
+        "alter table retyped alter v type timestamp",
+        "update retyped set v = '2024-01-02 03:04:05' where id = 1",
+        "alter table retyped alter v type timestamptz",
+        "alter table swapped rename to temporary",
+        "alter table other rename to swapped",
+        "alter table temporary rename to other",
+        "update other set v = 8 where id = 1",
+        "alter table swapped rename to temporary",
+        "alter table other rename to swapped",
+        "alter table temporary rename to other",
+        "alter table keyed replica identity using index keyed_u_key",
+        "delete from keyed where id = 1",
+        "update keyed set id = 7 where id = 2",
+        "alter table keyed replica identity default",
+        "alter table fixed replica identity using index fixed_u_key",
+        "delete from fixed where id = 1",
+        "alter table fixed replica identity full",
+        "alter table parts detach partition parts_1",
+        "delete from parts_1 where id = 1",
+        "update parts_1 set v = 3 where id = 2",
+        "alter table parts attach partition parts_1 for values from (0) to (100)",
+    )
+    ran = project.run()
+    found = {warning.split(":")[0] for warning in ran.warnings if ANEW in warning}
+    assert found == {f"shop.{table}" for table in (*tables, "parts")}
+    for table in (*tables, "parts"):
+        rows = postgres_database.query(f"select id, v::text from {table} order by id")
+        told = newest(project, table, "id", "v")
+        if table != "retyped":
+            assert told == [(key, None if v is None else int(v)) for key, v in rows], table
+        else:
+            assert [(key, v is None) for key, v in told] == [(1, False), (2, True)]
+    again = project.run()
+    assert {again.table(f"shop.{t}")["status"] for t in (*tables, "parts")} == {"nothing new"}
+
+
+def test_what_does_no_harm_costs_nothing(project: Project, postgres_database: Database) -> None:
+    postgres_database.execute(
+        "create table things (id int primary key, v int, w text)",
+        "insert into things values (1, 1, 'a')",
+        "create table parts (id int primary key, v int) partition by range (id)",
+        "create table parts_1 partition of parts for values from (0) to (100)",
+        "insert into parts values (1, 1)",
+    )
+    follow(project, postgres_database, "things", "parts")
+    project.run()
+    for statements in (
+        ("alter table things alter v set default 7", "alter table things alter v set not null"),
+        ("vacuum full things", "analyze things", "create index on things (v)"),
+        ("alter table things add column x int", "grant select on things to public"),
+        ("create table parts_2 partition of parts for values from (100) to (200)",),
+        ("alter table things alter w set statistics 1000", "alter table things drop column x"),
+        ("alter table things add check (v > 0)", "vacuum full pg_class", "vacuum freeze"),
+        ("cluster things using things_pkey", "reindex table things", "analyze parts"),
+    ):
+        postgres_database.execute(
+            *statements, "update things set v = v + 1", "update parts set v = v + 1"
+        )
+        ran = project.run()
+        assert [warning for warning in ran.warnings if ANEW in warning] == [], statements
+        assert [ran.table(f"shop.{t}")["appended"] for t in ("things", "parts")] == [1, 1]
