@@ -43,8 +43,8 @@ def catalog(connection: Connection, relation: str) -> dict[str, str]:
                 a.xmin::text as written,
                 concat_ws(
                     '/', a.attnotnull, a.atthasdef, a.atthasmissing, a.attidentity, a.attstattarget,
-                    a.attstorage, to_jsonb(a) ->> 'attcompression', a.attacl, a.attoptions, a.attinhcount,
-                    a.attislocal, pg_catalog.pg_get_expr(d.adbin, d.adrelid)
+                    a.attstorage, to_jsonb(a) ->> 'attcompression', a.attacl, a.attoptions,
+                    a.attinhcount, a.attislocal, pg_catalog.pg_get_expr(d.adbin, d.adrelid)
                 ) as harmless
             from pg_catalog.pg_attribute as a
             left join pg_catalog.pg_attrdef as d
