@@ -22,18 +22,16 @@ from loader.runtime.private_folder import private_folder
 from loader.sources import Snapshot, SourceTable
 from loader.sources.debezium.engine import installed, missing
 from loader.sources.debezium.spool import Spool
-from loader.sources.jdbc.cdc.catalog import catalog, undone
 from loader.sources.jdbc.cdc.changes import Changes
 from loader.sources.jdbc.cdc.columns import (
     LoggedColumn,
     altered,
-    logged_columns,
     misnamed,
     numbered,
 )
+from loader.sources.jdbc.cdc.definitions import Definitions
 from loader.sources.jdbc.cdc.drain import Drained, drained
 from loader.sources.jdbc.cdc.loads import Loads
-from loader.sources.jdbc.cdc.partitions import Partition, moved, partitions
 from loader.sources.jdbc.cdc.position import Mark, shown
 from loader.sources.jdbc.cdc.ready import Ready, logged_name, made_ready, relation
 from loader.sources.jdbc.cdc.requirements import (
@@ -43,6 +41,7 @@ from loader.sources.jdbc.cdc.requirements import (
     server_lacks,
     table_lacks,
 )
+from loader.sources.jdbc.cdc.safe import Safe
 from loader.sources.jdbc.cdc.slot import SourceSlot, slot_name
 from loader.sources.jdbc.cdc.vanished import vanished
 from loader.sources.jdbc.database import Database
@@ -74,10 +73,9 @@ class Log(Snapshot):
         self._alone = threading.RLock()
         self._ready: Ready | None = None
         self._failure: Exception | None = None
-        self._stored: dict[str, int | None] = {}
-        self._marks_of: Callable[[str], Sequence[Mapping[str, Any]]] | None = None
+        self._safe = Safe(self.slot)
         self._unfinished: dict[str, Mark] = {}
-        self._catalogs: dict[str, Mapping[str, str]] = {}
+        self._defined = Definitions(database)
         self._placeholder = secrets.token_hex(16)
         self._loads = Loads(self.slot, list(tables), stack)
         stack.callback(self._loads.end)
@@ -87,13 +85,13 @@ class Log(Snapshot):
         own = self._unfinished.pop(table.ref.name, None)
         mark = Mark.from_dict(window.mark) or own
         # Whatever happens to the table, the slot keeps the log from here on for it.
-        self._stored[table.ref.name] = mark.position if mark is not None else None
+        self._safe.put(table.ref.name, mark)
         with self._alone:
             ready = self._once(self._prepared)
             if table.ref.name in ready.refused:
                 raise ready.refused[table.ref.name]
-            columns = self._columns(table)
-            parts, lost = self._partitions(table, mark)
+            columns = self._defined.columns(table)
+            parts, lost = self._defined.parts(table, mark)
             if mark is not None:
                 gone = "" if own is not None else ready.lost(self.slot, table, mark)
                 lost = gone or altered(mark.columns, columns) or lost
@@ -106,24 +104,24 @@ class Log(Snapshot):
         if held.begun > mark.position:
             raise TableError(
                 "another run moved the replication slot meanwhile",
-                where=f"{self._where(table)}, sync_mode: cdc",
+                where=f"{self._defined.where(table)}, sync_mode: cdc",
                 remedy="Run again. Two projects that read the same database need a `slot` each",
             )
         after = replace(
             mark.moved(held.position, numbered(columns), parts),
             slot=self.slot.name,
-            catalog=self._catalogs[table.ref.name],
+            catalog=self._defined.catalogs[table.ref.name],
         )
         spool, name = held.spool, logged_name(table)
         changed = spool is not None and spool.changes(name) > 0
         if changed and spool is not None:
-            self._whole(table, columns, spool)
+            self._defined.whole(table, columns, spool)
             if mark.earlier and spool.truncates(name):
                 with self._alone:
                     lost = "it was truncated during its first load"
                     return self._first(table, window, ready, parts, lost)
-            if numbered(self._columns(table)) != numbered(columns):  # now that all is read
-                raise self._altered(table)
+            if numbered(self._defined.columns(table)) != numbered(columns):  # now that all is read
+                raise self._defined.altered(table)
             if numbered(columns) != mark.columns:
                 names = self._changes(table, columns, mark, spool).names(self.database.spark)
                 lost = misnamed(names, mark.columns, columns)
@@ -148,17 +146,17 @@ class Log(Snapshot):
             rows = self._loads.read(spark, table, bounds).withColumn(DELETED, f.lit(False))
             if window.held is None or bounds.log.continued:
                 return rows
-            return rows.unionByName(vanished(rows, table, self.key(table), window.held))
+            return rows.unionByName(vanished(rows, table, self._defined.key(table), window.held))
         mark, spool = Mark.from_dict(window.mark), self._drained.spool
         assert mark is not None
         assert spool is not None
-        return self._changes(table, self._columns(table), mark, spool).rows(spark, window)
+        return self._changes(table, self._defined.columns(table), mark, spool).rows(spark, window)
 
     def preview(self, table: SourceTable, window: Window) -> Bounds:
         mark = Mark.from_dict(window.mark)
         if mark is None:
             return Bounds(None)
-        with self.database.connect(self._where(table)) as connection:
+        with self.database.connect(self._defined.where(table)) as connection:
             return Bounds(None, log=Logged(shown(mark.position), shown(self.slot.end(connection))))
 
     def more(self, table: SourceTable) -> bool:
@@ -167,17 +165,17 @@ class Log(Snapshot):
     def kept(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:
         found = Mark.from_dict(mark)
         if found is not None:
-            self._stored[table.ref.name] = found.position
+            self._safe.put(table.ref.name, found)
 
     def remembers(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:
-        self._marks_of = marks
+        self._safe.marks_of = marks
 
     def lacking(self, table: SourceTable) -> list[str]:
-        where = f"{self._where(table)}, sync_mode: cdc"
-        with self.database.connect(self._where(table)) as connection:
+        where = f"{self._defined.where(table)}, sync_mode: cdc"
+        with self.database.connect(self._defined.where(table)) as connection:
             lacks = [
                 *server_lacks(connection, self.slot),
-                *table_lacks(connection, self.slot, table, self.key(table)),
+                *table_lacks(connection, self.slot, table, self._defined.key(table)),
             ]
             if not lacks:
                 lacks = list(publishable(connection, self.slot, [table]).values())
@@ -187,7 +185,7 @@ class Log(Snapshot):
             if found is not None:
                 raise found
             slot = self.slot.look(connection)
-        self._columns(table)
+        self._defined.columns(table)
         if not installed():
             raise missing(where)
         if slot is None:
@@ -195,47 +193,11 @@ class Log(Snapshot):
         kept = f"the replication slot {self.slot.name} keeps {slot.held >> 20:,} MB of log"
         return [f"{self.slot.name}: {slot.lost}"] if slot.lost else [kept]
 
-    def key(self, table: SourceTable) -> Sequence[str]:
-        """Returns a table's key, as the spec or the database declares it."""
-        given = self.database.read_options(table.ref).primary_key
-        names = {name.lower(): name for name in table.schema.names}
-        return [names.get(k.lower(), k) for k in given] if given else table.primary_key
-
     def confirm(self) -> None:
-        """Moves the slot to where all tables that follow it are safe; called once all is published.
-
-        Of tables that are not in this run, the stored mark tells.
-        """
+        """Moves the slot to where all of its tables are safe; called once all is published."""
         self._loads.end()
-        if self._ready is None or self._failure is not None:
-            return
-        if self._safe() <= self._ready.slot.confirmed:
-            return
-        with self.database.connect() as connection:
-            self.slot.freed(connection, self.database.lock_timeout)
-            with self._loads.none(connection) as none:
-                # The marks of first loads that other runs have ended are stored now.
-                if not none or not self._knows_all():
-                    return
-                found = self.slot.look(connection)
-                if found is not None and found.confirmed < self._safe():
-                    self.slot.confirm(connection, self._safe())
-
-    def _safe(self) -> int:
-        """Returns the lowest position of the tables that are known."""
-        return min((p for p in self._stored.values() if p is not None), default=0)
-
-    def _knows_all(self) -> bool:
-        """Looks up the tables that are not in this run; returns whether that was possible."""
-        known = {name.lower() for name in self._stored}
-        for name, options in self.database.options.table_options.items():
-            if options.sync_mode == "cdc" and name.lower() not in known:
-                if self._marks_of is None:
-                    return False
-                marks = map(Mark.from_dict, self._marks_of(name))
-                held = [mark.position for mark in marks if mark is not None]
-                self._stored[name] = min(held, default=None)
-        return True
+        if self._ready is not None and self._failure is None:
+            self._safe.free(self._ready.slot, self._loads)
 
     def _changes(
         self, table: SourceTable, columns: Sequence[LoggedColumn], mark: Mark, spool: Spool
@@ -245,7 +207,7 @@ class Log(Snapshot):
             spool=spool,
             logged=logged_name(table),
             columns=columns,
-            key=self.key(table),
+            key=self._defined.key(table),
             first=spool.first_after(mark.position),
             seen=mark.seen,
             earlier=mark.earlier,
@@ -278,7 +240,7 @@ class Log(Snapshot):
             if not installed():
                 raise missing(self.where)  # before there is a slot that keeps the log
             tables = list(self.tables.values())
-            self._ready = made_ready(self.slot, tables, self.key, self.where)
+            self._ready = made_ready(self.slot, tables, self._defined.key, self.where)
             self._loads.together = self._ready.created
         return self._ready
 
@@ -287,7 +249,7 @@ class Log(Snapshot):
     ) -> Bounds:
         """Bounds a read of all rows; if they are many, and raw has none, of a first piece."""
         position, found, seen = self._loads.bounds(table)
-        key, rows = self._key_columns(table), found.rows
+        key, rows = self._defined.key_columns(table), found.rows
         upto = None
         large = (rows or 0) > self.database.options.batch_rows
         if large and window.held is None and self._loads.divisible(table, key):
@@ -298,11 +260,11 @@ class Log(Snapshot):
             self.slot.name,
             ready.system,
             seen,
-            numbered(self._columns(table)),
+            numbered(self._defined.columns(table)),
             frozenset(parts),
             ready.published.get(relation(table), ""),
             upto,
-            catalog=self._catalogs[table.ref.name],
+            catalog=self._defined.catalogs[table.ref.name],
         )
         if upto is not None:
             self._unfinished[table.ref.name] = mark
@@ -318,7 +280,7 @@ class Log(Snapshot):
 
     def _next(self, table: SourceTable, mark: Mark, ready: Ready) -> Bounds:
         """Bounds the next piece of a first load."""
-        piece, seen = self._loads.piece(table, self._key_columns(table), mark.loaded)
+        piece, seen = self._loads.piece(table, self._defined.key_columns(table), mark.loaded)
         after = mark.loading(piece.upto, seen)
         if piece.upto is not None:
             self._unfinished[table.ref.name] = after
@@ -332,12 +294,6 @@ class Log(Snapshot):
             notes=("its first load was broken off, and goes on where it was",) if resumed else (),
         )
 
-    def _key_columns(self, table: SourceTable) -> list[LoggedColumn]:
-        found = {column.name: column for column in self._columns(table)}
-        places = {name.lower(): i for i, name in enumerate(table.schema.names)}
-        native = (table.ref.native.columns[places[name.lower()]] for name in self.key(table))
-        return [found[name] for name in native]
-
     @cached_property
     def _drained(self) -> Drained:
         """The log up to its end, read once."""
@@ -346,52 +302,6 @@ class Log(Snapshot):
         return drained(
             self.slot, self._ready.slot, logged, self._folder, self._placeholder, self.where
         )
-
-    def _columns(self, table: SourceTable) -> list[LoggedColumn]:
-        where = self._where(table)
-        with self.database.connect(where) as connection:
-            found = {c.name: c for c in logged_columns(connection, self._relation(table), where)}
-        if set(found) != set(table.ref.native.columns):
-            raise self._altered(table)
-        return [found[name] for name in table.ref.native.columns]
-
-    def _altered(self, table: SourceTable) -> TableError:
-        return TableError(
-            "its columns were changed during the run", where=self._where(table), remedy="Run again"
-        )
-
-    def _whole(self, table: SourceTable, columns: Sequence[LoggedColumn], spool: Spool) -> None:
-        """Refuses changes with values that Debezium has replaced by null.
-
-        Raises:
-            TableError: if there are any; says in which column.
-        """
-        for column in columns:
-            if spool.replaced.values(logged_name(table), column.name):
-                raise TableError(
-                    f"Debezium has no form for a value of {column.name} ({column.declared}), which "
-                    "the log has",
-                    where=f"{self._where(table)}, sync_mode: cdc",
-                    remedy="Read the table by a cursor (sync_mode: incremental)",
-                )
-
-    def _partitions(
-        self, table: SourceTable, mark: Mark | None
-    ) -> tuple[Mapping[str, Partition], str]:
-        """Returns a table's partitions, and why the log does not tell all that they changed."""
-        with self.database.connect(self._where(table)) as connection:
-            told = catalog(connection, self._relation(table))
-            self._catalogs[table.ref.name] = told
-            found = partitions(connection, self._relation(table))
-            if mark is None:
-                return found, ""
-            return found, moved(connection, mark.partitions, found) or undone(mark.catalog, told)
-
-    def _relation(self, table: SourceTable) -> str:
-        return self.database.dialect.text(self.database.relation(table.ref.native))
-
-    def _where(self, table: SourceTable) -> str:
-        return f"table {self.database.name}.{table.ref.name}"
 
 
 @contextmanager
