@@ -27,7 +27,7 @@ _WATCH_SECONDS = 2
 _ENDED = (
     "terminating connection|database connection failed|connection (has been|was) closed|shutting "
     "down|starting up|connection refused|connection reset|i/o error|broken pipe|eofexception|"
-    "socketexception"
+    "socketexception|inactive copy"
 )
 
 
