@@ -25,9 +25,9 @@ _OUT_OF_MEMORY = 3
 """The code that Java exits with then (`ExitOnOutOfMemoryError`)."""
 _WATCH_SECONDS = 2
 _ENDED = (
-    "terminating connection|database connection failed|(connection|stream) (has been|was) closed|shut"
-    "ting down|starting up|connection refused|connection reset|i/o error|broken pipe|eofexception|"
-    "socketexception|inactive copy"
+    "terminating connection|database connection failed|(connection|stream) (has been|was) closed|"
+    "shutting down|starting up|connection refused|connection reset|i/o error|broken pipe|"
+    "eofexception|socketexception|inactive copy"
 )
 
 
