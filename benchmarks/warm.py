@@ -30,7 +30,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.services import Database, Postgres  # noqa: E402
+from tests.services import Database, Postgres, Server  # noqa: E402
 
 ROWS = 4000
 _TABLE = (
@@ -130,13 +130,13 @@ class Looped:
             text=True,
         )
 
-    def next(self) -> dict[str, Any]:
+    def next(self, may_fail: bool = False) -> dict[str, Any]:
         """The facts of the next round."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             event: dict[str, Any] = json.loads(line)
             if event["event"] == "round":
-                if event["failed"]:
+                if event["failed"] and not may_fail:
                     raise SystemExit(f"a round failed: {line}")
                 return event
         raise SystemExit("the loop has ended")
@@ -186,19 +186,38 @@ def _rounds(shop: Shop, rounds: int, rows: int, took: dict[str, float], label: s
 
 
 def _long(shop: Shop, rounds: int) -> list[dict[str, Any]]:
-    """A long loop: memory, files and seconds at its first, middle and last round."""
+    """A long loop: memory, files and seconds of some rounds; in the middle the server crashes."""
     loop = Looped(shop, "1s")
     found = []
     for number in range(1, rounds + 1):
         told = loop.next()
         if number % 10 == 0:
             shop.change(10)
-        if number in (2, rounds // 2, rounds):
+        if number == rounds // 2 + 1:
+            _crash(shop.database.server, loop)
+        if number in (2, rounds // 4, rounds // 2, 3 * rounds // 4, rounds):
             facts = {"round": number, "s": told["seconds"], "MB": loop.megabytes()}
             found.append({**facts, **shop.stored()})
             click.echo(str(found[-1]))
     loop.stop()
     return found
+
+
+def _crash(server: Server, loop: Looped) -> None:
+    """The server is killed, a round fails, the server comes back, and so does the loop."""
+    began = time.monotonic()
+    server.stop()
+    failed = loop.next(may_fail=True)
+    while not failed["failed"]:
+        failed = loop.next(may_fail=True)
+    server.start()
+    back = time.monotonic()
+    while loop.next(may_fail=True)["failed"]:
+        pass
+    took = time.monotonic()
+    click.echo(
+        f"the server was away for {back - began:.0f} s; all went on {took - back:.0f} s later"
+    )
 
 
 def _together(shop: Shop, rounds: int, took: dict[str, float]) -> None:
