@@ -85,10 +85,10 @@ def _broken_off(project: Project, at: int, between: Callable[[], None] = lambda:
     return any(errors)
 
 
-def _living(project: Project, table: str, names: str) -> list[tuple[Any, ...]]:
+def _living(project: Project, table: str, names: str, wanted: str = "v") -> list[tuple[Any, ...]]:
     return project.rows(
         f"""
-        select newest.v
+        select newest.{wanted}
         from (
             select max_by(struct(*), struct(_cq_generation, _cq_batch, _cq_seq)) as newest
             from raw.{table}
@@ -199,6 +199,49 @@ def test_broken_off_anywhere_with_writers_in_between(
     living = postgres_database.query('select v from busy order by v collate "C"')
     assert _living(project, "busy", "a, b") == living
     assert _twice(project, "busy") == []
+
+
+def test_what_the_pieces_do_not_survive(project: Project, postgres_database: Database) -> None:
+    """Another key, and a large value whose row has moved to another piece: all is read anew."""
+    for table in ("turned", "moved", "away"):
+        postgres_database.execute(
+            f"create table {table} (a int, b int, v text, note text, primary key (a, b))",
+            f"alter table {table} alter note set storage external",
+            f"insert into {table} select n / 5, n % 5, 'row ' || n, repeat(chr(65 + n), 5000) "
+            "from generate_series(0, 24) n",
+        )
+    follow(project, postgres_database, "turned", "moved", "away", batch_rows=4)
+    _broken_off(project, 1)
+    postgres_database.execute(
+        "alter table turned drop constraint turned_pkey, add primary key (b, a)",
+        "delete from moved where (a, b) = (0, 1)",
+        "update moved set a = 0, v = 'moved' where (a, b) = (2, 1)",
+        "update away set a = -1, v = 'moved' where (a, b) = (2, 1)",
+    )
+    texts = " ".join(project.run().warnings + project.run().warnings)
+    assert "shop.turned: its key was changed during its first load: all rows are read anew" in texts
+    for table in ("moved", "away"):
+        assert f"shop.{table}: a row with a large value got another key during its first" in texts
+    for table in ("turned", "moved", "away"):
+        living = postgres_database.query(f'select v, note from {table} order by v collate "C"')
+        assert _living(project, table, "a, b", "v, newest.note") == living, table
+    again = project.run()
+    assert {again.table(f"shop.{t}")["appended"] for t in ("turned", "moved", "away")} == {0}
+
+
+def test_settings_and_names_that_get_in_the_way(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        f"alter database {postgres_database.name} set standard_conforming_strings = off",
+        'create table odd (n text collate "C", total int, v text, primary key (n, total))',
+        r"insert into odd select E'a\\' || i, i, 'row ' || i from generate_series(1, 6) i",
+    )
+    follow(project, postgres_database, "odd", batch_rows=2)
+    project.run()
+    assert project.rows("select count(distinct _cq_batch), count(*) from raw.odd") == [(3, 6)]
+    keys = project.rows("select n from raw.odd order by n")
+    assert keys == postgres_database.query('select n from odd order by n collate "C"')
 
 
 def test_truncated_or_altered_before_it_is_complete(

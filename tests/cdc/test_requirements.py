@@ -283,3 +283,37 @@ def test_two_sources_with_one_slot_are_refused(
     [error] = project.loader("check").errors
     assert "the source my-shop reads the replication slot strandline_my_shop, too" in error
     assert "Name another `slot` in one of them" in error
+
+
+def test_a_table_that_somebody_alters_does_not_hold_up_others(
+    project: Project, postgres_database: Database
+) -> None:
+    for table in ("held", "new", "free"):
+        postgres_database.execute(
+            f"create table {table} (id int primary key, v int)",
+            f"insert into {table} values (1, 1)",
+        )
+    follow(project, postgres_database, "held", "free", lock_timeout="1 second")
+    project.run()
+    follow(project, postgres_database, "held", "new", "free", lock_timeout="1 second")
+    postgres_database.execute("update free set v = 2", "update held set v = 2")
+    with postgres_database.connect() as other:
+        other.execute("begin; alter table held add column w int; alter table new add column w int")
+        ran = project.loader("run")
+        other.execute("commit")
+    assert ran.table("shop.free")["appended"] == 1
+    assert {ran.table(f"shop.{table}")["status"] for table in ("held", "new")} == {"failed"}
+    ran = project.run()
+    assert {ran.table(f"shop.{table}")["appended"] for table in ("held", "new")} == {1}
+
+
+def test_a_table_whose_last_child_is_gone_is_followed(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table parent (id int primary key, v int)",
+        "create table child () inherits (parent)",
+        "drop table child",
+    )
+    follow(project, postgres_database, "parent")
+    project.run()

@@ -11,7 +11,7 @@ ANEW = "all rows are read anew"
 
 def test_what_was_altered_and_altered_back(project: Project, postgres_database: Database) -> None:
     """The log has the changes from between under another name, in another form, or not at all."""
-    tables = ("renamed", "retyped", "swapped", "other", "keyed", "fixed")
+    tables = ("renamed", "retyped", "swapped", "other", "keyed", "fixed", "crossed", "valued")
     column = {"retyped": "timestamptz"}
     postgres_database.execute(
         *(
@@ -33,6 +33,7 @@ def test_what_was_altered_and_altered_back(project: Project, postgres_database: 
         "alter table retyped alter v type timestamp",
         "update retyped set v = '2024-01-02 03:04:05' where id = 1",
         "alter table retyped alter v type timestamptz",
+        "alter table valued alter v type int using 10 + id",
         "alter table swapped rename to temporary",
         "alter table other rename to swapped",
         "alter table temporary rename to other",
@@ -47,6 +48,11 @@ def test_what_was_altered_and_altered_back(project: Project, postgres_database: 
         "alter table fixed replica identity using index fixed_u_key",
         "delete from fixed where id = 1",
         "alter table fixed replica identity full",
+        "begin; alter table crossed rename v to w; alter table crossed rename u to v; "
+        "alter table crossed rename w to u; commit",
+        "update crossed set v = 17 where id = 1",
+        "begin; alter table crossed rename v to w; alter table crossed rename u to v; "
+        "alter table crossed rename w to u; commit",
         "alter table parts detach partition parts_1",
         "delete from parts_1 where id = 1",
         "update parts_1 set v = 3 where id = 2",
@@ -84,6 +90,26 @@ def test_what_does_no_harm_costs_nothing(project: Project, postgres_database: Da
         ("alter table things alter w set statistics 1000", "alter table things drop column x"),
         ("alter table things add check (v > 0)", "vacuum full pg_class", "vacuum freeze"),
         ("cluster things using things_pkey", "reindex table things", "analyze parts"),
+        (
+            "grant select on things to public",
+            "grant select on all tables in schema public to public",
+        ),
+        ("grant select (v) on things to public", "alter table things alter v set default 7"),
+        ("grant select (v) on things to public", "alter table things alter v set statistics 1000"),
+        (
+            "alter table things alter v set default 7",
+            "alter table things alter v set statistics 1000",
+        ),
+        ("alter table things alter v drop not null", "alter table things alter v set not null"),
+        (
+            "alter table things add constraint c check (v > 0)",
+            "alter table things drop constraint c",
+        ),
+        (
+            "alter table things disable row level security",
+            "alter table things set (fillfactor = 90)",
+        ),
+        ("alter table things set (fillfactor = 90)", "grant select on parts to public"),
     ):
         postgres_database.execute(
             *statements, "update things set v = v + 1", "update parts set v = v + 1"

@@ -135,7 +135,7 @@ class PostgreSQL(Dialect):
 
     prefixes = ("jdbc:postgresql:",)
     driver = "org.postgresql.Driver"
-    session = ("set time zone 'UTC'",)
+    session = ("set time zone 'UTC'", "set standard_conforming_strings = on")
     shares_snapshots = True
     infinite_times = True
     instant_types = frozenset({"timestamptz"})

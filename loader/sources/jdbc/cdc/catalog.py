@@ -13,16 +13,20 @@ from loader.sources.jdbc.connection import Connection
 
 _COLUMN = "column"
 _TABLE = "table"
+_INDEX = "index"
 _PARTITION = "partition"
 _IDENTITY = "identity"
+_FILES = "files"
 
 
 def catalog(connection: Connection, relation: str) -> dict[str, str]:
-    """Returns what to remember of a table, its columns and its partitions.
+    """Returns what to remember of a table, its columns, indexes and partitions.
 
-    By `column 3`, `table 16384` and `partition 16400` the transaction that has last written the
+    By `column 3`, `index 16390` and `partition 16400` the transaction that has last written the
     catalog's row, and a hash of what may change without harm, such as a column's default. By
-    `identity 16384` the replica identity, of what has rows.
+    `table 16384` that of the table's row type, which is written if its name or schema changes, and
+    not by a GRANT. By `identity 16384` the replica identity, of what has rows. By `files` what
+    changes if rows are rewritten.
 
     Args:
         relation: the quoted table, as a text literal.
@@ -54,15 +58,24 @@ def catalog(connection: Connection, relation: str) -> dict[str, str]:
                 and a.attnum > 0
                 and not a.attisdropped
             union all
+            select '{_TABLE} ' || c.oid, t.xmin::text, concat_ws('/', t.typowner, t.typacl)
+            from tables
+            join pg_catalog.pg_class as c on c.oid = tables.id
+            join pg_catalog.pg_type as t on t.oid = c.reltype
+            union all
             select
-                '{_TABLE} ' || c.oid,
-                c.xmin::text,
+                '{_INDEX} ' || i.indexrelid,
+                i.xmin::text,
                 concat_ws(
-                    '/', c.relname, c.relnamespace, c.relowner, c.relfilenode, c.reltablespace,
-                    c.relam, c.relnatts, c.relchecks, c.relhasindex, c.relhasrules,
-                    c.relispartition, c.relhastriggers, c.relhassubclass,
-                    c.relrowsecurity, c.relforcerowsecurity, c.reltoastrelid, c.relacl, c.reloptions
+                    '/', i.indisclustered, i.indisvalid, i.indcheckxmin, i.indisready, i.indislive
                 )
+            from tables
+            join pg_catalog.pg_index as i on i.indrelid = tables.id
+            union all
+            select
+                '{_FILES}',
+                md5(string_agg(c.relfilenode::text, ',' order by c.oid)),
+                ''
             from tables
             join pg_catalog.pg_class as c on c.oid = tables.id
             union all
@@ -95,15 +108,35 @@ def undone(before: Mapping[str, str], found: Mapping[str, str]) -> str:
         before: what :func:`catalog` returned at the last sync.
     """
     for name in sorted(set(before) & set(found)):
-        (was, same), (now, harmless) = before[name].split(" "), found[name].split(" ")
-        kind, _, number = name.partition(" ")
-        if kind == _IDENTITY and was != now:
+        kind = name.partition(" ")[0]
+        if kind == _IDENTITY and before[name] != found[name]:
             return "its replica identity was changed"
-        if was == now or same != harmless:
-            continue
-        if kind == _COLUMN:
-            return f"the column with the number {number} was altered and altered back"
-        if kind == _PARTITION:
+        if kind == _INDEX and _rewritten(name, before, found):
+            return "its replica identity was changed and changed back"
+        if kind == _PARTITION and _rewritten(name, before, found):
             return "a partition was detached and attached again"
-        return "the table, its replica identity or a partition was altered and altered back"
+        if kind == _TABLE and _rewritten(name, before, found):
+            return "the table or a partition was renamed and renamed back"
+    columns = _columns(before, found)
+    if len(columns) > 1 or (columns and before.get(_FILES) != found.get(_FILES)):
+        return f"{', '.join(columns)} was altered and altered back"
     return ""
+
+
+def touched(before: Mapping[str, str], found: Mapping[str, str]) -> bool:
+    """Returns whether a column may have had another name for a while: the log's changes tell.
+
+    Nothing else does: `alter column … set statistics` looks the same, if it is said twice.
+    """
+    return bool(_columns(before, found))
+
+
+def _columns(before: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+    both = sorted(set(before) & set(found))
+    return [n for n in both if n.startswith(_COLUMN) and _rewritten(n, before, found)]
+
+
+def _rewritten(name: str, before: Mapping[str, str], found: Mapping[str, str]) -> bool:
+    """Returns whether a row of the catalog was written anew and says the same."""
+    (was, same), (now, harmless) = before[name].split(" "), found[name].split(" ")
+    return was != now and same == harmless

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
-from operator import and_
+from operator import and_, or_
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -84,6 +84,26 @@ class Changes:
         found = self._texts(spark).select(f.explode(names).alias("name"))
         return {name for (name,) in found.distinct().collect()}
 
+    def moves(self, spark: SparkSession) -> bool:
+        """Returns whether an update gave a row another key and left out a large value.
+
+        Debezium makes a delete and an insert of it; no other insert lacks a value.
+        """
+        change = f.col("change")
+        after = change.getField("after")
+        left_out = reduce(or_, [unavailable(after, c, self.placeholder) for c in self.columns])
+        came = self._moved(change) | (change.getField("op") == "c")
+        rows = self._lines(spark).where(came & left_out)
+        return not rows.isEmpty()
+
+    def _moved(self, change: Column) -> Column:
+        """Returns whether a change gives a row another key."""
+        before, after = change.getField("before"), change.getField("after")
+        at = {name: i for i, name in enumerate(self.table.schema.names)}
+        names = [self.columns[at[name]].name for name in self.key]
+        same = [before.getField(name).eqNullSafe(after.getField(name)) for name in names]
+        return (change.getField("op") == "u") & before.isNotNull() & ~reduce(and_, same)
+
     def _lines(self, spark: SparkSession) -> DataFrame:
         """Returns number, transaction and change of the transactions that count."""
         schema = json_schema(self.columns)
@@ -114,8 +134,7 @@ class Changes:
         before, after, op = (change.getField(name) for name in ("before", "after", "op"))
         at = {name: i for i, name in enumerate(self.table.schema.names)}
         keys = [self.columns[at[name]] for name in self.key]
-        same = [before.getField(k.name).eqNullSafe(after.getField(k.name)) for k in keys]
-        moved = (op == "u") & before.isNotNull() & ~reduce(and_, same)
+        moved = self._moved(change)
         keyless = reduce(and_, [before.getField(k.name).isNull() for k in keys])
         refusal = f.raise_error(
             f.lit(

@@ -102,6 +102,11 @@ class Loads:
         parts = (snapshot.part(spark, table, condition) for condition in found.conditions)
         return reduce(DataFrame.unionAll, parts)
 
+    def steady(self, table: SourceTable) -> bool:
+        """Returns whether a table's rows are counted and read in one snapshot."""
+        found = self._snapshots.get(table.ref.name)
+        return found is not None and found.steady(table)
+
     def _sight(self, table: SourceTable) -> Seen:
         """Returns what the table's snapshot sees."""
         if table.ref.name not in self._seen:

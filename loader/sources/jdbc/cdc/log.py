@@ -22,6 +22,7 @@ from loader.runtime.private_folder import private_folder
 from loader.sources import Snapshot, SourceTable
 from loader.sources.debezium.engine import installed, missing
 from loader.sources.debezium.spool import Spool
+from loader.sources.jdbc.cdc.catalog import touched
 from loader.sources.jdbc.cdc.changes import Changes
 from loader.sources.jdbc.cdc.columns import (
     LoggedColumn,
@@ -94,7 +95,7 @@ class Log(Snapshot):
             parts, lost = self._defined.parts(table, mark)
             if mark is not None:
                 gone = "" if own is not None else ready.lost(self.slot, table, mark)
-                lost = gone or altered(mark.columns, columns) or lost
+                lost = gone or altered(mark.columns, columns) or lost or self._rekeyed(table, mark)
             if mark is None or lost:
                 found = self._first(table, window, ready, parts, lost)
                 return replace(found, notes=(*found.notes, *ready.unread(self.slot, mark)))
@@ -116,13 +117,13 @@ class Log(Snapshot):
         changed = spool is not None and spool.changes(name) > 0
         if changed and spool is not None:
             self._defined.whole(table, columns, spool)
-            if mark.earlier and spool.truncates(name):
+            lost = self._broken(table, columns, mark, spool)
+            if lost:
                 with self._alone:
-                    lost = "it was truncated during its first load"
                     return self._first(table, window, ready, parts, lost)
             if numbered(self._defined.columns(table)) != numbered(columns):  # now that all is read
                 raise self._defined.altered(table)
-            if numbered(columns) != mark.columns:
+            if numbered(columns) != mark.columns or touched(mark.catalog, after.catalog):
                 names = self._changes(table, columns, mark, spool).names(self.database.spark)
                 lost = misnamed(names, mark.columns, columns)
                 if lost:
@@ -158,6 +159,9 @@ class Log(Snapshot):
             return Bounds(None)
         with self.database.connect(self._defined.where(table)) as connection:
             return Bounds(None, log=Logged(shown(mark.position), shown(self.slot.end(connection))))
+
+    def steady(self, table: SourceTable) -> bool:
+        return self._loads.steady(table)
 
     def more(self, table: SourceTable) -> bool:
         return table.ref.name in self._unfinished
@@ -264,6 +268,7 @@ class Log(Snapshot):
             frozenset(parts),
             ready.published.get(relation(table), ""),
             upto,
+            key=tuple(self._defined.key(table)) if upto is not None else (),
             catalog=self._defined.catalogs[table.ref.name],
         )
         if upto is not None:
@@ -293,6 +298,25 @@ class Log(Snapshot):
             log=Logged(at, at, ready.slot.held, continued=True),
             notes=("its first load was broken off, and goes on where it was",) if resumed else (),
         )
+
+    def _rekeyed(self, table: SourceTable, mark: Mark) -> str:
+        """Returns whether the pieces of a first load are no ranges of the table's key any more."""
+        key = tuple(self._defined.key(table))
+        return "its key was changed during its first load" if mark.key not in ((), key) else ""
+
+    def _broken(
+        self, table: SourceTable, columns: Sequence[LoggedColumn], mark: Mark, spool: Spool
+    ) -> str:
+        """Returns why a first load that was broken off does not fit together with the log."""
+        if not mark.earlier:
+            return ""
+        name = logged_name(table)
+        if spool.truncates(name):
+            return "it was truncated during its first load"
+        moved = spool.unavailable(name) and self._changes(table, columns, mark, spool).moves(
+            self.database.spark
+        )
+        return "a row with a large value got another key during its first load" if moved else ""
 
     @cached_property
     def _drained(self) -> Drained:

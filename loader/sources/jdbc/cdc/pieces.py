@@ -105,18 +105,18 @@ def piece(
     step = max(1, -(-size // readers))
     rows = connection.rows(
         f"""
-        select n, total, {texts}
+        select _cq_n, _cq_total, {texts}
         from (
             select
                 {names},
-                pg_catalog.row_number() over (order by {names}) as n,
-                pg_catalog.count(*) over () as total
+                pg_catalog.row_number() over (order by {names}) as _cq_n,
+                pg_catalog.count(*) over () as _cq_total
             from (
                 select {names} from {relation} {begins} order by {names} limit {size + 1}
             ) as next
         ) as numbered
-        where n % {step} = 0 or n = {size} or n = total
-        order by n
+        where _cq_n % {step} = 0 or _cq_n = {size} or _cq_n = _cq_total
+        order by _cq_n
         """
     )
     keys = {int(n or 0): tuple(value or "" for value in values) for n, _, *values in rows}

@@ -86,6 +86,7 @@ class Mark:
         loaded: the last key of the first load's pieces that are in raw; None if it is complete.
         earlier: of a first load that was broken off: the last key of each run's pieces, and what
             that run's snapshot saw, the last run's excepted.
+        key: the columns of the key that both are ranges of; empty if there are no pieces.
         columns: the table's columns at that time, as `columns.numbered` returns them.
         partitions: the ids of its partitions at that time; empty if it was not partitioned.
         catalog: what else the catalog said of it at that time (`catalog.catalog`).
@@ -102,6 +103,7 @@ class Mark:
     loaded: tuple[str, ...] | None = None
     earlier: tuple[tuple[tuple[str, ...], Seen], ...] = ()
     catalog: Mapping[str, str] = field(default_factory=dict)
+    key: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the form that the state stores."""
@@ -120,6 +122,8 @@ class Mark:
         if self.seen is not None:
             found["snapshot"] = self.seen.text
             found["snapshot_until"] = shown(self.seen.until)
+        if self.key:
+            found["key"] = list(self.key)
         if self.loaded is not None:
             found["loaded_up_to"] = list(self.loaded)
         if self.earlier:
@@ -149,6 +153,7 @@ class Mark:
                 for one in mark.get("earlier_snapshots") or ()
             ),
             {str(k): str(v) for k, v in (mark.get("catalog") or {}).items()},
+            tuple(map(str, mark.get("key") or ())),
         )
 
     def moved(
@@ -162,6 +167,7 @@ class Mark:
             position=position,
             seen=self.seen if sighted else None,
             earlier=self.earlier if sighted else (),
+            key=self.key if sighted else (),
             columns=columns,
             partitions=frozenset(partitions),
         )

@@ -18,6 +18,7 @@ from loader.sources.jdbc.cdc.requirements import (
     table_lacks,
 )
 from loader.sources.jdbc.cdc.slot import Slot, SourceSlot
+from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.postgresql.horizon import activity
 
 _MUCH = 10 * 1024**3
@@ -152,10 +153,29 @@ def made_ready(
         if slot is not None and (slot.lost or own.published(connection) is None):
             own.drop(connection)
             slot = None
-        own.publish(connection, [relation(table) for table in good])
+        no |= _publish(own, connection, good)
+        good = [table for table in good if table.ref.name not in no]
         published = own.published(connection) or {}
         if slot is None:
             own.create(connection)
             slot, created = own.look(connection), True
         assert slot is not None
         return Ready(slot, created, system, published, no)
+
+
+def _publish(
+    own: SourceSlot, connection: Connection, tables: Sequence[SourceTable]
+) -> dict[str, TableError]:
+    """Puts tables into the publication; returns why some cannot be: somebody has locked them."""
+    try:
+        own.publish(connection, [relation(table) for table in tables])
+    except DatabaseError:
+        errors: dict[str, TableError] = {}
+        for table in tables:
+            try:
+                own.publish(connection, [relation(table)])
+            except DatabaseError as error:
+                place = f"table {own.database.name}.{table.ref.name}, sync_mode: cdc"
+                errors[table.ref.name] = DatabaseError(error.what, where=place, remedy=error.remedy)
+        return errors
+    return {}

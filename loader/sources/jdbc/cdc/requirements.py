@@ -105,7 +105,10 @@ def table_lacks(
             leaves.id::regclass::text,
             c.relpersistence,
             c.relreplident,
-            (c.relkind = 'r' and c.relhassubclass)::text,
+            (
+                c.relkind = 'r'
+                and exists (select from pg_catalog.pg_inherits as i where i.inhparent = c.oid)
+            )::text,
             pg_catalog.row_security_active({dialect.text(name)}::regclass)::text,
             current_user,
             (

@@ -26,6 +26,16 @@ _PEEK_BYTES = 16 * 1024 * 1024
 """If the log has grown by no more than this, the server is asked whether it holds any change."""
 
 
+_LISTED = """(
+                select p.pubname, n.nspname as schemaname, c.relname as tablename
+                from pg_catalog.pg_publication_rel as r
+                join pg_catalog.pg_publication as p on p.oid = r.prpubid
+                join pg_catalog.pg_class as c on c.oid = r.prrelid
+                join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+            )"""
+"""The tables that are in publications by name."""
+
+
 @dataclass(frozen=True)
 class Slot:
     """A replication slot, as the database reports it.
@@ -134,7 +144,18 @@ class SourceSlot:
         Returns schema and name of each, with a text that is another one once the table was taken
         out and put back, another table got its name, or the publication's options were changed.
         """
-        text = self.database.dialect.text
+        text = self.database.dialect.text(self.name)
+        new = int(connection.java.getMetaData().getDatabaseMajorVersion()) >= 15
+        schemas = "select pnpubid from pg_catalog.pg_publication_namespace" if new else "select 0"
+        found = connection.rows(
+            f"""
+            select (p.puballtables or p.oid in ({schemas}))::text
+            from pg_catalog.pg_publication as p
+            where p.pubname = {text}
+            """
+        )
+        # The view opens each table: one that somebody alters would hold up all others.
+        tables = "pg_catalog.pg_publication_tables" if found == [("true",)] else _LISTED
         rows = connection.rows(
             f"""
             select
@@ -142,7 +163,7 @@ class SourceSlot:
                 t.tablename,
                 concat_ws('/', p.oid, p.xmin, r.oid, r.xmin, c.oid)
             from pg_catalog.pg_publication as p
-            left join pg_catalog.pg_publication_tables as t on t.pubname = p.pubname
+            left join {tables} as t on t.pubname = p.pubname
             left join pg_catalog.pg_namespace as n on n.nspname = t.schemaname
             left join pg_catalog.pg_class as c
                 on c.relnamespace = n.oid
@@ -150,7 +171,7 @@ class SourceSlot:
             left join pg_catalog.pg_publication_rel as r
                 on r.prpubid = p.oid
                 and r.prrelid = c.oid
-            where p.pubname = {text(self.name)}
+            where p.pubname = {text}
             """
         )
         if not rows:
