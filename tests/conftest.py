@@ -79,6 +79,7 @@ HEAVY = (
     "tests/crash/",
     "tests/cdc/test_switch.py",
     "tests/cdc/test_crash.py",
+    "tests/cdc/test_pieces.py",
     "tests/demo/",
     "tests/dbt/test_staging_property.py",
     "tests/dbt/test_models_rebuilt.py",
