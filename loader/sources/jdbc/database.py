@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +27,13 @@ from loader.sources.jdbc.native import Native
 from loader.sources.jdbc.options import JdbcOptions, JdbcTableOptions
 
 
+class _Met(NamedTuple):
+    """What is known of a database once it was reached: connection properties that it takes, too."""
+
+    startup: Mapping[str, str]
+    dialect: Dialect
+
+
 class Database(Source):
     """One database and how to reach it; the base of the connector."""
 
@@ -42,7 +50,7 @@ class Database(Source):
     @property
     def reader_options(self) -> dict[str, str]:
         """Spark's JDBC options, the same for every connection."""
-        return self._options(self._startup)
+        return self._options(self._met.startup)
 
     def _options(self, startup: Mapping[str, str]) -> dict[str, str]:
         given = self.options
@@ -61,19 +69,23 @@ class Database(Source):
         return options
 
     @cached_property
-    def _startup(self) -> Mapping[str, str]:
-        """The loader's own connection properties; none if a pooler refuses them."""
+    def _met(self) -> _Met:
+        """What the first connection tells; without our own properties if a pooler refuses them."""
         properties = self.kind.properties(self.lock_timeout)
         taken = [*self.options.properties, *re.findall(r"[?&;](\w+)=", self.options.url)]
-        if not properties or set(properties) & set(taken):
-            return {}
-        try:
-            with Connection.open(self.spark, self._options(properties), self.where):
-                return properties
-        except DatabaseError as error:
-            if "startup parameter" in error.what:
-                return {}
-            raise
+        if properties and not set(properties) & set(taken):
+            try:
+                return self._greeted(properties)
+            except DatabaseError as error:
+                if "startup parameter" not in error.what:
+                    raise
+        return self._greeted({})
+
+    def _greeted(self, startup: Mapping[str, str]) -> _Met:
+        with Connection.open(self.spark, self._options(startup), self.where) as connection:
+            meta = connection.java.getMetaData()
+            quote = (meta.getIdentifierQuoteString() or "").strip()
+            return _Met(startup, self.kind(quote or '"', bool(meta.storesUpperCaseIdentifiers())))
 
     @contextmanager
     def connect(self, where: str = "") -> Iterator[Connection]:
@@ -108,13 +120,10 @@ class Database(Source):
         """Statements that every connection must run first."""
         return (*self.kind.session, *self.kind.waiting(self.lock_timeout))
 
-    @cached_property
+    @property
     def dialect(self) -> Dialect:
         """The dialect, with the quote character and the case of names that the database reports."""
-        with Connection.open(self.spark, self.reader_options, self.where) as connection:
-            meta = connection.java.getMetaData()
-            quote = (meta.getIdentifierQuoteString() or "").strip()
-            return self.kind(quote or '"', bool(meta.storesUpperCaseIdentifiers()))
+        return self._met.dialect
 
     def relation(self, native: Native) -> str:
         """Returns the table's qualified and quoted name."""
