@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from loader.sources.jdbc.cdc.catalog import undone
+from loader.sources.jdbc.cdc.catalog import touched, undone
 from loader.sources.jdbc.cdc.columns import LoggedColumn, altered, numbered
 from loader.sources.jdbc.cdc.position import Mark, Seen, parsed, shown
 
@@ -81,12 +81,20 @@ def test_what_changes_rows_without_the_log_is_noticed() -> None:
 
 
 def test_a_catalog_that_looks_as_before_but_was_written_since() -> None:
-    before = {"column 1": "7 aa", "identity 9": "d aa", "partition 8": "7 aa", "table 9": "7 aa"}
+    kinds = ("column 1", "column 2", "index 7", "partition 8", "table 9")
+    before = {**dict.fromkeys(kinds, "7 aa"), "files": "f aa", "identity 9": "d aa"}
     assert undone(before, before) == undone({}, before) == undone(before, {}) == ""
     assert undone(before, {**before, "column 1": "8 bb"}) == ""  # a default, say
     assert undone(before, {**before, "partition 10": "8 aa"}) == ""
-    for name, told in (("column 1", "8 aa"), ("partition 8", "8 aa"), ("table 9", "8 aa")):
-        assert undone(before, {**before, name: told}), name
+    for name in ("index 7", "partition 8", "table 9"):
+        assert undone(before, {**before, name: "8 aa"}), name
+    one = {**before, "column 1": "8 aa"}  # said twice, or renamed and renamed back
+    assert undone(before, one) == ""
+    assert touched(before, one)
+    assert not touched(before, {**before, "column 1": "8 bb"})
+    assert undone(before, {**one, "column 2": "8 aa"})  # two may have had each other's name
+    assert undone(before, {**one, "files": "g aa"})  # its values were written anew
+    assert undone(before, {**before, "files": "g aa"}) == ""  # `vacuum full`
     assert undone(before, {**before, "identity 9": "f aa"}) == "its replica identity was changed"
     mark = Mark(parsed("0/10"), "slot", catalog=before)
     assert Mark.from_dict(mark.to_dict()) == mark
