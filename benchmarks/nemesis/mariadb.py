@@ -71,6 +71,7 @@ class MariaDbArena:
 
     def __init__(self, folder: Path) -> None:
         self.server = MariaDb()
+        self._durable()
         self.refusable: set[str] = set()
         self._number = 0
 
@@ -120,6 +121,7 @@ class MariaDbArena:
         self.server.stop()
         self.writers.abandon()
         self.server.start()
+        self._durable()
 
     def kill_sessions(self, table: str) -> None:
         """An administrator ends all sessions of this database, the loader's among them."""
@@ -133,6 +135,10 @@ class MariaDbArena:
                 with contextlib.suppress(pymysql.Error):
                     cursor.execute(f"kill {number}")
         self.writers.abandon()
+
+    def _durable(self) -> None:
+        """What was committed survives a crash: no cursor tells of rows that a source has lost."""
+        self.server._execute("set global innodb_flush_log_at_trx_commit = 1")
 
     def _ddl(self, statement: str) -> None:
         self.writers.execute(AUTOCOMMIT, statement)
