@@ -91,29 +91,26 @@ def _session(settings: Settings, spec: Spec) -> SparkSession:
         # Reports mistakes in a connector's options before Spark starts, which takes seconds.
         for source in spec.sources:
             source.options(connector(source.path, f"{source.where}.path").options_model)
-        _refuse_shared_slots(spec)
+        _refuse_two_readers(spec)
     return _started(settings, profile)
 
 
-def _refuse_shared_slots(spec: Spec) -> None:
-    """Refuses sources that would read each other's log: a slot has one reader."""
-    from loader.sources.jdbc.cdc.slot import slot_name
-    from loader.sources.jdbc.options import JdbcOptions
+def _refuse_two_readers(spec: Spec) -> None:
+    """Refuses sources that would read what has one reader."""
+    from loader.sources import connector
 
-    taken: dict[tuple[str, str], str] = {}
+    taken: dict[tuple[str, ...], str] = {}
     for source in spec.sources:
-        if source.path != "jdbc":
+        found = connector(source.path, f"{source.where}.path")
+        alone = found.reads_alone(source.name, source.options(found.options_model))
+        if alone is None:
             continue
-        options = source.options(JdbcOptions)
-        if not any(told.sync_mode == "cdc" for told in options.table_options.values()):
-            continue
-        name = slot_name(source.name, options.slot)
-        other = taken.setdefault((options.url.partition("?")[0], name), source.name)
+        other = taken.setdefault((source.path, *alone.identity), source.name)
         if other != source.name:
             raise SpecError(
-                f"the source {other} reads the replication slot {name}, too",
-                where=f"{source.where}.spec.slot",
-                remedy="Name another `slot` in one of them",
+                f"the source {other} reads {alone.shown}, too",
+                where=f"{source.where}.spec.{alone.option}",
+                remedy=f"Name another `{alone.option}` in one of them",
             )
 
 

@@ -46,6 +46,21 @@ class Digest:
     text: str
 
 
+@dataclass(frozen=True)
+class Alone:
+    """Something that has one reader.
+
+    Attributes:
+        identity: what tells it from others of this connector.
+        shown: how errors call it.
+        option: the option of a source that names another one.
+    """
+
+    identity: tuple[str, ...]
+    shown: str
+    option: str
+
+
 class Snapshot(ABC):
     """One look at a source. If the source supports it, all calls see the same rows."""
 
@@ -207,6 +222,16 @@ class Source(ABC):
         If a table cannot be opened, only calls for that table fail: the others go on.
         """
         yield  # type: ignore[misc]  # pragma: no cover
+
+    @classmethod
+    def reads_alone(cls, name: str, options: Any) -> Alone | None:
+        """Returns what no other source may read beside this one; None if there is no such thing.
+
+        Args:
+            name: the source's name.
+            options: its options, validated.
+        """
+        return None
 
     @contextmanager
     def asked(self) -> Iterator[None]:

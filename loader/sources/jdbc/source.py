@@ -20,15 +20,16 @@ from pyspark.sql.types import (
 from loader.errors import TableError, sentence
 from loader.problems import did_you_mean
 from loader.runtime.database_errors import explain
-from loader.sources import Snapshot, SourceTable, TableRef
+from loader.sources import Alone, Snapshot, SourceTable, TableRef
 from loader.sources.jdbc.cdc.followed import FollowedSnapshot
 from loader.sources.jdbc.cdc.log import followed
+from loader.sources.jdbc.cdc.slot import slot_name
 from loader.sources.jdbc.collation import by_bytes
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.doubtful import clocks, doubts
 from loader.sources.jdbc.native import Native
-from loader.sources.jdbc.options import column_type
+from loader.sources.jdbc.options import JdbcOptions, column_type
 from loader.sources.jdbc.postgresql.exported import exported
 from loader.sources.jdbc.postgresql.horizon import XMIN
 from loader.sources.jdbc.snapshot import JdbcSnapshot
@@ -43,6 +44,14 @@ _OF_COLUMNS = (
 
 class JdbcSource(Database):
     """Reads tables of one database."""
+
+    @classmethod
+    def reads_alone(cls, name: str, options: JdbcOptions) -> Alone | None:
+        if all(table.sync_mode != "cdc" for table in options.table_options.values()):
+            return None
+        slot = slot_name(name, options.slot)
+        identity = (options.url.partition("?")[0], slot)
+        return Alone(identity, f"the replication slot {slot}", "slot")
 
     def tables(self) -> list[TableRef]:
         dialect = self.dialect

@@ -99,8 +99,6 @@ def piece(
         )
         return f"({names}) {operator} ({literals})"
 
-    connection.execute("set datestyle to ISO")
-    connection.execute("set timezone to 'UTC'")
     begins = "" if after is None else f"where {beyond('>', after)}"
     step = max(1, -(-size // readers))
     rows = connection.rows(
