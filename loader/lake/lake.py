@@ -100,6 +100,19 @@ class Lake(Staging):
             fields.append(StructField(name, data_type))
         self.create(table, StructType(fields), properties)
 
+    def unmake(self, table: str, schema: StructType) -> None:
+        """Drops a raw table that never had a batch if the source's columns are others by now.
+
+        Nothing is in it that its columns would have to be kept for; it is created anew.
+        """
+        if not self.exists(table):
+            return
+        handle = self.handle(table)
+        ours = handle.properties().get("write.wap.enabled") == "true"
+        before = handle.properties().get(PROPERTY)
+        if ours and before != SourceSchema.of(schema).text and not list(handle.snapshots()):
+            self.drop(table)
+
     def drift(self, table: str, schema: StructType, terms: Terms) -> Drift:
         """Plans how a raw table follows the source's current columns; changes nothing.
 

@@ -90,6 +90,12 @@ class Tables:
             f"tblproperties ({listed})"
         )
 
+    def drop(self, table: str) -> None:
+        """Drops a table."""
+        self.spark.sql(f"drop table {self.name(table)}")
+        if table == self._unchanging:
+            self._loaded = None
+
     def set_properties(self, table: str, properties: Mapping[str, str]) -> None:
         """Sets properties of a table, in one commit."""
         update = self.handle(table).updateProperties()

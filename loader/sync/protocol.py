@@ -47,6 +47,8 @@ def synced(attempt: Attempt) -> SyncRecord:
     attempt.reached("locked")
     with attempt.lake.unchanging(attempt.plan.lake_table):
         known = recover(attempt)  # 2 recover
+        if not known.began and not attempt.plan.shared:
+            attempt.lake.unmake(attempt.plan.lake_table, attempt.plan.table.schema)
         # Refuses a schema change that raw cannot follow, before anything is read.
         attempt.lake.drift(attempt.plan.lake_table, attempt.plan.table.schema, attempt.plan.terms)
         window, bounds = look(attempt.plan, attempt.snapshot, known, attempt.lake, attempt.watch)
@@ -59,6 +61,7 @@ def synced(attempt: Attempt) -> SyncRecord:
             with attempt.slot:
                 intent, commit = written(attempt, window, bounds, intent)  # 4 extract, 5 append
         if commit is None:
+            made(attempt, intent.after.batch)
             by_mark = attempt.plan.table.progress is Progress.MARK
             goes_on = by_mark or bounds.log is not None
             intent = replace(intent, after=caught_up(known, intent.after, bounds, goes_on))
@@ -152,7 +155,7 @@ def append(attempt: Attempt, batch: Batch) -> tuple[Intent, Commit | None]:
         return batch.intent, None
     held.confirm()
     attempt.phase("appending")
-    table, schema, cursor = plan.lake_table, plan.table.schema, plan.cursor
+    table, schema = plan.lake_table, plan.table.schema
     record, after = batch.intent.record, batch.intent.after
     drift = lake.drift(table, schema, plan.terms)
     rows = fitted(batch.rows, drift.routes, f"table {plan.name}")
@@ -162,8 +165,7 @@ def append(attempt: Attempt, batch: Batch) -> tuple[Intent, Commit | None]:
             record = replace(record, schema_changes="; ".join(drift.notes))
             attempt.warn(f"schema: {record.schema_changes}")
     else:
-        lake.create_raw(table, schema, cursor.name if cursor else None, after.batch)
-        register(plan, lake)
+        made(attempt, after.batch)
     attempt.reached("prepared")
     facts = {"state": after.to_json(), "sync": record.to_dict()}
     staged = lake.stage(table, rows, after.batch, facts)
@@ -180,6 +182,20 @@ def append(attempt: Attempt, batch: Batch) -> tuple[Intent, Commit | None]:
     published = lake.publish(table, staged, drift.after, plan.terms.source)
     attempt.reached("published")
     return Intent(record, after), published
+
+
+def made(attempt: Attempt, batch: int) -> None:
+    """Creates the raw table if there is none, also for a source without rows: models can read it.
+
+    Args:
+        batch: the number that its first batch will have.
+    """
+    plan, lake = attempt.plan, attempt.lake
+    if lake.exists(plan.lake_table):
+        return
+    cursor = plan.cursor.name if plan.cursor else None
+    lake.create_raw(plan.lake_table, plan.table.schema, cursor, batch)
+    register(plan, lake)
 
 
 def caught_up(known: Known, after: TableState, bounds: Bounds, goes_on: bool = False) -> TableState:

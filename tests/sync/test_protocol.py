@@ -53,15 +53,36 @@ def test_an_empty_delta_commits_nothing(
     ) == [("synced", 1, 100), ("nothing new", None, 0)]
 
 
-def test_an_empty_table_makes_no_batch_and_a_later_row_the_first(
+def test_an_empty_table_can_be_read_and_its_first_row_makes_the_first_batch(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute("create table t (id int primary key, c int)")
     project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}})
     assert project.run().table("shop.t")["status"] == "nothing new"
-    assert not project.lake().exists("t")
+    assert project.rows("select id, c, _cq_batch from raw.t") == []
+    assert project.run().table("shop.t")["status"] == "nothing new"
+    for command in ("compact", "reconcile", "status", "state rebuild", "state list", "check"):
+        project.loader(*command.split())
+    assert project.run("--full-refresh").table("shop.t")["status"] == "nothing new"
     postgres_database.execute("insert into t values (1, 1)")
     assert project.run().table("shop.t")["batch"] == 1
+    assert project.rows("select id, c, _cq_batch from raw.t") == [(1, 1, 1)]
+
+
+def test_a_table_that_was_always_empty_is_made_anew_with_other_columns(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute("create table t (id int primary key, c int, note int)")
+    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}})
+    project.run()
+    postgres_database.execute(
+        "alter table t drop column note, alter column id type text, add column name text"
+    )
+    assert project.run().table("shop.t")["status"] == "nothing new"
+    postgres_database.execute("insert into t (id, c, name) values ('a', 1, 'first')")
+    assert project.run().table("shop.t")["batch"] == 1
+    assert project.rows("select id, c, name from raw.t") == [("a", 1, "first")]
+    assert not any(name.startswith(("note", "id_")) for name in project.lake().frame("t").columns)
 
 
 def test_the_commit_carries_batch_state_and_counts(project: Project, orders: Database) -> None:
