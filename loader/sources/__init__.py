@@ -125,6 +125,13 @@ class Snapshot(ABC):
         """Learns that nothing more is wanted of a table, as it has failed."""
         return
 
+    def unaltered(self, table: SourceTable) -> None:  # noqa: B027
+        """Makes sure that the rows that were read have the table's columns; TableError if not.
+
+        Called before they are published: values of a column that the reader did not know of would
+        be missing for ever.
+        """
+
     def steady(self, table: SourceTable) -> bool:
         """Returns whether all calls for a table see it at the same moment.
 

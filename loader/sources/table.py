@@ -52,6 +52,8 @@ class SourceTable:
         ref: the table.
         schema: its columns as the DataFrame of :meth:`Snapshot.read` has them.
         primary_key: from the source's own metadata; empty if it declares none.
+        keyless: why there is none although the source declares one; empty if there is no more to
+            say.
         cursor_field: the cursor that the connector itself defines, if any.
         indexed: columns that lead an index, so that a window on them is cheap.
         collated: text columns that may be the cursor and that the source does not order by bytes.
@@ -63,6 +65,7 @@ class SourceTable:
     ref: TableRef
     schema: StructType
     primary_key: tuple[str, ...] = ()
+    keyless: str = ""
     cursor_field: str | None = None
     indexed: frozenset[str] = frozenset()
     collated: frozenset[str] = frozenset()

@@ -71,7 +71,8 @@ def findings(plan: Plan) -> list[str]:
     """Notes what a table's description alone shows, likeliest trouble first."""
     notes = []
     if not plan.key:
-        notes.append("no primary key: syncs and appends, but a snapshot needs a key")
+        why = f" ({plan.table.keyless})" if plan.table.keyless else ""
+        notes.append(f"no primary key: syncs and appends, but a snapshot needs a key{why}")
     marks = marks_of_deletion(plan.table)
     if plan.deleted is None and marks:
         notes.append(f"{marks[0]} may mark deleted rows: deleted_field makes tombstones of them")

@@ -149,7 +149,8 @@ class Pipeline(Selection):
                     continue
                 for planned, held in locks:
                     if not planned.key:
-                        watch.warn(planned.name, "no primary key: a snapshot needs one")
+                        why = f" ({planned.table.keyless})" if planned.table.keyless else ""
+                        watch.warn(planned.name, f"no primary key: a snapshot needs one{why}")
                     stores = self.stores(part.spec)
                     attempt = Attempt(planned, held, snapshot, stores, watch, run_id)
                     if snapshot.delivers:

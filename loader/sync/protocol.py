@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from loader.errors import LoaderError
 from loader.lake.commits import Commit
 from loader.lake.lake import Lake
 from loader.lake.lease import Lease, acquire_all
@@ -170,9 +171,12 @@ def append(attempt: Attempt, batch: Batch) -> tuple[Intent, Commit | None]:
     facts = {"state": after.to_json(), "sync": record.to_dict()}
     staged = lake.stage(table, rows, after.batch, facts)
     rows_staged = lake.staged_rows(table, staged)
-    if batch.counted not in (None, rows_staged):
+    try:
+        whole(plan, batch.counted, rows_staged)
+        attempt.snapshot.unaltered(plan.table)
+    except LoaderError:
         lake.discard(table, staged)
-    whole(plan, batch.counted, rows_staged)
+        raise
     if not rows_staged:
         lake.discard(table, staged)
         return batch.intent, None

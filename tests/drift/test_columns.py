@@ -156,6 +156,42 @@ def test_a_type_that_changes_while_the_table_is_read(
     assert project.rows("select v from raw.t where id = 2") == [(2.25,)]
 
 
+@pytest.mark.parametrize("database", ["postgres_database", "mariadb_database"])
+def test_a_column_that_is_added_while_a_run_begins(
+    project: Project,
+    database: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its rows were read without it, and would lie below the cursor ever after."""
+    table: Database = request.getfixturevalue(database)
+    table.execute("create table t (id int primary key, c int)", "insert into t values (1, 1)")
+    project.jdbc(table, ["t"], table_options={"t": {"cursor_field": "c"}})
+    project.run()
+    table.execute("insert into t values (2, 2)")
+    prepare = Pipeline.prepare
+
+    def alter_and_prepare(pipeline: Pipeline, source: SourceSpec) -> None:
+        table.execute("alter table t add v int", "insert into t values (3, 3, 33), (4, 4, 44)")
+        prepare(pipeline, source)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pipeline, "prepare", alter_and_prepare)
+        ran = project.loader("run")
+    assert ran.errors == [
+        "table shop.t: its columns were changed while the run began or read it. Nothing was "
+        "published, and the cursor has not moved; run again"
+    ]
+    assert project.rows("select id from raw.t") == [(1,)]
+    project.run()
+    assert project.rows("select id, v from raw.t order by id, _cq_seq") == [
+        (1, None),
+        (2, None),
+        (3, 33),
+        (4, 44),
+    ]
+
+
 def test_a_table_of_a_loader_that_remembered_nothing(project: Project, table: Database) -> None:
     table.execute(
         "alter table t add a int, add gone smallint, add x text",

@@ -134,6 +134,23 @@ def test_a_role_that_cannot_see_transactions_is_told_so(project: Project, events
         events.execute(f"drop owned by {role}", f"drop role {role}")
 
 
+def test_sessions_that_do_not_show_their_transactions_lose_no_row(
+    project: Project, events: Database
+) -> None:
+    """An ALTER DATABASE or ROLE can switch track_activities off, which hides when they began."""
+    project.run()
+    with _transaction(events) as late:
+        late.execute("set track_activities = off")
+        late.commit()
+        late.execute("insert into events values (2)")
+        events.execute("insert into events values (3)")
+        ran = project.run()
+        assert any("track_activities" in warning for warning in ran.warnings)
+        late.commit()
+    assert project.run().table("shop.events")["appended"] == 1
+    assert project.rows("select id from raw.events order by id") == [(1,), (2,), (3,)]
+
+
 def test_a_view_is_synced_without_a_horizon(project: Project, events: Database) -> None:
     events.execute("create view v as select * from events")
     project.jdbc(events, ["v"], table_options={"v": {"cursor_field": "at", "primary_key": "id"}})

@@ -68,3 +68,35 @@ def test_a_table_that_was_put_in_anothers_place_is_read(
     assert any("another table has taken its name" in warning for warning in ran.warnings)
     assert _notes(project) == [(1, "new"), (2, "new"), (3, "new"), (9, "only there")]
     assert project.run().warnings == []
+
+
+@pytest.mark.parametrize("cursor", ["xmin", "at", "id"])
+def test_a_copy_of_the_database_that_took_its_place_is_read(
+    project: Project, postgres_database: Database, cursor: str
+) -> None:
+    """`create database ... template` copies the tables' ids, and the server stays the same."""
+    name, columns = postgres_database.name, "(id int primary key, note text, at timestamptz)"
+    postgres_database.execute(
+        f"create table parts {columns}",
+        "insert into parts select n, 'old', now() - interval '1 day' from generate_series(1, 3) n",
+    )
+    project.jdbc(postgres_database, ["parts"], table_options={"parts": {"cursor_field": cursor}})
+    project.run()
+    server = Database(postgres_database.server, "postgres")
+    copy = f"{name}_new"
+    server.execute(f"create database {copy} template {name}")
+    Database(postgres_database.server, copy).execute(
+        "update parts set note = 'migrated', at = now() where id = 2"
+    )
+    postgres_database.execute("insert into parts values (9, 'only there', now())")
+    project.run()
+    server.execute(
+        f"alter database {name} rename to {name}_old", f"alter database {copy} rename to {name}"
+    )
+    try:
+        ran = project.run()
+        assert any("another table has taken its name" in warning for warning in ran.warnings)
+        assert _notes(project) == [(1, "old"), (2, "migrated"), (3, "old"), (9, "only there")]
+        assert project.run().warnings == []
+    finally:
+        server.execute(f"drop database {name}_old")

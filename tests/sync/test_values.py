@@ -242,3 +242,132 @@ def test_which_texts_are_ordered_by_their_bytes(
         "where datname = current_database()"
     )
     assert collated == [default, *list(kinds.values())[1:], True, False]
+
+
+def test_arrays_with_infinite_times_and_times_before_year_one_are_refused(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table arrays (id int primary key, many timestamptz[], times time[])",
+        "insert into arrays values (1, '{infinity,2025-01-01}', null)",
+        "create table ancient (id int primary key, at timestamptz)",
+        "insert into ancient values (1, '0044-03-15 12:00:00+00 BC'), (2, '-infinity')",
+    )
+    options = {name: {"cursor_field": "id"} for name in ("arrays", "ancient")}
+    project.jdbc(postgres_database, list(options), table_options=options)
+    remedy = "Read the table through a view that leaves them out, or casts the column to text"
+    assert sorted(project.loader("run").errors) == [
+        "table shop.ancient, column at: 1 values of at lie before year 1, and would lose their "
+        f"era. {remedy}",
+        f"table shop.arrays, column many: 1 values of many hold infinite times. {remedy}",
+    ]
+
+
+def test_a_domain_over_an_instant_is_an_instant(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create domain moment as timestamptz",
+        "create domain instant as moment",
+        "create table t (id int primary key, at instant, wall timestamp)",
+        "insert into t values (1, '2025-01-01 12:00+02', '2025-01-01 12:00')",
+    )
+    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "id"}})
+    project.run()
+    kinds = dict(project.lake().frame("t").dtypes)
+    assert (kinds["at"], kinds["wall"]) == ("timestamp", "timestamp_ntz")
+
+
+def test_values_of_mariadb(project: Project, mariadb_database: Database) -> None:
+    mariadb_database.execute(
+        "set sql_mode = ''; ".strip("; "),
+        "create table t (id int primary key, c int, kind enum('a', 'paid'), marks set('x', 'yy'), "
+        "code char(5), open time(3), at datetime(3), day date)",
+        "insert into t values (1, 1, 'a', 'x,yy', 'ab', '-838:59:59', '2025-01-01', '2025-01-01'),"
+        "(2, 2, 'paid', '', '', '03:04:05.125', '1600-02-28 12:00:00.5', '1500-02-28')",
+    )
+    project.jdbc(mariadb_database, ["t"], table_options={"t": {"cursor_field": "c"}})
+    project.run()
+    assert project.rows(
+        "select kind, marks, code, cast(open as string), cast(at as string), cast(day as string) "
+        "from raw.t order by id"
+    ) == [
+        ("a", "x,yy", "ab", "1969-11-27 01:00:01", "2025-01-01 00:00:00", "2025-01-01"),
+        ("paid", "", "", "1970-01-01 03:04:05.125", "1600-02-28 12:00:00.5", "1500-02-28"),
+    ]
+    assert project.run().table("shop.t")["status"] == "nothing new"
+    reconciled = project.loader("reconcile")
+    assert reconciled.code == 0, reconciled.text
+
+
+def test_dates_and_numbers_that_only_mariadb_has(
+    project: Project, mariadb_database: Database
+) -> None:
+    with mariadb_database.connect() as connection, connection.cursor() as cursor:
+        for statement in (
+            "set sql_mode = ''",
+            "create table zero (id int primary key, day date not null, at datetime not null)",
+            "insert into zero values (1, '0000-00-00', '0000-00-00'), (2, '2024-00-00', now())",
+            "create table old (id int primary key, at datetime)",
+            "insert into old values (1, '1500-02-28 12:00:00')",
+            "create table wide (id int primary key, bits bit(64))",
+            "insert into wide values (1, b'1'), (2, 18446744073709551615)",
+        ):
+            cursor.execute(statement)
+        connection.commit()
+    options = {name: {"cursor_field": "id"} for name in ("zero", "old", "wide")}
+    project.jdbc(mariadb_database, list(options), table_options=options)
+    ran = project.loader("run")
+    through = "Read the table through a view that casts the column to char"
+    assert sorted(ran.errors) == [
+        "table shop.old, column at: 1 values of at lie before 15 October 1582, where calendars "
+        f"differ. {through}",
+        f"table shop.wide, column bits: 1 values of bits do not fit a bigint. {through}",
+    ]
+    told = "are no dates (their month or day is zero): they are loaded as null"
+    assert ran.warnings == [
+        f"shop.zero: 2 values of day {told}",
+        f"shop.zero: 1 values of at {told}",
+    ]
+    assert project.rows("select id, day, at is null from raw.zero order by id") == [
+        (1, None, True),
+        (2, None, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "tx_isolation = 'READ-UNCOMMITTED'",
+        "sql_select_limit = 2",
+        "sql_mode = 'NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH'",
+    ],
+)
+def test_what_a_server_of_mariadb_has_by_default_does_not_change_what_is_read(
+    project: Project, mariadb_database: Database, setting: str
+) -> None:
+    mariadb_database.execute(
+        "create table t (id int primary key, c varchar(20) character set ascii collate ascii_bin)",
+        r"insert into t values (1, 'a'), (2, 'a\\A'), (3, 'a\\B')",
+    )
+    project.jdbc(mariadb_database, ["t"], table_options={"t": {"cursor_field": "c"}})
+    name = setting.partition(" ")[0]
+    [(before,)] = mariadb_database.query(f"select @@global.{name}")
+    mariadb_database.execute(f"set global {setting}")
+    try:
+        assert project.run().table("shop.t")["appended"] == 3
+        with mariadb_database.connect() as open_one, open_one.cursor() as cursor:
+            open_one.autocommit(False)
+            cursor.execute("insert into t values (9, 'z')")
+            project.run()
+            open_one.rollback()
+        mariadb_database.execute("insert into t values (4, concat('a', char(92), 'C'))")
+        assert project.run().table("shop.t")["appended"] == 1
+    finally:
+        mariadb_database.execute(
+            f"set global {name} = '{before}'"
+            if isinstance(before, str)
+            else f"set global {name} = {before}"
+        )
+    found = project.rows("select id from raw.t order by id")
+    assert found == [(1,), (2,), (3,), (4,)]

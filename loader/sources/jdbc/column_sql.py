@@ -8,7 +8,7 @@ from loader.rows.cursor import CursorType
 from loader.sources import CursorField, SourceTable
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.dialect import Dialect
-from loader.sources.jdbc.doubtful import Doubt, finite
+from loader.sources.jdbc.doubtful import Doubt
 from loader.sources.jdbc.native import Native
 from loader.sources.jdbc.postgresql.horizon import Horizon
 
@@ -44,11 +44,11 @@ class ColumnSql:
         if cursor is not None and cursor.type is CursorType.DOUBLE and self.dialect.rounds_floats:
             index = table.schema.names.index(cursor.name)
             columns[index] = self.dialect.double(columns[index])
-        for index in native.clocks:
-            columns[index] = self.dialect.time_of_day(columns[index])
+        for index, sql in native.shown:
+            columns[index] = sql.replace("{}", columns[index])
         for doubt in self._doubtful(table, cursor):
-            if doubt.holds is None:
-                columns[doubt.index] = finite(columns[doubt.index])
+            if doubt.loaded:
+                columns[doubt.index] = doubt.loaded.replace("{}", columns[doubt.index])
         return columns
 
     def ends(self, table: SourceTable, cursor: CursorField) -> list[str]:
@@ -69,13 +69,10 @@ class ColumnSql:
         return self.dialect.quote(native.columns[index])
 
     def _doubtful(self, table: SourceTable, cursor: CursorField | None) -> list[Doubt]:
-        """Returns the columns that may hold values that the lake cannot.
-
-        Leaves out a cursor that may be infinite: infinite values are refused as cursors.
-        """
+        """Returns the columns that may hold values that the lake cannot."""
         names = table.schema.names
         own = names.index(cursor.name) if cursor else None
-        return [d for d in table.ref.native.doubts if d.holds is not None or d.index != own]
+        return [d for d in table.ref.native.doubts if d.cursors or d.index != own]
 
     def _doubted(self, table: SourceTable, cursor: CursorField | None = None) -> list[str]:
         return [
@@ -93,15 +90,12 @@ class ColumnSql:
         """Returns the warnings about the values that were found.
 
         Raises:
-            TableError: if some would be rounded.
+            TableError: if some are refused.
         """
         notes = []
         for doubt, count in zip(self._doubtful(table, cursor), counts, strict=True):
             if not int(count or 0):
                 continue
-            name = table.schema.names[doubt.index]
-            if doubt.holds is not None:
-                where = f"table {self.source.name}.{table.ref.name}"
-                raise doubt.refused(int(count or 0), where, table.ref.name, name)
-            notes.append(doubt.note(int(count or 0), name))
+            where = f"table {self.source.name}.{table.ref.name}"
+            notes.append(doubt.judged(int(count or 0), where, table.schema.names[doubt.index]))
         return tuple(notes)

@@ -81,6 +81,13 @@ class Connection:
         with self._explained(), self._statement() as statement:
             return list(self._fetch(statement.executeQuery(sql)))
 
+    def types(self, sql: str) -> dict[str, str]:
+        """Returns a query's columns and the database's names for their types, without domains."""
+        with self._explained(), self._statement() as statement:
+            meta = statement.executeQuery(sql).getMetaData()
+            columns = range(1, meta.getColumnCount() + 1)
+            return {meta.getColumnLabel(i): meta.getColumnTypeName(i) for i in columns}
+
     def metadata(
         self, call: str, *arguments: Any, labels: Sequence[str]
     ) -> list[dict[str, str | None]]:

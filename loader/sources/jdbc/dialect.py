@@ -8,12 +8,41 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import ClassVar
 
+from pyspark.sql.types import DataType
+
 from loader.rows.cursor import Cursor, CursorType
+from loader.runtime.database_errors import DatabaseError
 from loader.sources.jdbc.connection import Connection
+from loader.sources.jdbc.doubtful import (
+    CHAR,
+    TIME,
+    Column,
+    Doubt,
+    jdbc_type,
+    mysql_values,
+    postgresql_times,
+)
 from loader.sources.jdbc.innodb import InnodbLookout
 from loader.sources.jdbc.open_work import Lookout
+
+Place = tuple["str | None", "str | None", str]
+"""A table's catalog, schema and name."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """What identifies a row.
+
+    Attributes:
+        columns: in the key's order; empty if there is none.
+        lacking: why there is none although one is declared; empty if there is no more to say.
+    """
+
+    columns: tuple[str, ...]
+    lacking: str = ""
 
 
 class Dialect:
@@ -23,7 +52,6 @@ class Dialect:
         prefixes: how its JDBC URLs begin.
         session: statements that every connection runs first, so that all sessions are in UTC.
         shares_snapshots: whether many connections can read one snapshot of the database.
-        infinite_times: whether dates and timestamps can be infinite.
         rounds_floats: whether the text of a `float` has fewer digits than its value.
         instant_types: the database's names for types that hold an instant, not a wall clock.
     """
@@ -32,7 +60,6 @@ class Dialect:
     driver: ClassVar[str | None] = None
     session: ClassVar[tuple[str, ...]] = ()
     shares_snapshots: ClassVar[bool] = False
-    infinite_times: ClassVar[bool] = False
     rounds_floats: ClassVar[bool] = False
     system_schemas: ClassVar[frozenset[str]] = frozenset({"INFORMATION_SCHEMA"})
     uses_catalogs: ClassVar[bool] = False
@@ -74,9 +101,23 @@ class Dialect:
         """Returns SQL for a number as a double: unlike a `real`'s text, it has all digits."""
         return f"cast({expression} as double precision)"
 
-    def time_of_day(self, expression: str) -> str:
-        """Returns SQL for a time of day that a driver reads with all its fractions, if it can."""
-        return expression
+    def shown(self, row: Column) -> str:
+        """Returns SQL for a column as it is loaded, with ``{}`` for the column; mostly empty.
+
+        Args:
+            row: the database's description of the column.
+        """
+        return ""
+
+    def doubts(self, index: int, kind: DataType, row: Column) -> list[Doubt]:
+        """Returns which values a column may hold that the lake cannot.
+
+        Args:
+            index: the column's position.
+            kind: the type that it is read as.
+            row: the database's description of it.
+        """
+        return []
 
     def literal(self, cursor: Cursor) -> str:
         """Returns a cursor as a typed, escaped SQL literal: only here do values become SQL."""
@@ -122,6 +163,12 @@ class Dialect:
         """Returns the (schema, table) pairs that wildcards should skip."""
         return set()
 
+    def key(self, connection: Connection, place: Place) -> Key:
+        """Returns the primary key of a table."""
+        rows = connection.metadata("getPrimaryKeys", *place, labels=("COLUMN_NAME", "KEY_SEQ"))
+        rows.sort(key=lambda row: int(row["KEY_SEQ"] or 0))
+        return Key(tuple(row["COLUMN_NAME"] or "" for row in rows))
+
     def lookout(self) -> Lookout | None:
         """Returns what shows open statements and transactions; None if the database does not.
 
@@ -137,13 +184,17 @@ class PostgreSQL(Dialect):
     driver = "org.postgresql.Driver"
     session = ("set time zone 'UTC'", "set standard_conforming_strings = on")
     shares_snapshots = True
-    infinite_times = True
     instant_types = frozenset({"timestamptz"})
     system_schemas = frozenset({"information_schema", "pg_catalog", "pg_toast"})
 
-    def time_of_day(self, expression: str) -> str:
+    def shown(self, row: Column) -> str:
+        if jdbc_type(row) != TIME:
+            return ""
         # With or without a zone: as it is in UTC, on the day that Spark reads a bare time on.
-        return f"(date '1970-01-01' + ({expression}::timetz at time zone 'UTC')::time)"
+        return "(date '1970-01-01' + ({}::timetz at time zone 'UTC')::time)"
+
+    def doubts(self, index: int, kind: DataType, row: Column) -> list[Doubt]:
+        return postgresql_times(index, kind, row)
 
     @classmethod
     def waiting(cls, seconds: int) -> tuple[str, ...]:
@@ -209,12 +260,58 @@ class PostgreSQL(Dialect):
             )
         }
 
+    def key(self, connection: Connection, place: Place) -> Key:
+        # The driver also lists columns that the key's index only includes (INCLUDE).
+        _, schema, table = place
+        try:
+            found = connection.rows(
+                f"""
+                select
+                    a.attname,
+                    (
+                        c.relkind = 'r'
+                        and exists (
+                            select from pg_catalog.pg_inherits as i where i.inhparent = c.oid
+                        )
+                    )::text
+                from pg_catalog.pg_class as c
+                join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+                join pg_catalog.pg_constraint as k on k.conrelid = c.oid and k.contype = 'p'
+                cross join unnest(k.conkey) with ordinality as part (number, place)
+                join pg_catalog.pg_attribute as a
+                    on a.attrelid = c.oid
+                    and a.attnum = part.number
+                where n.nspname = {self.text(schema or "")}
+                    and c.relname = {self.text(table)}
+                order by part.place
+                """
+            )
+        except DatabaseError:  # speaks PostgreSQL's protocol, but is not PostgreSQL
+            return super().key(connection, place)
+        columns = tuple(name or "" for name, _ in found)
+        if any(inherited == "true" for _, inherited in found):
+            return Key(
+                (),
+                f"{', '.join(columns)} may be in its child tables again (INHERITS); name it in "
+                "primary_key if something else keeps it unique, or read each table by itself",
+            )
+        return Key(columns)
+
+
+_PADDED = ("ENUM", "SET", "INET", "UUID")
+
 
 class MySQL(Dialect):
     """MariaDB and MySQL, both through MariaDB's driver or MySQL's own."""
 
     prefixes = ("jdbc:mariadb:", "jdbc:mysql:")
-    session = ("set time_zone = '+00:00'",)
+    # Whatever a server has by default: only rows that are committed, all of them, and strings as
+    # they are. One statement, as the drivers take no more at once.
+    session = (
+        "set time_zone = '+00:00', sql_select_limit = 18446744073709551615, sql_mode = '' "
+        "/*M! , tx_isolation = 'REPEATABLE-READ' */ "
+        "/*!50720 , transaction_isolation = 'REPEATABLE-READ' */",
+    )
     system_schemas = frozenset({"information_schema", "mysql", "performance_schema", "sys"})
     uses_catalogs = True
     rounds_floats = True
@@ -247,6 +344,17 @@ class MySQL(Dialect):
     def wall_offset(self, connection: Connection) -> int:
         [(seconds,)] = connection.rows("select timestampdiff(second, utc_timestamp(), now())")
         return int(seconds or 0)
+
+    def shown(self, row: Column) -> str:
+        kind = jdbc_type(row)
+        if kind == TIME:  # of up to 838 hours, also negative, with fractions
+            return "timestamp('1970-01-01', {})"
+        # Spark pads what the driver calls a char(n) in results: also enums, sets and addresses.
+        named = (row.get("TYPE_NAME") or "").upper().startswith(_PADDED)
+        return "cast({} as char)" if kind == CHAR or named else ""
+
+    def doubts(self, index: int, kind: DataType, row: Column) -> list[Doubt]:
+        return mysql_values(index, row)
 
     def lookout(self) -> Lookout:
         return InnodbLookout(self.text)

@@ -1,8 +1,9 @@
 """Values that the lake cannot hold as they are: none is rounded or changed silently.
 
 Spark's decimals have 38 digits. If the source declares no scale, 18 of them are after the point,
-and JDBC readers round to that. PostgreSQL's times may be infinite; Spark has no such times. A time
-of day passes through Java's `Time`, which has no fractions of a second.
+and JDBC readers round to that. PostgreSQL's times may be infinite, or lie before year 1; MySQL's
+dates may have a month or a day of zero, and Java counts its old times by another calendar. A
+column that may hold such values is asked for them whenever it is read.
 """
 
 from __future__ import annotations
@@ -19,56 +20,88 @@ FOREVER = "9999-12-31 23:59:59.999999"
 EVER = "0001-01-01 00:00:00"
 """`-infinity` is loaded as this time; in a date column, as its day."""
 
+Column = Mapping[str, "str | None"]
+"""The database's description of a column (``DatabaseMetaData.getColumns``)."""
+
+CHAR, DATE, TIME, TIMESTAMP = "1", "91", "92", "93"  # java.sql.Types
+DISTINCT, _BIT = "2001", "-7"
+_ARRAYS_OF_TIMES = ("_date", "_timestamp", "_timestamptz")
 _FREE = (38, 18)  # Spark's precision and scale for a number that declares neither
-_DISTINCT, _DATE, _TIME, _TIMESTAMP = "2001", "91", "92", "93"  # java.sql.Types
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """A column that may hold such values.
+    """Values that a column may hold, and the lake cannot.
 
     Attributes:
-        index: its position.
-        holds: the decimal type that it is read as; None if it is a time that may be infinite.
-        array: whether it holds arrays of such values.
+        index: the column's position.
+        wrong: SQL that is true for such values; ``{}`` stands for the column.
+        told: what a message says of them, after "3 values of c".
+        remedy: what to do if there are any: they are refused. Empty if they are only told of.
+        loaded: SQL for the column as it is loaded; empty if as it is.
+        cursors: whether a cursor is asked for them, too.
     """
 
     index: int
-    holds: t.DecimalType | None = None
-    array: bool = False
+    wrong: str
+    told: str
+    remedy: str = ""
+    loaded: str = ""
+    cursors: bool = True
 
     def condition(self, column: str) -> str:
         """Returns SQL that is true for such values."""
-        if self.holds is None:
-            return f"{column} in ('infinity', '-infinity')"
-        value = "value" if self.array else column
-        whole = self.holds.precision - self.holds.scale
-        # NaN equals itself, but is above every number: the second comparison finds it.
-        wrong = f"({value} <> round({value}, {self.holds.scale}) or abs({value}) >= 1{'0' * whole})"
-        return (
-            f"exists (select from unnest({column}) as value where {wrong})" if self.array else wrong
-        )
+        return self.wrong.replace("{}", column)
 
-    def refused(self, count: int, where: str, table: str, column: str) -> TableError:
-        """Returns the error for a table that has such values."""
-        assert self.holds is not None
-        choice = (
-            f"Choose the type to load them as, table_options.{table}.column_types: "
-            f'{{{column}: string}}, or "decimal(38, 30)"; or declare'
-        )
-        return TableError(
-            f"{count} values of {column} do not fit {self.holds.simpleString()}: they would be "
-            "rounded",
-            where=f"{where}, column {column}",
-            remedy=f"{'Declare' if self.array else choice} precision and scale in the source",
-        )
+    def judged(self, count: int, where: str, column: str) -> str:
+        """Returns the warning about so many values.
 
-    def note(self, count: int, column: str) -> str:
-        """Returns the warning about a table that has such values."""
-        return (
-            f"{count} values of {column} are infinite: infinity is loaded as {FOREVER}, "
-            f"-infinity as {EVER}"
-        )
+        Raises:
+            TableError: if they are refused.
+        """
+        what = f"{count} values of {column} {self.told}"
+        if self.remedy:
+            raise TableError(what, where=f"{where}, column {column}", remedy=self.remedy)
+        return what
+
+
+def decimals(schema: t.StructType, told: Mapping[str, Column], table: str) -> list[Doubt]:
+    """Returns the columns with numbers that may be rounded.
+
+    Args:
+        schema: the columns, with the types that they are read as.
+        told: the database's description of each column.
+        table: the table's name in the spec.
+    """
+    found = []
+    for index, column in enumerate(schema.fields):
+        kind = column.dataType
+        if isinstance(kind, t.DecimalType):
+            if not _fits(kind, told.get(column.name, {})):
+                choice = (
+                    f"Choose the type to load them as, table_options.{table}.column_types: "
+                    f'{{{column.name}: string}}, or "decimal(38, 30)"; or declare'
+                )
+                found.append(_rounded(index, kind, "{}", choice))
+        elif isinstance(kind, t.ArrayType) and isinstance(kind.elementType, t.DecimalType):
+            element = kind.elementType
+            if (element.precision, element.scale) == _FREE:
+                found.append(within(_rounded(index, element, "value", "Declare")))
+    return found
+
+
+def _rounded(index: int, holds: t.DecimalType, value: str, remedy: str) -> Doubt:
+    whole = holds.precision - holds.scale
+    # NaN equals itself, but is above every number: the second comparison finds it.
+    wrong = f"({value} <> round({value}, {holds.scale}) or abs({value}) >= 1{'0' * whole})"
+    told = f"do not fit {holds.simpleString()}: they would be rounded"
+    return Doubt(index, wrong, told, f"{remedy} precision and scale in the source")
+
+
+def within(doubt: Doubt) -> Doubt:
+    """Returns the same doubt about the elements of an array, which its SQL calls `value`."""
+    wrong = f"exists (select from unnest({{}}) as value where {doubt.wrong})"
+    return Doubt(doubt.index, wrong, doubt.told, doubt.remedy)
 
 
 def finite(column: str) -> str:
@@ -79,44 +112,54 @@ def finite(column: str) -> str:
     )
 
 
-def doubts(
-    schema: t.StructType, told: Mapping[str, Mapping[str, str | None]], infinite: bool
-) -> tuple[Doubt, ...]:
-    """Returns the columns of a table that may hold such values.
-
-    Args:
-        schema: the columns, with the types that they are read as.
-        told: the database's description of each column (``DatabaseMetaData.getColumns``).
-        infinite: whether the database has infinite times.
-    """
-    found = []
-    for index, column in enumerate(schema.fields):
-        row = told.get(column.name, {})
-        if isinstance(column.dataType, t.DecimalType):
-            if not _fits(column.dataType, row):
-                found.append(Doubt(index, column.dataType))
-        elif isinstance(column.dataType, t.ArrayType):
-            element = column.dataType.elementType
-            if isinstance(element, t.DecimalType) and (element.precision, element.scale) == _FREE:
-                found.append(Doubt(index, element, array=True))
-        elif infinite and _jdbc_type(row) in (_DATE, _TIMESTAMP):
-            found.append(Doubt(index))
-    return tuple(found)
+def postgresql_times(index: int, kind: t.DataType, row: Column) -> list[Doubt]:
+    """Returns what may be wrong with a time of PostgreSQL."""
+    through = "Read the table through a view that leaves them out, or casts the column to text"
+    if isinstance(kind, t.ArrayType):
+        endless = Doubt(index, "value in ('infinity', '-infinity')", "hold infinite times", through)
+        return [within(endless)] if row.get("TYPE_NAME") in _ARRAYS_OF_TIMES else []
+    if jdbc_type(row) not in (DATE, TIMESTAMP):
+        return []
+    infinite = Doubt(
+        index,
+        "{} in ('infinity', '-infinity')",
+        f"are infinite: infinity is loaded as {FOREVER}, -infinity as {EVER}",
+        loaded=finite("{}"),
+        cursors=False,  # as cursors, they are refused
+    )
+    if jdbc_type(row) == DATE:
+        return [infinite]
+    before = f"({{}} < '{EVER}' and {{}} <> '-infinity')"
+    ancient = Doubt(index, before, "lie before year 1, and would lose their era", through)
+    return [infinite, ancient]
 
 
-def clocks(schema: t.StructType, told: Mapping[str, Mapping[str, str | None]]) -> tuple[int, ...]:
-    """Returns the positions of the columns that are times of day."""
-    names = enumerate(schema.names)
-    return tuple(i for i, name in names if _jdbc_type(told.get(name, {})) == _TIME)
+def mysql_values(index: int, row: Column) -> list[Doubt]:
+    """Returns what may be wrong with a value of MariaDB or MySQL."""
+    kind, text = jdbc_type(row), "Read the table through a view that casts the column to char"
+    if kind == _BIT and int(row.get("COLUMN_SIZE") or 0) > 63:
+        return [Doubt(index, "{} + 0 > 9223372036854775807", "do not fit a bigint", text)]
+    if kind not in (DATE, TIMESTAMP):
+        return []
+    none = Doubt(
+        index,
+        "(month({}) = 0 or day({}) = 0)",
+        "are no dates (their month or day is zero): they are loaded as null",
+        loaded="(case when month({}) = 0 or day({}) = 0 then null else {} end)",
+    )
+    if kind == DATE:
+        return [none]
+    old = "({} < '1582-10-15' and month({}) > 0 and day({}) > 0)"
+    return [none, Doubt(index, old, "lie before 15 October 1582, where calendars differ", text)]
 
 
-def _jdbc_type(row: Mapping[str, str | None]) -> str | None:
+def jdbc_type(row: Column) -> str | None:
     """Returns a column's type; that of a domain is its base type's."""
-    distinct = row.get("DATA_TYPE") == _DISTINCT
+    distinct = row.get("DATA_TYPE") == DISTINCT
     return row.get("SOURCE_DATA_TYPE" if distinct else "DATA_TYPE")
 
 
-def _fits(holds: t.DecimalType, row: Mapping[str, str | None]) -> bool:
+def _fits(holds: t.DecimalType, row: Column) -> bool:
     try:
         size, scale = int(row.get("COLUMN_SIZE") or ""), int(row.get("DECIMAL_DIGITS") or 0)
     except ValueError:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.doubtful import Doubt
+
+_OF_COLUMNS = (
+    *("TABLE_NAME", "COLUMN_NAME", "REMARKS"),
+    *("DATA_TYPE", "SOURCE_DATA_TYPE", "TYPE_NAME", "COLUMN_SIZE", "DECIMAL_DIGITS"),
+)
+_OF_LAYOUT = ("TYPE_NAME", "COLUMN_SIZE", "DECIMAL_DIGITS")
+Told = Mapping[str, Mapping[str, "str | None"]]
+"""The database's description of each column."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +27,9 @@ class Native:
         writers: whether the last column is PostgreSQL's system column `xmin`.
         comment: the database's comment on the table.
         doubts: columns with values that the lake may be unable to hold.
-        clocks: positions of the columns that are times of day.
+        shown: columns that are not loaded as they are: positions, and SQL in which ``{}`` stands
+            for the column.
+        layout: its columns and their types as the database described them; see :func:`layout`.
         types: columns, and the types to read them as instead of those that Spark would choose.
     """
 
@@ -29,5 +41,19 @@ class Native:
     writers: bool = False
     comment: str = ""
     doubts: tuple[Doubt, ...] = ()
-    clocks: tuple[int, ...] = ()
+    shown: tuple[tuple[int, str], ...] = ()
+    layout: tuple[tuple[str | None, ...], ...] = ()
     types: tuple[tuple[str, str], ...] = ()
+
+
+def described(connection: Connection, native: Native) -> Told:
+    """Returns the database's description of each column: its own type name, its comment."""
+    place = (native.catalog, native.schema, native.table)
+    rows = connection.metadata("getColumns", *place, "%", labels=_OF_COLUMNS)
+    # The metadata treats the name as a pattern: `a_b` finds `axb`, too.
+    return {row["COLUMN_NAME"] or "": row for row in rows if row["TABLE_NAME"] == native.table}
+
+
+def layout(told: Told) -> tuple[tuple[str | None, ...], ...]:
+    """Returns names and types of the described columns: the same until the table is altered."""
+    return tuple((name, *(row[label] for label in _OF_LAYOUT)) for name, row in told.items())

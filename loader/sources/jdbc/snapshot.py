@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import TimestampNTZType, TimestampType
 
+from loader.errors import TableError
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.order import quoted
 from loader.runtime.database_errors import DatabaseError, explain
@@ -27,6 +28,7 @@ from loader.sources.jdbc.digest import digest_of
 from loader.sources.jdbc.idle import Idle
 from loader.sources.jdbc.late import Late
 from loader.sources.jdbc.late_work import LateWork
+from loader.sources.jdbc.native import described, layout
 from loader.sources.jdbc.postgresql.exported import Exported
 from loader.sources.jdbc.postgresql.late_rows import LateRows
 from loader.sources.jdbc.postgresql.pages import PLACE
@@ -160,6 +162,17 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         except DatabaseError:  # no md5 here, say: the rows are read instead
             self._digests = False
             return None
+
+    def unaltered(self, table: SourceTable) -> None:
+        where = f"table {self.source.name}.{table.ref.name}"
+        with self.source.question(where) as connection:
+            now = layout(described(connection, table.ref.native))
+        if now != table.ref.native.layout:
+            raise TableError(
+                "its columns were changed while the run began or read it",
+                where=where,
+                remedy="Nothing was published, and the cursor has not moved; run again",
+            )
 
     def steady(self, table: SourceTable) -> bool:
         # A foreign table's rows come from another database, which has its own snapshots.

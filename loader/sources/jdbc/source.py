@@ -25,10 +25,9 @@ from loader.sources.jdbc.cdc.followed import FollowedSnapshot
 from loader.sources.jdbc.cdc.log import followed
 from loader.sources.jdbc.cdc.slot import slot_name
 from loader.sources.jdbc.collation import by_bytes
-from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.database import Database
-from loader.sources.jdbc.doubtful import clocks, doubts
-from loader.sources.jdbc.native import Native
+from loader.sources.jdbc.doubtful import DISTINCT, decimals
+from loader.sources.jdbc.native import Native, described, layout
 from loader.sources.jdbc.options import JdbcOptions, column_type
 from loader.sources.jdbc.postgresql.exported import exported
 from loader.sources.jdbc.postgresql.horizon import XMIN
@@ -36,10 +35,6 @@ from loader.sources.jdbc.snapshot import JdbcSnapshot
 
 _TIMESTAMP_WITH_TIMEZONE = "2014"  # java.sql.Types
 _OF_TABLES = ("TABLE_CAT", "TABLE_SCHEM", "TABLE_NAME", "TABLE_TYPE", "REMARKS")
-_OF_COLUMNS = (
-    *("TABLE_NAME", "COLUMN_NAME", "REMARKS"),
-    *("DATA_TYPE", "SOURCE_DATA_TYPE", "TYPE_NAME", "COLUMN_SIZE", "DECIMAL_DIGITS"),
-)
 
 
 class JdbcSource(Database):
@@ -88,11 +83,10 @@ class JdbcSource(Database):
         native: Native = ref.native
         with self.question(f"table {self.name}.{ref.name}") as connection:
             place = (native.catalog, native.schema, native.table)
-            keys = connection.metadata("getPrimaryKeys", *place, labels=("COLUMN_NAME", "KEY_SEQ"))
-            keys.sort(key=lambda row: int(row["KEY_SEQ"] or 0))
+            key = self.dialect.key(connection, place)
             told_of = ("COLUMN_NAME", "ORDINAL_POSITION")
             indexes = connection.metadata("getIndexInfo", *place, False, True, labels=told_of)
-            told = self._columns(connection, native)
+            told = described(connection, native)
         schema = self._schema(ref, told)
         types = self._chosen_types(ref, schema)
         fields = [
@@ -100,7 +94,13 @@ class JdbcSource(Database):
             for c in schema.fields
         ]
         schema = StructType(fields)
-        doubtful = doubts(schema, told, self.dialect.infinite_times)
+        doubtful = decimals(schema, told, ref.name)
+        shown = []
+        for index, column in enumerate(schema.fields):
+            row = told.get(column.name, {})
+            doubtful += self.dialect.doubts(index, column.dataType, row)
+            sql = self.dialect.shown(row)
+            shown += [(index, sql)] if sql else []
         writers = self._by_writer(ref)
         if writers:
             schema = StructType([*schema.fields, StructField(XMIN, LongType())])
@@ -109,21 +109,23 @@ class JdbcSource(Database):
             StructField(self.dialect.lake_name(column.name), column.dataType)
             for column in schema.fields
         ]
-        described = SourceTable(
+        found = SourceTable(
             TableRef(
                 ref.name,
                 replace(
                     native,
                     columns=columns,
                     writers=writers,
-                    doubts=doubtful,
-                    clocks=clocks(schema, told),
+                    doubts=tuple(doubtful),
+                    layout=layout(told),
+                    shown=tuple(shown),
                     types=tuple(types.items()),
                 ),
                 ref.kind,
             ),
             StructType(fields),
-            primary_key=tuple(self.dialect.lake_name(row["COLUMN_NAME"] or "") for row in keys),
+            primary_key=tuple(map(self.dialect.lake_name, key.columns)),
+            keyless=key.lacking,
             indexed=frozenset(
                 self.dialect.lake_name(row["COLUMN_NAME"] or "")
                 for row in indexes
@@ -135,8 +137,8 @@ class JdbcSource(Database):
                 self.dialect.lake_name(name): row["REMARKS"] or "" for name, row in told.items()
             },
         )
-        self.partition_column(described)  # reports a mistake in it before anything is read
-        return described
+        self.partition_column(found)  # reports a mistake in it before anything is read
+        return found
 
     def _chosen_types(self, ref: TableRef, schema: StructType) -> dict[str, str]:
         """Returns the types that the spec chooses, by the columns' names in the database.
@@ -220,10 +222,14 @@ class JdbcSource(Database):
             ) from error
         # Drivers report both instants and wall clocks as TIMESTAMP; only the database's own name
         # for the type tells them apart.
+        names = {name: row["TYPE_NAME"] or "" for name, row in told.items()}
+        if any(row["DATA_TYPE"] == DISTINCT for row in told.values()):
+            with self.question(where) as connection:
+                names |= connection.types(f"select * from {self.relation(native)} where 1 = 0")
         instants = {
             name
             for name, row in told.items()
-            if (row["TYPE_NAME"] or "").lower() in self.dialect.instant_types
+            if names[name].lower() in self.dialect.instant_types
             or row["DATA_TYPE"] == _TIMESTAMP_WITH_TIMEZONE
         }
         return StructType(
@@ -232,14 +238,6 @@ class JdbcSource(Database):
                 for c in schema.fields
             ]
         )
-
-    @staticmethod
-    def _columns(connection: Connection, native: Native) -> dict[str, dict[str, str | None]]:
-        """Returns the database's description of each column: its own type name, its comment."""
-        place = (native.catalog, native.schema, native.table)
-        rows = connection.metadata("getColumns", *place, "%", labels=_OF_COLUMNS)
-        # The metadata treats the name as a pattern: `a_b` finds `axb`, too.
-        return {row["COLUMN_NAME"] or "": row for row in rows if row["TABLE_NAME"] == native.table}
 
     @contextmanager
     def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[Snapshot]:

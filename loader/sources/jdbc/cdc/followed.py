@@ -59,6 +59,9 @@ class FollowedSnapshot(Snapshot):
     def lacking(self, table: SourceTable) -> list[str]:
         return self._of(table).lacking(table)
 
+    def unaltered(self, table: SourceTable) -> None:
+        self._of(table).unaltered(table)
+
     def steady(self, table: SourceTable) -> bool:
         return self._of(table).steady(table)
 

@@ -183,11 +183,12 @@ def activity(connection: Connection, holder: int = 0) -> Activity:
             return Activity(None, True, _system(connection), why)
         # PostgreSQL records when a transaction was prepared, but not when it started. Not only
         # clients write: workers of subscriptions and extensions do, too.
-        [(since, is_open, prepared)] = connection.rows(
+        [(since, is_open, hidden, prepared)] = connection.rows(
             f"""
             select
                 timezone('UTC', least(clock_timestamp(), min(xact_start))),
                 count(xact_start) > 0,
+                count(*) filter (where state = 'disabled'),
                 (
                     select count(*)
                     from pg_catalog.pg_prepared_xacts
@@ -201,6 +202,9 @@ def activity(connection: Connection, holder: int = 0) -> Activity:
         )
     except DatabaseError:  # speaks PostgreSQL's protocol, but is not PostgreSQL
         return Activity(None, True, "", "this server does not show open transactions")
+    if int(hidden or 0):
+        why = "sessions with track_activities = off do not show how old their transactions are"
+        return Activity(None, True, _system(connection), why)
     if int(prepared or 0):
         return Activity("1970-01-02 00:00:00", True, _system(connection))
     oldest = Cursor.parse(since or "", CursorType.TIMESTAMP).text

@@ -25,22 +25,28 @@ class Lineage:
     Attributes:
         root: the table's own object id.
         tables: the ids of the table, its partitions and its children, at all depths.
+        database: the object id of the database. A copy of it (``create database … template``) has
+            the same table ids.
         replicated: whether rows may come from another server, with times of its clock.
     """
 
     root: int
     tables: frozenset[int]
     replicated: bool
+    database: int = 0
 
     def to_mark(self) -> dict[str, Any]:
         """Returns the form that the state stores, beside the horizon."""
         text = " ".join(map(str, sorted(self.tables)))
         if len(text) > _LONGEST:
             text = "md5:" + hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
-        return {"tables": text} | ({"replicated": True} if self.replicated else {})
+        own: dict[str, Any] = {"tables": text, "database": self.database}
+        return own | ({"replicated": True} if self.replicated else {})
 
     def added(self, mark: Mapping[str, Any] | None) -> frozenset[int]:
         """Returns the tables added since a mark; all of them if it holds only another hash."""
+        if self._elsewhere(mark):
+            return self.tables
         before = str((mark or {}).get("tables") or "")
         if not before or before == self.to_mark()["tables"]:
             return frozenset()
@@ -50,8 +56,15 @@ class Lineage:
     def replaced(self, mark: Mapping[str, Any] | None) -> bool:
         """Returns whether another table had the name at the time of a mark."""
         before = str((mark or {}).get("tables") or "")
+        if self._elsewhere(mark):
+            return True
         known = before and not before.startswith("md5:")
         return bool(known) and self.root not in set(map(int, before.split()))
+
+    def _elsewhere(self, mark: Mapping[str, Any] | None) -> bool:
+        """Returns whether a mark is of another database; older marks do not say."""
+        before = (mark or {}).get("database")
+        return before is not None and before != self.database
 
     def changed(self, mark: Mapping[str, Any] | None) -> bool:
         """Returns whether a mark differs from this lineage."""
@@ -59,7 +72,7 @@ class Lineage:
         return own != {name: value for name, value in (mark or {}).items() if name in _NAMES}
 
 
-_NAMES = ("tables", "replicated")
+_NAMES = ("tables", "replicated", "database")
 
 
 def lineage(connection: Connection, relation: str) -> Lineage:
@@ -71,7 +84,7 @@ def lineage(connection: Connection, relation: str) -> Lineage:
     Args:
         relation: the table's quoted name, as a text literal.
     """
-    [(root, tables, replicated)] = connection.rows(
+    [(root, database, tables, replicated)] = connection.rows(
         f"""
         with recursive tree as (
             select {relation}::regclass::oid as id
@@ -83,6 +96,11 @@ def lineage(connection: Connection, relation: str) -> Lineage:
 
         select
             {relation}::regclass::oid::text,
+            (
+                select oid::text
+                from pg_catalog.pg_database
+                where datname = current_database()
+            ),
             string_agg(id::text, ' '),
             (
                 exists (
@@ -98,7 +116,7 @@ def lineage(connection: Connection, relation: str) -> Lineage:
         """
     )
     ids = frozenset(map(int, (tables or "").split()))
-    return Lineage(int(root or 0), ids, replicated == "true")
+    return Lineage(int(root or 0), ids, replicated == "true", int(database or 0))
 
 
 def lowest(connection: Connection, tables: Iterable[int], minimum: str) -> list[str] | None:
