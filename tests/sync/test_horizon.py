@@ -151,6 +151,31 @@ def test_sessions_that_do_not_show_their_transactions_lose_no_row(
     assert project.rows("select id from raw.events order by id") == [(1,), (2,), (3,)]
 
 
+@pytest.mark.parametrize("ahead", [20, 3600])
+def test_a_clock_that_was_set_back_loses_no_row(
+    project: Project, events: Database, ahead: int
+) -> None:
+    """The last sync saw a clock that was ahead: a resumed machine, a step of NTP."""
+    project.run()
+    file = project.folder / "state.json"
+    project.loader("state", "export", "--file", str(file))
+    then = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=ahead)
+    text = then.isoformat(sep=" ").partition("+")[0]
+    told = json.loads(file.read_text())
+    [row] = [one for one in told["tables"]]
+    row["cursor"] = row["mark"]["since"] = text
+    file.write_text(json.dumps(told))
+    project.loader("state", "import", "--file", str(file))
+    events.execute("insert into events values (2)", "insert into events values (3)")
+    ran = project.run()
+    assert ran.table("shop.events")["appended"] == 2
+    assert any("clock was set back" in warning for warning in ran.warnings)
+    events.execute("insert into events values (4)")
+    again = project.run()
+    assert again.table("shop.events")["appended"] == 1
+    assert not any("clock was set back" in warning for warning in again.warnings)
+
+
 def test_a_view_is_synced_without_a_horizon(project: Project, events: Database) -> None:
     events.execute("create view v as select * from events")
     project.jdbc(events, ["v"], table_options={"v": {"cursor_field": "at", "primary_key": "id"}})

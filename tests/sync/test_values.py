@@ -364,10 +364,6 @@ def test_what_a_server_of_mariadb_has_by_default_does_not_change_what_is_read(
         mariadb_database.execute("insert into t values (4, concat('a', char(92), 'C'))")
         assert project.run().table("shop.t")["appended"] == 1
     finally:
-        mariadb_database.execute(
-            f"set global {name} = '{before}'"
-            if isinstance(before, str)
-            else f"set global {name} = {before}"
-        )
+        mariadb_database.execute(f"set global {name} = {before!r}")
     found = project.rows("select id from raw.t order by id")
     assert found == [(1,), (2,), (3,), (4,)]

@@ -163,6 +163,18 @@ class Dialect:
         """Returns the (schema, table) pairs that wildcards should skip."""
         return set()
 
+    def elsewhere(self, connection: Connection) -> set[tuple[str, str]]:
+        """Returns the (schema, table) pairs with rows that other servers store."""
+        return set()
+
+    def lacking(self, connection: Connection, relation: str) -> list[str]:
+        """Returns what `loader check` should say about a table.
+
+        Args:
+            relation: its qualified and quoted name.
+        """
+        return []
+
     def key(self, connection: Connection, place: Place) -> Key:
         """Returns the primary key of a table."""
         rows = connection.metadata("getPrimaryKeys", *place, labels=("COLUMN_NAME", "KEY_SEQ"))
@@ -182,7 +194,12 @@ class PostgreSQL(Dialect):
 
     prefixes = ("jdbc:postgresql:",)
     driver = "org.postgresql.Driver"
-    session = ("set time zone 'UTC'", "set standard_conforming_strings = on")
+    session = (
+        "set time zone 'UTC'",
+        "set standard_conforming_strings = on",
+        # since version 14; connections wait for the next question
+        "select set_config(name, '0', false) from pg_settings where name = 'idle_session_timeout'",
+    )
     shares_snapshots = True
     instant_types = frozenset({"timestamptz"})
     system_schemas = frozenset({"information_schema", "pg_catalog", "pg_toast"})
@@ -259,6 +276,45 @@ class PostgreSQL(Dialect):
                 """
             )
         }
+
+    def elsewhere(self, connection: Connection) -> set[tuple[str, str]]:
+        try:
+            found = connection.rows(
+                """
+                with recursive above as (
+                    select i.inhparent as id
+                    from pg_catalog.pg_inherits as i
+                    join pg_catalog.pg_class as c on c.oid = i.inhrelid and c.relkind = 'f'
+                    union
+                    select i.inhparent
+                    from pg_catalog.pg_inherits as i
+                    join above on above.id = i.inhrelid
+                )
+
+                select n.nspname, c.relname
+                from above
+                join pg_catalog.pg_class as c on c.oid = above.id
+                join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+                """
+            )
+        except DatabaseError:  # speaks PostgreSQL's protocol, but is not PostgreSQL
+            return set()
+        return {(schema or "", name or "") for schema, name in found}
+
+    def lacking(self, connection: Connection, relation: str) -> list[str]:
+        try:
+            [(hides,)] = connection.rows(
+                f"select pg_catalog.row_security_active({self.text(relation)}::regclass)::text"
+            )
+        except DatabaseError:  # speaks PostgreSQL's protocol, but is not PostgreSQL
+            return []
+        if hides != "true":
+            return []
+        return [
+            "row-level security hides rows from this role: what a policy shows later is not read, "
+            "and what it hides looks deleted to `loader reconcile`; read it with a role that has "
+            "BYPASSRLS"
+        ]
 
     def key(self, connection: Connection, place: Place) -> Key:
         # The driver also lists columns that the key's index only includes (INCLUDE).

@@ -9,7 +9,7 @@ column that may hold such values is asked for them whenever it is read.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import types as t
 
@@ -102,6 +102,13 @@ def within(doubt: Doubt) -> Doubt:
     """Returns the same doubt about the elements of an array, which its SQL calls `value`."""
     wrong = f"exists (select from unnest({{}}) as value where {doubt.wrong})"
     return Doubt(doubt.index, wrong, doubt.told, doubt.remedy)
+
+
+def of_key(doubt: Doubt) -> Doubt:
+    """Returns the same doubt about a column of the key, where such values may become one."""
+    told = doubt.told.partition(":")[0] + ", and keys that differ would become one"
+    remedy = doubt.remedy or "Give the table another key, or leave them out by a view of it"
+    return replace(doubt, told=told, remedy=remedy, loaded="", cursors=True)
 
 
 def finite(column: str) -> str:

@@ -163,6 +163,10 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             self._digests = False
             return None
 
+    def lacking(self, table: SourceTable) -> list[str]:
+        with self.connect(table) as connection:
+            return self.dialect.lacking(connection, self.source.relation(table.ref.native))
+
     def unaltered(self, table: SourceTable) -> None:
         where = f"table {self.source.name}.{table.ref.name}"
         with self.source.question(where) as connection:

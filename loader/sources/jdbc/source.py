@@ -26,7 +26,7 @@ from loader.sources.jdbc.cdc.log import followed
 from loader.sources.jdbc.cdc.slot import slot_name
 from loader.sources.jdbc.collation import by_bytes
 from loader.sources.jdbc.database import Database
-from loader.sources.jdbc.doubtful import DISTINCT, decimals
+from loader.sources.jdbc.doubtful import DISTINCT, decimals, of_key
 from loader.sources.jdbc.native import Native, described, layout
 from loader.sources.jdbc.options import JdbcOptions, column_type
 from loader.sources.jdbc.postgresql.exported import exported
@@ -62,6 +62,7 @@ class JdbcSource(Database):
                 "FOREIGN TABLE",
             )
             hidden = dialect.hidden_tables(connection)
+            elsewhere = dialect.elsewhere(connection)
             refs = []
             listed = connection.metadata("getTables", home, None, "%", kinds, labels=_OF_TABLES)
             for row in listed:
@@ -72,7 +73,8 @@ class JdbcSource(Database):
                 bare = dialect.lake_name(name)
                 shown = bare if schema == default else f"{dialect.lake_name(schema or '')}.{bare}"
                 view = "VIEW" in (row["TABLE_TYPE"] or "")
-                stored = not view and "FOREIGN" not in (row["TABLE_TYPE"] or "")
+                foreign = "FOREIGN" in (row["TABLE_TYPE"] or "")
+                stored = not view and not foreign and (schema or "", name) not in elsewhere
                 # For a view without a comment, MySQL reports the comment VIEW.
                 comment = "" if row["REMARKS"] == "VIEW" else row["REMARKS"] or ""
                 native = Native(row["TABLE_CAT"], row["TABLE_SCHEM"], name, stored, comment=comment)
@@ -101,6 +103,7 @@ class JdbcSource(Database):
             doubtful += self.dialect.doubts(index, column.dataType, row)
             sql = self.dialect.shown(row)
             shown += [(index, sql)] if sql else []
+        doubtful = [d if schema.names[d.index] not in key.columns else of_key(d) for d in doubtful]
         writers = self._by_writer(ref)
         if writers:
             schema = StructType([*schema.fields, StructField(XMIN, LongType())])

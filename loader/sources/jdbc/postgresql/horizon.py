@@ -34,7 +34,8 @@ from loader.runtime.database_errors import DatabaseError
 from loader.sources.jdbc.connection import Connection
 
 _HALF = 2**31
-_ROUNDING = dt.timedelta(seconds=1)
+_STEP = dt.timedelta(minutes=1)
+_OTHER_CLOCK = dt.timedelta(hours=1)
 _ANY_ZONE = dt.timedelta(hours=14)
 
 XMIN = "xmin"
@@ -46,13 +47,14 @@ class Horizon:
     """What one sync remembers for the next.
 
     Attributes:
-        since: a UTC time that no `now()` still to come can lie below; None if this role or server
-            cannot tell.
+        since: a UTC time that no `now()` still to come can lie below, as long as the clock is not
+            set back; None if this role or server cannot tell.
         xmin: the oldest transaction that had not ended in the snapshot (64 bits).
         open: whether any transaction was open, so that rows may really come late.
         system: the cluster's identity and timeline, ``7312…/1``: a restored database has another
             identity or an older xmin, a failed-over one another timeline. Empty if hidden.
         xmax: the first transaction of which the snapshot sees nothing; not stored.
+        clock: the database's clock before the snapshot, in UTC; not stored. Empty if unknown.
     """
 
     since: str | None
@@ -60,6 +62,7 @@ class Horizon:
     open: bool
     system: str
     xmax: int = 0
+    clock: str = ""
 
     def to_mark(self) -> dict[str, Any]:
         """Returns the form that the state stores."""
@@ -83,16 +86,19 @@ class Horizon:
             str(mark["system"]),
         )
 
-    def reach(self, type_: CursorType) -> Cursor | None:
+    def reach(self, type_: CursorType, now: Horizon) -> Cursor | None:
         """Returns a cursor that no late row can lie below, in the cursor's type; None if unknown.
 
-        Unknown for cursors that are not times. Subtracts a second, as a column with fewer digits
-        rounds; for a wall clock, also the largest offset of any zone. The margin costs little:
-        below the window, only rows written since are read.
+        Unknown for cursors that are not times, and if the clock is behind what it was. Subtracts a
+        minute: a column with fewer digits rounds, and a clock may have been set back and have
+        caught up since; an hour if another server's clock is the one that counts now; for a wall
+        clock, also the largest offset of any zone. The margin costs little: below the window, only
+        rows written since are read.
         """
-        if not type_.is_time or self.since is None:
+        if not type_.is_time or self.since is None or self.turned_back(now):
             return None
-        moment = dt.datetime.fromisoformat(self.since) - _ROUNDING
+        same = self.fate(now) is Fate.SAME
+        moment = dt.datetime.fromisoformat(self.since) - (_STEP if same else _OTHER_CLOCK)
         if type_ is not CursorType.TIMESTAMPTZ:
             moment -= _ANY_ZONE
         return Cursor.parse(moment.isoformat(sep=" ", timespec="microseconds"), type_)
@@ -113,6 +119,10 @@ class Horizon:
     def outlived(self, now: Horizon) -> bool:
         """Returns whether there were so many transactions since that ids will soon be ambiguous."""
         return now.xmin > self.xmin + _HALF // 2
+
+    def turned_back(self, now: Horizon) -> bool:
+        """Returns whether the clock was set back since, as far as it shows."""
+        return bool(self.since and now.clock) and now.clock < str(self.since)
 
     def fate(self, now: Horizon) -> Fate:
         """Returns what happened to the database between two syncs, as far as it shows."""
@@ -150,12 +160,14 @@ class Activity:
     Attributes:
         since: None if this role or server cannot tell.
         blind: why it cannot, for messages; empty if it can.
+        clock: the database's clock, in UTC; empty if unknown.
     """
 
     since: str | None
     open: bool
     system: str
     blind: str = ""
+    clock: str = ""
 
 
 def activity(connection: Connection, holder: int = 0) -> Activity:
@@ -183,10 +195,11 @@ def activity(connection: Connection, holder: int = 0) -> Activity:
             return Activity(None, True, _system(connection), why)
         # PostgreSQL records when a transaction was prepared, but not when it started. Not only
         # clients write: workers of subscriptions and extensions do, too.
-        [(since, is_open, hidden, prepared)] = connection.rows(
+        [(since, clock, is_open, hidden, prepared)] = connection.rows(
             f"""
             select
                 timezone('UTC', least(clock_timestamp(), min(xact_start))),
+                timezone('UTC', clock_timestamp()),
                 count(xact_start) > 0,
                 count(*) filter (where state = 'disabled'),
                 (
@@ -202,13 +215,14 @@ def activity(connection: Connection, holder: int = 0) -> Activity:
         )
     except DatabaseError:  # speaks PostgreSQL's protocol, but is not PostgreSQL
         return Activity(None, True, "", "this server does not show open transactions")
+    told = Cursor.parse(clock or "", CursorType.TIMESTAMP).text
     if int(hidden or 0):
         why = "sessions with track_activities = off do not show how old their transactions are"
         return Activity(None, True, _system(connection), why)
     if int(prepared or 0):
-        return Activity("1970-01-02 00:00:00", True, _system(connection))
+        return Activity("1970-01-02 00:00:00", True, _system(connection), clock=told)
     oldest = Cursor.parse(since or "", CursorType.TIMESTAMP).text
-    return Activity(oldest, is_open in _TRUE, _system(connection))
+    return Activity(oldest, is_open in _TRUE, _system(connection), clock=told)
 
 
 _TRUE = ("t", "true")
@@ -236,6 +250,7 @@ def horizon(connection: Connection, seen: Activity) -> Horizon | None:
         open=seen.open or xmin != xmax,
         system=seen.system,
         xmax=int(xmax or 0),
+        clock=seen.clock,
     )
 
 

@@ -77,7 +77,7 @@ class LateRows:
         if reach is not None:
             above = f"{column} >= {literal(reach)}"
             parts.append(above if table.ref.native.writers else f"{above} and {written}")
-        elif not same or not (quiet or window.bounded):
+        elif not same or not (quiet or (window.bounded and not before.turned_back(now))):
             parts.append(written)
         found = " or ".join(f"({part})" for part in parts if part)
         if found and lowest is not None:
@@ -87,15 +87,15 @@ class LateRows:
 
     def reach(self, table: SourceTable, window: Window) -> Cursor | None:
         """Returns a cursor that no row of a transaction in flight can lie below, if known."""
-        before = self._before(table, window)
-        if before is None or window.cursor is None:
+        before, now = self._before(table, window), self.horizon
+        if before is None or now is None or window.cursor is None:
             return None
         if table.ref.native.writers:
             ids = [before.xmin]
             if _by_hand(window) and window.low is not None:
                 ids.append(int(window.low.text))
             return Cursor(str(min(ids)), CursorType.INTEGER)
-        return None if self._replicated(table, window) else before.reach(window.cursor.type)
+        return None if self._replicated(table, window) else before.reach(window.cursor.type, now)
 
     def settled(self, table: SourceTable, window: Window) -> bool:
         """Returns whether to store the mark even if there are no new rows.
@@ -111,6 +111,8 @@ class LateRows:
         if self.lineages[table.ref.name].changed(window.mark):
             return True
         if before.fate(self.horizon) is not Fate.SAME or before.outlived(self.horizon):
+            return True
+        if before.turned_back(self.horizon):
             return True
         if table.ref.native.writers:
             return before.xmin <= int(window.low.text) < self.horizon.xmin
@@ -129,7 +131,7 @@ class LateRows:
         if not self.snapshot.dialect.shares_snapshots:
             return ()
         if not table.ref.native.stored:
-            return (f"in a view, {WITHIN}",) if is_time else ()
+            return (f"in a view or a table of another server, {WITHIN}",) if is_time else ()
         notes = []
         before = self._before(table, window)
         fate = before.fate(self.horizon) if before and self.horizon else Fate.SAME
@@ -143,6 +145,8 @@ class LateRows:
                 "another table has taken its name since the last sync: all its rows are read; "
                 "rows that it lacks stay in raw until a full refresh"
             )
+        if before and self.horizon and before.turned_back(self.horizon) and is_time:
+            notes.append("the database's clock was set back: all rows written since are looked for")
         exact = self.horizon is not None and not window.bounded
         if self.blind and is_time:
             scans = "each sync scans the table for rows that commit late"
