@@ -32,6 +32,7 @@ class _Met(NamedTuple):
 
     startup: Mapping[str, str]
     dialect: Dialect
+    resting: tuple[str, ...]
 
 
 class Database(Source):
@@ -85,7 +86,9 @@ class Database(Source):
         with Connection.open(self.spark, self._options(startup), self.where) as connection:
             meta = connection.java.getMetaData()
             quote = (meta.getIdentifierQuoteString() or "").strip()
-            return _Met(startup, self.kind(quote or '"', bool(meta.storesUpperCaseIdentifiers())))
+            dialect = self.kind(quote or '"', bool(meta.storesUpperCaseIdentifiers()))
+            resting = self.kind.resting(int(meta.getDatabaseMajorVersion()))
+            return _Met(startup, dialect, resting)
 
     @contextmanager
     def connect(self, where: str = "") -> Iterator[Connection]:
@@ -95,7 +98,7 @@ class Database(Source):
             where: what errors name instead of the source, such as the table that it is for.
         """
         with Connection.open(self.spark, self.reader_options, where or self.where) as connection:
-            connection.prepare(self.session)
+            connection.prepare((*self.session, *self._met.resting))
             yield connection
 
     @contextmanager

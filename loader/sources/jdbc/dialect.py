@@ -84,6 +84,15 @@ class Dialect:
         return ()
 
     @classmethod
+    def resting(cls, version: int) -> tuple[str, ...]:
+        """Returns statements that let a session wait for its next question.
+
+        Args:
+            version: the database's major version.
+        """
+        return ()
+
+    @classmethod
     def properties(cls, seconds: int) -> dict[str, str]:
         """Returns the same limit as properties, for connections where Spark runs no statements."""
         return {}
@@ -194,12 +203,7 @@ class PostgreSQL(Dialect):
 
     prefixes = ("jdbc:postgresql:",)
     driver = "org.postgresql.Driver"
-    session = (
-        "set time zone 'UTC'",
-        "set standard_conforming_strings = on",
-        # since version 14; connections wait for the next question
-        "select set_config(name, '0', false) from pg_settings where name = 'idle_session_timeout'",
-    )
+    session = ("set time zone 'UTC'", "set standard_conforming_strings = on")
     shares_snapshots = True
     instant_types = frozenset({"timestamptz"})
     system_schemas = frozenset({"information_schema", "pg_catalog", "pg_toast"})
@@ -216,6 +220,10 @@ class PostgreSQL(Dialect):
     @classmethod
     def waiting(cls, seconds: int) -> tuple[str, ...]:
         return (f"set lock_timeout = '{seconds}s'",)
+
+    @classmethod
+    def resting(cls, version: int) -> tuple[str, ...]:
+        return ("set idle_session_timeout = 0",) if version >= 14 else ()
 
     @classmethod
     def properties(cls, seconds: int) -> dict[str, str]:

@@ -1,0 +1,89 @@
+"""What a database declares as a table's key, and what identifies a row indeed."""
+
+from __future__ import annotations
+
+from loader.sources.jdbc.options import JdbcOptions
+from loader.sources.jdbc.source import JdbcSource
+from tests.services import Database
+from tests.sync.project import Project
+
+
+def test_columns_that_a_keys_index_only_includes_are_not_part_of_it(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        'create table t ("Id" int, line int, status text, c int, '
+        'primary key (line, "Id") include (status))',
+        "insert into t values (1, 1, 'new', 1)",
+    )
+    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}})
+    [checked] = [e for e in project.loader("check").events if e.get("table") == "shop.t"]
+    assert checked["primary_key"] == ["line", "Id"]
+
+
+def test_a_key_does_not_hold_for_child_tables_and_infinite_keys_are_refused(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table parent (id int primary key, c int)",
+        "create table child () inherits (parent)",
+        "insert into parent values (1, 1)",
+        "insert into child values (1, 2)",
+        "create table endless (day date primary key, c int)",
+        "insert into endless values ('infinity', 1), ('9999-12-31', 2)",
+    )
+    options: dict[str, dict[str, object]] = {
+        name: {"cursor_field": "c"} for name in ("parent", "endless")
+    }
+    project.jdbc(postgres_database, list(options), table_options=options)
+    ran = project.loader("run")
+    assert ran.warnings == [
+        "shop.parent: no primary key: a snapshot needs one (id may be in its child tables again "
+        "(INHERITS); name it in primary_key if something else keeps it unique, or read each table "
+        "by itself)"
+    ]
+    assert ran.table("shop.parent")["appended"] == 2
+    assert ran.errors == [
+        "table shop.endless, column day: 1 values of day are infinite, and keys that differ would "
+        "become one. Give the table another key, or leave them out by a view of it"
+    ]
+    options["parent"]["primary_key"] = ["id"]
+    project.jdbc(postgres_database, list(options), table_options=options)
+    assert project.loader("run", "--select", "shop.parent").warnings == []
+
+
+def test_rows_that_another_server_stores_have_no_horizon_here(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create foreign data wrapper other",
+        "create server far foreign data wrapper other",
+        "create table events (id int, at timestamptz) partition by range (id)",
+        "create table old partition of events for values from (0) to (9) partition by range (id)",
+        "create table near partition of events for values from (10) to (20)",
+        "create foreign table away partition of old for values from (0) to (9) server far",
+    )
+    access = {"user": postgres_database.user, "password": postgres_database.password}
+    options = JdbcOptions.model_validate({"url": postgres_database.url, **access})
+    listed = JdbcSource("shop", options, project.spark, project.folder).tables()
+    assert [(ref.name, ref.native.stored) for ref in listed] == [("events", False)]
+
+
+def test_rows_that_a_role_may_not_see_are_told_of(
+    project: Project, postgres_database: Database
+) -> None:
+    role = f"plain_{postgres_database.name}"
+    postgres_database.execute(
+        "create table secured (id int primary key, at timestamptz)",
+        "alter table secured enable row level security",
+        f"create role {role} login password 'tide'",
+        f"grant select on secured to {role}",
+    )
+    options = {"secured": {"cursor_field": "at"}}
+    own = {"user": role, "password": "tide"}
+    project.jdbc(postgres_database, ["secured"], table_options=options, **own)
+    try:
+        checked = project.loader("check")
+        assert "row-level security hides rows from this role" in checked.text
+    finally:
+        postgres_database.execute(f"drop owned by {role}", f"drop role {role}")
