@@ -38,6 +38,27 @@ def _tables(project: Project, database: Database) -> None:
     project.jdbc(database, list(TABLES), table_options=OPTIONS)
 
 
+def test_a_replica_that_is_behind_is_told_from_a_restored_database(
+    project: Project, primary: Postgres
+) -> None:
+    with primary.database() as database:
+        database.execute(*TABLES.values())
+        replica = primary.replica()
+        try:
+            replica._execute("select pg_wal_replay_pause()")
+            _fill(database, 1, 2)
+            _tables(project, database)
+            project.run()
+            _tables(project, Database(replica, database.name))
+            ran = project.loader("run")
+            assert [w for w in ran.warnings if "was restored" in w] == []
+            assert any("this replica is behind" in w for w in ran.warnings)
+            assert [e for e in ran.errors if "Run again once it has caught up" in e] == ran.errors
+            assert len(ran.errors) == 2
+        finally:
+            replica.remove()
+
+
 def test_a_replica_is_read_and_then_promoted(project: Project, primary: Postgres) -> None:
     with primary.database() as database:
         database.execute(*TABLES.values())

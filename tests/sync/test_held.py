@@ -7,9 +7,12 @@ from collections.abc import Callable
 
 import psycopg
 import pytest
+from pyspark.sql.types import StructType
 
 from loader.runtime.database_errors import DatabaseError
-from loader.sources import Window
+from loader.sources import SourceTable, TableRef, Window
+from loader.sources.jdbc.native import Native
+from loader.sources.jdbc.snapshot import JdbcSnapshot
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Outcome, Pipeline
 from tests.crash.steps import run_with
@@ -102,6 +105,36 @@ def test_a_table_that_another_session_locks_fails_alone(project: Project, shop: 
     assert ran.errors == [told]
     assert ran.table("shop.customers")["status"] == "nothing new"
     assert project.run().table("shop.orders")["appended"] == 10
+
+
+def test_a_migration_that_locks_in_another_order_is_waited_for_without_a_deadlock(
+    project: Project, shop: Database
+) -> None:
+    options = {name: {"cursor_field": "id"} for name in ("orders", "customers")}
+    project.jdbc(shop, list(options), table_options=options, lock_timeout="30 seconds")
+    refused: list[object] = []
+    with shop.connect() as migration:
+        migration.autocommit = False
+        migration.execute("lock table customers in access exclusive mode")
+        pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
+
+        def snapshot() -> None:
+            refs = [TableRef(name, Native(None, "public", name)) for name in options]
+            tables = [SourceTable(ref, StructType()) for ref in refs]
+            [(_, source)] = pipeline.sources
+            with source.snapshot(tables) as found:
+                assert isinstance(found, JdbcSnapshot)
+                refused.append(found.refused)
+
+        run = threading.Thread(target=snapshot)
+        run.start()
+        locked = "select count(*) from pg_locks where mode = 'AccessShareLock' and not granted"
+        while shop.query(locked) == [(0,)]:
+            pass
+        migration.execute("lock table orders in access exclusive mode")
+        migration.commit()
+    run.join()
+    assert refused == [{}]
 
 
 def test_a_change_that_queues_up_before_the_readers_is_not_waited_for_for_ever(

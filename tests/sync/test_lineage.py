@@ -100,3 +100,38 @@ def test_a_copy_of_the_database_that_took_its_place_is_read(
         assert project.run().warnings == []
     finally:
         server.execute(f"drop database {name}_old")
+
+
+@pytest.mark.parametrize("cursor", ["xmin", "at", "id"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["rename note to c", "rename other to note", "rename c to other"],
+        ["drop other", "add other text default 'x'"],
+        ["alter other type varchar(9) using lower(other)"],
+    ],
+    ids=["swapped", "added again", "rewritten"],
+)
+def test_columns_that_change_places_between_two_runs_are_read_again(
+    project: Project, postgres_database: Database, cursor: str, changes: list[str]
+) -> None:
+    postgres_database.execute(
+        "create table parts (id int primary key, note text, other text, at timestamptz)",
+        "insert into parts values (1, 'A', 'B', '2025-01-01'), (2, 'C', 'D', '2025-01-02')",
+    )
+    options = {"parts": {"cursor_field": cursor, "num_partitions": 1}}
+    project.jdbc(postgres_database, ["parts"], table_options=options)
+    project.run()
+    postgres_database.execute("alter table parts add more int")
+    assert project.run().warnings == []
+    postgres_database.execute(*(f"alter table parts {change}" for change in changes))
+    ran = project.run()
+    assert [w for w in ran.warnings if "columns have changed places" in w]
+    newest = (
+        "select id, max_by(struct(note, other), struct(_cq_generation, _cq_batch, _cq_seq)) "
+        "from raw.parts group by id order by id"
+    )
+    assert [(key, *row) for key, row in project.rows(newest)] == postgres_database.query(
+        "select id, note, other from parts order by id"
+    )
+    assert project.run().warnings == []

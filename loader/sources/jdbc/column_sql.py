@@ -57,6 +57,8 @@ class ColumnSql:
         ends = [f"min({column})", f"max({column})"]
         if cursor.type is CursorType.DOUBLE:
             return [self.dialect.double(end) for end in ends]
+        if cursor.type.is_time:
+            return [self.dialect.time(end) for end in ends]
         return ends
 
     def column(self, table: SourceTable, name: str) -> str:

@@ -53,6 +53,7 @@ class Dialect:
         session: statements that every connection runs first, so that all sessions are in UTC.
         shares_snapshots: whether many connections can read one snapshot of the database.
         rounds_floats: whether the text of a `float` has fewer digits than its value.
+        hides_columns: whether `select *` may leave columns out.
         instant_types: the database's names for types that hold an instant, not a wall clock.
     """
 
@@ -64,6 +65,7 @@ class Dialect:
     system_schemas: ClassVar[frozenset[str]] = frozenset({"INFORMATION_SCHEMA"})
     uses_catalogs: ClassVar[bool] = False
     instant_types: ClassVar[frozenset[str]] = frozenset()
+    hides_columns: ClassVar[bool] = False
     utc_clock: ClassVar[str] = "select current_timestamp"
 
     def __init__(self, quote: str = '"', folds_to_upper: bool = False) -> None:
@@ -80,7 +82,10 @@ class Dialect:
 
     @classmethod
     def waiting(cls, seconds: int) -> tuple[str, ...]:
-        """Returns statements that limit how long a session waits for a table that is locked."""
+        """Returns statements that limit how long a session waits for a table that is locked.
+
+        They may also be what every session begins with, if the database takes one at a time.
+        """
         return ()
 
     @classmethod
@@ -147,6 +152,14 @@ class Dialect:
         if "\0" in value:
             raise ValueError("a string cursor with a NUL character cannot be written into SQL")
         return "'" + value.replace("'", "''") + "'"
+
+    def time(self, expression: str) -> str:
+        """Returns SQL for a time; null if it is one that raw does not have."""
+        return expression
+
+    def absent(self, column: str, type_: CursorType) -> str:
+        """Returns SQL that is true for a cursor that is null in raw."""
+        return f"{column} is null"
 
     def date(self, text: str) -> str:
         """Returns a date literal, in JDBC's escape syntax, which every driver translates."""
@@ -369,15 +382,9 @@ class MySQL(Dialect):
     """MariaDB and MySQL, both through MariaDB's driver or MySQL's own."""
 
     prefixes = ("jdbc:mariadb:", "jdbc:mysql:")
-    # Whatever a server has by default: only rows that are committed, all of them, and strings as
-    # they are. One statement, as the drivers take no more at once.
-    session = (
-        "set time_zone = '+00:00', sql_select_limit = 18446744073709551615, sql_mode = '' "
-        "/*M! , tx_isolation = 'REPEATABLE-READ' */ "
-        "/*!50720 , transaction_isolation = 'REPEATABLE-READ' */",
-    )
     system_schemas = frozenset({"information_schema", "mysql", "performance_schema", "sys"})
     uses_catalogs = True
+    hides_columns = True
     rounds_floats = True
     instant_types = frozenset({"timestamp"})
     utc_clock = "select utc_timestamp(6)"
@@ -392,6 +399,14 @@ class MySQL(Dialect):
         # Without it, a tinyint(1) of 2 to 127 becomes true.
         told = f"{url} {' '.join(properties)}".lower()
         return url if "tinyint1isbit" in told else _with(url, "tinyInt1isBit=false")
+
+    def time(self, expression: str) -> str:
+        return f"nullif({expression}, '0000-00-00')"
+
+    def absent(self, column: str, type_: CursorType) -> str:
+        # A date of zero is null in raw; MariaDB itself calls it null if it may not be null.
+        null = super().absent(column, type_)
+        return f"({null} or {column} <= '0000-00-00')" if type_.is_time else null
 
     def text(self, value: str) -> str:
         return super().text(value.replace("\\", "\\\\"))
@@ -408,6 +423,21 @@ class MySQL(Dialect):
     def wall_offset(self, connection: Connection) -> int:
         [(seconds,)] = connection.rows("select timestampdiff(second, utc_timestamp(), now())")
         return int(seconds or 0)
+
+    @classmethod
+    def waiting(cls, seconds: int) -> tuple[str, ...]:
+        # Whatever a server has by default: only rows that are committed, all of them, and strings
+        # as they are. One statement, as the drivers take no more at once.
+        limit = f", lock_wait_timeout = {seconds}" if seconds else ""
+        return (
+            "set time_zone = '+00:00', sql_select_limit = 18446744073709551615, sql_mode = ''"
+            f"{limit} /*M! , tx_isolation = 'REPEATABLE-READ' */ "
+            "/*!50720 , transaction_isolation = 'REPEATABLE-READ' */",
+        )
+
+    @classmethod
+    def properties(cls, seconds: int) -> dict[str, str]:
+        return {"sessionVariables": f"lock_wait_timeout={seconds}"} if seconds else {}
 
     def shown(self, row: Column) -> str:
         kind = jdbc_type(row)

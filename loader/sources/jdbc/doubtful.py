@@ -24,7 +24,7 @@ Column = Mapping[str, "str | None"]
 """The database's description of a column (``DatabaseMetaData.getColumns``)."""
 
 CHAR, DATE, TIME, TIMESTAMP = "1", "91", "92", "93"  # java.sql.Types
-DISTINCT, _BIT = "2001", "-7"
+DISTINCT, BIT = "2001", "-7"
 _ARRAYS_OF_TIMES = ("_date", "_timestamp", "_timestamptz")
 _FREE = (38, 18)  # Spark's precision and scale for a number that declares neither
 
@@ -144,7 +144,7 @@ def postgresql_times(index: int, kind: t.DataType, row: Column) -> list[Doubt]:
 def mysql_values(index: int, row: Column) -> list[Doubt]:
     """Returns what may be wrong with a value of MariaDB or MySQL."""
     kind, text = jdbc_type(row), "Read the table through a view that casts the column to char"
-    if kind == _BIT and int(row.get("COLUMN_SIZE") or 0) > 63:
+    if kind == BIT and int(row.get("COLUMN_SIZE") or 0) > 63:
         return [Doubt(index, "{} + 0 > 9223372036854775807", "do not fit a bigint", text)]
     if kind not in (DATE, TIMESTAMP):
         return []

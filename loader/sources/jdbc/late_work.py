@@ -1,4 +1,7 @@
-"""Late rows from work that was open at the last sync, and the mark for the next sync."""
+"""Late rows from work that was open at the last sync, and the mark for the next sync.
+
+Also the rows that come with a table: see :mod:`loader.sources.jdbc.standing`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,9 @@ from loader.sources import SourceTable, Window
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.late import WITHIN, Moment
 from loader.sources.jdbc.open_work import Activity, Lookout, OpenWork
+from loader.sources.jdbc.standing import standing
+
+_STANDS_FOR = "stands_for"
 
 
 class LateWork:
@@ -23,10 +29,14 @@ class LateWork:
         self.lookout = lookout
         self.activities: dict[str, Activity] = {}
         self.remembered: dict[str, OpenWork] = {}
+        self.standings: dict[str, str] = {}
 
     def look(self, connection: Connection, table: SourceTable, window: Window) -> None:
         """Reads the open work, before the clock and the rows."""
         native = table.ref.native
+        if native.stored:
+            text, schema = self.snapshot.dialect.text, native.catalog or ""
+            self.standings[table.ref.name] = standing(connection, text, schema, native.table)
         if native.stored and window.cursor is not None and window.cursor.type.is_time:
             seen = self.lookout.seen(connection, native.catalog or "", native.table)
             self.activities[table.ref.name] = seen
@@ -43,7 +53,11 @@ class LateWork:
     ) -> str | None:
         """Returns SQL for the range below the window in which late rows can lie."""
         reach = lowest or self.reach(table, window)
-        if reach is None or window.cursor is None or window.low is None:
+        if window.cursor is None or window.low is None:
+            return None
+        if self._replaced(table, window):
+            return "1 = 1"
+        if reach is None:
             return None
         column = self.snapshot.column(table, window.cursor.name)
         literal = self.snapshot.dialect.literal
@@ -52,31 +66,47 @@ class LateWork:
     def mark(
         self, connection: Connection, table: SourceTable, window: Window
     ) -> dict[str, Any] | None:
-        """Returns what the next sync must know; None if the open work cannot be seen."""
-        seen = self.activities.get(table.ref.name)
+        """Returns what the next sync must know; None if nothing can be seen."""
+        seen, now = self.activities.get(table.ref.name), self.standings.get(table.ref.name)
+        known = {_STANDS_FOR: now} if now else None
         if seen is None or seen.blind:
-            return None
+            return known
         until = self.snapshot.now(connection)
         self.remembered[table.ref.name] = seen.remembered(self._before(table, window), until)
-        return self.remembered[table.ref.name].to_mark()
+        return {**self.remembered[table.ref.name].to_mark(), **(known or {})}
 
     def settled(self, table: SourceTable, window: Window) -> bool:
         """Returns whether the rows that the last sync expected have arrived."""
+        now = self.standings.get(table.ref.name)
+        if now and window.low is not None and (window.mark or {}).get(_STANDS_FOR) != now:
+            return True
         before, after = self._before(table, window), self.remembered.get(table.ref.name)
         return before is not None and after is not None and before.settled(after)
 
     def rewound(self, table: SourceTable, window: Window) -> bool:
-        """Returns False: these databases do not show it."""
-        return False
+        """Returns whether the table may have begun its numbers anew."""
+        is_time = window.cursor is not None and window.cursor.type.is_time
+        return not is_time and self._replaced(table, window)
 
     def notes(self, table: SourceTable, window: Window) -> tuple[str, ...]:
         """Returns why late rows may be missed, if they may."""
+        replaced = self._replaced(table, window)
+        told = (
+            "its name stands for another table than at the last sync (TRUNCATE, RENAME, an ALTER "
+            "that made it anew, another server): all its rows are read; rows that it lacks stay in "
+            "raw until a full refresh",
+        ) * replaced
         if window.cursor is None or not window.cursor.type.is_time:
-            return ()
+            return told
         if not table.ref.native.stored:
             return (f"in a view, {WITHIN}",)
         blind = self.activities[table.ref.name].blind
-        return (f"{blind}: {WITHIN}",) if blind else ()
+        return (*told, f"{blind}: {WITHIN}") if blind else told
+
+    def _replaced(self, table: SourceTable, window: Window) -> bool:
+        before = (window.mark or {}).get(_STANDS_FOR)
+        now = self.standings.get(table.ref.name)
+        return bool(before and now and window.low is not None) and before != now
 
     def _before(self, table: SourceTable, window: Window) -> OpenWork | None:
         if table.ref.name not in self.activities or window.low is None:

@@ -101,7 +101,9 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             # The clock is read before the rows, so rows that commit in between lie beyond it.
             clock = self._clock(connection, type_)
             ends = self.ends(table, cursor)
-            wanted = ["count(*)", f"count({column})", *ends, *self._doubted(table, cursor)]
+            absent = self.dialect.absent(column, type_)
+            counted = f"sum(case when {absent} then 0 else 1 end)"
+            wanted = ["count(*)", counted, *ends, *self._doubted(table, cursor)]
             [(rows, dated, low, high, *doubtful)] = connection.rows(
                 f"select {', '.join(wanted)} from {relation}{self.where(table, window)}"
             )
@@ -110,7 +112,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 reach = bottom  # nothing lies below
                 if window.whole:
                     [(rows, dated)] = connection.rows(
-                        f"select count(*), count({column}) from {relation}"
+                        f"select count(*), {counted} from {relation}"
                         f"{self.where(table, window, Bounds(None, reach=reach))}"
                     )
             future = 0
@@ -258,6 +260,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         if window.cursor is None:
             return ""
         column = self.column(table, window.cursor.name)
+        absent = self.dialect.absent(column, window.cursor.type)
         limits = []
         if window.low is not None:
             limits.append(f"{column} >= {self.dialect.literal(window.low)}")
@@ -271,7 +274,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 else f"{column} < {self.dialect.literal(beyond)}"
             )
         if not limits:
-            return "" if window.nulls else f" where {column} is not null"
+            return "" if window.nulls else f" where not {absent}"
         text = " and ".join(limits)
         late = self.late.condition(table, window, bounds.reach if bounds else None)
         if late is not None and table.ref.native.writers:
@@ -279,8 +282,8 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         elif late is not None:
             text = f"({text}) or ({late})"
         if window.nulls:
-            return f" where ({text}) or {column} is null"
-        return f" where ({text}) and {column} is not null"
+            return f" where ({text}) or {absent}"
+        return f" where ({text}) and not {absent}"
 
     def _clock(self, connection: Connection, type_: CursorType) -> Cursor | None:
         if not type_.is_time:

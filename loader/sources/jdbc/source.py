@@ -26,8 +26,8 @@ from loader.sources.jdbc.cdc.log import followed
 from loader.sources.jdbc.cdc.slot import slot_name
 from loader.sources.jdbc.collation import by_bytes
 from loader.sources.jdbc.database import Database
-from loader.sources.jdbc.doubtful import DISTINCT, decimals, of_key
-from loader.sources.jdbc.native import Native, described, layout
+from loader.sources.jdbc.doubtful import BIT, DISTINCT, decimals, of_key
+from loader.sources.jdbc.native import Native, Told, described, layout
 from loader.sources.jdbc.options import JdbcOptions, column_type
 from loader.sources.jdbc.postgresql.exported import exported
 from loader.sources.jdbc.postgresql.horizon import XMIN
@@ -140,6 +140,7 @@ class JdbcSource(Database):
                 self.dialect.lake_name(name): row["REMARKS"] or "" for name, row in told.items()
             },
         )
+        self._orderly(ref, told)
         self.partition_column(found)  # reports a mistake in it before anything is read
         return found
 
@@ -174,6 +175,19 @@ class JdbcSource(Database):
                 )
             chosen[found[0].name] = text.strip().lower()
         return chosen
+
+    def _orderly(self, ref: TableRef, told: Told) -> None:
+        """Refuses a cursor that is a string of bits: it compares as a number, and sorts as text."""
+        wanted = (self.read_options(ref).cursor_field or "").lower()
+        for name, row in told.items():
+            bits = row["DATA_TYPE"] == BIT and int(row["COLUMN_SIZE"] or 1) > 1
+            if name.lower() == wanted and bits:
+                raise TableError(
+                    f"{name} is a {row['TYPE_NAME']}({row['COLUMN_SIZE']}), which has no order",
+                    where=f"table {self.name}.{ref.name}, cursor_field",
+                    remedy="Choose another column, or read the table through a view that casts it "
+                    "to an integer",
+                )
 
     def _collated(self, ref: TableRef, schema: StructType) -> frozenset[str]:
         """Returns the cursor's name if it is a text column that is not ordered by bytes."""
@@ -213,8 +227,10 @@ class JdbcSource(Database):
     def _schema(self, ref: TableRef, told: Mapping[str, Mapping[str, str | None]]) -> StructType:
         native: Native = ref.native
         where = f"table {self.name}.{ref.name}"
+        columns = ", ".join(map(self.dialect.quote, told)) if self.dialect.hides_columns else ""
         try:
-            schema = self.reader(self.spark, f"(select * from {self.relation(native)}) t").schema
+            query = f"(select {columns or '*'} from {self.relation(native)}) t"
+            schema = self.reader(self.spark, query).schema
         except Py4JJavaError as error:
             raise explain(error, where) from error
         except PySparkException as error:

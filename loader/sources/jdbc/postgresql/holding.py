@@ -15,6 +15,11 @@ from loader.sources.jdbc.connection import Connection
 
 _LEFT = ("42809", "42501", "42P01", "0A000")
 """SQLSTATEs of relations left unlocked: of another kind, not permitted, gone, not supported."""
+_NOT_FREE = "55P03"
+_MILLISECONDS = 200
+"""Waits so long for a table: less than the second after which PostgreSQL looks for a deadlock."""
+_PAUSE = 0.1
+"""Seconds between two attempts, in which others can take what they wait for."""
 
 
 def undisturbed(connection: Connection) -> tuple[str, ...]:
@@ -37,22 +42,36 @@ def hold(
     Relations that cannot be locked at all (foreign tables, materialized views) stay unlocked; if
     anything else is wrong with them, reading them reports it.
 
+    Nobody waits long for a table while holding others: whoever alters them in another order would
+    be ended as part of a deadlock. If one is not free, all are released, and tried again.
+
     Args:
         connection: a connection in a transaction that has not read anything.
         relations: the quoted relations, by name.
-        seconds: how long to wait for all of them together.
+        seconds: how long to try.
 
     Returns:
         The errors, by name, of relations that another session has locked, or for which the server
         has no locks left.
     """
-    refused: dict[str, DatabaseError] = {}
     deadline = time.monotonic() + seconds
+    connection.execute("savepoint free")
+    while True:
+        refused = _held(connection, relations)
+        waited_for = any(error.state == _NOT_FREE for error in refused.values())
+        if not waited_for or time.monotonic() >= deadline:
+            connection.execute("release savepoint free")
+            return refused
+        connection.execute("rollback to savepoint free")
+        time.sleep(_PAUSE)
+
+
+def _held(connection: Connection, relations: Mapping[str, str]) -> dict[str, DatabaseError]:
+    refused: dict[str, DatabaseError] = {}
     for name, relation in relations.items():
-        left = max(1, round((deadline - time.monotonic()) * 1000))
         try:
             connection.execute(
-                f"set local lock_timeout = {left}; savepoint held; "
+                f"set local lock_timeout = {_MILLISECONDS}; savepoint held; "
                 f"lock table {relation} in access share mode; release savepoint held"
             )
         except DatabaseError as error:

@@ -55,6 +55,7 @@ class Horizon:
             identity or an older xmin, a failed-over one another timeline. Empty if hidden.
         xmax: the first transaction of which the snapshot sees nothing; not stored.
         clock: the database's clock before the snapshot, in UTC; not stored. Empty if unknown.
+        replica: whether it is a read replica, which may lag; not stored.
     """
 
     since: str | None
@@ -63,6 +64,7 @@ class Horizon:
     system: str
     xmax: int = 0
     clock: str = ""
+    replica: bool = False
 
     def to_mark(self) -> dict[str, Any]:
         """Returns the form that the state stores."""
@@ -130,6 +132,8 @@ class Horizon:
         hidden = not before or not after
         if before == after and not hidden and self.system != now.system:
             return Fate.FAILED_OVER  # its transaction counter may have gone back, too
+        if before == after and now.replica and now.xmin < self.xmin:
+            return Fate.BEHIND
         if (before != after and not hidden) or now.xmin < self.xmin:
             return Fate.RESTORED
         return Fate.SAME
@@ -149,6 +153,7 @@ class Fate(enum.Enum):
     """What happened to a database between two syncs."""
 
     SAME = "same"
+    BEHIND = "behind"
     FAILED_OVER = "failed over"
     RESTORED = "restored"
 
@@ -161,6 +166,7 @@ class Activity:
         since: None if this role or server cannot tell.
         blind: why it cannot, for messages; empty if it can.
         clock: the database's clock, in UTC; empty if unknown.
+        replica: whether it is a read replica.
     """
 
     since: str | None
@@ -168,6 +174,7 @@ class Activity:
     system: str
     blind: str = ""
     clock: str = ""
+    replica: bool = False
 
 
 def activity(connection: Connection, holder: int = 0) -> Activity:
@@ -189,7 +196,7 @@ def activity(connection: Connection, holder: int = 0) -> Activity:
         )
         if replica in _TRUE:
             why = "a read replica does not show the transactions that are open on its primary"
-            return Activity(None, True, _system(connection), why)
+            return Activity(None, True, _system(connection), why, replica=True)
         if visible not in _TRUE:
             why = "this role cannot see how old open transactions are (grant it pg_read_all_stats)"
             return Activity(None, True, _system(connection), why)
@@ -251,6 +258,7 @@ def horizon(connection: Connection, seen: Activity) -> Horizon | None:
         system=seen.system,
         xmax=int(xmax or 0),
         clock=seen.clock,
+        replica=seen.replica,
     )
 
 

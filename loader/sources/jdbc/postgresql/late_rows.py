@@ -135,14 +135,21 @@ class LateRows:
         notes = []
         before = self._before(table, window)
         fate = before.fate(self.horizon) if before and self.horizon else Fate.SAME
-        if fate is not Fate.SAME:
+        if fate is Fate.BEHIND:
+            notes.append(
+                "this replica is behind the database that was read last: what it lacks comes with "
+                "a later run"
+            )
+        elif fate is not Fate.SAME:
             notes.append(
                 f"the database was {fate.value} since the last sync: rows written from the last "
                 "sync on are read again; rows that it lost stay in raw until a full refresh"
             )
         elif before and self.lineages[table.ref.name].replaced(window.mark):
             notes.append(
-                "another table has taken its name since the last sync: all its rows are read; "
+                "columns have changed places since the last sync: all its rows are read"
+                if self.lineages[table.ref.name].rearranged(window.mark)
+                else "another table has taken its name since the last sync: all its rows are read; "
                 "rows that it lacks stay in raw until a full refresh"
             )
         if before and self.horizon and before.turned_back(self.horizon) and is_time:
@@ -201,6 +208,13 @@ class LateRows:
         if before is None or self.horizon is None or window.cursor is None:
             return
         fate = before.fate(self.horizon)
+        if fate is Fate.BEHIND and not window.cursor.type.is_time:
+            raise DatabaseError(
+                "this read replica is behind the database that was read last, so the cursor "
+                f"{window.cursor.name} would skip what it still lacks",
+                where=f"table {self.snapshot.source.name}.{table.ref.lake_name}",
+                remedy="Run again once it has caught up",
+            )
         by_writer = table.ref.native.writers
         if fate is Fate.RESTORED and not window.cursor.type.is_time:
             what = "this is not the database of the last sync: it was restored or replaced"

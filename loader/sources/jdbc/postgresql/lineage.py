@@ -8,8 +8,11 @@ publisher's times, which no clock of this server bounds.
 from __future__ import annotations
 
 import hashlib
+import json
+import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from loader.sources.jdbc.connection import Connection
@@ -27,6 +30,8 @@ class Lineage:
         tables: the ids of the table, its partitions and its children, at all depths.
         database: the object id of the database. A copy of it (``create database … template``) has
             the same table ids.
+        columns: number and type of each column. A column that was dropped and added again, or that
+            took the name of another, has another number.
         replicated: whether rows may come from another server, with times of its clock.
     """
 
@@ -34,6 +39,7 @@ class Lineage:
     tables: frozenset[int]
     replicated: bool
     database: int = 0
+    columns: Mapping[str, str] = field(default_factory=dict)
 
     def to_mark(self) -> dict[str, Any]:
         """Returns the form that the state stores, beside the horizon."""
@@ -41,11 +47,13 @@ class Lineage:
         if len(text) > _LONGEST:
             text = "md5:" + hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
         own: dict[str, Any] = {"tables": text, "database": self.database}
+        if self.columns:
+            own["columns"] = " ".join(f"{name}:{kind}" for name, kind in self._named.items())
         return own | ({"replicated": True} if self.replicated else {})
 
     def added(self, mark: Mapping[str, Any] | None) -> frozenset[int]:
         """Returns the tables added since a mark; all of them if it holds only another hash."""
-        if self._elsewhere(mark):
+        if self._elsewhere(mark) or self.rearranged(mark):
             return self.tables
         before = str((mark or {}).get("tables") or "")
         if not before or before == self.to_mark()["tables"]:
@@ -56,10 +64,30 @@ class Lineage:
     def replaced(self, mark: Mapping[str, Any] | None) -> bool:
         """Returns whether another table had the name at the time of a mark."""
         before = str((mark or {}).get("tables") or "")
-        if self._elsewhere(mark):
+        if self._elsewhere(mark) or self.rearranged(mark):
             return True
         known = before and not before.startswith("md5:")
         return bool(known) and self.root not in set(map(int, before.split()))
+
+    def rearranged(self, mark: Mapping[str, Any] | None) -> bool:
+        """Returns whether a column has its name from another one since a mark.
+
+        Or whether it was rewritten as another kind of text: other changes of a type show in what
+        Spark reads, and raw follows them.
+        """
+        told = str((mark or {}).get("columns") or "").split()
+        before = dict(one.split(":") for one in told)
+        for name, kind in self._named.items():
+            number, _, type_ = kind.partition(".")
+            then, _, old = before.get(name, kind).partition(".")
+            if number != then or (type_ != old and {type_, old} <= _TEXTS):
+                return True
+        return False
+
+    @cached_property
+    def _named(self) -> dict[str, str]:
+        """The columns, by a short hash of each name."""
+        return {f"{zlib.crc32(name.encode()):08x}": kind for name, kind in self.columns.items()}
 
     def _elsewhere(self, mark: Mapping[str, Any] | None) -> bool:
         """Returns whether a mark is of another database; older marks do not say."""
@@ -72,7 +100,10 @@ class Lineage:
         return own != {name: value for name, value in (mark or {}).items() if name in _NAMES}
 
 
-_NAMES = ("tables", "replicated", "database")
+_TEXTS = {"25", "1042", "1043"}
+"""The object ids of text, char and varchar."""
+
+_NAMES = ("tables", "replicated", "database", "columns")
 
 
 def lineage(connection: Connection, relation: str) -> Lineage:
@@ -84,7 +115,7 @@ def lineage(connection: Connection, relation: str) -> Lineage:
     Args:
         relation: the table's quoted name, as a text literal.
     """
-    [(root, database, tables, replicated)] = connection.rows(
+    [(root, database, columns, tables, replicated)] = connection.rows(
         f"""
         with recursive tree as (
             select {relation}::regclass::oid as id
@@ -101,6 +132,11 @@ def lineage(connection: Connection, relation: str) -> Lineage:
                 from pg_catalog.pg_database
                 where datname = current_database()
             ),
+            (
+                select json_object_agg(attname, attnum || '.' || atttypid)
+                from pg_catalog.pg_attribute
+                where attrelid = {relation}::regclass and attnum > 0 and not attisdropped
+            ),
             string_agg(id::text, ' '),
             (
                 exists (
@@ -116,7 +152,8 @@ def lineage(connection: Connection, relation: str) -> Lineage:
         """
     )
     ids = frozenset(map(int, (tables or "").split()))
-    return Lineage(int(root or 0), ids, replicated == "true", int(database or 0))
+    told = json.loads(columns or "{}")
+    return Lineage(int(root or 0), ids, replicated == "true", int(database or 0), told)
 
 
 def lowest(connection: Connection, tables: Iterable[int], minimum: str) -> list[str] | None:

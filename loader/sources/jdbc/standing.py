@@ -1,0 +1,58 @@
+"""MariaDB and MySQL: which table of which server a name stands for.
+
+A table that was emptied by TRUNCATE begins its numbers anew, one that was renamed into another's
+place brings rows from before the last sync, and a server that was restored or failed over gives
+out numbers again. None of these rows need lie above the stored cursor. So each sync remembers what
+the name stood for; if it stands for something else, all rows of the table are read once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from loader.runtime.database_errors import DatabaseError
+from loader.sources.jdbc.connection import Connection
+
+_PLAIN = re.compile(r"[A-Za-z0-9_]+")
+"""Names that InnoDB's own list of tables has as they are."""
+
+
+def standing(connection: Connection, text: Callable[[str], str], schema: str, table: str) -> str:
+    """Returns what a name stands for: the server, and InnoDB's id of the table.
+
+    An id changes whenever a table is made anew, also by an ALTER that rewrites it. It takes the
+    privilege PROCESS; without it, and for other engines, the time of creation has to do. Of a
+    partitioned table only the server is known: it gets new parts every day.
+
+    Args:
+        text: writes a string literal.
+    """
+    servers = connection.rows(
+        "show global variables where variable_name in ('server_uid', 'server_uuid')"
+    )
+    found = [" ".join(value or "" for _, value in servers)]
+    where = f"table_schema = {text(schema)} and table_name = {text(table)}"
+    told = connection.rows(
+        f"select engine, create_time, create_options from information_schema.tables where {where}"
+    )
+    for engine, created, options in told:
+        if "partitioned" in (options or ""):
+            continue
+        number = None
+        if (engine or "").lower() == "innodb" and _PLAIN.fullmatch(f"{schema}{table}"):
+            number = _number(connection, text(f"{schema}/{table}"))
+        found.append(number or created or "")
+    return " ".join(found).strip()
+
+
+def _number(connection: Connection, name: str) -> str | None:
+    for listed in ("innodb_sys_tables", "innodb_tables"):  # MariaDB, MySQL
+        try:
+            rows = connection.rows(
+                f"select table_id from information_schema.{listed} where name = {name}"
+            )
+        except DatabaseError:
+            continue
+        return rows[0][0] if rows else None
+    return None

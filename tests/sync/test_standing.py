@@ -1,0 +1,112 @@
+"""MariaDB: what a name stands for, what a table hides, and tables that somebody locks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.services import Database
+from tests.sync.project import Project
+
+
+def _notes(project: Project) -> list[tuple[int, str]]:
+    return project.rows(
+        "select id, max_by(note, struct(_cq_generation, _cq_batch, _cq_seq)) "
+        "from raw.parts group by id order by id"
+    )
+
+
+@pytest.mark.parametrize("cursor", ["id", "at"])
+def test_a_table_that_was_emptied_or_replaced_is_read(
+    project: Project, mariadb_database: Database, cursor: str
+) -> None:
+    columns = "(id int primary key auto_increment, note text, at datetime default now())"
+    mariadb_database.execute(
+        f"create table parts {columns}",
+        f"create table other {columns}",
+        "insert into parts (note) values ('old'), ('old'), ('old')",
+        "insert into other (note, at) values ('swapped', '2020-01-01')",
+    )
+    project.jdbc(mariadb_database, ["parts"], table_options={"parts": {"cursor_field": cursor}})
+    assert project.run().table("shop.parts")["appended"] == 3
+    assert project.run().warnings == []
+    mariadb_database.execute("alter table parts add column more int")  # in place
+    assert project.run().warnings == []
+
+    mariadb_database.execute(
+        "truncate parts", "insert into parts (note, at) values ('new', '2020-01-01')"
+    )
+    ran = project.run()
+    assert [w for w in ran.warnings if "stands for another table" in w]
+    mariadb_database.execute("insert into parts (note, at) values ('after', now())")
+    assert project.run().table("shop.parts")["appended"] == 1
+    assert _notes(project) == [(1, "new"), (2, "after"), (3, "old")]
+
+    mariadb_database.execute("rename table parts to gone, other to parts")
+    project.run()
+    assert _notes(project)[0] == (1, "swapped")
+    assert project.run().warnings == []
+
+
+def test_columns_that_a_star_leaves_out_are_read(
+    project: Project, mariadb_database: Database
+) -> None:
+    mariadb_database.execute(
+        "create table t (id int primary key, `a b` int invisible default 5, c int)",
+        "insert into t (id, c) values (1, 1)",
+    )
+    project.jdbc(mariadb_database, ["t"], table_options={"t": {"cursor_field": "c"}})
+    project.run()
+    assert project.rows("select id, `a b`, c from raw.t") == [(1, 5, 1)]
+
+
+def test_dates_of_zero_are_no_cursors_and_bits_are_refused_as_such(
+    project: Project, mariadb_database: Database
+) -> None:
+    with mariadb_database.connect() as connection, connection.cursor() as cursor:
+        for statement in (
+            "set sql_mode = ''",
+            "create table strict_ (id int primary key, c datetime not null)",
+            "create table loose (id int primary key, c date)",
+            "insert into strict_ values (1, 0), (2, '2025-01-01')",
+            "insert into loose values (1, 0), (2, '2025-01-01'), (3, null)",
+            "create table flags (id int primary key, c bit(8))",
+            "insert into flags values (1, 200)",
+        ):
+            cursor.execute(statement)
+        options = {name: {"cursor_field": "c"} for name in ("strict_", "loose", "flags")}
+        project.jdbc(mariadb_database, list(options), table_options=options)
+        assert project.loader("run").errors == [
+            "table shop.flags, cursor_field: c is a BIT(8), which has no order. Choose another "
+            "column, or read the table through a view that casts it to an integer"
+        ]
+        select = ("--select", "shop.strict_", "--select", "shop.loose")
+        assert project.run(*select).table("shop.strict_")["appended"] == 0
+        cursor.execute("insert into strict_ values (3, 0)")
+        cursor.execute("insert into loose values (4, 0)")
+        ran = project.run(*select)
+        assert [ran.table(f"shop.{name}")["appended"] for name in ("strict_", "loose")] == [1, 1]
+        assert project.rows("select id, c is null from raw.loose order by id") == [
+            (1, True),
+            (2, False),
+            (3, True),
+            (4, True),
+        ]
+
+
+def test_a_table_that_somebody_locks_fails_in_time(
+    project: Project, mariadb_database: Database
+) -> None:
+    mariadb_database.execute(
+        "create table t (id int primary key)", "create table u (id int primary key)"
+    )
+    options = {"t": {"cursor_field": "id"}, "u": {"cursor_field": "id"}}
+    project.jdbc(mariadb_database, list(options), table_options=options, lock_timeout="1 second")
+    with mariadb_database.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("lock tables t write")
+        ran = project.loader("run")
+        cursor.execute("unlock tables")
+    assert ran.code == 1
+    assert ran.table("shop.u")["status"] == "nothing new"
+    [error] = ran.errors
+    assert "shop.t" in error
+    assert "lock" in error.lower()
