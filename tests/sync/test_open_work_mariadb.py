@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -236,3 +238,20 @@ def test_what_hides_open_work_is_told(project: Project, events: Database) -> Non
         view = {"v": {"cursor_field": "at", "primary_key": "id"}}
         project.jdbc(events, ["v"], table_options=view, **own)
         assert "in a view" in project.loader("check").text
+
+
+def test_a_clock_that_was_set_back_loses_no_row(project: Project, events: Database) -> None:
+    """The last sync saw a clock that was ahead."""
+    told = project.state("shop.events")
+    ahead = str(dt.datetime.now(dt.timezone.utc).replace(tzinfo=None) + dt.timedelta(hours=2))
+    times = dict.fromkeys(("base", "clock", "until"), ahead)
+    told |= {"cursor": ahead, "mark": {**told["mark"], **times}}
+    project.spark.sql(
+        f"insert into {project.schema}._cq_state select key, '{json.dumps(told)}', version + 1, "
+        f"updated_at from {project.schema}._cq_state"
+    )
+    events.execute("insert into events (id) values (2)", "insert into events (id) values (3)")
+    ran = project.run()
+    assert ran.table("shop.events")["appended"] == 2
+    assert any("clock was set back" in warning for warning in ran.warnings)
+    assert not any("clock was set back" in warning for warning in project.run().warnings)

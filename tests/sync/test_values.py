@@ -250,16 +250,24 @@ def test_arrays_with_infinite_times_and_times_before_year_one_are_refused(
     postgres_database.execute(
         "create table arrays (id int primary key, many timestamptz[], times time[])",
         "insert into arrays values (1, '{infinity,2025-01-01}', null)",
+        "create table deep (id int primary key, many int[])",
+        "insert into deep values (1, '{{1,2},{3,4}}'), (2, '{1}')",
+        "create table clocks (id int primary key, times time[])",
+        "insert into clocks values (1, '{12:00}'), (2, null)",
         "create table ancient (id int primary key, at timestamptz)",
         "insert into ancient values (1, '0044-03-15 12:00:00+00 BC'), (2, '-infinity')",
     )
-    options = {name: {"cursor_field": "id"} for name in ("arrays", "ancient")}
+    tables = ("arrays", "ancient", "deep", "clocks")
+    options = {name: {"cursor_field": "id"} for name in tables}
     project.jdbc(postgres_database, list(options), table_options=options)
     remedy = "Read the table through a view that leaves them out, or casts the column to text"
     assert sorted(project.loader("run").errors) == [
         "table shop.ancient, column at: 1 values of at lie before year 1, and would lose their "
         f"era. {remedy}",
         f"table shop.arrays, column many: 1 values of many hold infinite times. {remedy}",
+        "table shop.clocks, column times: 1 values of times are arrays of time: unreadable. "
+        f"{remedy}",
+        f"table shop.deep, column many: 1 values of many have more than one dimension. {remedy}",
     ]
 
 

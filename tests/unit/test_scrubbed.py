@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loader.sources.jdbc.dialect import scrubbed
+from loader.sources.jdbc.dialects import scrubbed
 from loader.state.redis import _shown
 
 

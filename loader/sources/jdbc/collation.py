@@ -6,7 +6,9 @@ If it does not, the database still says which value is highest, but only it can 
 from __future__ import annotations
 
 from loader.sources.jdbc.connection import Connection
-from loader.sources.jdbc.dialect import Dialect, MySQL, PostgreSQL
+from loader.sources.jdbc.dialect import Dialect
+from loader.sources.jdbc.mysql import MySQL
+from loader.sources.jdbc.postgresql.dialect import PostgreSQL
 
 _POSTGRESQL = """
     select (

@@ -21,7 +21,8 @@ from loader.rows.order import quoted
 from loader.runtime.database_errors import DatabaseError
 from loader.sources import Source, SourceTable, TableRef
 from loader.sources.jdbc.connection import Connection
-from loader.sources.jdbc.dialect import Dialect, dialect_class, scrubbed
+from loader.sources.jdbc.dialect import Dialect
+from loader.sources.jdbc.dialects import dialect_class, scrubbed
 from loader.sources.jdbc.idle import Idle
 from loader.sources.jdbc.native import Native
 from loader.sources.jdbc.options import JdbcOptions, JdbcTableOptions

@@ -25,7 +25,6 @@ Column = Mapping[str, "str | None"]
 
 CHAR, DATE, TIME, TIMESTAMP = "1", "91", "92", "93"  # java.sql.Types
 DISTINCT, BIT = "2001", "-7"
-_ARRAYS_OF_TIMES = ("_date", "_timestamp", "_timestamptz")
 _FREE = (38, 18)  # Spark's precision and scale for a number that declares neither
 
 
@@ -119,12 +118,18 @@ def finite(column: str) -> str:
     )
 
 
-def postgresql_times(index: int, kind: t.DataType, row: Column) -> list[Doubt]:
-    """Returns what may be wrong with a time of PostgreSQL."""
+def postgresql_values(index: int, kind: t.DataType, row: Column) -> list[Doubt]:
+    """Returns what may be wrong with a time or an array of PostgreSQL."""
     through = "Read the table through a view that leaves them out, or casts the column to text"
     if isinstance(kind, t.ArrayType):
+        of = (row.get("TYPE_NAME") or "").removeprefix("_")
+        if of in ("time", "timetz", "bit", "varbit"):
+            return [Doubt(index, "{} is not null", f"are arrays of {of}: unreadable", through)]
+        deep = Doubt(index, "array_ndims({}) > 1", "have more than one dimension", through)
+        if of not in ("date", "timestamp", "timestamptz"):
+            return [deep]
         endless = Doubt(index, "value in ('infinity', '-infinity')", "hold infinite times", through)
-        return [within(endless)] if row.get("TYPE_NAME") in _ARRAYS_OF_TIMES else []
+        return [deep, within(endless)]
     if jdbc_type(row) not in (DATE, TIMESTAMP):
         return []
     infinite = Doubt(

@@ -55,7 +55,7 @@ class LateWork:
         reach = lowest or self.reach(table, window)
         if window.cursor is None or window.low is None:
             return None
-        if self._replaced(table, window):
+        if self._replaced(table, window) or self._turned_back(table, window):
             return "1 = 1"
         if reach is None:
             return None
@@ -80,6 +80,8 @@ class LateWork:
         now = self.standings.get(table.ref.name)
         if now and window.low is not None and (window.mark or {}).get(_STANDS_FOR) != now:
             return True
+        if self._turned_back(table, window):
+            return True
         before, after = self._before(table, window), self.remembered.get(table.ref.name)
         return before is not None and after is not None and before.settled(after)
 
@@ -96,6 +98,8 @@ class LateWork:
             "that made it anew, another server): all its rows are read; rows that it lacks stay in "
             "raw until a full refresh",
         ) * replaced
+        if self._turned_back(table, window):
+            told += ("the database's clock was set back: all its rows are read",)
         if window.cursor is None or not window.cursor.type.is_time:
             return told
         if not table.ref.native.stored:
@@ -107,6 +111,13 @@ class LateWork:
         before = (window.mark or {}).get(_STANDS_FOR)
         now = self.standings.get(table.ref.name)
         return bool(before and now and window.low is not None) and before != now
+
+    def _turned_back(self, table: SourceTable, window: Window) -> bool:
+        """Returns whether the clock is behind that of the last sync: rows may have any time."""
+        before = self._before(table, window)
+        if before is None or self.activities[table.ref.name].blind:
+            return False
+        return self.activities[table.ref.name].clock < before.clock
 
     def _before(self, table: SourceTable, window: Window) -> OpenWork | None:
         if table.ref.name not in self.activities or window.low is None:

@@ -1,0 +1,96 @@
+"""The SQL of MariaDB and MySQL."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pyspark.sql.types import DataType
+
+from loader.rows.cursor import CursorType
+from loader.sources.jdbc.connection import Connection
+from loader.sources.jdbc.dialect import Dialect
+from loader.sources.jdbc.doubtful import CHAR, TIME, Column, Doubt, jdbc_type, mysql_values
+from loader.sources.jdbc.innodb import InnodbLookout
+from loader.sources.jdbc.open_work import Lookout
+
+_PADDED = ("ENUM", "SET", "INET", "UUID")
+
+
+class MySQL(Dialect):
+    """MariaDB and MySQL, both through MariaDB's driver or MySQL's own."""
+
+    prefixes = ("jdbc:mariadb:", "jdbc:mysql:")
+    system_schemas = frozenset({"information_schema", "mysql", "performance_schema", "sys"})
+    uses_catalogs = True
+    hides_columns = True
+    rounds_floats = True
+    instant_types = frozenset({"timestamp"})
+    utc_clock = "select utc_timestamp(6)"
+
+    def url(self, url: str, properties: Collection[str] = ()) -> str:
+        # Spark uses MySQL's quotes and types only for "jdbc:mysql"; for any other URL it quotes
+        # columns with ", which MariaDB reads as string constants.
+        if url.startswith("jdbc:mariadb:"):
+            url = "jdbc:mysql:" + url.removeprefix("jdbc:mariadb:")
+            if "permitMysqlScheme" not in url:
+                url = _with(url, "permitMysqlScheme=true")
+        # Without it, a tinyint(1) of 2 to 127 becomes true.
+        told = f"{url} {' '.join(properties)}".lower()
+        return url if "tinyint1isbit" in told else _with(url, "tinyInt1isBit=false")
+
+    def time(self, expression: str) -> str:
+        return f"nullif({expression}, '0000-00-00')"
+
+    def absent(self, column: str, type_: CursorType) -> str:
+        # A date of zero is null in raw; MariaDB itself calls it null if it may not be null.
+        null = super().absent(column, type_)
+        return f"({null} or {column} <= '0000-00-00')" if type_.is_time else null
+
+    def text(self, value: str) -> str:
+        return super().text(value.replace("\\", "\\\\"))
+
+    def double(self, expression: str) -> str:
+        return f"cast({expression} as double)"
+
+    def date(self, text: str) -> str:
+        return f"date '{text}'"
+
+    def timestamp(self, text: str) -> str:
+        return f"timestamp '{text}'"
+
+    def wall_offset(self, connection: Connection) -> int:
+        [(seconds,)] = connection.rows("select timestampdiff(second, utc_timestamp(), now())")
+        return int(seconds or 0)
+
+    @classmethod
+    def waiting(cls, seconds: int) -> tuple[str, ...]:
+        # Whatever a server has by default: only rows that are committed, all of them, and strings
+        # as they are. One statement, as the drivers take no more at once.
+        limit = f", lock_wait_timeout = {seconds}" if seconds else ""
+        return (
+            "set time_zone = '+00:00', sql_select_limit = 18446744073709551615, sql_mode = ''"
+            f"{limit} /*M! , tx_isolation = 'REPEATABLE-READ' */ "
+            "/*!50720 , transaction_isolation = 'REPEATABLE-READ' */",
+        )
+
+    @classmethod
+    def properties(cls, seconds: int) -> dict[str, str]:
+        return {"sessionVariables": f"lock_wait_timeout={seconds}"} if seconds else {}
+
+    def shown(self, row: Column) -> str:
+        kind = jdbc_type(row)
+        if kind == TIME:  # of up to 838 hours, also negative, with fractions
+            return "timestamp('1970-01-01', {})"
+        # Spark pads what the driver calls a char(n) in results: also enums, sets and addresses.
+        named = (row.get("TYPE_NAME") or "").upper().startswith(_PADDED)
+        return "cast({} as char)" if kind == CHAR or named else ""
+
+    def doubts(self, index: int, kind: DataType, row: Column) -> list[Doubt]:
+        return mysql_values(index, row)
+
+    def lookout(self) -> Lookout:
+        return InnodbLookout(self.text)
+
+
+def _with(url: str, parameter: str) -> str:
+    return url + ("&" if "?" in url else "?") + parameter

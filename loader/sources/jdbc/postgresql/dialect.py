@@ -1,0 +1,174 @@
+"""PostgreSQL's SQL: literals, keys, what it shows of its tables."""
+
+from __future__ import annotations
+
+from pyspark.sql.types import DataType
+
+from loader.runtime.database_errors import DatabaseError
+from loader.sources.jdbc.connection import Connection
+from loader.sources.jdbc.dialect import Dialect, Key, Place
+from loader.sources.jdbc.doubtful import TIME, Column, Doubt, jdbc_type, postgresql_values
+
+
+class PostgreSQL(Dialect):
+    """PostgreSQL: all readers share one exported snapshot."""
+
+    prefixes = ("jdbc:postgresql:",)
+    driver = "org.postgresql.Driver"
+    session = ("set time zone 'UTC'", "set standard_conforming_strings = on")
+    shares_snapshots = True
+    instant_types = frozenset({"timestamptz"})
+    system_schemas = frozenset({"information_schema", "pg_catalog", "pg_toast"})
+
+    def shown(self, row: Column) -> str:
+        if jdbc_type(row) != TIME:
+            return ""
+        # With or without a zone: as it is in UTC, on the day that Spark reads a bare time on.
+        return "(date '1970-01-01' + ({}::timetz at time zone 'UTC')::time)"
+
+    def doubts(self, index: int, kind: DataType, row: Column) -> list[Doubt]:
+        return postgresql_values(index, kind, row)
+
+    @classmethod
+    def waiting(cls, seconds: int) -> tuple[str, ...]:
+        return (f"set lock_timeout = '{seconds}s'",)
+
+    @classmethod
+    def resting(cls, version: int) -> tuple[str, ...]:
+        return ("set idle_session_timeout = 0",) if version >= 14 else ()
+
+    @classmethod
+    def properties(cls, seconds: int) -> dict[str, str]:
+        return {"options": f"-c lock_timeout={seconds}s"}
+
+    def date(self, text: str) -> str:
+        return f"date '{text}'"
+
+    def timestamp(self, text: str) -> str:
+        return f"timestamp '{text}'"
+
+    def instant(self, text: str) -> str:
+        return f"timestamptz '{text}+00'"
+
+    def wall_offset(self, connection: Connection) -> int:
+        # The driver sets the session's zone to the JVM's, so `show timezone` returns UTC.
+        # Other clients get the zone of the role or database, else the server's. The server's
+        # is only visible in log_timezone, which initdb sets to the same zone.
+        [(seconds,)] = connection.rows(
+            """
+            with zone as (
+                select coalesce(
+                    (
+                        select substr(setting, 10)
+                        from pg_catalog.pg_db_role_setting,
+                            unnest(setconfig) as setting
+                        where lower(setting) like 'timezone=%'
+                            and setdatabase in (0, (
+                                select oid from pg_catalog.pg_database
+                                where datname = current_database()
+                            ))
+                            and setrole in (0, (
+                                select oid from pg_catalog.pg_roles
+                                where rolname = current_user
+                            ))
+                        order by setrole = 0, setdatabase = 0
+                        limit 1
+                    ),
+                    current_setting('log_timezone')
+                ) as name
+            )
+            select round(extract(epoch from timezone(name, now()) - timezone('UTC', now())))::int
+            from zone
+            """
+        )
+        return int(seconds or 0)
+
+    def hidden_tables(self, connection: Connection) -> set[tuple[str, str]]:
+        # A partition's rows are also its parent's: reading both would deliver them twice.
+        return {
+            (schema or "", name or "")
+            for schema, name in connection.rows(
+                """
+                select n.nspname, c.relname
+                from pg_catalog.pg_class as c
+                join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+                where c.relispartition
+                """
+            )
+        }
+
+    def elsewhere(self, connection: Connection) -> set[tuple[str, str]]:
+        try:
+            found = connection.rows(
+                """
+                with recursive above as (
+                    select i.inhparent as id
+                    from pg_catalog.pg_inherits as i
+                    join pg_catalog.pg_class as c on c.oid = i.inhrelid and c.relkind = 'f'
+                    union
+                    select i.inhparent
+                    from pg_catalog.pg_inherits as i
+                    join above on above.id = i.inhrelid
+                )
+
+                select n.nspname, c.relname
+                from above
+                join pg_catalog.pg_class as c on c.oid = above.id
+                join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+                """
+            )
+        except DatabaseError:  # speaks PostgreSQL's protocol, but is not PostgreSQL
+            return set()
+        return {(schema or "", name or "") for schema, name in found}
+
+    def lacking(self, connection: Connection, relation: str) -> list[str]:
+        try:
+            [(hides,)] = connection.rows(
+                f"select pg_catalog.row_security_active({self.text(relation)}::regclass)::text"
+            )
+        except DatabaseError:  # speaks PostgreSQL's protocol, but is not PostgreSQL
+            return []
+        if hides != "true":
+            return []
+        return [
+            "row-level security hides rows from this role: what a policy shows later is not read, "
+            "and what it hides looks deleted to `loader reconcile`; read it with a role that has "
+            "BYPASSRLS"
+        ]
+
+    def key(self, connection: Connection, place: Place) -> Key:
+        # The driver also lists columns that the key's index only includes (INCLUDE).
+        _, schema, table = place
+        try:
+            found = connection.rows(
+                f"""
+                select
+                    a.attname,
+                    (
+                        c.relkind = 'r'
+                        and exists (
+                            select from pg_catalog.pg_inherits as i where i.inhparent = c.oid
+                        )
+                    )::text
+                from pg_catalog.pg_class as c
+                join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+                join pg_catalog.pg_constraint as k on k.conrelid = c.oid and k.contype = 'p'
+                cross join unnest(k.conkey) with ordinality as part (number, place)
+                join pg_catalog.pg_attribute as a
+                    on a.attrelid = c.oid
+                    and a.attnum = part.number
+                where n.nspname = {self.text(schema or "")}
+                    and c.relname = {self.text(table)}
+                order by part.place
+                """
+            )
+        except DatabaseError:  # speaks PostgreSQL's protocol, but is not PostgreSQL
+            return super().key(connection, place)
+        columns = tuple(name or "" for name, _ in found)
+        if any(inherited == "true" for _, inherited in found):
+            return Key(
+                (),
+                f"{', '.join(columns)} may be in its child tables again (INHERITS); name it in "
+                "primary_key if something else keeps it unique, or read each table by itself",
+            )
+        return Key(columns)
