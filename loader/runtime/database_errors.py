@@ -185,6 +185,12 @@ def _remedy(state: str, message: str, host: str | None) -> str:
         return _REMEDIES["3D000"]
     if "permission denied" in text or "command denied" in text:
         return _REMEDIES["42501"]
+    if "lock wait timeout" in text:
+        return "Run again when the other session is done, or raise the source's lock_timeout"
+    if "max_statement_time" in text or "maximum statement execution time" in text:
+        return "Raise the limit for the source's user; nothing of this batch is visible"
+    if "invalid byte sequence" in text:
+        return "Correct the text in the source, or read the table through a view that converts it"
     if "refused" in text:
         return _REMEDIES["08"]
     return next((remedy for start, remedy in _REMEDIES.items() if state.startswith(start)), "")

@@ -109,4 +109,4 @@ def test_a_table_that_somebody_locks_fails_in_time(
     assert ran.table("shop.u")["status"] == "nothing new"
     [error] = ran.errors
     assert "shop.t" in error
-    assert "lock" in error.lower()
+    assert error.endswith("or raise the source's lock_timeout")

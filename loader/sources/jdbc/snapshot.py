@@ -101,8 +101,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             # The clock is read before the rows, so rows that commit in between lie beyond it.
             clock = self._clock(connection, type_)
             ends = self.ends(table, cursor)
-            absent = self.dialect.absent(column, type_)
-            counted = f"sum(case when {absent} then 0 else 1 end)"
+            counted = f"count({self.dialect.time(column) if type_.is_time else column})"
             wanted = ["count(*)", counted, *ends, *self._doubted(table, cursor)]
             [(rows, dated, low, high, *doubtful)] = connection.rows(
                 f"select {', '.join(wanted)} from {relation}{self.where(table, window)}"
