@@ -72,7 +72,7 @@ def test_writers_of_postgresql_make_no_false_difference(
 ) -> None:
     postgres_database.execute(
         "create table events (id int primary key, n int, at timestamptz)",
-        "insert into events select i, 0, now() from generate_series(1, 400) as i",
+        "insert into events select i, 0, now() - interval '1 hour' from generate_series(1, 400) i",
     )
     options = {"events": {"cursor_field": "at"}}
     project.jdbc(postgres_database, ["events"], table_options=options)

@@ -327,15 +327,15 @@ def test_dates_and_numbers_that_only_mariadb_has(
     project.jdbc(mariadb_database, list(options), table_options=options)
     ran = project.loader("run")
     through = "Read the table through a view that casts the column to char"
-    assert sorted(ran.errors) == [
-        "table shop.old, column at: 1 values of at lie before 15 October 1582, where calendars "
-        f"differ. {through}",
+    assert ran.errors == [
         f"table shop.wide, column bits: 1 values of bits do not fit a bigint. {through}",
     ]
     told = "are no dates (their month or day is zero): they are loaded as null"
-    assert ran.warnings == [
-        f"shop.zero: 2 values of day {told}",
+    old = "lie before 15 October 1582: they are loaded up to ten days later or earlier"
+    assert [warning.partition(", as Java")[0] for warning in sorted(ran.warnings)] == [
+        f"shop.old: 1 values of at {old}",
         f"shop.zero: 1 values of at {told}",
+        f"shop.zero: 2 values of day {told}",
     ]
     assert project.rows("select id, day, at is null from raw.zero order by id") == [
         (1, None, True),

@@ -162,7 +162,11 @@ def mysql_values(index: int, row: Column) -> list[Doubt]:
     if kind == DATE:
         return [none]
     old = "({} < '1582-10-15' and month({}) > 0 and day({}) > 0)"
-    return [none, Doubt(index, old, "lie before 15 October 1582, where calendars differ", text)]
+    told = (
+        "lie before 15 October 1582: they are loaded up to ten days later or earlier, as Java "
+        "counts such times by another calendar"
+    )
+    return [none, Doubt(index, old, told)]
 
 
 def jdbc_type(row: Column) -> str | None:
