@@ -18,6 +18,11 @@ BROKEN_LINE = (
     "table, or broken. With the reader option mode: PERMISSIVE, missing values become null"
 )
 
+UNKNOWN_BYTES = (
+    "Name the encoding that the file has in the reader's option encoding (windows-1252, UTF-16), "
+    "or write it as UTF-8; with ISO-8859-1, every byte is a character"
+)
+
 # A part of the text, in lower case, and what to do about it.
 _REMEDIES = {
     "no space left": "Free disk space and run again: nothing is half written",
@@ -32,6 +37,14 @@ _REMEDIES = {
     "malformed csv record": BROKEN_LINE,
     "malformed records are detected": BROKEN_LINE,
     "unexpected end-of-input": BROKEN_LINE,
+    "holds bytes that are not ": UNKNOWN_BYTES,
+    "a quote is still open where a line ends": "If values go over several lines, set the reader's "
+    "option multiLine: 'true'; with multiLine: 'false' each line is a row, and with quote: '' a "
+    "quote is a letter; else correct the file",
+    "something stands behind a json value": "Write each value on a line of its own: Spark would "
+    "read only the first one",
+    "relative path in absolute uri": "A file has a colon in its name, and Spark cannot read it: "
+    "rename it",
     "header does not conform": "A file's header changed while it was read: run again",
     "permission denied": "Let the user that runs the loader write there",
 }

@@ -16,6 +16,7 @@ from loader.rows.order import quoted
 from loader.sources import Bounds, Snapshot, SourceTable, Window, edge
 from loader.sources.file import listing as list_of
 from loader.sources.file.headers import Group, groups, matched, union
+from loader.sources.file.lines import checked
 from loader.sources.file.listing import MODIFIED, PATH, listed, moved_in
 
 if TYPE_CHECKING:
@@ -112,22 +113,29 @@ class FileSnapshot(Snapshot):
         rows = _rows(spark, table, chosen)
         rows = rows if by_time else rows.where(_within(table, window, end))
         # Spark packs files into partitions by size, so restore the order they were written in.
-        return rows.orderBy(MODIFIED, PATH, "_cq_block", "_cq_line").select(*names)
+        rows = rows.orderBy(MODIFIED, PATH, "_cq_block", "_cq_line").select(*names)
+        return checked(rows, spark, table.ref.native, chosen)
 
 
-def columns_of(spark: SparkSession, native: Native) -> StructType:
-    """Returns the columns that any of a table's files has, unless the spec names them."""
-    schema = _reader(spark, native, None).schema
+def columns_of(spark: SparkSession, native: Native) -> tuple[Native, StructType]:
+    """Returns the columns that any of a table's files has, unless the spec names them.
+
+    Raises:
+        TableError: if the files are not what the spec says.
+        PySparkException, Py4JJavaError: if Spark cannot read them.
+    """
     if native.columns is not None or not matched(native):
-        return schema
+        return native, _reader(spark, native, None).schema
+    # Before Spark reads them: it does not say which file is not text.
     found = groups(spark, native, _paths(list_of.files(spark, native)))
+    schema = _reader(spark, native, None).schema
     if len(found) < 2:
-        return schema
+        return native, schema
     frames = [spark.createDataFrame([], _inferred(spark, native, group)) for group in found]
     whole = reduce(lambda left, right: left.unionByName(right, True), frames).schema
     by_name = {field.name.lower(): field for field in whole.fields}
     ordered = [by_name[name.lower()] for name in union(found)]
-    return StructType([*ordered, *partitions(spark, native)])
+    return native, StructType([*ordered, *partitions(spark, native)])
 
 
 def partitions(spark: SparkSession, native: Native) -> list[StructField]:
@@ -171,7 +179,11 @@ def _rows(spark: SparkSession, table: SourceTable, chosen: Column | None) -> Dat
         by_name = native.format.lower() in _BY_NAME
         return _placed(_reader(spark, native, own if by_name else None), table, chosen)
     files = list_of.files(spark, native)
-    found = groups(spark, native, _paths(files if chosen is None else files.where(chosen)))
+    try:
+        found = groups(spark, native, _paths(files if chosen is None else files.where(chosen)))
+    except TableError as error:
+        where = f"table {table.ref.name}"
+        raise TableError(error.what, where=where, remedy=error.remedy) from error
     folders = partitions(spark, native)
     frames = [_of_group(spark, table, group, folders, len(found) > 1, chosen) for group in found]
     if not frames:
