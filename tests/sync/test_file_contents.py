@@ -30,6 +30,48 @@ def _told(ran: Ran) -> dict[str, str]:
     }
 
 
+def test_a_json_number_is_never_rounded(project: Project) -> None:
+    data = project.folder / "data"
+    lost = {
+        "mixed": '{"v":1.5}\n{"v":12345678901234567890}\n',
+        "long": '{"id":7220000000000000001,"v":0.1234567890123456789}\n',
+        "money": '{"v":12345678901234.567}\n',
+        "infinite": '{"v":1e400}\n',
+        "text": '{"v":"x"}\n{"v":0.1234567890123456789}\n',
+        "deep": '{"v":[{"w":1.5}]}\n{"v":[{"w":9007199254740993}]}\n',
+        "quoted": "{'v':0.1234567890123456789}\n",
+        "inside": '{"v":"x"}\n{"v":{"a":[0.1234567890123456789]}}\n',
+    }
+    kept = {
+        "double": '{"v":0.30000000000000004}\n{"v":-1.7976931348623157e+308}\n{"v":1e2}\n',
+        "whole": '{"v":7220000000000000001,"n":"1.12345678901234567890"}\n',
+        "big": '{"v":12345678901234567890}\n',
+    }
+    for name, text in {**lost, **kept}.items():
+        _write(data / name / "1.json", text)
+    declared = {"path": "long", "columns": "id bigint, v decimal(38, 20)"}
+    rounds = {"path": "long", "columns": "v double"}
+    tables: dict[str, dict[str, object]] = {name: {} for name in (*lost, *kept)}
+    _files(project, "json", **tables, declared=declared, rounds=rounds)
+    ran = project.loader("run")
+    told = _told(ran)
+    assert {
+        name: "has more digits than a double" in what for name, what in told.items()
+    } == dict.fromkeys(lost, True)
+    assert "column v.w" in ran.text
+    assert "the number 9007199254740993 of file:" in told["deep"]
+    assert "Declare the table's `columns`" in told["mixed"]
+    names = (*kept, "declared", "rounds")
+    values = [project.rows(f"select cast(v as string) from raw.{name}") for name in names]
+    assert values == [
+        [("0.30000000000000004",), ("-1.7976931348623157E308",), ("100.0",)],
+        [("7220000000000000001",)],
+        [("12345678901234567890",)],
+        [("0.12345678901234567890",)],
+        [("0.12345678901234568",)],
+    ]
+
+
 def test_what_would_be_misread_is_refused(project: Project) -> None:
     data = project.folder / "data"
     csv: dict[str, dict[str, object]] = {

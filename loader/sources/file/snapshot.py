@@ -18,6 +18,7 @@ from loader.sources.file import listing as list_of
 from loader.sources.file.headers import Group, groups, matched, union
 from loader.sources.file.lines import checked
 from loader.sources.file.listing import MODIFIED, PATH, listed, moved_in
+from loader.sources.file.numerals import check_numbers
 
 if TYPE_CHECKING:
     from loader.sources.file.options import Native
@@ -110,6 +111,7 @@ class FileSnapshot(Snapshot):
             moved = moved_in(list_of.files(spark, table.ref.native), window)
             paths = [row[PATH] for row in moved.select(PATH).collect()] if moved is not None else []
             chosen = list_of.within(window, end) | f.col(PATH).isin(paths)
+        check_numbers(spark, table, chosen)
         rows = _rows(spark, table, chosen)
         rows = rows if by_time else rows.where(_within(table, window, end))
         # Spark packs files into partitions by size, so restore the order they were written in.
