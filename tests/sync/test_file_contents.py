@@ -144,3 +144,26 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
     _files(project, "csv", same={}, fine={})
     checked = project.loader("check")
     assert (checked.code, set(_told(checked))) == (1, {"Same"})
+
+
+def test_a_changed_type_does_not_bring_rows_without_a_key_again(project: Project) -> None:
+    data = project.folder / "data"
+    options = {"format": "csv", "options": {"inferSchema": "true"}}
+    _files(project, "json", json={}, csv=options)
+    _write(data / "json" / "1.json", '{"id":1,"v":5}\n{"id":1,"v":5}\n')
+    _write(data / "csv" / "1.csv", "id,v\n1,5\n")
+    project.run()
+    for time, value in ((1_735_689_600, '"x"'), (1_735_689_700, '"y"')):
+        _write(data / "json" / f"{value[1]}.json", f'{{"id":2,"v":{value}}}\n', time)
+        _write(data / "csv" / f"{value[1]}.csv", f"id,v\n2,{value}\n", time)
+        project.run()
+    project.run()
+    assert project.rows("select id, count(*) from raw.json group by id order by id") == [
+        (1, 2),
+        (2, 2),
+    ]
+    assert project.rows("select v, v__string from raw.csv order by id, v__string") == [
+        (5, None),
+        (None, "x"),
+        (None, "y"),
+    ]

@@ -17,7 +17,7 @@ from loader.sources import Bounds, Snapshot, SourceTable, Window, edge
 from loader.sources.file import listing as list_of
 from loader.sources.file.headers import Group, groups, matched, union
 from loader.sources.file.lines import checked
-from loader.sources.file.listing import MODIFIED, PATH, listed, moved_in
+from loader.sources.file.listing import MODIFIED, PATH, held_anyway, listed, moved_in
 from loader.sources.file.numerals import check_numbers
 
 if TYPE_CHECKING:
@@ -111,6 +111,9 @@ class FileSnapshot(Snapshot):
             moved = moved_in(list_of.files(spark, table.ref.native), window)
             paths = [row[PATH] for row in moved.select(PATH).collect()] if moved is not None else []
             chosen = list_of.within(window, end) | f.col(PATH).isin(paths)
+        if by_time:
+            held = held_anyway(window, table)
+            chosen = chosen if held is None or chosen is None else chosen & ~held
         check_numbers(spark, table, chosen)
         rows = _rows(spark, table, chosen)
         rows = rows if by_time else rows.where(_within(table, window, end))
