@@ -43,6 +43,13 @@ _REMEDIES = {
     "quote is a letter; else correct the file",
     "something stands behind a json value": "Write each value on a line of its own: Spark would "
     "read only the first one",
+    "has digits below the microsecond": "Write it in microseconds (pyarrow: "
+    "coerce_timestamps='us'), or set spark.sql.legacy.parquet.nanosAsLong: 'true' in the profile's "
+    "target: the column is then a whole number of nanoseconds",
+    "parquet column cannot be converted": "Declare in `columns` the type that the file has, or "
+    "none at all: then each file is read with its own types",
+    "illegal parquet type: int64 (timestamp(nanos": "Remove the table's `columns`, or leave this "
+    "one out of them: without, nanoseconds are read as far as the microsecond",
     "relative path in absolute uri": "A file has a colon in its name, and Spark cannot read it: "
     "rename it",
     "header does not conform": "A file's header changed while it was read: run again",

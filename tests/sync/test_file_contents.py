@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import gzip
 import os
+from decimal import Decimal
 from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tests.sync.project import Project, Ran
 
@@ -167,3 +172,103 @@ def test_a_changed_type_does_not_bring_rows_without_a_key_again(project: Project
         (None, "x"),
         (None, "y"),
     ]
+
+
+def test_options_say_how_texts_are_written(project: Project) -> None:
+    data = project.folder / "data"
+    _write(data / "same.1.csv", "id,v\n1,a\n")
+    _write(data / "same.2.csv", "v,id\nb,2\n")
+    _write(data / "long" / "1.csv", 'id,"v\nw"\r\n1,"hello\nworld, ""more"""\r\n')
+    _write(data / "long" / "2.csv", '"v\nw",id\n"x\n\ny",2\n')
+    _write(data / "latin" / "1.csv", "id,v\n1,café\n".encode("latin-1"))
+    _write(data / "wide" / "1.csv", "id,v\n1,café\n2,x\n".encode("utf-16"))
+    _write(data / "letter" / "1.csv", 'id,v\n1,"a\n')
+    _write(data / "lines" / "1.csv", 'id,v\n1,"a\n')
+    _write(data / "slash" / "1.csv", 'id|v\n1|"say \\"hi|\\""\n')
+    _write(data / "comment" / "1.csv", '# "open\nid,v\n1,a\n')
+    options: dict[str, dict[str, str]] = {
+        "long": {"multiLine": "true"},
+        "latin": {"encoding": "ISO-8859-1"},
+        "wide": {"encoding": "UTF-16"},
+        "letter": {"quote": ""},
+        "lines": {"multiLine": "false"},
+        "slash": {"escape": "\\", "sep": "|"},
+        "comment": {"comment": "#"},
+    }
+    tables: dict[str, dict[str, object]] = {n: {"options": o} for n, o in options.items()}
+    _files(project, "csv", same={"path": "same.*.csv"}, **tables)
+    project.run()
+    read = {
+        n: project.rows(f"select id, v from raw.{n} order by id") for n in options if n != "long"
+    }
+    assert read == {
+        "latin": [("1", "café")],
+        "wide": [("1", "café"), ("2", "x")],
+        "letter": [("1", '"a')],
+        "lines": [("1", "a")],
+        "slash": [("1", 'say "hi|"')],
+        "comment": [("1", "a")],
+    }
+    assert project.rows("select id, v from raw.same order by id") == [("1", "a"), ("2", "b")]
+    assert project.rows("select id, `v\nw` from raw.long order by id") == [
+        ("1", 'hello\nworld, "more"'),
+        ("2", "x\n\ny"),
+    ]
+
+
+def test_parquet_types_that_spark_does_not_merge(project: Project) -> None:
+    data = project.folder / "data"
+
+    def write(path: str, types: dict[str, pa.DataType], *rows: dict[str, object]) -> None:
+        file = data / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(list(rows), schema=pa.schema(types.items())), file)
+
+    tables = ("nanos", "below", "clash", "within")
+    keyed: dict[str, dict[str, object]] = {name: {"primary_key": "id"} for name in tables}
+    orc: dict[str, object] = {"format": "orc", "primary_key": "id"}
+    _files(project, "parquet", wide={"primary_key": "s"}, orc=orc, **keyed)
+    for number, kind in enumerate(("int", "bigint")):
+        rows = project.spark.range(1).selectExpr(f"cast({number} as {kind}) as id", "'a' as v")
+        rows.write.orc(str(data / "orc" / str(number)))
+    narrow = {"id": pa.int32(), "f": pa.float32(), "d": pa.decimal128(5, 2), "s": pa.string()}
+    write("wide/1.parquet", narrow, {"id": 1, "f": 1.5, "d": Decimal("1.25"), "s": "a"})
+    at = dt.datetime(1960, 2, 28, 12, 0, 0, 123456)
+    zoned = {"id": pa.int64(), "at": pa.timestamp("ns"), "on": pa.timestamp("ns", tz="UTC")}
+    row = {"at": at, "on": at.replace(tzinfo=dt.timezone.utc)}
+    write("nanos/1.parquet", zoned, {"id": 1, **row}, {"id": 2, "at": None, "on": None})
+    table = pa.table({"id": [1], "at": pa.array([1_700_000_000_123_456_789], pa.timestamp("ns"))})
+    (data / "below").mkdir()
+    pq.write_table(table, data / "below" / "1.parquet")
+    write("clash/1.parquet", {"id": pa.int64(), "v": pa.int64()}, {"id": 1, "v": 1})
+    write("clash/2.parquet", {"id": pa.int64(), "v": pa.string()}, {"id": 2, "v": "x"})
+    write("within/1.parquet", {"id": pa.int64(), "v": pa.list_(pa.timestamp("ns"))}, {"id": 1})
+    told = _told(project.loader("run"))
+    assert set(told) == {"below", "clash", "within", "orc"}
+    assert "its files have different types for id (" in told["orc"]
+    assert "the column at of below has digits below the microsecond. Write it in" in told["below"]
+    assert "the column v is bigint in file:" in told["clash"]
+    assert "clash/2.parquet. Write it with one type in all files" in told["clash"]
+    assert "has times in nanoseconds within another value" in told["within"]
+
+    wide = {"s": pa.string(), "id": pa.int64(), "f": pa.float64(), "d": pa.decimal128(9, 2)}
+    write("wide/2.parquet", wide, {"id": 2**40, "f": 0.1, "d": Decimal("1234567.25"), "s": "b"})
+    micros = {"id": pa.int64(), "at": pa.timestamp("us"), "n": pa.string()}
+    write("nanos/2.parquet", micros, {"id": 3, "at": at, "n": "new"})
+    orc["columns"] = "id bigint"
+    _files(project, "parquet", wide={"primary_key": "s"}, nanos={"primary_key": "id"}, orc=orc)
+    ran = project.run()
+    assert [ran.table(f"drop.{name}")["status"] for name in ("wide", "nanos")] == ["synced"] * 2
+    assert project.rows("select id, f, d, s from raw.wide order by id") == [
+        (1, 1.5, Decimal("1.25"), "a"),
+        (2**40, 0.1, Decimal("1234567.25"), "b"),
+    ]
+    times = "select id, cast(at as string), cast(on as string), n from raw.nanos order by id"
+    assert project.rows("select id from raw.orc order by id") == [(0,), (1,)]
+    text = "1960-02-28 12:00:00.123456"
+    assert project.rows(times) == [
+        (1, text, text, None),
+        (2, None, None, None),
+        (3, text, None, "new"),
+    ]
+    assert project.run().table("drop.wide")["status"] == "nothing new"

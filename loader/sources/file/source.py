@@ -22,7 +22,8 @@ from loader.errors import TableError
 from loader.sources import Source, SourceTable, TableRef
 from loader.sources.file.listing import MODIFIED, PATH, RECURSIVE, listed
 from loader.sources.file.options import FileOptions, FileTableOptions, Native
-from loader.sources.file.snapshot import FileSnapshot, columns_of, partitions
+from loader.sources.file.rows import columns_of, partitions
+from loader.sources.file.snapshot import FileSnapshot
 from loader.sources.file.unread import unread
 
 _DEFAULTS = {

@@ -10,6 +10,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType, _parse_datatype_string
 
 from loader.errors import LoaderError, TableError
 from loader.runtime.failures import BROKEN_LINE, clear
@@ -19,6 +20,7 @@ from loader.sources.file.options import Native
 from loader.sources.file.packing import check_unpacked
 
 _COLON = re.compile(r"Relative path in absolute URI: (\S.*?)(?:\.crc)?$")
+_UNLIKE = re.compile(r'CANNOT_MERGE_SCHEMAS.*?"(STRUCT<[^"\n]*>)".*?"(STRUCT<[^"\n]*>)"', re.DOTALL)
 _LOOKED_AT = 100
 """So many files are looked at when a table cannot be read."""
 
@@ -41,6 +43,14 @@ def unread(
             told = _misread(spark, native)
             if told is not None:
                 return TableError(told.what, where=where, remedy=told.remedy)
+    unlike = _UNLIKE.search(str(error))
+    if unlike is not None:
+        return TableError(
+            f"its files have different types for {_different(*unlike.groups())}",
+            where=where,
+            remedy="Declare the table's `columns`, with types that hold all; or write the columns "
+            "with one type",
+        )
     what = found.what
     remedy = (
         "Check the path, format and options of the table's reader; set `columns` if "
@@ -51,6 +61,20 @@ def unread(
     if what.endswith(".DefaultSource"):  # the class that Spark looked for
         what = f"Spark has no reader for the format {native.format!r}"
     return TableError(what, where=f"{where} ({native.path})", remedy=remedy)
+
+
+def _different(one: str, other: str) -> str:
+    """Returns the columns that differ in two schemas that are written as types."""
+    first, second = (
+        {c.name: c.dataType for c in schema.fields}
+        for schema in map(_parse_datatype_string, (one, other))
+        if isinstance(schema, StructType)
+    )
+    return ", ".join(
+        f"{name} ({first[name].simpleString()}, {second[name].simpleString()})"
+        for name in first
+        if name in second and first[name] != second[name]
+    )
 
 
 def _misread(spark: SparkSession, native: Native) -> LoaderError | None:
