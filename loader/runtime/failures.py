@@ -41,6 +41,8 @@ _REMEDIES = {
     "a quote is still open where a line ends": "If values go over several lines, set the reader's "
     "option multiLine: 'true'; with multiLine: 'false' each line is a row, and with quote: '' a "
     "quote is a letter; else correct the file",
+    "a quote stands behind a backslash": "If backslashes escape quotes, as Spark and MySQL write "
+    "them, set the reader's option escape: '\\'; with escape: '\"' a backslash is a letter",
     "something stands behind a json value": "Write each value on a line of its own: Spark would "
     "read only the first one",
     "has digits below the microsecond": "Write it in microseconds (pyarrow: "

@@ -80,7 +80,8 @@ def test_a_json_number_is_never_rounded(project: Project) -> None:
 def test_what_would_be_misread_is_refused(project: Project) -> None:
     data = project.folder / "data"
     csv: dict[str, dict[str, object]] = {
-        name: {} for name in ("fine", "open", "latin", "wide", "packed", "zipped", "colon", "late")
+        name: {}
+        for name in ("fine", "open", "latin", "wide", "packed", "zipped", "colon", "late", "slash")
     }
     json: dict[str, dict[str, object]] = {
         name: {"format": "json"}
@@ -95,7 +96,10 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
     _write(data / "same.2025-01.csv", "id\n1\n")
     _write(data / "Same.2025-02.csv", "id\n2\n")
     _write(data / "same" / "1.csv", "id\n3\n")
-    _write(data / "fine" / "1.csv", 'id,v\n1,"say ""hi"", x"\n2,5" pipe\n3,"a"b\n4,"\\"\n')
+    _write(
+        data / "fine" / "1.csv", 'id,v\n1,"say ""hi"", x"\n2,5" pipe\n3,"a"b\n4,"\\"\n5,"\\""x"\n'
+    )
+    _write(data / "slash" / "1.csv", 'id,v\n1,"C:\\"\n2,5\\" pipe\n3,"say \\"hi\\""\n')
     _write(data / "open" / "1.csv", 'id,v\n1,"hello\nworld, more"\n')
     _write(data / "open_declared" / "1.csv", 'id,v\n1,"hello\n2,x\n')
     _write(data / "bare" / "1.csv", '1,"hello\nworld, more"\n')
@@ -117,6 +121,7 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
     ran = project.loader("run")
     told = _told(ran)
     expected = {
+        "slash": "a quote stands behind a backslash within a quoted value, in file:",
         "Same": "Same.2025-02.csv, same, same.2025-01.csv. To read them as one table, move",
         "open": "1.csv: 1,\"hello. If values go over several lines, set the reader's option mul",
         "open_declared": "a quote is still open where a line ends, in file:",
@@ -145,6 +150,7 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
         ("2", '5" pipe'),
         ("3", '"a"b'),
         ("4", "\\"),
+        ("5", '\\"x'),
     ]
     _files(project, "csv", same={}, fine={})
     checked = project.loader("check")
@@ -185,6 +191,7 @@ def test_options_say_how_texts_are_written(project: Project) -> None:
     _write(data / "letter" / "1.csv", 'id,v\n1,"a\n')
     _write(data / "lines" / "1.csv", 'id,v\n1,"a\n')
     _write(data / "slash" / "1.csv", 'id|v\n1|"say \\"hi|\\""\n')
+    _write(data / "single" / "1.csv", "id,v\n1,'it''s \"'\n")
     _write(data / "comment" / "1.csv", '# "open\nid,v\n1,a\n')
     options: dict[str, dict[str, str]] = {
         "long": {"multiLine": "true"},
@@ -194,6 +201,7 @@ def test_options_say_how_texts_are_written(project: Project) -> None:
         "lines": {"multiLine": "false"},
         "slash": {"escape": "\\", "sep": "|"},
         "comment": {"comment": "#"},
+        "single": {"quote": "'"},
     }
     tables: dict[str, dict[str, object]] = {n: {"options": o} for n, o in options.items()}
     _files(project, "csv", same={"path": "same.*.csv"}, **tables)
@@ -208,6 +216,7 @@ def test_options_say_how_texts_are_written(project: Project) -> None:
         "lines": [("1", "a")],
         "slash": [("1", 'say "hi|"')],
         "comment": [("1", "a")],
+        "single": [("1", "it's \"")],
     }
     assert project.rows("select id, v from raw.same order by id") == [("1", "a"), ("2", "b")]
     assert project.rows("select id, `v\nw` from raw.long order by id") == [
@@ -256,7 +265,15 @@ def test_parquet_types_that_spark_does_not_merge(project: Project) -> None:
     micros = {"id": pa.int64(), "at": pa.timestamp("us"), "n": pa.string()}
     write("nanos/2.parquet", micros, {"id": 3, "at": at, "n": "new"})
     orc["columns"] = "id bigint"
-    _files(project, "parquet", wide={"primary_key": "s"}, nanos={"primary_key": "id"}, orc=orc)
+    told_of: dict[str, object] = {"path": "wide", "columns": "id bigint, s string, d decimal(9, 2)"}
+    _files(
+        project,
+        "parquet",
+        wide={"primary_key": "s"},
+        nanos={"primary_key": "id"},
+        orc=orc,
+        told=told_of,
+    )
     ran = project.run()
     assert [ran.table(f"drop.{name}")["status"] for name in ("wide", "nanos")] == ["synced"] * 2
     assert project.rows("select id, f, d, s from raw.wide order by id") == [
@@ -271,4 +288,7 @@ def test_parquet_types_that_spark_does_not_merge(project: Project) -> None:
         (2, None, None, None),
         (3, text, None, "new"),
     ]
+    assert project.rows("select id, s, d from raw.told order by id") == project.rows(
+        "select id, s, d from raw.wide order by id"
+    )
     assert project.run().table("drop.wide")["status"] == "nothing new"

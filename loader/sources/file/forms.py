@@ -6,6 +6,7 @@ up, the files' footers are read here.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ class Form:
         Its read fails if a value has digits below the microsecond.
         """
         value = f.col(quoted(name))
-        if name.lower() in self.nanos:
+        if name.lower() in self.nanos and not isinstance(wanted, t.LongType):
             below = f"the column {name} of {where} has digits below the microsecond"
             micros = f.timestamp_micros(f.expr(f"{quoted(name)} div 1000"))
             value = f.when(value % 1000 == 0, micros).when(value.isNotNull(), f.raise_error(below))
@@ -86,14 +87,20 @@ def forms(spark: SparkSession, paths: Sequence[str]) -> list[Form]:
     with ThreadPoolExecutor(_READERS) as pool:
         footers = list(pool.map(lambda path: _footer(spark, path), paths))
     by_text: dict[str, list[str]] = {}
-    nanos: dict[str, dict[str, t.DataType]] = {}
-    for path, (text, found) in zip(paths, footers, strict=True):
+    for path, text in zip(paths, footers, strict=True):
         by_text.setdefault(text, []).append(path)
-        nanos[text] = found
-    return [
-        Form(_schema(spark, of_text[0]), nanos[text], tuple(of_text))
-        for text, of_text in by_text.items()
-    ]
+    return [_form(spark, text, of_text) for text, of_text in by_text.items()]
+
+
+def _form(spark: SparkSession, text: str, paths: Sequence[str]) -> Form:
+    session: Any = spark
+    jvm = session._jvm
+    message = jvm.org.apache.parquet.schema.MessageTypeParser.parseMessageType(text)
+    parquet = jvm.org.apache.spark.sql.execution.datasources.parquet
+    conf = session._jsparkSession.sessionState().conf()
+    read = parquet.ParquetToSparkSchemaConverter(conf).convert(message).asNullable()
+    schema = t.StructType.fromJson(json.loads(read.json()))
+    return Form(schema, _nanos(message, paths[0]), tuple(paths))
 
 
 def _file(spark: SparkSession, path: str) -> Any:
@@ -101,21 +108,14 @@ def _file(spark: SparkSession, path: str) -> Any:
     return jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(path))
 
 
-def _schema(spark: SparkSession, path: str) -> t.StructType:
-    read = spark.read.option("__globPaths__", "false").option("recursiveFileLookup", "true")
-    return read.parquet(str(_file(spark, path).toString())).schema
-
-
-def _footer(spark: SparkSession, path: str) -> tuple[str, dict[str, t.DataType]]:
+def _footer(spark: SparkSession, path: str) -> str:
     session: Any = spark
     parquet = session._jvm.org.apache.parquet.hadoop
     hadoop = session.sparkContext._jsc.hadoopConfiguration()
     file = parquet.util.HadoopInputFile.fromPath(_file(spark, path), hadoop)
     reader = parquet.ParquetFileReader.open(file)
     try:
-        schema = reader.getFileMetaData().getSchema()
-        text = str(schema.toString())
-        return text, _nanos(schema, path) if "(NANOS," in text else {}
+        return str(reader.getFileMetaData().getSchema().toString())
     finally:
         reader.close()
 
@@ -168,14 +168,16 @@ def _named(form: Form, name: str) -> str:
 
 
 def apart(found: Iterable[Form], schema: t.StructType) -> tuple[str, ...]:
-    """Returns the columns that some form has with another type than the table, or cannot read."""
+    """Returns the columns that Spark does not read in the table's type from all forms."""
     found = list(found)
     odd = {name for form in found for name in form.nanos}
     for field in schema.fields:
         name = field.name.lower()
         if isinstance(field.dataType, (t.StructType, t.ArrayType, t.MapType)):
             continue  # Spark itself reads files that lack fields
-        odd |= {name for form in found if form.types.get(name, field.dataType) != field.dataType}
+        theirs = {form.types.get(name, field.dataType) for form in found} - {field.dataType}
+        if any(wider(kind, field.dataType) == field.dataType for kind in theirs):
+            odd.add(name)
     return tuple(sorted(odd))
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 
 from loader.sources.file import listing as list_of
 from loader.sources.file.listing import MODIFIED, PATH, RECURSIVE
-from loader.sources.file.quotes import open_quote
+from loader.sources.file.quotes import escaped_quote, open_quote
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -95,6 +95,12 @@ def _refusals(native: Native, form: str) -> Column | None:
         if opened is not None:
             told = f.concat(f.lit("a quote is still open where a line ends, in "), PATH)
             found = found.when(opened, _shown(told, text))
+        escaped = escaped_quote(native, text)
+        if escaped is not None:
+            told = f.concat(
+                f.lit("a quote stands behind a backslash within a quoted value, in "), PATH
+            )
+            found = found.when(escaped, _shown(told, text))
     if form == "json":
         if native.multiline:  # Spark's parser itself refuses such bytes
             found = f.when(f.lit(False), "")

@@ -46,16 +46,18 @@ class Native:
     """How to read one table.
 
     Attributes:
+        given: the options that the spec sets, in lower case.
         rivals: other files and folders that have the table's name.
-        apart: columns that files have with different types, or with one that Spark cannot read.
+        apart: Spark cannot read the files as one: their types differ, or it does not know one.
     """
 
     path: str
     format: str
     options: tuple[tuple[str, str], ...]
     columns: str | None
+    given: frozenset[str] = frozenset()
     rivals: tuple[str, ...] = ()
-    apart: tuple[str, ...] = ()
+    apart: bool = False
 
     def option(self, *names: str) -> str | None:
         """Returns the option that has one of these names, in lower case; None if none is set."""

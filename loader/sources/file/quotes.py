@@ -1,4 +1,4 @@
-"""Finds CSV lines that end within a quoted value: the next line goes on with it."""
+"""Finds CSV lines whose quotes may be meant otherwise than Spark reads them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,21 @@ def open_quote(native: Native, text: Column) -> Column | None:
         odd = (f.length(text) - f.length(f.replace(text, f.lit(quote)))) % 2 == 1
         opened = odd & text.rlike(found)
     return opened & ~text.startswith(comment) if comment else opened
+
+
+def escaped_quote(native: Native, text: Column) -> Column | None:
+    r"""Returns whether a line has `\"` within a quoted value; None if that is not to be asked.
+
+    Spark, MySQL and others write a quote so. The option `escape` answers it, whatever it says.
+    """
+    found, quote, comment = pattern(native), _quote(native), native.option("comment")
+    if "escape" in native.given or native.multiline or found is None:
+        return None
+    q, s = re.escape(quote), re.escape(_separator(native))
+    # As many values as there are before it; then it begins as if it ended at the backslash.
+    begin = found.removesuffix(r"\z").replace(f"{s})*+", f"{s})*?", 1)
+    escaped = text.contains(f"\\{quote}") & text.rlike(rf"{begin}(?<=\\){q}(?!{s}|\z)")
+    return escaped & ~text.startswith(comment) if comment else escaped
 
 
 def pattern(native: Native) -> str | None:

@@ -62,7 +62,7 @@ def _of_parquet(spark: SparkSession, native: Native) -> tuple[Native, StructType
     found = forms(reading(spark), _paths(list_of.files(spark, native)))
     schema = merged(found)
     whole = StructType([*schema.fields, *partitions(spark, native)])
-    return replace(native, apart=apart(found, schema)), whole
+    return replace(native, apart=True), whole
 
 
 def partitions(spark: SparkSession, native: Native) -> list[StructField]:
@@ -102,8 +102,10 @@ def rows_of(spark: SparkSession, table: SourceTable, chosen: Column | None) -> D
     """
     native: Native = table.ref.native
     own = StructType([c for c in table.schema.fields if c.name not in (MODIFIED, PATH)])
-    if native.apart:
-        return _rows_apart(spark, table, own, chosen)
+    if native.format.lower() == "parquet" and (native.apart or native.columns is not None):
+        rows = _rows_apart(spark, table, own, chosen)
+        if rows is not None:
+            return rows
     if not matched(native):
         by_name = native.format.lower() in _BY_NAME
         return _placed(_reader(spark, native, own if by_name else None), table.schema, chosen)
@@ -122,17 +124,28 @@ def rows_of(spark: SparkSession, table: SourceTable, chosen: Column | None) -> D
 
 def _rows_apart(
     spark: SparkSession, table: SourceTable, own: StructType, chosen: Column | None
-) -> DataFrame:
-    """Reads files that have some columns with different types, each as it is."""
+) -> DataFrame | None:
+    """Reads files that have some columns with different types, each as it is.
+
+    None if Spark reads all of them in the types of the table.
+    """
     native: Native = table.ref.native
     session, files = reading(spark), list_of.files(spark, native)
-    paths = _paths(files if chosen is None else files.where(chosen))
+    try:
+        of_files = forms(session, _paths(files if chosen is None else files.where(chosen)))
+    except (Py4JJavaError, PySparkException, TableError):
+        if native.columns is None:
+            raise
+        return None  # a column that the spec leaves out may be the reason
+    names = apart(of_files, own)
+    if not names:
+        return None
     alike: dict[tuple[object, ...], list[Form]] = {}
-    for form in forms(session, paths):
+    for form in of_files:
         types = {c.name.lower(): c.dataType for c in form.schema.fields}
-        of_form = tuple((types.get(name), form.nanos.get(name)) for name in native.apart)
+        of_form = tuple((types.get(name), form.nanos.get(name)) for name in names)
         alike.setdefault(of_form, []).append(form)
-    odd = [c for c in own.fields if c.name.lower() in native.apart]
+    odd = [c for c in own.fields if c.name.lower() in names]
     # The first one is of the session that goes on with the rows.
     rows = _placed(_reader(spark, native, own), table.schema, f.lit(False))
     for first, *others in alike.values():

@@ -93,12 +93,15 @@ class FileSource(Source):
         for given in (defaults, self.options.options, options.options):
             # Spark ignores the case of option names.
             settings.update((name.lower(), (name, value)) for name, value in given.items())
+        own = frozenset(name.lower() for name in (*self.options.options, *options.options))
+        if form.lower() == "csv" and "quote" in own and "escape" not in own:
+            settings["escape"] = ("escape", settings["quote"][1] or '"')
         wide = _WIDE.match(settings.get("encoding", settings.get("charset", ("", "")))[1])
         if form.lower() == "csv" and wide and not {"multiline", "linesep"} & settings.keys():
             # Spark looks for the ends of lines in the bytes, unless it reads a file as a whole.
             settings["multiline"] = ("multiLine", "true")
         full = path if urlparse(path).scheme or path.startswith("/") else f"{self.base}/{path}"
-        return Native(full, form, tuple(sorted(settings.values())), options.columns)
+        return Native(full, form, tuple(sorted(settings.values())), options.columns, own)
 
     def _options_of(self, name: str) -> FileTableOptions:
         for known, options in self.options.table_options.items():
