@@ -54,6 +54,10 @@ _REMEDIES = {
     "one out of them: without, nanoseconds are read as far as the microsecond",
     "relative path in absolute uri": "A file has a colon in its name, and Spark cannot read it: "
     "rename it",
+    "unexpected end of input stream": "A compressed file is cut off, or is none although its name "
+    "says so: write it again, or name it as what it is",
+    "cannot convert json root field": "A line's value is no object: each must be one, or an array "
+    "of them",
     "header does not conform": "A file's header changed while it was read: run again",
     "permission denied": "Let the user that runs the loader write there",
 }

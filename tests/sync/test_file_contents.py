@@ -191,6 +191,7 @@ def test_options_say_how_texts_are_written(project: Project) -> None:
     _write(data / "letter" / "1.csv", 'id,v\n1,"a\n')
     _write(data / "lines" / "1.csv", 'id,v\n1,"a\n')
     _write(data / "slash" / "1.csv", 'id|v\n1|"say \\"hi|\\""\n')
+    _write(data / "empty" / "1.csv", 'id,v\n1,""\n2,\n')
     _write(data / "single" / "1.csv", "id,v\n1,'it''s \"'\n")
     _write(data / "comment" / "1.csv", '# "open\nid,v\n1,a\n')
     options: dict[str, dict[str, str]] = {
@@ -202,6 +203,7 @@ def test_options_say_how_texts_are_written(project: Project) -> None:
         "slash": {"escape": "\\", "sep": "|"},
         "comment": {"comment": "#"},
         "single": {"quote": "'"},
+        "empty": {"nullValue": "\\N"},
     }
     tables: dict[str, dict[str, object]] = {n: {"options": o} for n, o in options.items()}
     _files(project, "csv", same={"path": "same.*.csv"}, **tables)
@@ -217,6 +219,7 @@ def test_options_say_how_texts_are_written(project: Project) -> None:
         "slash": [("1", 'say "hi|"')],
         "comment": [("1", "a")],
         "single": [("1", "it's \"")],
+        "empty": [("1", ""), ("2", None)],
     }
     assert project.rows("select id, v from raw.same order by id") == [("1", "a"), ("2", "b")]
     assert project.rows("select id, `v\nw` from raw.long order by id") == [

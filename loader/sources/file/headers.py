@@ -127,6 +127,7 @@ class _Reader:
         try:
             codec = self.codecs.getCodec(file)
             if codec is None:
+                plain = self.jvm.java.io.BufferedInputStream(plain)
                 check_unpacked(path, plain)
             else:
                 plain = codec.createInputStream(plain)

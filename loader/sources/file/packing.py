@@ -13,6 +13,7 @@ _KINDS = {
     b"\xfd7zXZ\x00": ("an xz file", ""),
     b"\x28\xb5\x2f\xfd": ("a Zstandard file", ""),
 }
+_LOOKED_AT = 10
 _BZIP2_BLOCK = b"1AY&SY"
 
 
@@ -21,13 +22,14 @@ def check_unpacked(path: str, stream: Any) -> None:
 
     Args:
         path: the file, for the error.
-        stream: Hadoop's stream of the file at its begin, where it is left.
+        stream: a buffered stream of the file, at its begin, where it is left.
 
     Raises:
         TableError: if it is.
     """
-    first = bytes(stream.readNBytes(10))
-    stream.seek(0)
+    stream.mark(_LOOKED_AT)
+    first = bytes(stream.readNBytes(_LOOKED_AT))
+    stream.reset()
     for sign, (kind, ending) in _KINDS.items():
         if not first.startswith(sign) or (sign == b"BZh" and not first.endswith(_BZIP2_BLOCK)):
             continue

@@ -99,7 +99,7 @@ def _check_packing(spark: SparkSession, native: Native) -> None:
         file = jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(path))
         if codecs.getCodec(file) is not None:
             continue
-        stream = file.getFileSystem(hadoop).open(file)
+        stream = jvm.java.io.BufferedInputStream(file.getFileSystem(hadoop).open(file))
         try:
             check_unpacked(path, stream)
         finally:
