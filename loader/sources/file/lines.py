@@ -121,7 +121,8 @@ def _goes_on(native: Native, text: Column) -> Column:
     """
     given = {k.lower(): v for k, v in native.options if k.lower() not in _NOT_OF_LINES}
     options = {**given, "columnNameOfCorruptRecord": "_cq_bad"}
-    bare = f.rtrim(f.regexp_replace(text, r"[,\s]+$", ""))
+    ends = f.substring(text, -1, 1).isin(",", " ", "\t", "\r", "\n")
+    bare = f.when(ends, f.regexp_replace(text, r"[,\s]+$", "")).otherwise(text)
     listed = f.concat(f.lit("["), bare, f.lit("\n]"))
     named = f.concat(f.lit('{"_":'), bare, f.lit("\n}"))
     several = (f.coalesce(f.json_array_length(listed), f.lit(0)) != 1) & (
@@ -129,7 +130,7 @@ def _goes_on(native: Native, text: Column) -> Column:
     )
     # Brackets of its own could close those around it, but not both kinds.
     closed = (
-        f.contains(bare, f.lit("]"))
+        bare.rlike(r"[\]}]\s*+\]")
         & (f.coalesce(f.size(f.json_object_keys(named)), f.lit(0)) != 1)
         & (f.coalesce(f.size(f.from_json(named, "map<string,string>", options)), f.lit(0)) != 1)
     )
