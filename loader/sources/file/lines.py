@@ -136,4 +136,6 @@ def _goes_on(native: Native, text: Column) -> Column:
     )
     value = f.from_json(text, "_cq_bad string", options).getField("_cq_bad").isNull()
     values = f.from_json(text, "array<string>", options).isNotNull()
-    return (bare != "") & (several | closed) & (value | values)
+    # Most lines are one object without another in it: nothing can stand behind it.
+    flat = bare.startswith("{") & (f.instr(bare, "}") == f.length(bare))
+    return (bare != "") & ~flat & (several | closed) & (value | values)
