@@ -18,6 +18,11 @@ BROKEN_LINE = (
     "table, or broken. With the reader option mode: PERMISSIVE, missing values become null"
 )
 
+UNKNOWN_BYTES = (
+    "Name the encoding that the file has in the reader's option encoding (windows-1252, UTF-16), "
+    "or write it as UTF-8; with ISO-8859-1, every byte is a character"
+)
+
 # A part of the text, in lower case, and what to do about it.
 _REMEDIES = {
     "no space left": "Free disk space and run again: nothing is half written",
@@ -32,6 +37,27 @@ _REMEDIES = {
     "malformed csv record": BROKEN_LINE,
     "malformed records are detected": BROKEN_LINE,
     "unexpected end-of-input": BROKEN_LINE,
+    "holds bytes that are not ": UNKNOWN_BYTES,
+    "a quote is still open where a line ends": "If values go over several lines, set the reader's "
+    "option multiLine: 'true'; with multiLine: 'false' each line is a row, and with quote: '' a "
+    "quote is a letter; else correct the file",
+    "a quote stands behind a backslash": "If backslashes escape quotes, as Spark and MySQL write "
+    "them, set the reader's option escape: '\\'; with escape: '\"' a backslash is a letter",
+    "something stands behind a json value": "Write each value on a line of its own: Spark would "
+    "read only the first one",
+    "has digits below the microsecond": "Write it in microseconds (pyarrow: "
+    "coerce_timestamps='us'), or set spark.sql.legacy.parquet.nanosAsLong: 'true' in the profile's "
+    "target: the column is then a whole number of nanoseconds",
+    "parquet column cannot be converted": "Declare in `columns` the type that the file has, or "
+    "none at all: then each file is read with its own types",
+    "illegal parquet type: int64 (timestamp(nanos": "Remove the table's `columns`, or leave this "
+    "one out of them: without, nanoseconds are read as far as the microsecond",
+    "relative path in absolute uri": "A file has a colon in its name, and Spark cannot read it: "
+    "rename it",
+    "unexpected end of input stream": "A compressed file is cut off, or is none although its name "
+    "says so: write it again, or name it as what it is",
+    "cannot convert json root field": "A line's value is no object: each must be one, or an array "
+    "of them",
     "header does not conform": "A file's header changed while it was read: run again",
     "permission denied": "Let the user that runs the loader write there",
 }

@@ -10,12 +10,22 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
+
+from loader.errors import TableError
+from loader.runtime.failures import UNKNOWN_BYTES
+from loader.sources.file.packing import check_unpacked
+from loader.sources.file.quotes import pattern
 
 if TYPE_CHECKING:
     from loader.sources.file.options import Native
 
 _READERS = 16
+_LINES = 1000
+"""A header of more lines is one whose quotes are not closed."""
+
+_NO_CHARACTERS = ("MalformedInputException", "UnmappableCharacterException")
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,7 @@ def groups(spark: SparkSession, native: Native, paths: Iterable[str]) -> list[Gr
     """Groups files by their headers; leaves out files without any line.
 
     Raises:
+        TableError: if a file is compressed or encoded otherwise than the spec and its name say.
         Py4JJavaError: if a file cannot be read.
     """
     paths = tuple(paths)
@@ -95,8 +106,10 @@ class _Reader:
         self.options = {name.lower(): value for name, value in native.options}
         self.hadoop = session.sparkContext._jsc.hadoopConfiguration()
         self.codecs = self.jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(self.hadoop)
-        # The header may not be the first line, so Spark reads each file separately.
-        self.whole = "linesep" in self.options or self.options.get("multiline") == "true"
+        # Lines may end anywhere, so Spark reads each file separately.
+        self.whole = "linesep" in self.options
+        opened = pattern(native) if native.multiline else None
+        self.opened = self.jvm.java.util.regex.Pattern.compile(opened) if opened else None
         self.native = native
 
     def header(self, path: str) -> str | tuple[str, ...] | None:
@@ -113,17 +126,43 @@ class _Reader:
         plain = file.getFileSystem(self.hadoop).open(file)
         try:
             codec = self.codecs.getCodec(file)
-            plain = codec.createInputStream(plain) if codec is not None else plain
-            text = self.jvm.java.io.InputStreamReader(plain, self._encoding())
-            lines = self.jvm.java.io.BufferedReader(text)
-            comment = self.options.get("comment", "")
-            line = lines.readLine()
-            line = None if line is None else line.removeprefix("\ufeff")
-            while line is not None and self._passed_over(line, comment):
-                line = lines.readLine()
-            return None if line is None else str(line)
+            if codec is None:
+                plain = self.jvm.java.io.BufferedInputStream(plain)
+                check_unpacked(path, plain)
+            else:
+                plain = codec.createInputStream(plain)
+            return self._first(plain)
+        except Py4JJavaError as error:
+            if error.java_exception.getClass().getSimpleName() not in _NO_CHARACTERS:
+                raise
+            raise TableError(
+                f"{path} holds bytes that are not {self.native.encoding}", remedy=UNKNOWN_BYTES
+            ) from error
         finally:
             plain.close()
+
+    def _first(self, stream: Any) -> str | tuple[str, ...] | None:
+        decoder = self.jvm.java.nio.charset.Charset.forName(self.native.encoding).newDecoder()
+        text = self.jvm.java.io.InputStreamReader(stream, decoder)
+        lines = self.jvm.java.io.BufferedReader(text)
+        comment = self.options.get("comment", "")
+        line = lines.readLine()
+        line = None if line is None else line.removeprefix("\ufeff")
+        while line is not None and self._passed_over(line, comment):
+            line = lines.readLine()
+        if line is None or self.opened is None or not self._open(line):
+            return None if line is None else str(line)
+        for _ in range(_LINES):
+            more = lines.readLine()
+            if more is None:
+                break
+            line += f"\n{more}"
+            if not self._open(line):
+                break
+        return self.columns(line)  # which is how its names are written is not known
+
+    def _open(self, text: str) -> bool:
+        return self.opened is not None and bool(self.opened.matcher(text).find())
 
     def columns(self, header: str | tuple[str, ...]) -> tuple[str, ...]:
         """Returns the names that Spark reads from a header."""
@@ -135,9 +174,6 @@ class _Reader:
         options = {k: v for k, v in self.native.options if k.lower() != "inferschema"}
         reader: Any = self.spark.read.options(**options)
         return tuple(reader._jreader.csv(lines).schema().fieldNames())
-
-    def _encoding(self) -> str:
-        return self.options.get("encoding") or self.options.get("charset") or "UTF-8"
 
     @staticmethod
     def _passed_over(line: str, comment: str) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import TimestampType
+from pyspark.sql.types import NullType, TimestampType
 
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.literal import literal
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from loader.rows.window import Window
+    from loader.sources import SourceTable
     from loader.sources.file.options import Native
 
 MODIFIED = "_file_modified_at"
@@ -121,6 +122,27 @@ def moved_in(files: DataFrame, window: Window) -> DataFrame | None:
         if begin is not None:
             older = older.where(f.col(MODIFIED) >= _literal(begin))
     return older.join(window.held((PATH, MODIFIED)).distinct(), [PATH, MODIFIED], "left_anti")
+
+
+def held_anyway(window: Window, table: SourceTable) -> Column | None:
+    """Returns which files of a window raw holds, if their rows would not be recognised there.
+
+    The files at the cursor are read again. Rows without a key are recognised by all of their
+    values, and these are others once a file has changed a column's type for all files.
+    """
+    if not window.whole or window.held is None or window.low is None:
+        return None
+    raw = window.held(table.schema.names).schema
+    types = zip(raw.fields, table.schema.fields, strict=True)
+    if all(
+        isinstance(had.dataType, NullType)
+        or had.dataType.simpleString() == c.dataType.simpleString()
+        for had, c in types
+    ):
+        return None
+    name = f.concat_ws(" ", f.col(MODIFIED).cast("string"), PATH)
+    held = window.held((PATH, MODIFIED)).where(f.col(MODIFIED) >= _literal(window.low))
+    return name.isin([row[0] for row in held.select(name).distinct().collect()])
 
 
 def remembered(files: DataFrame, window: Window, before: Cursor) -> dict[str, Any]:

@@ -43,9 +43,33 @@ class FileOptions(BaseModel):
 
 @dataclass(frozen=True)
 class Native:
-    """How to read one table."""
+    """How to read one table.
+
+    Attributes:
+        given: the options that the spec sets, in lower case.
+        rivals: other files and folders that have the table's name.
+        apart: Spark cannot read the files as one: their types differ, or it does not know one.
+    """
 
     path: str
     format: str
     options: tuple[tuple[str, str], ...]
     columns: str | None
+    given: frozenset[str] = frozenset()
+    rivals: tuple[str, ...] = ()
+    apart: bool = False
+
+    def option(self, *names: str) -> str | None:
+        """Returns the option that has one of these names, in lower case; None if none is set."""
+        given = {name.lower(): value for name, value in self.options}
+        return next((given[name] for name in names if name in given), None)
+
+    @property
+    def encoding(self) -> str:
+        """The encoding of the table's texts."""
+        return self.option("encoding", "charset") or "UTF-8"
+
+    @property
+    def multiline(self) -> bool:
+        """Whether a row may go over several lines."""
+        return (self.option("multiline") or "").lower() == "true"

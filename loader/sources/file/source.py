@@ -6,6 +6,7 @@ column of the files can be the cursor instead.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,20 +19,24 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from loader.errors import TableError
-from loader.runtime.failures import BROKEN_LINE, clear
 from loader.sources import Source, SourceTable, TableRef
 from loader.sources.file.listing import MODIFIED, PATH, RECURSIVE, listed
 from loader.sources.file.options import FileOptions, FileTableOptions, Native
-from loader.sources.file.snapshot import FileSnapshot, columns_of, partitions
+from loader.sources.file.rows import columns_of, partitions
+from loader.sources.file.snapshot import FileSnapshot
+from loader.sources.file.unread import unread
 
 _DEFAULTS = {
     # Fail on a line that is not a row of the table: from a half-written file, one with other
-    # columns, or a broken one.
-    "csv": {"header": "true", "mode": "FAILFAST"},
+    # columns, or a broken one. A quote in a quoted value is doubled, as RFC 4180 says.
+    "csv": {"header": "true", "mode": "FAILFAST", "escape": '"'},
     # Read columns that only some of the files have.
     "parquet": {"mergeSchema": "true"},
     "orc": {"mergeSchema": "true"},
 }
+
+_WIDE = re.compile(r"utf-?(?:16|32)", re.IGNORECASE)
+"""Encodings in which the end of a line is more than one byte."""
 
 
 class FileSource(Source):
@@ -48,11 +53,19 @@ class FileSource(Source):
         return str((self.folder / self.options.path).resolve())
 
     def tables(self) -> list[TableRef]:
-        names = {_table_name(name): name for name in self._listed()}
+        # Tables' names ignore case, as in the lake.
+        named: dict[str, tuple[str, list[str]]] = {}
+        for entry in sorted(self._listed()):
+            name = _table_name(entry)
+            named.setdefault(name.lower(), (name, []))[1].append(entry)
         for name, options in self.options.table_options.items():
             if options.path is not None:
-                names[name] = options.path
-        return [TableRef(name, self._native(name, path)) for name, path in sorted(names.items())]
+                named[name.lower()] = (name, [options.path])
+        found = []
+        for name, (first, *others) in sorted(named.values()):
+            native = replace(self._native(name, first), rivals=tuple(others))
+            found.append(TableRef(name, native))
+        return found
 
     def _listed(self) -> list[str]:
         jvm: Any = self.spark._jvm
@@ -80,8 +93,15 @@ class FileSource(Source):
         for given in (defaults, self.options.options, options.options):
             # Spark ignores the case of option names.
             settings.update((name.lower(), (name, value)) for name, value in given.items())
+        own = frozenset(name.lower() for name in (*self.options.options, *options.options))
+        if form.lower() == "csv" and "quote" in own and "escape" not in own:
+            settings["escape"] = ("escape", settings["quote"][1] or '"')
+        wide = _WIDE.match(settings.get("encoding", settings.get("charset", ("", "")))[1])
+        if form.lower() == "csv" and wide and not {"multiline", "linesep"} & settings.keys():
+            # Spark looks for the ends of lines in the bytes, unless it reads a file as a whole.
+            settings["multiline"] = ("multiLine", "true")
         full = path if urlparse(path).scheme or path.startswith("/") else f"{self.base}/{path}"
-        return Native(full, form, tuple(sorted(settings.values())), options.columns)
+        return Native(full, form, tuple(sorted(settings.values())), options.columns, own)
 
     def _options_of(self, name: str) -> FileTableOptions:
         for known, options in self.options.table_options.items():
@@ -90,30 +110,19 @@ class FileSource(Source):
         return FileTableOptions()
 
     def describe(self, ref: TableRef) -> SourceTable:
+        where = f"table {self.name}.{ref.name}"
+        _alone(ref, where)
         try:
-            native = self._nested(ref)
-            schema = columns_of(self.spark, native)
+            native, schema = columns_of(self.spark, self._nested(ref))
         except (PySparkException, Py4JJavaError) as error:
-            found = clear(error, "")
-            what = found.what
-            remedy = (
-                "Check the path, format and options of the table's reader; set `columns` if "
-                "Spark cannot infer them"
-            )
-            if found.remedy == BROKEN_LINE:
-                remedy = found.remedy
-            if what.endswith(".DefaultSource"):  # the class that Spark looked for
-                what = f"Spark has no reader for the format {ref.native.format!r}"
-            raise TableError(
-                what,
-                where=f"table {self.name}.{ref.name} ({ref.native.path})",
-                remedy=remedy,
-            ) from error
+            raise unread(self.spark, ref.native, error, where) from error
+        except TableError as error:
+            raise TableError(error.what, where=error.where or where, remedy=error.remedy) from error
         taken = [name for name in schema.names if name.lower() in (MODIFIED, PATH)]
         if taken:
             raise TableError(
                 f"the files have a column {taken[0]!r}, which the loader writes itself",
-                where=f"table {self.name}.{ref.name}",
+                where=where,
                 remedy="Rename it in the files, or leave it out with the table's `columns`",
             )
         own = [StructField(MODIFIED, TimestampType()), StructField(PATH, StringType())]
@@ -154,6 +163,22 @@ class FileSource(Source):
     @contextmanager
     def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[FileSnapshot]:
         yield FileSnapshot(self.spark)
+
+
+def _alone(ref: TableRef, where: str) -> None:
+    """Refuses a table whose name several files or folders have: the others would not be read."""
+    native: Native = ref.native
+    if not native.rivals:
+        return
+    entries = [native.path.rpartition("/")[2], *native.rivals]
+    shown = ", ".join(entries[:3]) + (f" and {len(entries) - 3} more" if entries[3:] else "")
+    raise TableError(
+        f"{len(entries)} files or folders have this table's name, which ends at the first dot: "
+        f"{shown}",
+        where=where,
+        remedy=f"To read them as one table, move them into a folder {ref.name}, or set the table's "
+        f"`path` to a pattern such as {ref.name}.*; else rename them, or set its `path` to one",
+    )
 
 
 def _table_name(name: str) -> str:

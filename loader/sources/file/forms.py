@@ -1,0 +1,215 @@
+"""Parquet files whose columns have different types: one form for all of them, which holds all.
+
+Spark merges columns only if their types are equal, and does not know nanoseconds. Only if it gives
+up, the files' footers are read here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from loader.errors import TableError
+from loader.rows.order import quoted
+
+_READERS = 16
+_NANOS_AS_LONG = "spark.sql.legacy.parquet.nanosAsLong"
+_SIZES: dict[type[t.DataType], int] = {
+    t.ByteType: 1,
+    t.ShortType: 2,
+    t.IntegerType: 4,
+    t.LongType: 8,
+    t.FloatType: 4,
+    t.DoubleType: 8,
+}
+_WHOLE = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
+_BROKEN = (t.FloatType, t.DoubleType)
+
+
+@dataclass(frozen=True)
+class Form:
+    """Files with the same columns.
+
+    Attributes:
+        schema: the columns as they are read; one in nanoseconds is a whole number.
+        nanos: the columns in nanoseconds, each with the type of its values.
+        paths: the files, as in :data:`loader.sources.file.listing.PATH`.
+    """
+
+    schema: t.StructType
+    nanos: dict[str, t.DataType]
+    paths: tuple[str, ...]
+
+    @property
+    def types(self) -> dict[str, t.DataType]:
+        """The types of its columns' values, by name in lower case."""
+        return {
+            c.name.lower(): self.nanos.get(c.name.lower(), c.dataType) for c in self.schema.fields
+        }
+
+    def value(self, name: str, wanted: t.DataType, where: str) -> Column:
+        """Returns a column's values in the table's type.
+
+        Its read fails if a value has digits below the microsecond.
+        """
+        value = f.col(quoted(name))
+        if name.lower() in self.nanos and not isinstance(wanted, t.LongType):
+            below = f"the column {name} of {where} has digits below the microsecond"
+            micros = f.timestamp_micros(f.expr(f"{quoted(name)} div 1000"))
+            value = f.when(value % 1000 == 0, micros).when(value.isNotNull(), f.raise_error(below))
+        return value.cast(wanted)
+
+
+def reading(spark: SparkSession) -> SparkSession:
+    """Returns a session that reads nanoseconds, as whole numbers."""
+    session = spark.newSession()
+    session.conf.set(_NANOS_AS_LONG, "true")
+    return session
+
+
+def forms(spark: SparkSession, paths: Sequence[str]) -> list[Form]:
+    """Groups Parquet files by their columns.
+
+    Args:
+        spark: a session from :func:`reading`.
+
+    Raises:
+        Py4JJavaError: if a file is no Parquet file.
+        TableError: if it has nanoseconds within a struct, an array or a map.
+    """
+    with ThreadPoolExecutor(_READERS) as pool:
+        footers = list(pool.map(lambda path: _footer(spark, path), paths))
+    by_text: dict[str, list[str]] = {}
+    for path, text in zip(paths, footers, strict=True):
+        by_text.setdefault(text, []).append(path)
+    return [_form(spark, text, of_text) for text, of_text in by_text.items()]
+
+
+def _form(spark: SparkSession, text: str, paths: Sequence[str]) -> Form:
+    session: Any = spark
+    jvm = session._jvm
+    message = jvm.org.apache.parquet.schema.MessageTypeParser.parseMessageType(text)
+    parquet = jvm.org.apache.spark.sql.execution.datasources.parquet
+    conf = session._jsparkSession.sessionState().conf()
+    read = parquet.ParquetToSparkSchemaConverter(conf).convert(message).asNullable()
+    schema = t.StructType.fromJson(json.loads(read.json()))
+    return Form(schema, _nanos(message, paths[0]), tuple(paths))
+
+
+def _file(spark: SparkSession, path: str) -> Any:
+    jvm: Any = spark._jvm
+    return jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(path))
+
+
+def _footer(spark: SparkSession, path: str) -> str:
+    session: Any = spark
+    parquet = session._jvm.org.apache.parquet.hadoop
+    hadoop = session.sparkContext._jsc.hadoopConfiguration()
+    file = parquet.util.HadoopInputFile.fromPath(_file(spark, path), hadoop)
+    reader = parquet.ParquetFileReader.open(file)
+    try:
+        return str(reader.getFileMetaData().getSchema().toString())
+    finally:
+        reader.close()
+
+
+def _nanos(schema: Any, path: str) -> dict[str, t.DataType]:
+    found: dict[str, t.DataType] = {}
+    for column in schema.getColumns():
+        kind = str(column.getPrimitiveType().getLogicalTypeAnnotation())
+        name = ".".join(column.getPath())
+        if not kind.startswith("TIMESTAMP(NANOS,"):
+            continue
+        if len(column.getPath()) > 1:
+            raise TableError(
+                f"the column {name} of {path} has times in nanoseconds within another value",
+                remedy="Write it in microseconds (pyarrow: coerce_timestamps='us'), or leave the "
+                "column out with the table's `columns`",
+            )
+        zoned = kind.endswith("true)")
+        found[name.lower()] = t.TimestampType() if zoned else t.TimestampNTZType()
+    return found
+
+
+def merged(found: Sequence[Form]) -> t.StructType:
+    """Returns columns that hold those of all forms.
+
+    Raises:
+        TableError: if no type holds a column of two forms; names the column and a file of each.
+    """
+    columns: dict[str, t.StructField] = {}
+    first: dict[str, str] = {}
+    for form in found:
+        for name, data_type in form.types.items():
+            there = columns.get(name)
+            first.setdefault(name, form.paths[0])
+            both = data_type if there is None else wider(there.dataType, data_type)
+            if both is None and there is not None:
+                raise TableError(
+                    f"the column {there.name} is {there.dataType.simpleString()} in {first[name]} "
+                    f"and {data_type.simpleString()} in {form.paths[0]}",
+                    remedy="Write it with one type in all files, or make two tables of them: the "
+                    "tables' `path` may be patterns",
+                )
+            shown = there.name if there is not None else _named(form, name)
+            columns[name] = t.StructField(shown, both or data_type)
+    return t.StructType(list(columns.values()))
+
+
+def _named(form: Form, name: str) -> str:
+    return next(c.name for c in form.schema.fields if c.name.lower() == name)
+
+
+def apart(found: Iterable[Form], schema: t.StructType) -> tuple[str, ...]:
+    """Returns the columns that Spark does not read in the table's type from all forms."""
+    found = list(found)
+    odd = {name for form in found for name in form.nanos}
+    for field in schema.fields:
+        name = field.name.lower()
+        if isinstance(field.dataType, (t.StructType, t.ArrayType, t.MapType)):
+            continue  # Spark itself reads files that lack fields
+        theirs = {form.types.get(name, field.dataType) for form in found} - {field.dataType}
+        if any(wider(kind, field.dataType) == field.dataType for kind in theirs):
+            odd.add(name)
+    return tuple(sorted(odd))
+
+
+def wider(one: t.DataType, other: t.DataType, within: bool = False) -> t.DataType | None:
+    """Returns the type that holds the values of both; None if there is none.
+
+    The same types as those to which raw widens: docs/drift.md.
+
+    Args:
+        within: they are within another type, where Spark reads only equal ones.
+    """
+    if isinstance(one, t.StructType) and isinstance(other, t.StructType):
+        fields = {field.name: field for field in one.fields}
+        for field in other.fields:
+            there = fields.get(field.name)
+            both = field.dataType if there is None else wider(there.dataType, field.dataType, True)
+            if both is None:
+                return None
+            fields[field.name] = t.StructField(field.name, both)
+        return t.StructType(list(fields.values()))
+    if isinstance(one, t.ArrayType) and isinstance(other, t.ArrayType):
+        element = wider(one.elementType, other.elementType, True)
+        return None if element is None else t.ArrayType(element)
+    if isinstance(one, t.MapType) and isinstance(other, t.MapType):
+        value = wider(one.valueType, other.valueType, True)
+        same = one.keyType == other.keyType
+        return t.MapType(one.keyType, value) if same and value is not None else None
+    if one == other or within:
+        return one if one == other else None
+    if isinstance(one, t.DecimalType) and isinstance(other, t.DecimalType):
+        return max(one, other, key=lambda d: d.precision) if one.scale == other.scale else None
+    for kind in (_WHOLE, _BROKEN):
+        if isinstance(one, kind) and isinstance(other, kind):
+            return max(one, other, key=lambda number: _SIZES[type(number)])
+    return None

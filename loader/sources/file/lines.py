@@ -1,0 +1,141 @@
+"""Refuses lines of text that Spark would read otherwise than they are meant, without a word.
+
+Spark replaces bytes that are no characters of the encoding, splits a quoted value at the end of a
+line, and reads no more than the first JSON value of a line. The lines are looked at in the job that
+reads the rows.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from loader.sources.file import listing as list_of
+from loader.sources.file.listing import MODIFIED, PATH, RECURSIVE
+from loader.sources.file.quotes import escaped_quote, open_quote
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from loader.sources.file.options import Native
+
+FORMATS = frozenset({"csv", "json", "text"})
+_SHOWN = 60
+_WHOLE = 256 * 1024 * 1024
+"""Larger files of one JSON value are not looked at: they would have to be held in memory."""
+
+_WIDE = re.compile(r"utf-?(?:16|32)", re.IGNORECASE)
+_NO_CHARACTER = "\ufffd"
+_NOT_OF_LINES = frozenset(
+    {"mode", "columnnameofcorruptrecord", "multiline", "encoding", "charset", "linesep"}
+    | {"samplingratio", "recursivefilelookup", "pathglobfilter", "modifiedbefore", "modifiedafter"}
+)
+
+
+def checked(
+    rows: DataFrame, spark: SparkSession, native: Native, chosen: Column | None
+) -> DataFrame:
+    """Returns the rows, whose read fails if a line of the chosen files would be misread.
+
+    Args:
+        rows: the rows of the chosen files.
+        chosen: a condition on MODIFIED and PATH that chooses the files; None means all.
+    """
+    form = native.format.lower()
+    if form not in FORMATS:
+        return rows
+    found = _refusals(native, form)
+    if found is None:
+        return rows
+    read = lines(spark, native, chosen)
+    # The condition is never true: it fails, or the line is all right.
+    refused = read.where(f.when(found.isNotNull(), f.raise_error(found).isNotNull()))
+    return rows.union(refused.select(*_nothing(rows.schema)))
+
+
+def lines(spark: SparkSession, native: Native, chosen: Column | None) -> DataFrame:
+    """Returns the lines of the chosen files: `value`, MODIFIED and PATH.
+
+    If a JSON value may go over several lines, each file is one `value`.
+    """
+    options = {name.lower(): value for name, value in native.options}
+    options.setdefault(RECURSIVE.lower(), "true")  # the same files; their folders make no columns
+    whole = native.format.lower() == "json" and native.multiline
+    if whole:
+        options["wholetext"] = "true"
+    read = spark.read.format("text").options(**options).load(native.path)
+    read = read.withColumns(
+        {MODIFIED: f.col("_metadata.file_modification_time"), PATH: list_of.path()}
+    )
+    if whole:
+        read = read.where(f.col("_metadata.file_size") <= _WHOLE)
+    read = read if chosen is None else read.where(chosen)
+    return read.select("value", MODIFIED, PATH)
+
+
+def _nothing(schema: StructType) -> list[Column]:
+    return [f.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
+
+
+def _refusals(native: Native, form: str) -> Column | None:
+    """Returns why a line is refused, null if it is not; None if no line can be judged."""
+    encoding = "UTF-8" if form == "text" else native.encoding
+    if _WIDE.match(encoding) and native.option("linesep") is None:
+        return None  # the bytes do not show where a line ends
+    utf8 = encoding.upper() in ("UTF-8", "UTF8")
+    raw, text = f.col("value"), f.decode(f.col("value").cast("binary"), encoding)
+    known = text == raw if utf8 else ~text.contains(_NO_CHARACTER)
+    found = f.when(~known, f.concat(PATH, f.lit(f" holds bytes that are not {encoding}")))
+    text = raw if utf8 else text
+    if form == "csv":
+        opened = open_quote(native, text)
+        if opened is not None:
+            told = f.concat(f.lit("a quote is still open where a line ends, in "), PATH)
+            found = found.when(opened, _shown(told, text))
+        escaped = escaped_quote(native, text)
+        if escaped is not None:
+            told = f.concat(
+                f.lit("a quote stands behind a backslash within a quoted value, in "), PATH
+            )
+            found = found.when(escaped, _shown(told, text))
+    if form == "json":
+        if native.multiline:  # Spark's parser itself refuses such bytes
+            found = f.when(f.lit(False), "")
+        told = f.concat(f.lit("something stands behind a JSON value, in "), PATH)
+        found = found.when(_goes_on(native, text), _shown(told, text))
+    return found
+
+
+def _shown(told: Column, text: Column) -> Column:
+    return f.concat(told, f.lit(": "), f.substring(text, 1, _SHOWN))
+
+
+def _goes_on(native: Native, text: Column) -> Column:
+    """Returns whether something stands behind the first value of a line that has a valid one.
+
+    In brackets, such a line is no array of one value. A comma alone may stand there. Spark's
+    functions for plain JSON are quick; only if they object, the table's own options count.
+    """
+    given = {k.lower(): v for k, v in native.options if k.lower() not in _NOT_OF_LINES}
+    options = {**given, "columnNameOfCorruptRecord": "_cq_bad"}
+    ends = f.substring(text, -1, 1).isin(",", " ", "\t", "\r", "\n")
+    bare = f.when(ends, f.regexp_replace(text, r"[,\s]+$", "")).otherwise(text)
+    listed = f.concat(f.lit("["), bare, f.lit("\n]"))
+    named = f.concat(f.lit('{"_":'), bare, f.lit("\n}"))
+    several = (f.coalesce(f.json_array_length(listed), f.lit(0)) != 1) & (
+        f.coalesce(f.size(f.from_json(listed, "array<string>", options)), f.lit(0)) != 1
+    )
+    # Brackets of its own could close those around it, but not both kinds.
+    closed = (
+        bare.rlike(r"[\]}]\s*+\]")
+        & (f.coalesce(f.size(f.json_object_keys(named)), f.lit(0)) != 1)
+        & (f.coalesce(f.size(f.from_json(named, "map<string,string>", options)), f.lit(0)) != 1)
+    )
+    value = f.from_json(text, "_cq_bad string", options).getField("_cq_bad").isNull()
+    values = f.from_json(text, "array<string>", options).isNotNull()
+    # Most lines are one object without another in it: nothing can stand behind it.
+    flat = bare.startswith("{") & (f.instr(bare, "}") == f.length(bare))
+    return (bare != "") & ~flat & (several | closed) & (value | values)

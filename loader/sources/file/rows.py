@@ -1,0 +1,217 @@
+"""Reads the columns of a table's files, and their rows with each row's place."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StringType, StructField, StructType
+
+from loader.errors import TableError
+from loader.rows.order import quoted
+from loader.sources import SourceTable
+from loader.sources.file import listing as list_of
+from loader.sources.file.forms import Form, apart, forms, merged, reading
+from loader.sources.file.headers import Group, groups, matched, union
+from loader.sources.file.listing import MODIFIED, PATH, listed
+
+if TYPE_CHECKING:
+    from loader.sources.file.options import Native
+
+_BY_NAME = frozenset({"csv", "json", "parquet", "orc", "avro"})
+"""Formats whose reader can be given the columns to read."""
+
+_OF_LISTING = frozenset({"path", "modificationTime", "length", "content"})
+
+
+def columns_of(spark: SparkSession, native: Native) -> tuple[Native, StructType]:
+    """Returns the columns that any of a table's files has, unless the spec names them.
+
+    Raises:
+        TableError: if the files are not what the spec says.
+        PySparkException, Py4JJavaError: if Spark cannot read them.
+    """
+    if native.columns is None and native.format.lower() == "parquet":
+        return _of_parquet(spark, native)
+    if native.columns is not None or not matched(native):
+        return native, _reader(spark, native, None).schema
+    # Before Spark reads them: it does not say which file is not text.
+    found = groups(spark, native, _paths(list_of.files(spark, native)))
+    schema = _reader(spark, native, None).schema
+    if len(found) < 2:
+        return native, schema
+    frames = [spark.createDataFrame([], _inferred(spark, native, group)) for group in found]
+    whole = reduce(lambda left, right: left.unionByName(right, True), frames).schema
+    by_name = {field.name.lower(): field for field in whole.fields}
+    ordered = [by_name[name.lower()] for name in union(found)]
+    return native, StructType([*ordered, *partitions(spark, native)])
+
+
+def _of_parquet(spark: SparkSession, native: Native) -> tuple[Native, StructType]:
+    try:
+        return native, _reader(spark, native, None).schema
+    except (PySparkException, Py4JJavaError) as error:
+        if not re.search("CANNOT_MERGE_SCHEMAS|Illegal Parquet type.*NANOS", str(error)):
+            raise
+    found = forms(reading(spark), _paths(list_of.files(spark, native)))
+    schema = merged(found)
+    whole = StructType([*schema.fields, *partitions(spark, native)])
+    return replace(native, apart=True), whole
+
+
+def partitions(spark: SparkSession, native: Native) -> list[StructField]:
+    """Returns the columns that come from folders named `column=value`."""
+    fields = listed(spark, native).schema.fields
+    return [field for field in fields if field.name not in _OF_LISTING]
+
+
+def _reader(spark: SparkSession, native: Native, schema: StructType | None) -> DataFrame:
+    reader = spark.read.format(native.format).options(**dict(native.options))
+    if schema is not None:
+        reader = reader.schema(schema)
+    elif native.columns is not None:
+        reader = reader.schema(native.columns)
+    return reader.load(native.path)
+
+
+def _inferred(spark: SparkSession, native: Native, group: Group) -> StructType:
+    options = {name.lower(): value for name, value in native.options}
+    if options.get("inferschema", "").lower() != "true":
+        return StructType([StructField(name, StringType()) for name in group.columns])
+    path = spark._jvm.org.apache.hadoop.fs.Path  # type: ignore[union-attr]
+    uri = spark._jvm.java.net.URI  # type: ignore[union-attr]
+    return (
+        spark.read.format(native.format)
+        .options(**{**dict(native.options), "__globPaths__": "false"})
+        .load([str(path(uri(one)).toString()) for one in group.paths])
+        .schema
+    )
+
+
+def rows_of(spark: SparkSession, table: SourceTable, chosen: Column | None) -> DataFrame:
+    """Reads the rows of the chosen files: the table's columns, `_cq_block` and `_cq_line`.
+
+    Args:
+        chosen: a condition on MODIFIED and PATH that chooses the files; None means all.
+    """
+    native: Native = table.ref.native
+    own = StructType([c for c in table.schema.fields if c.name not in (MODIFIED, PATH)])
+    if native.format.lower() == "parquet" and (native.apart or native.columns is not None):
+        rows = _rows_apart(spark, table, own, chosen)
+        if rows is not None:
+            return rows
+    if not matched(native):
+        by_name = native.format.lower() in _BY_NAME
+        return _placed(_reader(spark, native, own if by_name else None), table.schema, chosen)
+    files = list_of.files(spark, native)
+    try:
+        found = groups(spark, native, _paths(files if chosen is None else files.where(chosen)))
+    except TableError as error:
+        where = f"table {table.ref.name}"
+        raise TableError(error.what, where=where, remedy=error.remedy) from error
+    folders = partitions(spark, native)
+    frames = [_of_group(spark, table, group, folders, len(found) > 1, chosen) for group in found]
+    if not frames:
+        return _placed(_reader(spark, native, own), table.schema, f.lit(False))
+    return reduce(DataFrame.unionByName, frames)
+
+
+def _rows_apart(
+    spark: SparkSession, table: SourceTable, own: StructType, chosen: Column | None
+) -> DataFrame | None:
+    """Reads files that have some columns with different types, each as it is.
+
+    None if Spark reads all of them in the types of the table.
+    """
+    native: Native = table.ref.native
+    session, files = reading(spark), list_of.files(spark, native)
+    try:
+        of_files = forms(session, _paths(files if chosen is None else files.where(chosen)))
+    except (Py4JJavaError, PySparkException, TableError):
+        if native.columns is None:
+            raise
+        return None  # a column that the spec leaves out may be the reason
+    names = apart(of_files, own)
+    if not names:
+        return None
+    alike: dict[tuple[object, ...], list[Form]] = {}
+    for form in of_files:
+        types = {c.name.lower(): c.dataType for c in form.schema.fields}
+        of_form = tuple((types.get(name), form.nanos.get(name)) for name in names)
+        alike.setdefault(of_form, []).append(form)
+    odd = [c for c in own.fields if c.name.lower() in names]
+    # The first one is of the session that goes on with the rows.
+    rows = _placed(_reader(spark, native, own), table.schema, f.lit(False))
+    for first, *others in alike.values():
+        theirs = {c.name.lower(): c.dataType for c in first.schema.fields}
+        as_is = {c.name: theirs.get(c.name.lower(), c.dataType) for c in odd}
+        read, placed = (
+            StructType([StructField(c.name, as_is.get(c.name, c.dataType)) for c in of.fields])
+            for of in (own, table.schema)
+        )
+        of_forms = f.col(PATH).isin([path for form in (first, *others) for path in form.paths])
+        found = _placed(_reader(session, native, read), placed, of_forms)
+        values = {c.name: first.value(c.name, c.dataType, table.ref.name) for c in odd}
+        rows = rows.unionByName(found.withColumns(values))
+    return rows
+
+
+def _of_group(
+    spark: SparkSession,
+    table: SourceTable,
+    group: Group,
+    folders: list[StructField],
+    several: bool,
+    chosen: Column | None,
+) -> DataFrame:
+    native: Native = table.ref.native
+    types = {field.name.lower(): field.dataType for field in table.schema.fields}
+    wanted = types.keys() - {field.name.lower() for field in folders} - {MODIFIED, PATH}
+    if not wanted & {name.lower() for name in group.columns}:
+        raise TableError(
+            f"the header of {group.paths[0]} names none of the table's columns: it has "
+            f"{', '.join(group.columns)}",
+            where=f"table {table.ref.name}, columns",
+            remedy="Name the columns as the header does; or set the option header: 'false' if "
+            "there is none, or enforceSchema: 'true' to read by position",
+        )
+    fields = [StructField(n, types.get(n.lower(), StringType())) for n in group.columns]
+    made = [StructField(field.name, types[field.name.lower()]) for field in folders]
+    rows = _reader(spark, group.guarded(native), StructType([*fields, *made]))
+    if several:
+        of_group = f.col(PATH).isin(*group.paths)
+        chosen = of_group if chosen is None else chosen & of_group
+    return _placed(rows, table.schema, chosen)
+
+
+def _placed(rows: DataFrame, schema: StructType, chosen: Column | None) -> DataFrame:
+    """Returns rows with a table's columns, and each row's position in its file."""
+    there = {name.lower() for name in rows.columns} | {MODIFIED, PATH}
+    rows = rows.withColumns(
+        {
+            MODIFIED: f.col("_metadata.file_modification_time"),
+            PATH: list_of.path(),
+            "_cq_block": f.col("_metadata.file_block_start"),
+        }
+    )
+    rows = rows if chosen is None else rows.where(chosen)
+    return rows.select(
+        *(
+            f.col(quoted(c.name)).alias(c.name)
+            if c.name.lower() in there
+            else f.lit(None).cast(c.dataType).alias(c.name)
+            for c in schema.fields
+        ),
+        "_cq_block",
+        f.monotonically_increasing_id().alias("_cq_line"),
+    )
+
+
+def _paths(files: DataFrame) -> list[str]:
+    return [row[PATH] for row in files.orderBy(MODIFIED, PATH).select(PATH).collect()]

@@ -1,0 +1,106 @@
+"""Says why Spark could not read a table's files."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from itertools import islice
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType, _parse_datatype_string
+
+from loader.errors import LoaderError, TableError
+from loader.runtime.failures import BROKEN_LINE, clear
+from loader.sources.file.lines import FORMATS, checked
+from loader.sources.file.listing import PATH, files
+from loader.sources.file.options import Native
+from loader.sources.file.packing import check_unpacked
+
+_COLON = re.compile(r"Relative path in absolute URI: (\S.*?)(?:\.crc)?$")
+_UNLIKE = re.compile(r'CANNOT_MERGE_SCHEMAS.*?"(STRUCT<[^"\n]*>)".*?"(STRUCT<[^"\n]*>)"', re.DOTALL)
+_LOOKED_AT = 100
+"""So many files are looked at when a table cannot be read."""
+
+
+def unread(
+    spark: SparkSession, native: Native, error: PySparkException | Py4JJavaError, where: str
+) -> TableError:
+    """Returns the error for files that Spark could not read: names the file if that is known."""
+    found = clear(error, "")
+    colon = _COLON.search(found.what)
+    if colon is not None:
+        name = colon[1].removeprefix(".")
+        return TableError(
+            f"the file {name!r} of {native.path} has a colon in its name, and Spark cannot read it",
+            where=where,
+            remedy="Rename it, or whatever writes it: 2025-01-01T10.00.csv, for example",
+        )
+    if native.format.lower() in FORMATS:
+        with suppress(PySparkException, Py4JJavaError):
+            told = _misread(spark, native)
+            if told is not None:
+                return TableError(told.what, where=where, remedy=told.remedy)
+    unlike = _UNLIKE.search(str(error))
+    if unlike is not None:
+        return TableError(
+            f"its files have different types for {_different(*unlike.groups())}",
+            where=where,
+            remedy="Declare the table's `columns`, with types that hold all; or write the columns "
+            "with one type",
+        )
+    what = found.what
+    remedy = (
+        "Check the path, format and options of the table's reader; set `columns` if "
+        "Spark cannot infer them"
+    )
+    if found.remedy == BROKEN_LINE:
+        remedy = found.remedy
+    if what.endswith(".DefaultSource"):  # the class that Spark looked for
+        what = f"Spark has no reader for the format {native.format!r}"
+    return TableError(what, where=f"{where} ({native.path})", remedy=remedy)
+
+
+def _different(one: str, other: str) -> str:
+    """Returns the columns that differ in two schemas that are written as types."""
+    first, second = (
+        {c.name: c.dataType for c in schema.fields}
+        for schema in map(_parse_datatype_string, (one, other))
+        if isinstance(schema, StructType)
+    )
+    return ", ".join(
+        f"{name} ({first[name].simpleString()}, {second[name].simpleString()})"
+        for name in first
+        if name in second and first[name] != second[name]
+    )
+
+
+def _misread(spark: SparkSession, native: Native) -> LoaderError | None:
+    """Looks for a reason in the files themselves; Spark does not say which file it is."""
+    try:
+        _check_packing(spark, native)
+        if native.format.lower() == "json":
+            checked(spark.createDataFrame([], "nothing int"), spark, native, None).collect()
+    except TableError as packed:
+        return packed
+    except Py4JJavaError as error:
+        told = clear(error, "")
+        return told if told.remedy not in ("", BROKEN_LINE) else None
+    return None
+
+
+def _check_packing(spark: SparkSession, native: Native) -> None:
+    session: Any = spark
+    jvm, hadoop = session._jvm, session.sparkContext._jsc.hadoopConfiguration()
+    codecs = jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(hadoop)
+    for [path] in islice(files(spark, native).select(PATH).toLocalIterator(), _LOOKED_AT):
+        file = jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(path))
+        if codecs.getCodec(file) is not None:
+            continue
+        stream = jvm.java.io.BufferedInputStream(file.getFileSystem(hadoop).open(file))
+        try:
+            check_unpacked(path, stream)
+        finally:
+            stream.close()

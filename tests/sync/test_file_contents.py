@@ -1,0 +1,297 @@
+"""The `file` connector: what files hold is read as it is meant, or refused with one clear error."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gzip
+import os
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.sync.project import Project, Ran
+
+
+def _write(file: Path, content: str | bytes, time: int = 1_735_689_600) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+    os.utime(file, (time, time))
+
+
+def _files(project: Project, form: str, **tables: dict[str, object]) -> None:
+    own = {"path": "data", "format": form, "table_options": tables}
+    project.add("drop", "file", list(tables) or ["*"], own)
+
+
+def _told(ran: Ran) -> dict[str, str]:
+    """Returns what is said of each table that failed, with the remedy."""
+    errors = [event for event in ran.events if event["event"] == "error"]
+    named = [event["where"].removeprefix("table ").split()[0].strip(",") for event in errors]
+    return {
+        name.removeprefix("drop."): f"{event['what']}. {event['remedy']}"
+        for name, event in zip(named, errors, strict=True)
+    }
+
+
+def test_a_json_number_is_never_rounded(project: Project) -> None:
+    data = project.folder / "data"
+    lost = {
+        "mixed": '{"v":1.5}\n{"v":12345678901234567890}\n',
+        "long": '{"id":7220000000000000001,"v":0.1234567890123456789}\n',
+        "money": '{"v":12345678901234.567}\n',
+        "infinite": '{"v":1e400}\n',
+        "text": '{"v":"x"}\n{"v":0.1234567890123456789}\n',
+        "deep": '{"v":[{"w":1.5}]}\n{"v":[{"w":9007199254740993}]}\n',
+        "quoted": "{'v':0.1234567890123456789}\n",
+        "inside": '{"v":"x"}\n{"v":{"a":[0.1234567890123456789]}}\n',
+    }
+    kept = {
+        "double": '{"v":0.30000000000000004}\n{"v":-1.7976931348623157e+308}\n{"v":1e2}\n',
+        "whole": '{"v":7220000000000000001,"n":"1.12345678901234567890"}\n',
+        "big": '{"v":12345678901234567890}\n',
+    }
+    for name, text in {**lost, **kept}.items():
+        _write(data / name / "1.json", text)
+    declared = {"path": "long", "columns": "id bigint, v decimal(38, 20)"}
+    rounds = {"path": "long", "columns": "v double"}
+    tables: dict[str, dict[str, object]] = {name: {} for name in (*lost, *kept)}
+    _files(project, "json", **tables, declared=declared, rounds=rounds)
+    ran = project.loader("run")
+    told = _told(ran)
+    assert {
+        name: "has more digits than a double" in what for name, what in told.items()
+    } == dict.fromkeys(lost, True)
+    assert "column v.w" in ran.text
+    assert "the number 9007199254740993 of file:" in told["deep"]
+    assert "Declare the table's `columns`" in told["mixed"]
+    names = (*kept, "declared", "rounds")
+    values = [project.rows(f"select cast(v as string) from raw.{name}") for name in names]
+    assert values == [
+        [("0.30000000000000004",), ("-1.7976931348623157E308",), ("100.0",)],
+        [("7220000000000000001",)],
+        [("12345678901234567890",)],
+        [("0.12345678901234567890",)],
+        [("0.12345678901234568",)],
+    ]
+
+
+def test_what_would_be_misread_is_refused(project: Project) -> None:
+    data = project.folder / "data"
+    csv: dict[str, dict[str, object]] = {
+        name: {}
+        for name in ("fine", "open", "latin", "wide", "packed", "zipped", "colon", "late", "slash")
+    }
+    json: dict[str, dict[str, object]] = {
+        name: {"format": "json"}
+        for name in ("two", "comma", "arrays", "behind", "bytes", "whole", "stored", "rest")
+    }
+    json["whole"]["options"] = {"multiLine": "true"}
+    declared = {"columns": "id int, v string"}
+    json["rest"] |= declared
+    csv |= {"open_declared": dict(declared), "bare": {"options": {"header": "false"}}}
+    csv["text"] = {"format": "text"}
+    _files(project, "csv", same={}, **csv, **json)
+    _write(data / "same.2025-01.csv", "id\n1\n")
+    _write(data / "Same.2025-02.csv", "id\n2\n")
+    _write(data / "same" / "1.csv", "id\n3\n")
+    _write(
+        data / "fine" / "1.csv", 'id,v\n1,"say ""hi"", x"\n2,5" pipe\n3,"a"b\n4,"\\"\n5,"\\""x"\n'
+    )
+    _write(data / "slash" / "1.csv", 'id,v\n1,"C:\\"\n2,5\\" pipe\n3,"say \\"hi\\""\n')
+    _write(data / "open" / "1.csv", 'id,v\n1,"hello\nworld, more"\n')
+    _write(data / "open_declared" / "1.csv", 'id,v\n1,"hello\n2,x\n')
+    _write(data / "bare" / "1.csv", '1,"hello\nworld, more"\n')
+    _write(data / "latin" / "1.csv", "id,v\n1,café\n".encode("latin-1"))
+    _write(data / "late" / "1.csv", b"id,v\n" + b"1,abcdef\n" * 9999 + "2,é\n".encode("latin-1"))
+    _write(data / "text" / "1.txt", "café\n".encode("latin-1"))
+    _write(data / "wide" / "1.csv", "id,v\n1,café\n".encode("utf-16"))
+    _write(data / "packed" / "1.csv", gzip.compress(b"id,v\n1,a\n"))
+    _write(data / "zipped" / "1.csv", b"PK\x03\x04aaaa\n1,2\n")
+    _write(data / "colon" / "at10:00.csv", "id,v\n1,a\n")
+    _write(data / "two" / "1.json", '{"id":1}{"id":2}\n')
+    _write(data / "comma" / "1.json", '{"id":1},{"id":2}\n')
+    _write(data / "arrays" / "1.json", '[{"id":1}] [{"id":2}]\n')
+    _write(data / "behind" / "1.json", '{"id":1}]{"id":2}\n')
+    _write(data / "rest" / "1.json", '{"id":1}\n{"id":2} and more\n')
+    _write(data / "bytes" / "1.json", '{"id":1,"v":"café"}\n'.encode("latin-1"))
+    _write(data / "whole" / "1.json", '{"id":1}\n{"id":2}\n')
+    _write(data / "stored" / "1.json", gzip.compress(b'{"id":1}\n'))
+    ran = project.loader("run")
+    told = _told(ran)
+    expected = {
+        "slash": "a quote stands behind a backslash within a quoted value, in file:",
+        "Same": "Same.2025-02.csv, same, same.2025-01.csv. To read them as one table, move",
+        "open": "1.csv: 1,\"hello. If values go over several lines, set the reader's option mul",
+        "open_declared": "a quote is still open where a line ends, in file:",
+        "bare": "a quote is still open where a line ends, in file:",
+        "latin": "latin/1.csv holds bytes that are not UTF-8. Name the encoding",
+        "late": "late/1.csv holds bytes that are not UTF-8. Name the encoding",
+        "text": "text/1.txt holds bytes that are not UTF-8. Name the encoding",
+        "wide": "wide/1.csv holds bytes that are not UTF-8. Name the encoding",
+        "bytes": "bytes/1.json holds bytes that are not UTF-8. Name the encoding",
+        "packed": "packed/1.csv is a gzip file, and its name does not say so. Rename it",
+        "stored": "stored/1.json is a gzip file, and its name does not say so. Rename it",
+        "zipped": "zipped/1.csv is a zip archive, and its name does not say so. Unpack it",
+        "colon": "the file 'at10:00.csv' of ",
+        "two": 'two/1.json: {"id":1}{"id":2}. Write each value on a line of its own',
+        "comma": "something stands behind a JSON value, in file:",
+        "arrays": "something stands behind a JSON value, in file:",
+        "behind": "something stands behind a JSON value, in file:",
+        "rest": "something stands behind a JSON value, in file:",
+        "whole": "something stands behind a JSON value, in file:",
+    }
+    assert set(told) == set(expected), ran.text
+    for name, what in expected.items():
+        assert what in told[name], told[name]
+    assert project.rows("select id, v from raw.fine order by id") == [
+        ("1", 'say "hi", x'),
+        ("2", '5" pipe'),
+        ("3", '"a"b'),
+        ("4", "\\"),
+        ("5", '\\"x'),
+    ]
+    _files(project, "csv", same={}, fine={})
+    checked = project.loader("check")
+    assert (checked.code, set(_told(checked))) == (1, {"Same"})
+
+
+def test_a_changed_type_does_not_bring_rows_without_a_key_again(project: Project) -> None:
+    data = project.folder / "data"
+    options = {"format": "csv", "options": {"inferSchema": "true"}}
+    _files(project, "json", json={}, csv=options)
+    _write(data / "json" / "1.json", '{"id":1,"v":5}\n{"id":1,"v":5}\n')
+    _write(data / "csv" / "1.csv", "id,v\n1,5\n")
+    project.run()
+    for time, value in ((1_735_689_600, '"x"'), (1_735_689_700, '"y"')):
+        _write(data / "json" / f"{value[1]}.json", f'{{"id":2,"v":{value}}}\n', time)
+        _write(data / "csv" / f"{value[1]}.csv", f"id,v\n2,{value}\n", time)
+        project.run()
+    project.run()
+    assert project.rows("select id, count(*) from raw.json group by id order by id") == [
+        (1, 2),
+        (2, 2),
+    ]
+    assert project.rows("select v, v__string from raw.csv order by id, v__string") == [
+        (5, None),
+        (None, "x"),
+        (None, "y"),
+    ]
+
+
+def test_options_say_how_texts_are_written(project: Project) -> None:
+    data = project.folder / "data"
+    _write(data / "same.1.csv", "id,v\n1,a\n")
+    _write(data / "same.2.csv", "v,id\nb,2\n")
+    _write(data / "long" / "1.csv", 'id,"v\nw"\r\n1,"hello\nworld, ""more"""\r\n')
+    _write(data / "long" / "2.csv", '"v\nw",id\n"x\n\ny",2\n')
+    _write(data / "latin" / "1.csv", "id,v\n1,café\n".encode("latin-1"))
+    _write(data / "wide" / "1.csv", "id,v\n1,café\n2,x\n".encode("utf-16"))
+    _write(data / "letter" / "1.csv", 'id,v\n1,"a\n')
+    _write(data / "lines" / "1.csv", 'id,v\n1,"a\n')
+    _write(data / "slash" / "1.csv", 'id|v\n1|"say \\"hi|\\""\n')
+    _write(data / "empty" / "1.csv", 'id,v\n1,""\n2,\n')
+    _write(data / "single" / "1.csv", "id,v\n1,'it''s \"'\n")
+    _write(data / "comment" / "1.csv", '# "open\nid,v\n1,a\n')
+    options: dict[str, dict[str, str]] = {
+        "long": {"multiLine": "true"},
+        "latin": {"encoding": "ISO-8859-1"},
+        "wide": {"encoding": "UTF-16"},
+        "letter": {"quote": ""},
+        "lines": {"multiLine": "false"},
+        "slash": {"escape": "\\", "sep": "|"},
+        "comment": {"comment": "#"},
+        "single": {"quote": "'"},
+        "empty": {"nullValue": "\\N"},
+    }
+    tables: dict[str, dict[str, object]] = {n: {"options": o} for n, o in options.items()}
+    _files(project, "csv", same={"path": "same.*.csv"}, **tables)
+    project.run()
+    read = {
+        n: project.rows(f"select id, v from raw.{n} order by id") for n in options if n != "long"
+    }
+    assert read == {
+        "latin": [("1", "café")],
+        "wide": [("1", "café"), ("2", "x")],
+        "letter": [("1", '"a')],
+        "lines": [("1", "a")],
+        "slash": [("1", 'say "hi|"')],
+        "comment": [("1", "a")],
+        "single": [("1", "it's \"")],
+        "empty": [("1", ""), ("2", None)],
+    }
+    assert project.rows("select id, v from raw.same order by id") == [("1", "a"), ("2", "b")]
+    assert project.rows("select id, `v\nw` from raw.long order by id") == [
+        ("1", 'hello\nworld, "more"'),
+        ("2", "x\n\ny"),
+    ]
+
+
+def test_parquet_types_that_spark_does_not_merge(project: Project) -> None:
+    data = project.folder / "data"
+
+    def write(path: str, types: dict[str, pa.DataType], *rows: dict[str, object]) -> None:
+        file = data / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(list(rows), schema=pa.schema(types.items())), file)
+
+    tables = ("nanos", "below", "clash", "within")
+    keyed: dict[str, dict[str, object]] = {name: {"primary_key": "id"} for name in tables}
+    orc: dict[str, object] = {"format": "orc", "primary_key": "id"}
+    _files(project, "parquet", wide={"primary_key": "s"}, orc=orc, **keyed)
+    for number, kind in enumerate(("int", "bigint")):
+        rows = project.spark.range(1).selectExpr(f"cast({number} as {kind}) as id", "'a' as v")
+        rows.write.orc(str(data / "orc" / str(number)))
+    narrow = {"id": pa.int32(), "f": pa.float32(), "d": pa.decimal128(5, 2), "s": pa.string()}
+    write("wide/1.parquet", narrow, {"id": 1, "f": 1.5, "d": Decimal("1.25"), "s": "a"})
+    at = dt.datetime(1960, 2, 28, 12, 0, 0, 123456)
+    zoned = {"id": pa.int64(), "at": pa.timestamp("ns"), "on": pa.timestamp("ns", tz="UTC")}
+    row = {"at": at, "on": at.replace(tzinfo=dt.timezone.utc)}
+    write("nanos/1.parquet", zoned, {"id": 1, **row}, {"id": 2, "at": None, "on": None})
+    table = pa.table({"id": [1], "at": pa.array([1_700_000_000_123_456_789], pa.timestamp("ns"))})
+    (data / "below").mkdir()
+    pq.write_table(table, data / "below" / "1.parquet")
+    write("clash/1.parquet", {"id": pa.int64(), "v": pa.int64()}, {"id": 1, "v": 1})
+    write("clash/2.parquet", {"id": pa.int64(), "v": pa.string()}, {"id": 2, "v": "x"})
+    write("within/1.parquet", {"id": pa.int64(), "v": pa.list_(pa.timestamp("ns"))}, {"id": 1})
+    told = _told(project.loader("run"))
+    assert set(told) == {"below", "clash", "within", "orc"}
+    assert "its files have different types for id (" in told["orc"]
+    assert "the column at of below has digits below the microsecond. Write it in" in told["below"]
+    assert "the column v is bigint in file:" in told["clash"]
+    assert "clash/2.parquet. Write it with one type in all files" in told["clash"]
+    assert "has times in nanoseconds within another value" in told["within"]
+
+    wide = {"s": pa.string(), "id": pa.int64(), "f": pa.float64(), "d": pa.decimal128(9, 2)}
+    write("wide/2.parquet", wide, {"id": 2**40, "f": 0.1, "d": Decimal("1234567.25"), "s": "b"})
+    micros = {"id": pa.int64(), "at": pa.timestamp("us"), "n": pa.string()}
+    write("nanos/2.parquet", micros, {"id": 3, "at": at, "n": "new"})
+    orc["columns"] = "id bigint"
+    told_of: dict[str, object] = {"path": "wide", "columns": "id bigint, s string, d decimal(9, 2)"}
+    _files(
+        project,
+        "parquet",
+        wide={"primary_key": "s"},
+        nanos={"primary_key": "id"},
+        orc=orc,
+        told=told_of,
+    )
+    ran = project.run()
+    assert [ran.table(f"drop.{name}")["status"] for name in ("wide", "nanos")] == ["synced"] * 2
+    assert project.rows("select id, f, d, s from raw.wide order by id") == [
+        (1, 1.5, Decimal("1.25"), "a"),
+        (2**40, 0.1, Decimal("1234567.25"), "b"),
+    ]
+    times = "select id, cast(at as string), cast(on as string), n from raw.nanos order by id"
+    assert project.rows("select id from raw.orc order by id") == [(0,), (1,)]
+    text = "1960-02-28 12:00:00.123456"
+    assert project.rows(times) == [
+        (1, text, text, None),
+        (2, None, None, None),
+        (3, text, None, "new"),
+    ]
+    assert project.rows("select id, s, d from raw.told order by id") == project.rows(
+        "select id, s, d from raw.wide order by id"
+    )
+    assert project.run().table("drop.wide")["status"] == "nothing new"
