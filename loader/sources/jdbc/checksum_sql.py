@@ -14,7 +14,7 @@ from pyspark.sql import types as t
 from loader.sources.checksum import BETWEEN, DIGITS, NULL, Form, Part, spark_form
 from loader.sources.jdbc.dialect import Dialect
 from loader.sources.jdbc.mysql import MySQL
-from loader.sources.jdbc.postgresql.dialect import PostgreSQL
+from loader.sources.jdbc.postgres import PostgreSQL
 
 _ARGUMENTS = 50  # PostgreSQL's functions take 100 arguments at most
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.dialect import Dialect
 from loader.sources.jdbc.mysql import MySQL
-from loader.sources.jdbc.postgresql.dialect import PostgreSQL
+from loader.sources.jdbc.postgres import PostgreSQL
 
 _POSTGRESQL = """
     select (

@@ -7,7 +7,7 @@ import re
 from loader.rows.cursor import Cursor, CursorType
 from loader.sources.jdbc.dialect import Dialect
 from loader.sources.jdbc.mysql import MySQL
-from loader.sources.jdbc.postgresql.dialect import PostgreSQL
+from loader.sources.jdbc.postgres import PostgreSQL
 
 
 class Derby(Dialect):
