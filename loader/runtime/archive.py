@@ -53,11 +53,18 @@ _WITHOUT = "Spark works without it, but starts more slowly"
 _QUIET = "-Xlog:cds*=off"
 # For the recording: its JVM ends before better code would pay off.
 _QUICK = f"{_QUIET} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Most runs are over before code of the second compiler pays off, and it takes a third of their CPU.
+# So it waits forty times as long as by default; loops of large reads are hot enough for it anyway.
+_PATIENT = (
+    "-XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=24000 "
+    "-XX:Tier4CompileThreshold=600000 -XX:Tier4BackEdgeThreshold=1600000"
+)
 _PACKAGE = Path(__file__).parents[1]
 # Sourced by spark-class, so it sees that script's arguments. The user's own options come last: the
 # JVM obeys the last. The JVM refuses an archive if a folder on its class path has a file in it, and
 # conf/ comes first there; so the block takes conf/ off the path, unless something needs it.
-_BLOCK = r"""
+_BLOCK = (
+    r"""
 strandline_archive() {
   local folder="${SPARK_HOME:-}/strandline" java="${JAVA_HOME:+$JAVA_HOME/bin/java}" file size=0
   [ "${1:-}" = org.apache.spark.deploy.SparkSubmit ] && [ -r "$folder/classes.jsa" ] || return 0
@@ -88,12 +95,16 @@ strandline_archive() {
   if [ -f "$file" ] && [ -z "${LOG4J_CONFIGURATION_FILE:-}" ]; then
     SPARK_SUBMIT_OPTS="-Dlog4j.configurationFile=$file ${SPARK_SUBMIT_OPTS:-}"
   fi
-  SPARK_SUBMIT_OPTS="-XX:SharedArchiveFile=$folder/classes.jsa {quiet} ${SPARK_SUBMIT_OPTS:-}"
+  SPARK_SUBMIT_OPTS="{patient} ${SPARK_SUBMIT_OPTS:-}"
+  SPARK_SUBMIT_OPTS="-XX:SharedArchiveFile=$folder/classes.jsa {quiet} $SPARK_SUBMIT_OPTS"
   SPARK_CONF_DIR="$folder/no-conf"
 }
 strandline_archive "$@"
 unset -f strandline_archive
-""".lstrip().replace("{quiet}", _QUIET)
+""".lstrip()
+    .replace("{quiet}", _QUIET)
+    .replace("{patient}", _PATIENT)
+)
 
 
 @dataclass(frozen=True)
