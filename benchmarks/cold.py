@@ -198,7 +198,12 @@ def _round(
                 took.take("nothing new", tool.label, partial(tool.load, folder), "nothing new")
                 tool.deps(folder)
                 tool.build(folder)
-                took.take("dbt build of nothing", tool.label, partial(tool.build, folder), "ERROR=0 SKIP=0")
+                took.take(
+                    "dbt build of nothing",
+                    tool.label,
+                    partial(tool.build, folder),
+                    "ERROR=0 SKIP=0",
+                )
         if dlt is not None:
             folder = place / f"dlt-{rows}"
             dlt.url = dlt.url.rpartition("/")[0] + f"/{database.name}"
