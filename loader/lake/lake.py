@@ -108,10 +108,10 @@ class Lake(Staging):
         if not self.exists(table):
             return
         handle = self.handle(table)
-        ours = handle.properties().get("write.wap.enabled") == "true"
-        before = handle.properties().get(PROPERTY)
-        if ours and before != SourceSchema.of(schema).text and not list(handle.snapshots()):
-            self.drop(table)
+        before = handle.properties().get(PROPERTY)  # no other table has it
+        if before in (None, SourceSchema.of(schema).text) or list(handle.snapshots()):
+            return
+        self.drop(table)
 
     def drift(self, table: str, schema: StructType, terms: Terms) -> Drift:
         """Plans how a raw table follows the source's current columns; changes nothing.
