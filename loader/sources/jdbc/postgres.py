@@ -137,7 +137,8 @@ class PostgreSQL(Dialect):
         ]
 
     def key(self, connection: Connection, place: Place) -> Key:
-        # The driver also lists columns that the key's index only includes (INCLUDE).
+        # The driver also lists columns that the key's index only includes (INCLUDE). Child tables
+        # have their own rows under the parent's key, but TimescaleDB's chunks share it.
         _, schema, table = place
         try:
             found = connection.rows(
@@ -147,7 +148,11 @@ class PostgreSQL(Dialect):
                     (
                         c.relkind = 'r'
                         and exists (
-                            select from pg_catalog.pg_inherits as i where i.inhparent = c.oid
+                            select
+                            from pg_catalog.pg_inherits as i
+                            join pg_catalog.pg_class as h on h.oid = i.inhrelid
+                            join pg_catalog.pg_namespace as s on s.oid = h.relnamespace
+                            where i.inhparent = c.oid and s.nspname <> '_timescaledb_internal'
                         )
                     )::text
                 from pg_catalog.pg_class as c
