@@ -169,7 +169,8 @@ def plan(
     )
     if follows_log and not planned.key:
         raise TableError(
-            "sync_mode: cdc needs a primary key, and the table has none",
+            "sync_mode: cdc needs a primary key, and the table has none"
+            + (f": {table.keyless}" if table.keyless else ""),
             where=where,
             remedy=f"Declare one in the source, or set table_options.{table.ref.name}.primary_key "
             "and the table's REPLICA IDENTITY to an index on it, or to FULL",

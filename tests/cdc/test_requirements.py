@@ -107,6 +107,7 @@ def test_a_table_that_cannot_be_followed_is_left_alone(
         "seen",
         "parts",
         keyless={"primary_key": "id"},
+        parent={"primary_key": "id"},
         seen={"primary_key": "id"},
     )
     ran = project.loader("run")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 from loader.sources.jdbc.options import JdbcOptions
 from loader.sources.jdbc.source import JdbcSource
 from tests.services import Database
@@ -26,7 +28,7 @@ def test_columns_that_a_keys_index_only_includes_are_not_part_of_it(
     assert keys == {"shop.t": ["line", "Id"], "shop.hyper": ["id"]}
 
 
-def test_a_key_does_not_hold_for_child_tables_and_infinite_keys_are_refused(
+def test_a_key_does_not_hold_for_child_tables(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(
@@ -34,27 +36,53 @@ def test_a_key_does_not_hold_for_child_tables_and_infinite_keys_are_refused(
         "create table child () inherits (parent)",
         "insert into parent values (1, 1)",
         "insert into child values (1, 2)",
-        "create table endless (day date primary key, c int)",
-        "insert into endless values ('infinity', 1), ('9999-12-31', 2)",
+    )
+    options: dict[str, dict[str, object]] = {"parent": {"cursor_field": "c"}}
+    project.jdbc(postgres_database, ["parent"], table_options=options)
+    ran = project.loader("run")
+    lacks = (
+        "(id may be in its child tables again (INHERITS); name it in primary_key if something "
+        "else keeps it unique, or read each table by itself)"
+    )
+    assert ran.warnings == [f"shop.parent: no primary key: a snapshot needs one {lacks}"]
+    assert ran.table("shop.parent")["appended"] == 2
+    options["parent"]["primary_key"] = ["id"]
+    project.jdbc(postgres_database, ["parent"], table_options=options)
+    assert project.loader("run").warnings == []
+
+
+def test_infinite_keys_are_refused_if_another_would_be_loaded_as_the_same(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table rates (id int, until date, c int, primary key (id, until))",
+        "insert into rates values (1, 'infinity', 1), (1, '-infinity', 2), (2, '2025-01-01', 3)",
+        "create table days (until date primary key, c int)",
+        "insert into days values ('9999-12-31', 1), ('2025-01-01', 2)",
     )
     options: dict[str, dict[str, object]] = {
-        name: {"cursor_field": "c"} for name in ("parent", "endless")
+        name: {"cursor_field": "c"} for name in ("rates", "days")
     }
     project.jdbc(postgres_database, list(options), table_options=options)
+    ran = project.run()
+    told = "infinite: infinity is loaded as 9999-12-31 23:59:59.999999, -infinity as 0001-01-01"
+    assert [w for w in ran.warnings if told in w] == ran.warnings != []
+    assert project.loader("reconcile", "--repair", "--allow-deletes").code == 0
+    assert project.rows("select id, until from raw.rates order by c") == [
+        (1, datetime.date(9999, 12, 31)),
+        (1, datetime.date(1, 1, 1)),
+        (2, datetime.date(2025, 1, 1)),
+    ]
+    postgres_database.execute(
+        "insert into rates values (1, '9999-12-31', 4)", "insert into days values ('infinity', 3)"
+    )
     ran = project.loader("run")
-    assert ran.warnings == [
-        "shop.parent: no primary key: a snapshot needs one (id may be in its child tables again "
-        "(INHERITS); name it in primary_key if something else keeps it unique, or read each table "
-        "by itself)"
+    assert sorted(ran.errors) == [
+        f"table shop.{table}, column until: 1 values of until are infinite or what these are "
+        "loaded as, and keys that differ would become one. Give the table another key, or leave "
+        "them out by a view of it"
+        for table in ("days", "rates")
     ]
-    assert ran.table("shop.parent")["appended"] == 2
-    assert ran.errors == [
-        "table shop.endless, column day: 1 values of day are infinite, and keys that differ would "
-        "become one. Give the table another key, or leave them out by a view of it"
-    ]
-    options["parent"]["primary_key"] = ["id"]
-    project.jdbc(postgres_database, list(options), table_options=options)
-    assert project.loader("run", "--select", "shop.parent").warnings == []
 
 
 def test_rows_that_another_server_stores_have_no_horizon_here(

@@ -39,6 +39,7 @@ class Doubt:
         remedy: what to do if there are any: they are refused. Empty if they are only told of.
         loaded: SQL for the column as it is loaded; empty if as it is.
         cursors: whether a cursor is asked for them, too.
+        alike: values, and what each of them is loaded as.
     """
 
     index: int
@@ -47,6 +48,7 @@ class Doubt:
     remedy: str = ""
     loaded: str = ""
     cursors: bool = True
+    alike: tuple[tuple[str, str], ...] = ()
 
     def condition(self, column: str) -> str:
         """Returns SQL that is true for such values."""
@@ -103,11 +105,25 @@ def within(doubt: Doubt) -> Doubt:
     return Doubt(doubt.index, wrong, doubt.told, doubt.remedy)
 
 
-def of_key(doubt: Doubt) -> Doubt:
-    """Returns the same doubt about a column of the key, where such values may become one."""
-    told = doubt.told.partition(":")[0] + ", and keys that differ would become one"
+def of_key(doubt: Doubt, relation: str) -> list[Doubt]:
+    """Returns what is doubtful of a column of the key, where different values may become one.
+
+    Args:
+        relation: the table in SQL. The database looks through it only if it finds a value that
+            another one would be loaded as, or the other.
+    """
+    told = doubt.told.partition(":")[0]
     remedy = doubt.remedy or "Give the table another key, or leave them out by a view of it"
-    return replace(doubt, told=told, remedy=remedy, loaded="", cursors=True)
+    if not doubt.alike:
+        told += ", and keys that differ would become one"
+        return [replace(doubt, told=told, remedy=remedy, loaded="", cursors=True)]
+    both = [
+        f"({{}} = '{value}' and exists (select from {relation} where {{}} = '{other}'))"
+        for pair in doubt.alike
+        for value, other in (pair, pair[::-1])
+    ]
+    told += " or what these are loaded as, and keys that differ would become one"
+    return [doubt, Doubt(doubt.index, f"({' or '.join(both)})", told, remedy)]
 
 
 def finite(column: str) -> str:
@@ -138,6 +154,7 @@ def postgresql_values(index: int, kind: t.DataType, row: Column) -> list[Doubt]:
         f"are infinite: infinity is loaded as {FOREVER}, -infinity as {EVER}",
         loaded=finite("{}"),
         cursors=False,  # as cursors, they are refused
+        alike=(("infinity", FOREVER), ("-infinity", EVER)),
     )
     if jdbc_type(row) == DATE:
         return [infinite]

@@ -103,7 +103,12 @@ class JdbcSource(Database):
             doubtful += self.dialect.doubts(index, column.dataType, row)
             sql = self.dialect.shown(row)
             shown += [(index, sql)] if sql else []
-        doubtful = [d if schema.names[d.index] not in key.columns else of_key(d) for d in doubtful]
+        relation = self.relation(native)
+        doubtful = [
+            asked
+            for d in doubtful
+            for asked in (of_key(d, relation) if schema.names[d.index] in key.columns else [d])
+        ]
         writers = self._by_writer(ref)
         if writers:
             schema = StructType([*schema.fields, StructField(XMIN, LongType())])
