@@ -102,7 +102,7 @@ def main(
                     click.echo(f"  {op}")
                 file = Path(f"nemesis-{each.seed}.json")
                 file.write_text(smaller.to_json())
-                click.echo(f"replay it: make nemesis NEMESIS='--replay {file}'")
+                click.echo(f"replay it: make nemesis NEMESIS='--on {on} --replay {file}'")
                 break
         hunt.close()
         _report(hunt.tally, schedules, failed, time.monotonic() - began)

@@ -105,6 +105,7 @@ class MariaDbArena:
 
     def add_column(self, table: str) -> None:
         """A column with a constant default: no rewrite."""
+        self.writers.widened.add(table)
         self._ddl(f"alter table {table} add column plain_{self._next()} int default 7")
 
     def rewrite(self, table: str) -> None:

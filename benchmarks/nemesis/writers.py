@@ -23,6 +23,7 @@ class Writers:
     Attributes:
         unseen: per table the keys that were written as no cursor can tell (a delete, an update
             that leaves the cursor alone); `loader reconcile` is for these.
+        widened: tables all of whose rows changed so since the last quiet point, by a new column.
         refused: how many statements failed.
     """
 
@@ -33,6 +34,7 @@ class Writers:
         self.connect = connect
         self.session_sql = session_sql
         self.unseen: dict[str, set[Key]] = defaultdict(set)
+        self.widened: set[str] = set()
         self.refused = 0
         self.prepared: list[str] = []
         self._numbers = itertools.count(1)
