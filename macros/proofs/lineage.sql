@@ -8,23 +8,7 @@
     {%- if table.snapshot == then -%}
         {{ return(none) }}
     {%- endif -%}
-    {%- set commits_sql -%}
-        select
-            cast(snapshot_id as string),
-            cast(parent_id as string),
-            operation,
-            summary['strandline.batch'],
-            summary['published-wap-id'],
-            summary['source-snapshot-id'],
-            get_json_object(summary['strandline.sync'], '$.mode')
-        from {{ table.relation }}.snapshots as snapshots
-    {%- endset -%}
-    {%- set commits = {} -%}
-    {%- for row in run_query(commits_sql) -%}
-        {%- do commits.update({row[0]: {
-            "parent": row[1], "operation": row[2], "batch": row[3], "published": row[4], "staged": row[5], "mode": row[6],
-        }}) -%}
-    {%- endfor -%}
+    {%- set commits = strandline.commits_told(table) -%}
     {%- set at = namespace(snapshot=table.snapshot, reason=none) -%}
     {%- for step in commits if at.reason is none and at.snapshot != then -%}
         {%- set commit = commits.get(at.snapshot) -%}
@@ -49,4 +33,57 @@
         {{ return("the commits of " ~ table.name ~ " since then have expired, or it was replaced") }}
     {%- endif -%}
     {{ return(at.reason) }}
+{%- endmacro %}
+
+
+{% macro commits_told(table) -%}
+    {#- The commits of a raw table up to its snapshot, and perhaps later ones: asked once an invocation. -#}
+    {%- set known = strandline.remembered("commits") -%}
+    {%- set name = table.relation ~ " " ~ table.snapshot -%}
+    {%- if name not in known -%}
+        {%- set commits_sql -%}
+            select
+                cast(snapshot_id as string),
+                cast(parent_id as string),
+                operation,
+                summary['strandline.batch'],
+                summary['published-wap-id'],
+                summary['source-snapshot-id'],
+                get_json_object(summary['strandline.sync'], '$.mode')
+            from {{ table.relation }}.snapshots as snapshots
+        {%- endset -%}
+        {%- set commits = {} -%}
+        {%- for row in run_query(commits_sql) -%}
+            {%- do commits.update({row[0]: {
+                "parent": row[1], "operation": row[2], "batch": row[3], "published": row[4], "staged": row[5], "mode": row[6],
+            }}) -%}
+        {%- endfor -%}
+        {%- do known.update({name: commits}) -%}
+    {%- endif -%}
+    {{ return(known[name]) }}
+{%- endmacro %}
+
+
+{% macro head_told(table) -%}
+    {#- The newest batch of a raw table as of its snapshot; none without rows. Asked once an invocation. -#}
+    {%- set known = strandline.remembered("heads") -%}
+    {%- set name = table.relation ~ " version as of " ~ table.snapshot -%}
+    {%- if name not in known -%}
+        {%- do known.update({name: strandline.head_batch(name)}) -%}
+    {%- endif -%}
+    {{ return(known[name]) }}
+{%- endmacro %}
+
+
+{% macro remembered(topic) -%}
+    {#-
+        What the tests of one invocation have asked so far, for answers that stay as they are meanwhile. Tests share
+        nothing but the graph, which dbt keeps from one invocation to the next if its caller keeps the manifest.
+    -#}
+    {%- set kept = graph.setdefault("strandline_remembers", {}) -%}
+    {%- if kept.get("invocation") != invocation_id -%}
+        {%- do kept.clear() -%}
+        {%- do kept.update({"invocation": invocation_id}) -%}
+    {%- endif -%}
+    {{ return(kept.setdefault(topic, {})) }}
 {%- endmacro %}

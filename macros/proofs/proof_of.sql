@@ -19,7 +19,7 @@
         {%- endif -%}
         {%- do table.update({"id": properties.get("strandline.table-id") or "", "snapshot": snapshot}) -%}
         {%- if table.get("head") is none -%}
-            {%- do table.update({"head": strandline.head_batch(table.relation ~ " version as of " ~ snapshot)}) -%}
+            {%- do table.update({"head": strandline.head_told(table)}) -%}
         {%- endif -%}
         {%- if table.get("judged") is not none and table.head is not none -%}
             {%- do table.update({"head": [table.head, table.judged] | min}) -%}

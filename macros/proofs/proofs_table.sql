@@ -36,11 +36,22 @@
 
 {% macro proved(tested) -%}
     {#- What the current test has proved of a table so far: {raw table: the newest record}. -#}
+    {%- set known = strandline.remembered("proofs") -%}
+    {%- if "records" not in known -%}
+        {%- do known.update({"records": strandline.newest_proofs()}) -%}
+    {%- endif -%}
+    {{ return(known.records.get(model.unique_id ~ " " ~ strandline.name_of(tested), {})) }}
+{%- endmacro %}
+
+
+{% macro newest_proofs() -%}
+    {#- The newest records: {a test's id and a table's name: {raw table: record}}. -#}
     {%- set proofs = strandline.proofs_relation() -%}
     {%- set records = {} -%}
     {%- if strandline.exists(proofs) -%}
         {%- set newest_sql -%}
             select
+                proof || ' ' || table_name,
                 raw_table,
                 to_json(max_by(struct(
                     raw_id,
@@ -52,12 +63,10 @@
                     again_batch
                 ), proved_at))
             from {{ proofs }} as proofs
-            where proof = {{ strandline.text_literal(model.unique_id) }}
-                and table_name = {{ strandline.text_literal(strandline.name_of(tested)) }}
-            group by raw_table
+            group by 1, 2
         {%- endset -%}
         {%- for row in run_query(newest_sql) -%}
-            {%- do records.update({row[0]: fromjson(row[1])}) -%}
+            {%- do records.setdefault(row[0], {}).update({row[1]: fromjson(row[2])}) -%}
         {%- endfor -%}
     {%- endif -%}
     {{ return(records) }}

@@ -157,10 +157,18 @@ class DbtProject:
         if command[0] != "deps":
             places += ["--target-path", f"{folder}/target"]
             places += [] if self.artifacts else ["--no-write-json"]
-        outcome = dbtRunner(manifest=manifest).invoke([*command, "--profiles-dir", folder, *places])
+        self.asked: list[str] = []
+        runner = dbtRunner(manifest=manifest, callbacks=[self._heard])
+        outcome = runner.invoke([*command, "--profiles-dir", folder, *places])
         if outcome.exception is not None:
             raise outcome.exception
         return outcome
+
+
+    def _heard(self, event: Any) -> None:
+        """Keeps the statements of the newest invocation."""
+        if event.info.name == "SQLQuery":
+            self.asked.append(event.data.sql)
 
 
 def _result(run: Any) -> Result:

@@ -52,6 +52,9 @@ def test_only_what_is_new_is_asked(project: DbtProject, raw: RawSchema) -> None:
     records = orders.records()
     assert {(one["batch"], one["reason"]) for one in records.values()} == {(3, None)}
     assert all("_cq_batch > 2" in one.sql for one in proved.values())
+    # What all tests ask about proofs and commits is asked once, by each thread at most.
+    for shared in ("proof || ' ' || table_name", "summary['published-wap-id'],"):
+        assert 1 <= len([asked for asked in project.asked if shared in asked]) <= 2 < len(proved)
 
     orders.append(
         row(1, 3, "other"),  # the cursor of another version
