@@ -78,6 +78,11 @@ class SyncRecord:
     read_to: str | None = None
     log_bytes: int | None = None
 
+    @property
+    def table(self) -> tuple[str, str]:
+        """The source and the raw table: sources may share one."""
+        return self.source_name, self.table_name
+
     def finished(self, **changes: Any) -> SyncRecord:
         """Returns the record with its outcome, finished now."""
         return replace(self, finished_at=now(), **changes)

@@ -19,13 +19,15 @@ from itertools import groupby
 from typing import Any
 
 from loader.errors import StateError
-from loader.lake.ledger import SyncRecord
+from loader.lake.ledger import NOTHING_NEW, SyncRecord
 from loader.state import StateRow, TableState
 from loader.state.lake_table import LakeState
 from loader.sync.attempt import Attempt
 
 _log = logging.getLogger("loader")
 
+QUIET_SECONDS = 60
+"""A process that finds nothing new again within so many seconds does not record it again."""
 _TRIES = 3
 """After so many states that cannot be stored, one by one, the others are not tried."""
 
@@ -65,9 +67,16 @@ class Entry:
 
 
 class Journal:
-    """Collects the entries of a run until they are written."""
+    """Collects the entries of a run until they are written.
 
-    def __init__(self) -> None:
+    Args:
+        quiet: by table, when this process last recorded that it found nothing new, if nothing else
+            was recorded since. A loop that looks each second would otherwise spend most of its
+            time, and of the ledger, on that.
+    """
+
+    def __init__(self, quiet: dict[tuple[str, str], float] | None = None) -> None:
+        self._quiet = {} if quiet is None else quiet
         self._entries: list[Entry] = []
         self._adding = threading.Lock()
         self._since = 0.0
@@ -147,15 +156,26 @@ class Journal:
                 entry.error = row
 
     def _record(self, entries: Sequence[Entry]) -> None:
-        confirmed = _confirmed(entries)
-        if not confirmed:
+        told = [entry for entry in _confirmed(entries) if not self._is_known(entry)]
+        if not told:
             return
         try:
-            ledger = confirmed[0].attempt.stores.ledger
-            ledger.append_all([entry.record for entry in confirmed])
+            told[0].attempt.stores.ledger.append_all([entry.record for entry in told])
         except Exception as error:
-            for entry in confirmed:
+            for entry in told:
                 entry.error = error
+            return
+        for entry in told:
+            self._quiet.pop(entry.record.table, None)
+            if entry.record.status == NOTHING_NEW:
+                self._quiet[entry.record.table] = time.monotonic()
+
+    def _is_known(self, entry: Entry) -> bool:
+        """Returns whether the ledger has said lately what this entry would say again."""
+        if entry.record.status != NOTHING_NEW or entry.state is not None:
+            return False
+        before = self._quiet.get(entry.record.table)
+        return before is not None and time.monotonic() - before < QUIET_SECONDS
 
 
 def _confirmed(entries: Iterable[Entry]) -> list[Entry]:

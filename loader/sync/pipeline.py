@@ -86,7 +86,7 @@ class Pipeline(Selection):
         leases: list[Lease] = []
         sharing = Counter(self._raw(part.spec, p) for part in parts for p in part.plans)
         turns: dict[str, Turns] = {}
-        journal = Journal()
+        journal = Journal(self.quiet)
         # Recorded one by one: chunks of a backfill, tables that a drill keeps apart, and batches of
         # sources that share a table, as a batch is in the ledger before the next one begins.
         together = work is sync_table and not watch.apart
@@ -271,6 +271,7 @@ class Pipeline(Selection):
             started_at=started or now(),
             error=str(found)[:2000],
         ).finished(status=LOCKED if isinstance(found, LockedError) else FAILED)
+        self.quiet.pop(record.table, None)
         try:
             self.stores(source).ledger.append(record)
         except Exception as second:

@@ -58,6 +58,7 @@ class Selection:
     Attributes:
         accepts_key_change: key and cursor columns may change their type if raw can follow.
         resting: names of sources that this run leaves out.
+        quiet: when this process last recorded that a table of a source had nothing new.
 
     Raises:
         SpecError: if a connector is unknown or its options are wrong.
@@ -68,6 +69,7 @@ class Selection:
         self.spark = spark
         self.accepts_key_change = False
         self.resting: frozenset[str] = frozenset()
+        self.quiet: dict[tuple[str, str], float] = {}
         self.sources: list[tuple[SourceSpec, Source]] = []
         for source in spec.sources:
             kind = connector(source.path, f"{source.where}.path")

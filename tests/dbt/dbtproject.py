@@ -164,7 +164,6 @@ class DbtProject:
             raise outcome.exception
         return outcome
 
-
     def _heard(self, event: Any) -> None:
         """Keeps the statements of the newest invocation."""
         if event.info.name == "SQLQuery":

@@ -23,7 +23,10 @@ class Moment(Protocol):
 
     source: Database
     dialect: Dialect
-    wall_offset: int
+
+    @property
+    def wall_offset(self) -> int:
+        """How many seconds the database's wall clock is ahead of UTC."""
 
     def column(self, table: SourceTable, name: str) -> str:
         """Returns SQL for a column, as the database has it."""

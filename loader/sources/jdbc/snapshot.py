@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
+from functools import cached_property
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
@@ -40,20 +41,16 @@ class JdbcSnapshot(ColumnSql, Snapshot):
 
     Args:
         source: the database.
-        wall_offset: how many seconds the database's wall clock is ahead of UTC.
         exported: PostgreSQL's snapshot, which all connections read.
     """
 
-    def __init__(
-        self, source: Database, wall_offset: int, exported: Exported | None = None
-    ) -> None:
+    def __init__(self, source: Database, exported: Exported | None = None) -> None:
         super().__init__(source, exported.horizon if exported is not None else None)
         lookout = self.dialect.lookout()
         blind = exported.blind if exported is not None else ""
         self.late: Late = (
             LateRows(self, self.horizon, blind) if lookout is None else LateWork(self, lookout)
         )
-        self.wall_offset = wall_offset
         self.refused = exported.refused if exported is not None else {}
         self.session: tuple[str, ...] = ()
         if exported is not None:
@@ -64,6 +61,11 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             )
         self._digests = True
         self._idle = Idle(self._connected)
+
+    @cached_property
+    def wall_offset(self) -> int:
+        """How many seconds the database's wall clock is ahead of UTC; only wall clocks need it."""
+        return self.source.wall_offset()
 
     @contextmanager
     def connect(self, table: SourceTable) -> Iterator[Connection]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from functools import cached_property
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -47,6 +48,10 @@ class JdbcSource(Database):
         slot = slot_name(name, options.slot)
         identity = (options.url.partition("?")[0], slot)
         return Alone(identity, f"the replication slot {slot}", "slot")
+
+    @cached_property
+    def _schemas(self) -> dict[str, tuple[Told, StructType]]:
+        return {}
 
     def tables(self) -> list[TableRef]:
         dialect = self.dialect
@@ -229,7 +234,14 @@ class JdbcSource(Database):
             )
         return True
 
-    def _schema(self, ref: TableRef, told: Mapping[str, Mapping[str, str | None]]) -> StructType:
+    def _schema(self, ref: TableRef, told: Told) -> StructType:
+        """Returns the columns and their types; asked again only once they are described anew."""
+        before = self._schemas.get(ref.name)
+        if before is None or before[0] != told or not told:
+            before = self._schemas[ref.name] = told, self._read_schema(ref, told)
+        return before[1]
+
+    def _read_schema(self, ref: TableRef, told: Told) -> StructType:
         native: Native = ref.native
         where = f"table {self.name}.{ref.name}"
         columns = ", ".join(map(self.dialect.quote, told)) if self.dialect.hides_columns else ""
@@ -282,9 +294,8 @@ class JdbcSource(Database):
 
     @contextmanager
     def _moment(self, tables: Sequence[SourceTable]) -> Iterator[JdbcSnapshot]:
-        offset = self.wall_offset()
         if not self.dialect.shares_snapshots:
-            yield JdbcSnapshot(self, offset)
+            yield JdbcSnapshot(self)
             return
-        with exported(self, tables) as moment, closing(JdbcSnapshot(self, offset, moment)) as found:
+        with exported(self, tables) as moment, closing(JdbcSnapshot(self, moment)) as found:
             yield found

@@ -137,7 +137,7 @@ class Loads:
             with database.connect() as connection:
                 self._slot.quiet(connection)
         moment = self._stack.enter_context(exported(database, loaded))
-        found = JdbcSnapshot(database, database.wall_offset(), moment)
+        found = JdbcSnapshot(database, moment)
         self._stack.callback(found.close)
         self._snapshots |= {one.ref.name: found for one in loaded}
         return found

@@ -1,0 +1,77 @@
+"""Rounds of one process: what it need not ask and say again, and what it notices all the same."""
+
+from __future__ import annotations
+
+from loader.spec.spec import load_spec
+from loader.sync.pipeline import Pipeline
+from loader.sync.watch import Watch
+from tests.services import Database
+from tests.sync.project import Project
+
+
+def _round(pipeline: Pipeline) -> str:
+    """Syncs the only table; returns its status."""
+    [outcome] = pipeline.run(Watch(), (), False, 1)
+    assert outcome.record is not None
+    return outcome.record.status
+
+
+def _recorded(project: Project) -> list[str]:
+    return [
+        str(status)
+        for (status,) in project.rows("select status from raw._cq_syncs order by started_at")
+    ]
+
+
+def test_nothing_new_is_recorded_once_a_minute(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table t (id int primary key, c int)", "insert into t values (1, 1)"
+    )
+    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}})
+    pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
+    assert [_round(pipeline) for _ in range(4)] == ["synced", *["nothing new"] * 3]
+    assert _recorded(project) == ["synced", "nothing new"]
+
+    postgres_database.execute("insert into t values (2, 2)")
+    assert [_round(pipeline) for _ in range(3)] == ["synced", *["nothing new"] * 2]
+    assert _recorded(project)[2:] == ["synced", "nothing new"]
+
+    with project.lake().lock("t", timeout=0):
+        assert _round(pipeline) == "locked"
+    assert [_round(pipeline) for _ in range(2)] == ["nothing new"] * 2
+    assert _recorded(project)[4:] == ["locked", "nothing new"]
+
+    pipeline.quiet = {table: at - 61 for table, at in pipeline.quiet.items()}
+    assert [_round(pipeline) for _ in range(2)] == ["nothing new"] * 2
+    assert _recorded(project)[6:] == ["nothing new"]
+
+
+def test_columns_that_change_between_rounds_are_noticed(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table t (id int primary key, c int, n numeric(9, 2), d text)",
+        "insert into t values (1, 1, 1.5, 'x')",
+    )
+    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}})
+    pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
+    assert _round(pipeline) == "synced"
+    for number, change in enumerate(
+        (
+            "alter table t add column w bigint default 7",
+            "alter table t alter column n type numeric(12, 2)",
+            "drop table t; create table t (id int primary key, c int, n numeric(12, 2), w bigint, "
+            "at timestamptz default now())",
+        ),
+        start=2,
+    ):
+        postgres_database.execute(change)
+        postgres_database.execute(f"insert into t (id, c, n) values ({number}, {number}, 2.5)")
+        assert _round(pipeline) == "synced"
+    assert dict(project.spark.table(f"{project.schema}.t").dtypes).items() >= {
+        ("n", "decimal(12,2)"),
+        ("w", "bigint"),
+        ("at", "timestamp"),
+    }
