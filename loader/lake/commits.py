@@ -168,9 +168,16 @@ def _told_by_rows(lake: Tables, table: str) -> Iterator[Commit]:
         yield Commit(row["batch"], sync=sync, rows=row["rows"] if whole else None, at=at)
 
 
-def _commit(handle: Any, snapshot: Any) -> Commit | None:
+def batch_of(snapshot: Any) -> int | None:
+    """Returns the number of the batch that an Iceberg snapshot holds; None if it holds none."""
     summary = snapshot.summary()
     batch = summary.get(BATCH) or summary.get("published-wap-id")
+    return None if batch is None else int(batch)
+
+
+def _commit(handle: Any, snapshot: Any) -> Commit | None:
+    summary = snapshot.summary()
+    batch = batch_of(snapshot)
     if batch is None:
         return None
     facts = summary
@@ -180,7 +187,7 @@ def _commit(handle: Any, snapshot: Any) -> Commit | None:
         facts = original.summary() if original is not None else summary
     sync = facts.get(SYNC)
     return Commit(
-        batch=int(batch),
+        batch=batch,
         snapshot_id=int(snapshot.snapshotId()),
         state=facts.get(STATE),
         sync=json.loads(sync) if sync else None,

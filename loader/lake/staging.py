@@ -8,14 +8,14 @@ the same one twice, even from another machine.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame
 
 from loader.errors import TableError
-from loader.lake.commits import BATCH, STATE, SYNC, Commit, newest_commit
+from loader.lake.commits import BATCH, STATE, SYNC, Commit, batch_of, newest_commit
 from loader.lake.schema.source_schema import SourceSchema, property_of
 from loader.lake.tables import Tables
 from loader.rows.order import quoted
@@ -39,7 +39,7 @@ class Staging(Tables):
                 for n, c in zip(self.frame(table).columns, columns, strict=False)
             )
         )
-        before = {snapshot.snapshotId() for snapshot in self.handle(table).snapshots()}
+        before = int(self.handle(table).operations().current().lastSequenceNumber())
         self.spark.conf.set("spark.wap.id", str(batch))
         try:
             (
@@ -51,9 +51,11 @@ class Staging(Tables):
             )
         finally:
             self.spark.conf.unset("spark.wap.id")
-        staged = [s for s in self.handle(table).snapshots() if s.snapshotId() not in before]
-        mine = [s for s in staged if s.summary().get("wap.id") == str(batch)]
-        return int(mine[-1].snapshotId())
+        return next(
+            int(found.snapshotId())
+            for found in _newest_first(self.handle(table))
+            if found.summary().get("wap.id") == str(batch) and found.sequenceNumber() > before
+        )
 
     def staged_rows(self, table: str, snapshot_id: int) -> int:
         """Returns how many rows a staged snapshot adds."""
@@ -93,22 +95,10 @@ class Staging(Tables):
     def discard(self, table: str, snapshot_id: int | None = None) -> int:
         """Deletes staged batches that were never published, with their files; returns how many."""
         handle = self.handle(table)
-        published = set()
-        snapshot = handle.currentSnapshot()
-        while snapshot is not None:
-            published.add(snapshot.snapshotId())
-            parent = snapshot.parentId()
-            source = snapshot.summary().get("source-snapshot-id")
-            if source is not None:
-                published.add(int(source))
-            snapshot = handle.snapshot(parent) if parent is not None else None
-        orphans = [
-            s.snapshotId()
-            for s in handle.snapshots()
-            if s.summary().get("wap.id") is not None
-            and s.snapshotId() not in published
-            and snapshot_id in (None, s.snapshotId())
-        ]
+        orphans = [one for one in _staged_lately(handle) if snapshot_id in (None, one)]
+        if orphans:
+            published = _published(handle)
+            orphans = [one for one in orphans if one not in published]
         if orphans:
             # None by age: without this limit, Iceberg also expires by the table's properties.
             expiry = handle.expireSnapshots().expireOlderThan(0)
@@ -116,3 +106,42 @@ class Staging(Tables):
                 expiry = expiry.expireSnapshotId(orphan)
             expiry.commit()
         return len(orphans)
+
+
+def _newest_first(handle: Any) -> Iterator[Any]:
+    """Yields a table's snapshots. Each costs a call to the JVM, and a table may have thousands."""
+    snapshots = handle.snapshots()
+    return (snapshots[place] for place in reversed(range(len(snapshots))))
+
+
+def _staged_lately(handle: Any) -> Iterator[int]:
+    """Yields what was staged since the newest published batch was, that batch excepted.
+
+    Whoever staged that one had discarded what was left over before.
+    """
+    newest = handle.currentSnapshot()
+    while newest is not None and batch_of(newest) is None:
+        parent = newest.parentId()
+        newest = handle.snapshot(parent) if parent is not None else None
+    since = None
+    if newest is not None:
+        since = int(newest.summary().get("source-snapshot-id") or newest.snapshotId())
+    for snapshot in _newest_first(handle):
+        if snapshot.snapshotId() == since:
+            return
+        if snapshot.summary().get("wap.id") is not None:
+            yield int(snapshot.snapshotId())
+
+
+def _published(handle: Any) -> set[int]:
+    """Returns the current snapshot and all before it, and those that they were staged as."""
+    published = set()
+    snapshot = handle.currentSnapshot()
+    while snapshot is not None:
+        published.add(int(snapshot.snapshotId()))
+        parent = snapshot.parentId()
+        source = snapshot.summary().get("source-snapshot-id")
+        if source is not None:
+            published.add(int(source))
+        snapshot = handle.snapshot(parent) if parent is not None else None
+    return published
