@@ -237,7 +237,9 @@ class JdbcSource(Database):
     def _schema(self, ref: TableRef, told: Told) -> StructType:
         """Returns the columns and their types; asked again only once they are described anew."""
         before = self._schemas.get(ref.name)
-        if before is None or before[0] != told or not told:
+        # A domain is described by its name, and may have been made anew over another type.
+        vague = not told or any(row["DATA_TYPE"] == DISTINCT for row in told.values())
+        if before is None or before[0] != told or vague:
             before = self._schemas[ref.name] = told, self._read_schema(ref, told)
         return before[1]
 
