@@ -83,14 +83,15 @@ def run(
     from loader.cli.building import Build
 
     built = Build.of(spec.folder, dbt_arguments) if build else None
-    from loader.cli import report
-    from loader.cli.loop import Loop
-    from loader.cli.rounds import Wanted, once
     from loader.cli.settings import opened
-    from loader.sync.backfill import Backfill
-    from loader.sync.protocol import sync_table
 
     with opened(settings, spec) as pipeline:
+        from loader.cli import report
+        from loader.cli.loop import Loop
+        from loader.cli.rounds import Wanted, once
+        from loader.sync.backfill import Backfill
+        from loader.sync.protocol import sync_table
+
         if dry_run:
             pipeline.accepts_key_change = accept_key_change
             previews = pipeline.preview(select, full_refresh)

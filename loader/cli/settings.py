@@ -44,10 +44,10 @@ class Settings:
 def opened(settings: Settings, spec: Spec | None = None) -> Iterator[Pipeline]:
     """Opens the spec, its profile and Spark, in that order: cheap mistakes are reported first."""
     spec = spec or settings.spec()
-    spark = _session(settings, spec)
-    from loader.sync.pipeline import Pipeline
+    profile = _begun(settings, spec)
+    from loader.sync.pipeline import Pipeline  # takes a while, in which Java starts
 
-    yield Pipeline(spec, spark)
+    yield Pipeline(spec, _started(settings, profile))
 
 
 def profile_of(settings: Settings, spec: Spec) -> Profile:
@@ -82,17 +82,21 @@ def opened_for(settings: Settings, spec: Spec, lake: LakeOptions) -> SparkSessio
     return _started(settings, profile)
 
 
-def _session(settings: Settings, spec: Spec) -> SparkSession:
+def _begun(settings: Settings, spec: Spec) -> Profile:
+    """Begins to start Java, and reports mistakes in connectors' options while it does."""
     from loader.runtime.setup import problem
-    from loader.sources import connector
 
     profile = profile_of(settings, spec)
     if problem() is None:
-        # Reports mistakes in a connector's options before Spark starts, which takes seconds.
+        from loader.runtime.spark import begin
+
+        begin(profile)
+        from loader.sources import connector
+
         for source in spec.sources:
             source.options(connector(source.path, f"{source.where}.path").options_model)
         _refuse_two_readers(spec)
-    return _started(settings, profile)
+    return profile
 
 
 def _refuse_two_readers(spec: Spec) -> None:

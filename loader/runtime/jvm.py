@@ -1,20 +1,26 @@
-"""Starts Spark's JVM without putting its settings on a command line.
+"""Starts Spark's JVM while Python still imports, and with no setting on its command line.
 
 PySpark passes each setting to ``spark-submit`` as ``--conf key=value``. Every user of the machine
 can read that in the process list, for as long as Spark runs. Here the settings go through a file
 that only this user can read, and that is deleted once the JVM has read it.
+
+PySpark also waits for the JVM, which takes a second; :func:`begin` does not.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import shutil
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from loader.runtime.gateway import Gateway
 from loader.runtime.jvm_view import remember
 from loader.runtime.private_folder import private_folder
 from loader.runtime.scratch import SETTING, deleted_in_the_end, scratch
@@ -30,30 +36,84 @@ _SYSTEM_PROPERTY = re.compile(
 )
 
 
-def start(settings: Mapping[str, str]) -> None:
-    """Starts the JVM with these settings; does nothing if this process has one.
+class _Start:
+    """A JVM that is starting, and the files that it reads meanwhile."""
 
-    Secrets among the driver's Java options are set once the JVM runs, because options are part of
-    its command line.
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        options, self._secrets = split_options(settings.get(_DRIVER_OPTIONS, ""))
+        given = {**settings, **({_DRIVER_OPTIONS: options} if self._secrets else {})}
+        with ExitStack() as files:
+            folder = files.enter_context(private_folder("settings"))
+            arguments, self._own = submitted(given, folder)
+            files.callback(self._without_scratch)
+            self._gateway = Gateway(arguments, folder)
+            self._files = files.pop_all()
+        atexit.register(self.given_up)
+
+    def connected(self) -> Any:
+        """Waits for it; from then on it deletes its scratch folder itself.
+
+        Secrets among the driver's Java options are set now, because options are part of its
+        command line.
+        """
+        try:
+            gateway = self._gateway.connected()
+        except BaseException:
+            self.given_up()
+            raise
+        atexit.unregister(self.given_up)
+        for name, value in self._secrets.items():
+            gateway.jvm.java.lang.System.setProperty(name, value)
+        if SETTING in self._own:
+            deleted_in_the_end(gateway.jvm, self._own.pop(SETTING))
+        self._files.close()
+        return gateway
+
+    def given_up(self) -> None:
+        """Ends a JVM that nobody has waited for."""
+        self._gateway.end()
+        self._files.close()
+
+    def _without_scratch(self) -> None:
+        if SETTING in self._own:
+            shutil.rmtree(self._own[SETTING], ignore_errors=True)
+
+
+_begun: list[_Start] = []
+
+
+def begin(settings: Mapping[str, str]) -> None:
+    """Begins to start the JVM with these settings; does nothing if this process has one.
+
+    If that fails, :func:`start` tries again, and reports it.
+    """
+    if not _begun and not _runs():
+        with suppress(OSError):
+            _begun.append(_Start(settings))
+
+
+def start(settings: Mapping[str, str]) -> None:
+    """Starts the JVM, or waits for the one that was begun; does nothing if this process has one.
 
     Raises:
-        RuntimeError: if Java does not start.
+        RuntimeError, OSError: if Java does not start.
     """
+    if _runs():
+        return
+    gateway = (_begun.pop() if _begun else _Start(settings)).connected()
     from pyspark import SparkContext
 
-    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
-        return
-    options, secrets = split_options(settings.get(_DRIVER_OPTIONS, ""))
-    given = {**settings, **({_DRIVER_OPTIONS: options} if secrets else {})}
-    with _submitted(given) as own:
-        SparkContext._ensure_initialized()
-    gateway: Any = SparkContext._gateway
     remember(gateway)
-    jvm = SparkContext._jvm = gateway.jvm
-    for name, value in secrets.items():
-        jvm.java.lang.System.setProperty(name, value)
-    if SETTING in own:
-        deleted_in_the_end(jvm, own[SETTING])
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _runs() -> bool:
+    """Whether this process has a JVM, or somebody gives it one; does not import PySpark for it."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return True
+    pyspark: Any = sys.modules.get("pyspark")
+    context = getattr(pyspark, "SparkContext", None)
+    return context is not None and context._gateway is not None
 
 
 def split_options(options: str) -> tuple[str, dict[str, str]]:
@@ -75,29 +135,19 @@ def properties(settings: Mapping[str, str]) -> str:
     return "".join(f"{_escaped(key, True)}={_escaped(settings[key])}\n" for key in settings)
 
 
-@contextmanager
-def _submitted(settings: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
-    """Makes `spark-submit` read the settings from a file that only this user can read.
+def submitted(settings: Mapping[str, str], folder: Path) -> tuple[list[str], dict[str, str]]:
+    """Writes settings into a file in a folder that only this user can read.
 
-    Yields settings of our own, which were added.
+    Returns:
+        The arguments of `spark-submit`, which name that file, and settings of our own in it.
     """
-    before = os.environ.get(_ARGUMENTS)
-    others, base = _arguments(before)
+    others, base = _arguments(os.environ.get(_ARGUMENTS))
     own = scratch(settings, base)
-    text = properties({**settings, **own})
-    with private_folder("settings") as folder:
-        path = folder / "spark.properties"
-        with open(path, "x", encoding="utf-8", opener=_private) as file:
-            # Spark reads one file only; if a key appears twice in it, the last one counts.
-            file.write(f"{base}\n\n{text}")
-        os.environ[_ARGUMENTS] = shlex.join([_FILE, str(path), *others])
-        try:
-            yield own
-        finally:
-            if before is None:
-                del os.environ[_ARGUMENTS]
-            else:
-                os.environ[_ARGUMENTS] = before
+    path = folder / "spark.properties"
+    with open(path, "x", encoding="utf-8", opener=_private) as file:
+        # Spark reads one file only; if a key appears twice in it, the last one counts.
+        file.write(f"{base}\n\n{properties({**settings, **own})}")
+    return [_FILE, str(path), *others], own
 
 
 def _arguments(given: str | None) -> tuple[list[str], str]:

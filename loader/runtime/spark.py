@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -54,6 +53,11 @@ _DRIVERS = (
     "com.microsoft",
     "net.snowflake",
 )
+
+
+def begin(profile: Profile) -> None:
+    """Begins to start Spark's JVM, and does not wait: :func:`session` does."""
+    jvm.begin(settings(profile.conf, profile.secrets))
 
 
 def session(profile: Profile) -> SparkSession:
@@ -170,23 +174,6 @@ def _executor_zone(conf: Mapping[str, str]) -> dict[str, str]:
     key = "spark.executor.extraJavaOptions"
     given = conf.get(key, "")
     return {key: given if "user.timezone" in given else f"{given} -Duser.timezone=UTC".strip()}
-
-
-def warm_up(spark: SparkSession) -> None:
-    """If Spark has run no job yet, starts loading what the first one needs, without waiting.
-
-    Loading takes seconds, in which the sources can be asked for their tables.
-    """
-    context: Any = spark.sparkContext._jsc.sc()
-    if context.dagScheduler().numTotalJobs():
-        return
-
-    def run() -> None:
-        # If something is wrong with Spark, the sync's own first job meets and reports it.
-        with suppress(Exception):
-            spark.range(1).groupBy("id").count().collect()
-
-    threading.Thread(target=run, name="warm-up", daemon=True).start()
 
 
 def describe_jobs(spark: SparkSession, table: str) -> None:

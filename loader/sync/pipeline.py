@@ -18,7 +18,6 @@ from loader.errors import LoaderError, LockedError
 from loader.lake.lease import Heartbeat, Lease
 from loader.lake.ledger import FAILED, LOCKED, SyncRecord, now
 from loader.names import in_the_lake
-from loader.runtime.spark import warm_up
 from loader.sources import Bounds, Snapshot, Window
 from loader.spec.plugins import SourceSpec
 from loader.sync.attempt import Attempt
@@ -81,7 +80,6 @@ class Pipeline(Selection):
         """
         run_id = uuid.uuid4().hex[:12]
         watch.redact = self.spec.redactor.redact
-        warm_up(self.spark)
         parts = self.planned(select, full_refresh)
         leases: list[Lease] = []
         sharing = Counter(self._raw(part.spec, p) for part in parts for p in part.plans)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.runtime import jvm
+from loader.runtime.private_folder import private_folder
 from loader.runtime.spark import settings
 from loader.spec.redaction import SPARK_REGEX, is_secret_key, java_regex
 
@@ -45,26 +47,79 @@ def test_any_value_survives_the_file(value: str) -> None:
     assert _loaded(text) == {"spark.a": value, "spark.b": "b"}
 
 
-def test_the_file_is_this_users_own_and_goes(
+def test_the_file_is_this_users_own_and_keeps_the_users_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     defaults = tmp_path / "mine.properties"
     defaults.write_text("spark.mine 1\nspark.both 1")
-    monkeypatch.setenv(
-        "PYSPARK_SUBMIT_ARGS", f"--verbose --properties-file {defaults} pyspark-shell"
-    )
-    with jvm._submitted({"spark.both": "2", "spark.secret": "s3cr3t"}):
-        arguments = shlex.split(os.environ["PYSPARK_SUBMIT_ARGS"])
-        assert [arguments[0], *arguments[2:]] == ["--properties-file", "--verbose", "pyspark-shell"]
+    given = f"--verbose --properties-file {defaults} pyspark-shell"
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", given)
+    with private_folder("settings") as folder:
+        arguments, _ = jvm.submitted({"spark.both": "2", "spark.secret": "s3cr3t"}, folder)
         file = Path(arguments[1])
+        assert arguments == ["--properties-file", str(file), "--verbose", "pyspark-shell"]
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
         assert file.read_text().split() == [
             *("spark.mine", "1", "spark.both", "1"),
             *("spark.both=2", "spark.secret=s3cr3t"),
         ]
-    assert not file.parent.exists()
-    assert str(defaults) in os.environ["PYSPARK_SUBMIT_ARGS"]
+    assert os.environ["PYSPARK_SUBMIT_ARGS"] == given
+
+
+def _left(temporary: Path) -> list[str]:
+    """What a start leaves in the folder for temporary files; Java's own is hsperfdata."""
+    return [path.name for path in temporary.iterdir() if path.name.startswith("strandline-")]
+
+
+_BEGUN = """
+import sys
+from loader.runtime import jvm
+from loader.runtime.private_folder import private_folder
+settings = {"spark.master": "local[1]", "spark.hadoop.fs.s3a.secret.key": "planted"}
+jvm.begin(settings)
+jvm.begin(settings)
+assert "pyspark" not in sys.modules
+[begun] = jvm._begun
+print(begun._gateway.process.pid)
+sys.exit("a mistake in the spec")
+"""
+
+
+def test_a_java_that_nobody_waits_for_ends_and_leaves_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _BEGUN],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stderr.strip(), done.returncode) == ("a mistake in the spec", 1)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(done.stdout), 0)
+    assert _left(tmp_path) == []
+
+
+_FAILED = """
+from pyspark.errors import PySparkException
+from loader.runtime import jvm
+from loader.runtime.private_folder import private_folder
+try:
+    jvm.begin({"spark.driver.extraJavaOptions": "-Xss1"})
+    jvm.start({})
+except PySparkException as error:
+    print(error.getErrorClass())
+"""
+
+
+def test_a_java_that_does_not_start_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _FAILED],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.splitlines()[-1] == "JAVA_GATEWAY_EXITED", done.stderr
+    assert _left(tmp_path) == []
 
 
 @pytest.mark.parametrize(
