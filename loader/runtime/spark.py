@@ -15,7 +15,7 @@ from loader.runtime.setup import problem
 from loader.spec.redaction import java_regex
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from loader.runtime.profile import Profile
 
@@ -40,6 +40,8 @@ _SIMPLE = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
+    "spark.sql.leafNodeDefaultParallelism": "1",
+    "spark.sql.datetime.java8API.enabled": "true",  # times that `held` keeps as they are
 }
 
 _MASKED = "spark.redaction.regex"
@@ -138,6 +140,21 @@ def plan_simply(spark: SparkSession) -> None:
     """
     for key, value in _SIMPLE.items():
         spark.conf.set(key, value)
+
+
+def held(rows: DataFrame) -> DataFrame:
+    """Runs a query over a few thousand rows and returns them as a frame that the driver holds.
+
+    Further queries of it need no other source, and most of them no job. Call :func:`plan_simply`
+    before. Texts must be valid UTF-8, as a database driver's are: they pass through Java's strings.
+    """
+    from pyspark.sql import DataFrame
+
+    spark: Any = rows.sparkSession
+    found: Any = rows._jdf
+    return DataFrame(
+        spark._jsparkSession.createDataFrame(found.collectAsList(), found.schema()), spark
+    )
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from loader.rows.delta import (
 )
 from loader.rows.order import GENERATION, quoted
 from loader.rows.window import Bounds, Window
-from loader.runtime.spark import plan_simply
+from loader.runtime.spark import held, plan_simply
 from loader.state import TableState
 from loader.sync.attempt import Attempt
 from loader.sync.deletions import deleted, spared, tombstones
@@ -116,7 +116,8 @@ def extracted(attempt: Attempt, window: Window, bounds: Bounds, intent: Intent) 
     """Yields the window's rows, stamped; if raw may hold some already, without the redelivered."""
     plan, snapshot, lake = attempt.plan, attempt.snapshot, attempt.lake
     attempt.phase("reading", bounds.rows)
-    if bounds.rows is not None and bounds.rows <= _FEW:
+    few = bounds.rows is not None and bounds.rows <= _FEW
+    if few:
         plan_simply(lake.spark)
     record, after = intent.record, intent.after
     began = record.started_at or now()
@@ -142,18 +143,18 @@ def extracted(attempt: Attempt, window: Window, bounds: Bounds, intent: Intent) 
     judged = marked(rows, raw, plan.key, window, bounds, generations, plan.authoritative)
     if gone is not None:
         judged = spared(judged, gone, plan)
-    # Read and compared once, so that the counts in the commit match its rows.
-    judged = judged.persist(StorageLevel.MEMORY_AND_DISK)
-    try:
+    with _once(judged, few and counted is not None) as judged:
         again = f.lit(False) if keeps else f.col(REDELIVERED)
         null = f.col(quoted(plan.cursor.name)).isNull() if plan.cursor else f.lit(False)
-        [counts] = judged.agg(
-            f.count(f.lit(1)).alias("read"),
-            f.count_if(again).alias("redelivered"),
-            f.count_if(null).alias("nulls"),
-            f.count_if(null & ~f.col(REDELIVERED)).alias("new_nulls"),
-            f.count_if(f.col(OVERRULES) & ~f.col(REDELIVERED)).alias("overruling"),
-        ).collect()
+        counts = _counted(
+            judged,
+            few,
+            read=f.lit(True),
+            redelivered=again,
+            nulls=null,
+            new_nulls=null & ~f.col(REDELIVERED),
+            overruling=f.col(OVERRULES) & ~f.col(REDELIVERED),
+        )
         whole(plan, counted, counts["read"])
         record = replace(
             record,
@@ -174,8 +175,32 @@ def extracted(attempt: Attempt, window: Window, bounds: Bounds, intent: Intent) 
             new = judged.where(~f.col(REDELIVERED))
             overrules = hides_a_cursor(new, raw, plan.key, plan.cursor.name)
         yield batch.overruling() if overrules else batch
+
+
+@contextmanager
+def _once(rows: DataFrame, few: bool) -> Iterator[DataFrame]:
+    """Yields the rows so that they are read and compared once: counts then match what is written.
+
+    Args:
+        few: the driver may hold them.
+    """
+    if few:
+        yield held(rows)
+        return
+    rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        yield rows
     finally:
-        judged.unpersist()
+        rows.unpersist()
+
+
+def _counted(rows: DataFrame, few: bool, **conditions: Column) -> dict[str, int]:
+    """Returns for how many rows each condition holds; of a few held rows, without a job."""
+    if few:
+        found = rows.select(*(column.alias(name) for name, column in conditions.items())).collect()
+        return {name: sum(bool(row[name]) for row in found) for name in conditions}
+    [row] = rows.agg(*(f.count_if(column).alias(n) for n, column in conditions.items())).collect()
+    return dict(row.asDict())
 
 
 @contextmanager
