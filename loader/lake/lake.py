@@ -121,7 +121,8 @@ class Lake(Staging):
         """
         if not self.exists(table):
             return unchanged(schema)
-        said = remembered(dict(self.handle(table).properties()), terms.source, f"table {table}")
+        self.fresh(table)  # somebody may have altered it
+        said = remembered(self.properties(table), terms.source, f"table {table}")
         return drift(self.schema_of(table), said, schema, terms)
 
     def evolve(self, table: str, followed: Drift, source: str = "") -> None:
@@ -138,6 +139,7 @@ class Lake(Staging):
         self.set_properties(table, {property_of(source): followed.before.text})
         for alteration in followed.alterations:
             self.spark.sql(f"alter table {self.name(table)} {alteration.sql}")
+        self.fresh(table)
 
     def raw_tables(self) -> tuple[list[str], dict[str, Exception]]:
         """Returns the raw tables, and the error of each table that cannot be read."""

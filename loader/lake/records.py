@@ -133,8 +133,10 @@ class Records:
         plain = [{k: v for k, v in row.items() if self._is_plain(k, v)} for row in given]
         empty = self._iceberg.data.GenericRecord.create(schema)
         records = []
-        for row, values in zip(given, mapper.readValue(json.dumps(plain), kind), strict=True):
-            for name in row.keys() - values.keys():
+        read = mapper.readValue(json.dumps(plain), kind)
+        for place, row in enumerate(given):
+            values = read.get(place)
+            for name in row.keys() - plain[place].keys():
                 values.put(name, self._fitting(name, row[name]))
             records.append(empty.copy(values))
         return records

@@ -31,15 +31,14 @@ class Staging(Tables):
             rows: by column name, null in columns that they lack; created in this lake's session.
             facts: ``state`` (JSON text) and ``sync`` (a ledger row), kept in the commit.
         """
-        columns = [quoted(name) for name in self.frame(table).columns]
         present = {name.lower() for name in rows.columns}
         full = rows.selectExpr(
             *(
-                c if n.lower() in present else f"null as {c}"
-                for n, c in zip(self.frame(table).columns, columns, strict=False)
+                quoted(name) if name.lower() in present else f"null as {quoted(name)}"
+                for name in self.schema_of(table).names
             )
         )
-        before = int(self.handle(table).operations().current().lastSequenceNumber())
+        before = int(self.fresh(table).operations().current().lastSequenceNumber())
         self.spark.conf.set("spark.wap.id", str(batch))
         try:
             (
@@ -53,7 +52,7 @@ class Staging(Tables):
             self.spark.conf.unset("spark.wap.id")
         return next(
             int(found.snapshotId())
-            for found in _newest_first(self.handle(table))
+            for found in _newest_first(self.fresh(table))
             if found.summary().get("wap.id") == str(batch) and found.sequenceNumber() > before
         )
 
@@ -74,7 +73,7 @@ class Staging(Tables):
         Raises:
             TableError: if that batch number was published already.
         """
-        handle = self.handle(table)
+        handle = self.fresh(table)
         transaction = handle.newTransaction()
         try:
             transaction.manageSnapshots().cherrypick(snapshot_id).commit()

@@ -34,9 +34,10 @@ class Tables:
 
     @contextmanager
     def unchanging(self, table: str) -> Iterator[None]:
-        """Loads a table only once in this block: it is locked, so nobody else changes it.
+        """Loads a table only once in this block: it is locked, so nobody else writes batches to it.
 
-        What this thread commits through its handle, the handle knows.
+        What this thread commits through its handle, the handle knows; for what Spark or somebody
+        else has committed, see :meth:`fresh`.
         """
         self._unchanging = table
         try:
@@ -132,6 +133,23 @@ class Tables:
             self._loaded = self._load(table)
         return self._loaded
 
+    def fresh(self, table: str) -> Any:
+        """Returns Iceberg's object for a table as it is now, whoever has committed to it."""
+        if table != self._unchanging or self._loaded is None:
+            return self.handle(table)
+        self._loaded.refresh()
+        return self._loaded
+
+    def properties(self, table: str) -> dict[str, str]:
+        """Returns a table's Iceberg properties."""
+        jvm: Any = self.spark._jvm
+        # In one text, as each entry of a Java map costs several calls to the JVM.
+        mapper = jvm.com.fasterxml.jackson.databind.ObjectMapper()
+        found: dict[str, str] = json.loads(
+            mapper.writeValueAsString(self.handle(table).properties())
+        )
+        return found
+
     def _load(self, table: str) -> Any:
         jvm: Any = self.spark._jvm
         # Iceberg looks catalogs up in the settings of the thread's active session.
@@ -149,7 +167,7 @@ class Tables:
         kind = self.spark.conf.get(f"spark.sql.catalog.{self.catalog}.type", None)
         return (kind or "").lower() == "hadoop"
 
-    @property
+    @cached_property
     def catalog(self) -> str:
         """The catalog that two-part names belong to."""
         return self.spark.conf.get("spark.sql.defaultCatalog", None) or "spark_catalog"

@@ -163,7 +163,7 @@ def compact_shared(lake: Lake, table: str, upkeep: Upkeep, order: str = "") -> C
             expired = len(expiry.found(lake, table, before_ms))
             note = told(before.strays, 0)
             return Compacted(f"{lake.schema}.{table}", before, before, 0, expired, note)
-        if order and _ROW_GROUP not in dict(lake.handle(table).properties()):
+        if order and _ROW_GROUP not in lake.properties(table):
             lake.set_properties(table, {_ROW_GROUP: str(_ROW_GROUP_BYTES)})
         rewrite(lake, table, order)
         expired = expiry.expire(lake, table, before_ms)

@@ -87,7 +87,7 @@ def _current(lake: Lake, table: str, handle: Any) -> tuple[int, int, int]:
 def _listed(lake: Lake, table: str) -> tuple[int, int] | None:
     """Returns size and number of files in a table's data folder; None if Spark cannot list it."""
     handle = lake.handle(table)
-    if {"write.data.path", "write.object-storage.enabled"} & set(dict(handle.properties())):
+    if {"write.data.path", "write.object-storage.enabled"} & set(lake.properties(table)):
         return None  # the files are elsewhere, or mixed with other tables'
     jvm: Any = lake.spark._jvm
     folder = jvm.org.apache.hadoop.fs.Path(f"{handle.location()}/data")

@@ -113,7 +113,7 @@ def settled(lake: Lake, table: str) -> Removed:
     """Returns what was removed so far; closes the account first if a run died while removing."""
     handle = lake.handle(table)
     try:
-        found = Removed.of(dict(handle.properties()))
+        found = Removed.of(lake.properties(table))
     except (ValueError, KeyError, TypeError):
         raise TableError(
             f"its property {COMPACTED} was not written by this loader",

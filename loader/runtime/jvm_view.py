@@ -2,18 +2,19 @@
 
 Py4J asks the JVM what `jvm.org.apache.spark.sql.functions` is name by name, at every use, and Java
 looks for a class called `org` in each jar before it answers that this is a package. That was a
-fifth of the JVM's work in a small sync, most of it for PySpark's own calls.
+fifth of the JVM's work in a small sync, most of it for PySpark's own calls. It also asks for a
+class's static method at each call.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from py4j.java_gateway import JavaPackage, JVMView
+from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 
 
 def remember(gateway: Any) -> None:
-    """Makes a gateway ask for each class and package only once.
+    """Makes a gateway ask for each package, class and static method only once.
 
     Args:
         gateway: PySpark's, after it has imported its names and before a session keeps its view.
@@ -32,6 +33,14 @@ class _Package(JavaPackage):  # type: ignore[misc]
         return _remembered(self, name, super().__getattr__(name))
 
 
+class _Class(JavaClass):  # type: ignore[misc]
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        if isinstance(found, JavaMember):  # a static method; a static field may change
+            self.__dict__[name] = found
+        return found
+
+
 def _remembered(owner: Any, name: str, found: Any) -> Any:
     """Returns what a name stands for, kept as an attribute: Python uses that without asking again.
 
@@ -42,5 +51,7 @@ def _remembered(owner: Any, name: str, found: Any) -> Any:
         if not name.islower():
             return found
         found = _Package(found._fqn, found._gateway_client, found._jvm_id)
+    elif isinstance(found, JavaClass):
+        found = _Class(found._fqn, found._gateway_client)
     owner.__dict__[name] = found
     return found

@@ -53,25 +53,27 @@ def synced(attempt: Attempt) -> SyncRecord:
         # Refuses a schema change that raw cannot follow, before anything is read.
         attempt.lake.drift(attempt.plan.lake_table, attempt.plan.table.schema, attempt.plan.terms)
         window, bounds = look(attempt.plan, attempt.snapshot, known, attempt.lake, attempt.watch)
-    done: SyncRecord | None = None
-    while True:
-        attempt.reached("windowed")  # 3 window
-        same = unchanged(attempt.plan, attempt.snapshot, known, window, bounds)
-        intent, commit = intended(attempt, known, window, bounds, same), None
-        if not same:
-            with attempt.slot:
-                intent, commit = written(attempt, window, bounds, intent)  # 4 extract, 5 append
-        if commit is None:
-            made(attempt, intent.after.batch)
-            by_mark = attempt.plan.table.progress is Progress.MARK
-            goes_on = by_mark or bounds.log is not None
-            intent = replace(intent, after=caught_up(known, intent.after, bounds, goes_on))
-        more = attempt.snapshot.more(attempt.plan.table)  # a source may deliver several batches
-        done = finish(attempt, known, intent, commit, more, done)  # 6 record
-        if not more:
-            return done
-        known = known.followed_by(intent.after)
-        window, bounds = look(attempt.plan, attempt.snapshot, known, attempt.lake, attempt.watch)
+        done: SyncRecord | None = None
+        while True:
+            attempt.reached("windowed")  # 3 window
+            same = unchanged(attempt.plan, attempt.snapshot, known, window, bounds)
+            intent, commit = intended(attempt, known, window, bounds, same), None
+            if not same:
+                with attempt.slot:
+                    intent, commit = written(attempt, window, bounds, intent)  # 4 extract, 5 append
+            if commit is None:
+                made(attempt, intent.after.batch)
+                by_mark = attempt.plan.table.progress is Progress.MARK
+                goes_on = by_mark or bounds.log is not None
+                intent = replace(intent, after=caught_up(known, intent.after, bounds, goes_on))
+            more = attempt.snapshot.more(attempt.plan.table)  # a source may deliver several batches
+            done = finish(attempt, known, intent, commit, more, done)  # 6 record
+            if not more:
+                return done
+            known = known.followed_by(intent.after)
+            window, bounds = look(
+                attempt.plan, attempt.snapshot, known, attempt.lake, attempt.watch
+            )
 
 
 def lock_all(

@@ -15,6 +15,9 @@ from pyspark.sql import SparkSession
 
 from loader.runtime.database_errors import explain
 
+_TIMES = (93, 2014)
+"""`TIMESTAMP` and `TIMESTAMP_WITH_TIMEZONE` of ``java.sql.Types``."""
+
 
 class Connection:
     """One JDBC connection, for small results, read as text."""
@@ -23,6 +26,7 @@ class Connection:
         self.java = java
         self.where = where
         self._jvm: Any = spark._jvm
+        self._places: dict[str, dict[str, int]] = {}  # columns of the driver's answers, by call
 
     @classmethod
     @contextmanager
@@ -99,10 +103,11 @@ class Connection:
         """
         with self._explained():
             result = getattr(self.java.getMetaData(), call)(*arguments)
-            meta = result.getMetaData()
-            places = {
-                meta.getColumnLabel(i).upper(): i for i in range(1, meta.getColumnCount() + 1)
-            }
+            if call not in self._places:
+                meta = result.getMetaData()
+                columns = range(1, meta.getColumnCount() + 1)
+                self._places[call] = {meta.getColumnLabel(i).upper(): i for i in columns}
+            places = self._places[call]
             found = []
             while result.next():
                 found.append(
@@ -127,11 +132,9 @@ class Connection:
         return array
 
     def _fetch(self, result: Any) -> Iterator[tuple[str | None, ...]]:
-        types = self._jvm.java.sql.Types
-        times = {types.TIMESTAMP, types.TIMESTAMP_WITH_TIMEZONE}
         meta = result.getMetaData()
         columns = range(1, meta.getColumnCount() + 1)
-        is_time = {i: meta.getColumnType(i) in times for i in columns}
+        is_time = {i: meta.getColumnType(i) in _TIMES for i in columns}
         while result.next():
             row: list[str | None] = []
             for i in columns:

@@ -13,6 +13,8 @@ _OF_COLUMNS = (
     *("DATA_TYPE", "SOURCE_DATA_TYPE", "TYPE_NAME", "COLUMN_SIZE", "DECIMAL_DIGITS"),
 )
 _OF_LAYOUT = ("TYPE_NAME", "COLUMN_SIZE", "DECIMAL_DIGITS")
+FOR_LAYOUT = ("TABLE_NAME", "COLUMN_NAME", *_OF_LAYOUT)
+"""What :func:`layout` needs of a description."""
 Told = Mapping[str, Mapping[str, "str | None"]]
 """The database's description of each column."""
 
@@ -46,10 +48,16 @@ class Native:
     types: tuple[tuple[str, str], ...] = ()
 
 
-def described(connection: Connection, native: Native) -> Told:
-    """Returns the database's description of each column: its own type name, its comment."""
+def described(
+    connection: Connection, native: Native, labels: tuple[str, ...] = _OF_COLUMNS
+) -> Told:
+    """Returns the database's description of each column: its own type name, its comment.
+
+    Args:
+        labels: what to ask of each column.
+    """
     place = (native.catalog, native.schema, native.table)
-    rows = connection.metadata("getColumns", *place, "%", labels=_OF_COLUMNS)
+    rows = connection.metadata("getColumns", *place, "%", labels=labels)
     # The metadata treats the name as a pattern: `a_b` finds `axb`, too.
     return {row["COLUMN_NAME"] or "": row for row in rows if row["TABLE_NAME"] == native.table}
 

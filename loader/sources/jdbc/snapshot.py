@@ -29,7 +29,7 @@ from loader.sources.jdbc.digest import digest_of
 from loader.sources.jdbc.idle import Idle
 from loader.sources.jdbc.late import Late
 from loader.sources.jdbc.late_work import LateWork
-from loader.sources.jdbc.native import described, layout
+from loader.sources.jdbc.native import FOR_LAYOUT, described, layout
 from loader.sources.jdbc.postgresql.exported import Exported
 from loader.sources.jdbc.postgresql.late_rows import LateRows
 from loader.sources.jdbc.postgresql.pages import PLACE
@@ -173,7 +173,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
     def unaltered(self, table: SourceTable) -> None:
         where = f"table {self.source.name}.{table.ref.name}"
         with self.source.question(where) as connection:
-            now = layout(described(connection, table.ref.native))
+            now = layout(described(connection, table.ref.native, FOR_LAYOUT))
         if now != table.ref.native.layout:
             raise TableError(
                 "its columns were changed while the run began or read it",
