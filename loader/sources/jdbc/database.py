@@ -34,6 +34,7 @@ class _Met(NamedTuple):
     startup: Mapping[str, str]
     dialect: Dialect
     resting: tuple[str, ...]
+    reading: Mapping[str, str]
 
 
 class Database(Source):
@@ -88,8 +89,9 @@ class Database(Source):
             meta = connection.java.getMetaData()
             quote = (meta.getIdentifierQuoteString() or "").strip()
             dialect = self.kind(quote or '"', bool(meta.storesUpperCaseIdentifiers()))
-            resting = self.kind.resting(int(meta.getDatabaseMajorVersion()))
-            return _Met(startup, dialect, resting)
+            version = int(meta.getDatabaseMajorVersion())
+            resting, reading = self.kind.resting(version), self.kind.reading(version)
+            return _Met(startup, dialect, resting, reading if startup else {})
 
     @contextmanager
     def connect(self, where: str = "") -> Iterator[Connection]:
@@ -150,6 +152,7 @@ class Database(Source):
             types: types of the columns to read as another type than Spark would choose.
         """
         options = {
+            **self._reading(types),
             **self.reader_options,
             "fetchsize": str(self.options.fetch_size),
             "preferTimestampNTZ": "true",
@@ -165,6 +168,21 @@ class Database(Source):
                 options.pop("url"), relation, predicates=predicates, properties=options
             )
         return spark.read.format("jdbc").options(**options, dbtable=relation).load()
+
+    def _reading(self, types: Mapping[str, str] | None) -> Mapping[str, str]:
+        """Returns the driver's properties for reads; none where a pooler may be in between.
+
+        Poolers refuse properties of ours at the start. Whoever says in the spec how statements are
+        prepared, or values transferred, has a reason.
+
+        Args:
+            types: columns read as other types, such as numbers as texts: the database writes those.
+        """
+        taken = {*self.options.properties, *re.findall(r"[?&;](\w+)=", self.options.url)}
+        own = self._met.reading
+        if types or taken & {*own, "binaryTransfer", "preferQueryMode"}:
+            return {}
+        return own
 
     def read_options(self, ref: TableRef) -> JdbcTableOptions:
         """Returns a table's options, which say how to read it in parallel and as which types."""

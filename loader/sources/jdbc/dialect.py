@@ -90,6 +90,15 @@ class Dialect:
         return ()
 
     @classmethod
+    def reading(cls, version: int) -> dict[str, str]:
+        """Returns the driver's properties for reads, if nothing is between it and the database.
+
+        Args:
+            version: the database's major version.
+        """
+        return {}
+
+    @classmethod
     def properties(cls, seconds: int) -> dict[str, str]:
         """Returns the same limit as properties, for connections where Spark runs no statements."""
         return {}

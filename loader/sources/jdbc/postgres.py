@@ -38,6 +38,14 @@ class PostgreSQL(Dialect):
         return ("set idle_session_timeout = 0",) if version >= 14 else ()
 
     @classmethod
+    def reading(cls, version: int) -> dict[str, str]:
+        # Values in binary, from the first query on: that halves the CPU of a read. Points and boxes
+        # stay texts: the driver writes their coordinates in another way than PostgreSQL does.
+        # Older versions are other products that speak the protocol.
+        binary = {"prepareThreshold": "-1", "binaryTransferDisable": "POINT,BOX,TIME,TIMETZ"}
+        return binary if version >= 10 else {}
+
+    @classmethod
     def properties(cls, seconds: int) -> dict[str, str]:
         return {"options": f"-c lock_timeout={seconds}s"}
 
