@@ -31,13 +31,15 @@ class Staging(Tables):
             rows: by column name, null in columns that they lack; created in this lake's session.
             facts: ``state`` (JSON text) and ``sync`` (a ledger row), kept in the commit.
         """
-        present = {name.lower() for name in rows.columns}
-        full = rows.selectExpr(
-            *(
-                quoted(name) if name.lower() in present else f"null as {quoted(name)}"
-                for name in self.schema_of(table).names
+        full, wanted, there = rows, self.schema_of(table).names, rows.columns
+        if there != wanted:
+            present = {name.lower() for name in there}
+            full = rows.selectExpr(
+                *(
+                    quoted(name) if name.lower() in present else f"null as {quoted(name)}"
+                    for name in wanted
+                )
             )
-        )
         before = int(self.fresh(table).operations().current().lastSequenceNumber())
         self.spark.conf.set("spark.wap.id", str(batch))
         try:

@@ -265,7 +265,7 @@ def _comparable(raw: DataFrame, region: Column, generations: Generations) -> Dat
             return raw.where(generation >= generations.base).where(
                 region | (f.col(BATCH) >= f.lit(row["first"]))
             )
-    return raw.where(generation == f.lit(generations.current)).where(region)
+    return raw.where((generation == f.lit(generations.current)) & region)
 
 
 def _marked_by_multiplicity(rows: DataFrame, known: DataFrame) -> DataFrame:

@@ -162,18 +162,19 @@ def extracted(attempt: Attempt, window: Window, bounds: Bounds, intent: Intent) 
             rows_redelivered=counts["redelivered"],
             rows_null_cursor=counts["nulls"] if plan.cursor else None,
         )
-        fresh = judged.where(~again).drop(REDELIVERED, OVERRULES)
+        new = judged.where(~again) if counts["redelivered"] else judged
+        fresh = new.drop(REDELIVERED, OVERRULES)
         empty = counts["read"] == counts["redelivered"]
         batch = Batch(fresh, Intent(record, after), empty)
         if gone is not None:
-            fresh = judged.where(~again).drop(REDELIVERED)
+            fresh = new.drop(REDELIVERED)
             stones = tombstones(judged, gone, plan, stamp)
             yield _deleting(batch, fresh, stones, plan, counts["overruling"] > 0)
             return
         overrules = counts["overruling"] > 0
         if not overrules and counts["new_nulls"] and plan.authoritative and plan.cursor:
-            new = judged.where(~f.col(REDELIVERED))
-            overrules = hides_a_cursor(new, raw, plan.key, plan.cursor.name)
+            unknown = judged.where(~f.col(REDELIVERED))
+            overrules = hides_a_cursor(unknown, raw, plan.key, plan.cursor.name)
         yield batch.overruling() if overrules else batch
 
 

@@ -27,6 +27,7 @@ def fitted(rows: DataFrame, routes: Sequence[Route], where: str) -> DataFrame:
     there = {field.name.lower(): field for field in rows.schema.fields}
     own = [name for name in rows.columns if name.lower() in COLUMNS]
     columns = []
+    as_they_are = [route.raw for route in routes] + own == rows.columns
     for route in routes:
         arrived = bare(there[route.source.lower()].dataType)
         if arrived != route.source_type:
@@ -37,8 +38,11 @@ def fitted(rows: DataFrame, routes: Sequence[Route], where: str) -> DataFrame:
                 where=where,
                 remedy="Nothing of this batch is visible; run again",
             )
+        as_they_are = as_they_are and route.source_type == route.raw_type
         value = _fitted(f.col(quoted(route.source)), route.source_type, route.raw_type)
         columns.append(value.alias(route.raw))
+    if as_they_are:
+        return rows
     return rows.select(*columns, *(f.col(quoted(name)) for name in own))
 
 

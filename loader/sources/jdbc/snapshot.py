@@ -244,13 +244,21 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         except Py4JJavaError as error:
             raise explain(error, f"table {source.name}.{table.ref.name}") from error
         hashed = [KEY] if key else []
-        frame = frame.drop(PLACE)
-        return frame.toDF(*table.schema.names, *hashed).select(
+        if division.column:
+            frame = frame.drop(PLACE)
+        arrived = frame.schema.fields
+        names = [field.name for field in arrived]
+        if len({name.lower() for name in names}) < len(names):  # Spark finds none of them by name
+            names = [*table.schema.names, *hashed]
+            frame = frame.toDF(*names)
+        return frame.select(
             *(
-                f.col(quoted(column.name)).cast(column.dataType).alias(column.name)
-                if isinstance(column.dataType, TimestampType)
-                and isinstance(frame.schema[i].dataType, TimestampNTZType)
-                else f.col(quoted(column.name))
+                (
+                    f.col(quoted(names[i])).cast(column.dataType)
+                    if isinstance(column.dataType, TimestampType)
+                    and isinstance(arrived[i].dataType, TimestampNTZType)
+                    else f.col(quoted(names[i]))
+                ).alias(column.name)
                 for i, column in enumerate(table.schema.fields)
             ),
             *hashed,
