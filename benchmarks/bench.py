@@ -66,6 +66,7 @@ class Bench:
         place: a folder for all that it writes.
         peers: the Python that has dlt; without it only ours is measured.
         beside: other checkouts of the loader, by label.
+        left: what rows have loaded, for those after them, by folder.
     """
 
     server: Postgres
@@ -74,6 +75,7 @@ class Bench:
     peers: Path | None = None
     beside: Mapping[str, Path] = field(default_factory=dict)
     samples: Samples = field(default_factory=Samples)
+    left: dict[str, Sequence[Tool]] = field(default_factory=dict)
 
     @cached_property
     def large(self) -> Shop:
@@ -103,12 +105,30 @@ class Bench:
         """The script, with a new lake."""
         return Bare(self._cleared(folder), shop)
 
-    def others(self, shop: Shop, folder: str) -> Sequence[Ours]:
-        """New projects of the other checkouts."""
-        return [
+    def tools(self, shop: Shop, folder: str) -> Sequence[Tool]:
+        """Ours, other checkouts' and dlt, with nothing loaded yet."""
+        others = (
             Ours(self._cleared(f"{folder}-{label}"), shop, root, label).create()
             for label, root in self.beside.items()
-        ]
+        )
+        return [self.ours(shop, folder), *others, *self.dlt(shop, f"{folder}-dlt")]
+
+    def loaded(self, shop: Shop, folder: str) -> Sequence[Tool]:
+        """The same with all loaded: those that a row before has left, or new ones."""
+        if folder not in self.left:
+            self.left[folder] = self.tools(shop, folder)
+            for tool in self.left[folder]:
+                tool.load()
+        return self.left[folder]
+
+    def loaded_ours(self, shop: Shop, folder: str) -> Ours:
+        """Of them only ours."""
+        for tool in self.left.get(folder, ()):
+            if isinstance(tool, Ours) and tool.label == LABEL:
+                return tool
+        ours = self.ours(shop, folder)
+        ours.load()
+        return ours
 
     def timed(self, what: str, tool: Tool, rows: int, sums: Sums) -> None:
         """Times a load, and holds what was loaded against the sums that it must have."""

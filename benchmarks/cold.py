@@ -15,14 +15,9 @@ def first_load(bench: Bench) -> tuple[str, Sequence[Line]]:
     what = f"first load of {bench.sizes.rows:,} rows"
     shop = bench.large
     for _ in range(bench.sizes.rounds):
-        tools: list[Tool] = [
-            bench.ours(shop, "large"),
-            *bench.others(shop, "large"),
-            bench.bare(shop, "bare"),
-            *bench.dlt(shop, "dlt-large"),
-            *bench.dlt(shop, "dlt-pyarrow", PYARROW),
-        ]
-        for tool in tools:
+        bench.left["large"] = bench.tools(shop, "large")
+        more = [bench.bare(shop, "bare"), *bench.dlt(shop, "pyarrow", PYARROW)]
+        for tool in (*bench.left["large"], *more):
             bench.timed(what, tool, shop.rows, shop.sums())
     lines = bench.lines(what, {BARE: 0.85, CONNECTORX: 2, PYARROW: None})
     return f"First load of {shop.rows:,} rows, {COLUMNS} columns", lines
@@ -32,13 +27,7 @@ def changes(bench: Bench) -> tuple[str, Sequence[Line]]:
     """Nothing new, and some changed rows, in the large table."""
     shop, changed = bench.large, bench.sizes.changed
     none, some = "nothing new", f"{changed:,} changed rows"
-    tools: list[Tool] = [
-        bench.ours(shop, "large"),
-        *bench.others(shop, "large"),
-        *bench.dlt(shop, "dlt-large"),
-    ]
-    for tool in tools:
-        tool.load()
+    tools = bench.loaded(shop, "large")
     for _ in range(bench.sizes.rounds):
         _changing(bench, shop, tools, (none, some), changed)
     lines = [*bench.lines(none, {CONNECTORX: 2}), *bench.lines(some, {CONNECTORX: 3})]
@@ -54,11 +43,7 @@ def many(bench: Bench) -> tuple[str, Sequence[Line]]:
         f"{size.tables} tables, {size.table_changed} changed rows in each",
     )
     for _ in range(size.rounds):
-        tools: list[Tool] = [
-            bench.ours(shop, "many"),
-            *bench.others(shop, "many"),
-            *bench.dlt(shop, "dlt-many"),
-        ]
+        bench.left["many"] = tools = bench.tools(shop, "many")
         for tool in tools:
             bench.timed(first, tool, size.tables * size.table_rows, shop.sums())
         _changing(bench, shop, tools, (none, some), size.table_changed)

@@ -20,6 +20,8 @@ from benchmarks.stopwatch import Failed, ran
 
 ROOT = Path(__file__).resolve().parents[1]
 LABEL = "ours"
+EVERY = "0.1s"
+"""The shortest interval of a loop: it is as fast as it can be."""
 _PROJECT = """\
 name: bench
 version: "1.0.0"

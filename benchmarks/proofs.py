@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any
 
 from benchmarks.bench import Bench
-from benchmarks.ours import LABEL, Looped, Ours
+from benchmarks.ours import EVERY, LABEL, Looped, Ours
 from benchmarks.results import Line
 from benchmarks.shop import Sums, snapshot_sums
 from benchmarks.stopwatch import expect
@@ -85,7 +85,7 @@ def _lines(bench: Bench) -> list[Line]:
 
 def _deliver(bench: Bench, ours: Ours, batches: int) -> int:
     """Brings so many batches of one percent, and builds nothing; how many."""
-    with Looped(ours, "100ms") as loop:
+    with Looped(ours, EVERY) as loop:
         for _ in range(batches):
             _batch(ours, loop)
     return batches
@@ -101,7 +101,7 @@ def _batch(ours: Ours, loop: Looped) -> None:
 def _build_warm(bench: Bench, ours: Ours, batch: int) -> None:
     """Builds after each of a few batches, the last of which is the given one."""
     # All that codegen writes, and nothing that would share the cores with it.
-    with Looped(ours, "100ms", "--build", "--", "--select", f"+{_SNAPSHOT}") as loop:
+    with Looped(ours, EVERY, "--build", "--", "--select", f"+{_SNAPSHOT}") as loop:
         loop.build()  # of what was delivered before
         for _ in range(bench.sizes.builds):
             _batch(ours, loop)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -111,6 +112,8 @@ def main(
     # Few rounds are figures, too; small tables are none.
     if replace(sizes, rounds=_USUAL.rounds) == _USUAL:
         results = results or FILE
+    # so that a server does not outlive it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     place = Path(tempfile.mkdtemp(prefix="strandline-bench-"))
     server = Postgres()
     # absolute, but not resolved: an environment's Python is a link
@@ -137,9 +140,8 @@ def _measured(bench: Bench, only: Sequence[int], results: Path | None) -> int:
             code = 1
             continue
         minutes = (time.monotonic() - began) / 60
-        taken = (
-            f"{today()}, {bench.sizes.rounds} rounds; load average {load:.1f} before them. {on}."
-        )
+        rounds = "1 round" if bench.sizes.rounds == 1 else f"{bench.sizes.rounds} rounds"
+        taken = f"{today()}, {rounds}; load average {load:.1f} before. {on}."
         section = Section(number, title, lines, taken)
         click.echo(f"{section.text()}\n({minutes:.1f} minutes)\n")
         if results is not None:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from benchmarks.bench import Bench
-from benchmarks.ours import LABEL, Looped, Ours
+from benchmarks.ours import EVERY, LABEL, Looped, Ours
 from benchmarks.results import Line
 from benchmarks.shop import Shop, snapshot_sums
 from benchmarks.stopwatch import expect
@@ -28,14 +28,12 @@ models:
 def rounds(bench: Bench) -> tuple[str, Sequence[Line]]:
     """Rounds of a loop: nothing new in one table and in many, changed rows in one."""
     size = bench.sizes
-    one, many = bench.ours(bench.large, "loop"), bench.ours(bench.many, "loop-many")
+    one, many = bench.loaded_ours(bench.large, "large"), bench.loaded_ours(bench.many, "many")
     lines = []
-    one.load()
-    with Looped(one, "100ms") as loop:
+    with Looped(one, EVERY) as loop:
         lines += _quiet(bench, loop, f"nothing new, 1 table of {size.rows:,} rows", 0.2)
         lines += _busy(bench, loop, one, f"{size.changed:,} changed rows of {size.rows:,}", 0.6)
-    many.load()
-    with Looped(many, "100ms") as loop:
+    with Looped(many, EVERY) as loop:
         lines += _quiet(bench, loop, f"nothing new, {size.tables} tables", 2)
     return "Rounds of `loader run --every`", lines
 
