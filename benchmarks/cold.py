@@ -16,7 +16,7 @@ def first_load(bench: Bench) -> tuple[str, Sequence[Line]]:
     shop = bench.large
     for _ in range(bench.sizes.rounds):
         bench.left["large"] = bench.tools(shop, "large")
-        more = [bench.bare(shop, "bare"), *bench.dlt(shop, "pyarrow", PYARROW)]
+        more: Sequence[Tool] = [bench.bare(shop, "bare"), *bench.dlt(shop, "pyarrow", PYARROW)]
         for tool in (*bench.left["large"], *more):
             bench.timed(what, tool, shop.rows, shop.sums())
     lines = bench.lines(what, {BARE: 0.85, CONNECTORX: 2, PYARROW: None})

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -173,7 +173,7 @@ class Looped:
         if self.process.returncode != 0:
             raise Failed(f"the loop ended with {self.process.returncode}")
 
-    def _events(self) -> Any:
+    def _events(self) -> Iterator[dict[str, Any]]:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("{"):

@@ -16,6 +16,7 @@ from benchmarks.stopwatch import Failed, Samples
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_rows_of_small_tables_are_measured(tmp_path: Path) -> None:
     """Without dlt, which has an environment of its own that the suite does not need."""
     results, samples = tmp_path / "RESULTS.md", tmp_path / "samples.json"
