@@ -7,17 +7,17 @@
 #                 suite starts
 #   make connectors    connectors of Airbyte, Singer and CloudQuery that the tests run
 #   make lint     formatting, lint, types
-#   make bench    measurements, of this machine
-#   make bench-cold    how long a command takes from the shell, beside dlt
+#   make bench    how long loads, loops and builds take, beside dlt and a bare Spark script;
+#                 writes benchmarks/RESULTS.md
 #   make bench-correctness    rows lost under live writers (PostgreSQL, MariaDB): ours, dlt,
 #                             plain cursors
 #   make audit    asks the package index for known weaknesses of the pinned versions
 #   make sbom     a software bill of materials, sbom.json
 #   make nemesis  random schedules of writers, events, kills and commands, until one fails
 # PYTHON=… picks the Python of the virtual environment, VENV=… its folder,
-# TESTS="tests -m 'not slow'" what `make test` runs, WORKERS=1 in how many processes,
-# CORRECTNESS="--seconds 20" how `make bench-correctness` runs, NEMESIS="--minutes 60 --seed 7"
-# how `make nemesis` does.
+# TESTS="tests -m 'not slow'" what `make test` runs, WORKERS=1 in how many processes.
+# BENCH="--only 1,2", CORRECTNESS="--seconds 20" and NEMESIS="--minutes 60 --seed 7" are options of
+# `make bench`, `make bench-correctness` and `make nemesis`.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -29,9 +29,9 @@ VENV ?= .venv
 TESTS ?= tests
 # One more than two cores: a process waits for disks, locks and servers a quarter of its time.
 WORKERS ?= 3
+BENCH ?=
 CORRECTNESS ?=
 NEMESIS ?=
-COLD ?=
 PYTEST := "$(VENV)/bin/python" -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -40,7 +40,7 @@ DEBEZIUM := $(VENV)/.debezium
 PEERS := $(VENV)-peers
 export CONNECTORS := $(abspath $(VENV)-connectors)
 
-.PHONY: help install archive demo picture connectors test-environment test test-fast lint bench bench-cold bench-correctness audit sbom nemesis clean
+.PHONY: help install archive demo picture connectors test-environment test test-fast lint bench bench-correctness audit sbom nemesis clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -110,9 +110,6 @@ lint: $(INSTALLED)
 	"$(BIN)/mypy"
 	"$(BIN)/lint-imports" --no-logo
 
-bench: $(DRIVERS) archive
-	"$(BIN)/python" benchmarks/run.py
-
 # What ours is compared with is nothing that Strandline needs: it has an environment of its own.
 $(PEERS)/.installed: benchmarks/peers.txt .ci/venv
 	bash .ci/venv "$(PEERS)" $(PYTHON)
@@ -121,8 +118,8 @@ $(PEERS)/.installed: benchmarks/peers.txt .ci/venv
 	echo '*' > "$(PEERS)/.gitignore"
 	touch $@
 
-bench-cold: $(DRIVERS) archive $(PEERS)/.installed
-	"$(BIN)/python" benchmarks/cold.py --peers "$(PEERS)/bin/python" $(COLD)
+bench: $(DRIVERS) archive $(PEERS)/.installed
+	"$(BIN)/python" benchmarks/run.py --peers "$(PEERS)/bin/python" $(BENCH)
 
 bench-correctness: $(DRIVERS) $(DEBEZIUM) archive $(PEERS)/.installed
 	"$(BIN)/python" benchmarks/correctness.py --peers "$(PEERS)/bin/python" $(CORRECTNESS)

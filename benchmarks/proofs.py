@@ -1,219 +1,163 @@
 """What proofs cost after a batch: beside the merge, and after many batches beside after few.
 
-    python benchmarks/proofs.py [--keys 4000000] [--builds 200] [--early 20] [--window 5] [--whole]
-
-A raw table of eight columns; then one batch after another with new versions of a hundredth of the
-keys, each followed by a build of the snapshot and by all tests that `loader codegen` writes for
-such a table, in one process with two threads. Seconds are dbt's own, by node: medians of a window
-of builds up to `--early` and up to `--builds`. `together` is the time on the clock from the first
-test to the end of the package's hook. With `--whole` nothing is recorded, so all is proved always.
-
-The exit code is 1 if the proofs took more than 1.5 times the merge, or later more than 1.2 times
-what they took early.
+Batches of a hundredth of the keys come through the loader, in one process (`run --every`). Around
+the batches that count it builds as well (`--build`), all that `loader codegen` writes: the merge of
+the snapshot, and its proofs. The first build of a process is not counted: it merges all batches
+since the last build, with code that the JVM still compiles. Beside it stand whole processes:
+`dbt build`, and a model that ranks the versions by `row_number()`, rebuilt in full.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import shutil
-import sys
-import tempfile
+import json
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from statistics import median
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from benchmarks.bench import Bench
+from benchmarks.ours import EVERY, LABEL, Looped, Ours
+from benchmarks.results import Line
+from benchmarks.shop import Sums, snapshot_sums
+from benchmarks.stopwatch import expect
 
-from tests.dbt.dbtproject import SESSION, DbtProject  # noqa: E402
-from tests.dbt.rawtables import RawSchema, sync_time  # noqa: E402
+_SNAPSHOT, _REBUILT = "shop_orders_latest", "orders_rebuilt"
+_PEER = """\
+{{ config(materialized="table", file_format="iceberg") }}
 
-COLUMNS = (
-    "id bigint, updated_at timestamp, customer bigint, status string, amount decimal(12,2), "
-    "quantity int, note string, country string"
+with ranked as (
+    select
+        *,
+        row_number() over (
+            partition by order_id
+            order by updated_at desc, _cq_batch desc, _cq_seq desc
+        ) as _rank
+    from {{ source("shop", "orders") }}
 )
-SETTINGS = {"primary_key": "id", "cursor_field": "updated_at"}
-TESTS = (
-    "batches_accounted",
-    "state_not_ahead",
-    "state_not_behind",
-    "inclusive_cursor",
-    "cursor_not_null",
-    "no_future_cursor",
-    "duplicate_in_batch",
-    "exact_redelivery",
-    "redelivered_at_boundary",
-    "cursor_conflict",
-    "no_cursor_regression",
-)
-MODEL = """\
-{{ config(materialized='deduped_latest', primary_key='id', cursor_field='updated_at') }}
-select * from {{ source('shop', 'orders') }}
+
+select order_id, customer_id, status, amount, note, weight, placed, updated_at, _cq_batch
+from ranked
+where _rank = 1 and not _cq_deleted
 """
-MERGE, TOGETHER = "orders_latest", "together"
-Seconds = Mapping[str, float]
+_PEERS_LABEL = "`row_number()`, rebuilt"
+_MERGE, _PROOFS = "the merge", "the proofs, on the clock"
 
 
-class Shop:
-    """The raw table, its state and ledger, and the project."""
-
-    def __init__(self, spark: Any, folder: Path, keys: int, *, whole: bool) -> None:
-        self.spark, self.keys, self.batch = spark, keys, 0
-        self.raw = RawSchema(spark, "raw")
-        self.raw.create("orders", COLUMNS)
-        variables: dict[str, Any] = {"strandline__raw_schema": "raw"}
-        variables["strandline__record_proofs"] = not whole
-        self.project = DbtProject(
-            spark,
-            folder,
-            schema="mart",
-            raw_schema="raw",
-            settings={"vars": variables},
-            output={**SESSION, "threads": 2},
-        )
-        self.project.write("models/orders_latest.sql", MODEL)
-        table = {
-            "name": "orders",
-            "config": {"meta": {"strandline": SETTINGS}},
-            "data_tests": [f"strandline.{test}" for test in TESTS],
-        }
-        proofs = ["strandline.unique_key", "strandline.latest_matches_raw"]
-        self.project.write(
-            "models/orders.yml",
-            {
-                "sources": [{"name": "shop", "schema": "raw", "tables": [table]}],
-                "models": [{"name": "orders_latest", "data_tests": proofs}],
-            },
-        )
-        self.manifest = self.project.parse()
-
-    def sync(self) -> None:
-        """Appends all keys as the first batch, a hundredth of them as each later one."""
-        self.batch += 1
-        first = self.batch == 1
-        rows = self.keys if first else self.keys // 100
-        at = f"timestamp '{sync_time(self.batch):%Y-%m-%d %H:%M:%S}+00:00'"
-        key = "id" if first else f"(id * 7919 + {self.batch} * 104729) % {self.keys}"
-        frame = self.spark.range(rows).selectExpr(
-            f"{key} as id", f"{at} - make_interval(0, 0, 0, 0, 0, 0, id % 3600) as updated_at"
-        )
-        payload = (
-            "id % 1000003 as customer",
-            "if(id % 3 = 0, 'open', 'shipped') as status",
-            f"cast(id % 100000 + {self.batch} as decimal(12,2)) / 100 as amount",
-            "cast(id % 17 as int) as quantity",
-            "concat('order ', md5(cast(id as string))) as note",
-            "substring('DEFRITESUKUSJP', 1 + 2 * (id % 7), 2) as country",
-        )
-        frame = frame.selectExpr("id", "updated_at", *payload)
-        frame = frame.withColumn("amount", frame["amount"].cast("decimal(12,2)"))
-        stamped = frame.selectExpr(
-            "*",
-            "'shop' as _cq_source_name",
-            f"{at} as _cq_sync_time",
-            f"{self.batch}L as _cq_batch",
-            "monotonically_increasing_id() as _cq_seq",
-            f"xxhash64({', '.join(frame.columns)}) as _cq_row_hash",
-            "false as _cq_deleted",
-            "1L as _cq_generation",
-        )
-        writer = stamped.writeTo("raw.orders")
-        writer.option("snapshot-property.strandline.batch", str(self.batch)).append()
-        cursor = f"{sync_time(self.batch):%Y-%m-%d %H:%M:%S}"
-        low = f"{sync_time(self.batch - 1):%Y-%m-%d %H:%M:%S}"
-        state = {"batch": self.batch, "cursor": cursor, "cursor_field": "updated_at"}
-        self.raw.states("orders", [(self.batch, {**state, "cursor_type": "timestamp"})])
-        entry = {
-            "batch": self.batch,
-            "cursor_field": "updated_at",
-            "cursor_type": "timestamp",
-            "cursor_low": None if first else low,
-            "cursor_high": cursor,
-            "rows_read": rows,
-            "rows_appended": rows,
-            "started_at": sync_time(self.batch),
-        }
-        self.raw.syncs("orders", [entry])
-
-    def build(self) -> Seconds:
-        """Merges the newest batch and proves; returns the seconds by node."""
-        built = self.project.run("run", "--select", MERGE, manifest=self.manifest)
-        began = time.monotonic()
-        proved = self.project.run(
-            "test", "--select", MERGE, "source:shop.orders", manifest=self.manifest
-        )
-        seconds = {TOGETHER: time.monotonic() - began}
-        wrong = {name: one for name, one in {**built, **proved}.items() if one.status not in GOOD}
-        assert not wrong, wrong
-        seconds |= {name: one.seconds for name, one in built.items()}
-        return seconds | {_test_of(name): one.seconds for name, one in proved.items()}
+def after_batches(bench: Bench) -> tuple[str, Sequence[Line]]:
+    """Merge and proofs after few and after many batches of one percent."""
+    rows, batches = bench.sizes.rows, bench.sizes.batches
+    shop = bench.shop("proofs", rows)
+    ours = bench.ours(shop, "proofs")
+    ours.dbt("deps", "--quiet")
+    ours.load()
+    ours.loader("codegen")
+    ours.write(f"models/{_REBUILT}.sql", _PEER)
+    began = time.monotonic()
+    ours.build("--exclude", _REBUILT)
+    bench.samples.take("the first build, whole process", LABEL, time.monotonic() - began)
+    done = 1
+    for batch in batches:
+        done = _deliver(bench, ours, batch - bench.sizes.builds - done) + done
+        _build_warm(bench, ours, batch)
+        done = batch + 1
+        _build_cold(bench, ours, batch)
+    return f"A build after batches of 1 % of {rows:,} keys", _lines(bench)
 
 
-GOOD = ("success", "pass")
+def _lines(bench: Bench) -> list[Line]:
+    few, many = bench.sizes.batches
+    median = bench.samples.median
+    lines = [
+        Line("the first build, whole process", median("the first build, whole process", LABEL))
+    ]
+    for batch in (few, many):
+        merge, proofs = (median(f"{w}, after {batch} batches", LABEL) for w in (_MERGE, _PROOFS))
+        what = f"{_PROOFS}, after {batch} batches"
+        lines.append(Line(what, proofs, _MERGE, merge, 1.5))
+    early = median(f"{_PROOFS}, after {few} batches", LABEL)
+    late = median(f"{_PROOFS}, after {many} batches", LABEL)
+    lines.append(Line(f"{_PROOFS}, after {many} batches", late, f"after {few}", early, 1.2))
+    for batch in (few, many):
+        whole = f"`dbt build`, whole process, after {batch} batches"
+        lines += bench.lines(whole, {_PEERS_LABEL: None})
+    return lines
 
 
-def _test_of(name: str) -> str:
-    known = sorted((*TESTS, "unique_key", "latest_matches_raw"), key=len, reverse=True)
-    return next(test for test in known if test in name)
+def _deliver(bench: Bench, ours: Ours, batches: int) -> int:
+    """Brings so many batches of one percent, and builds nothing; how many."""
+    with Looped(ours, EVERY) as loop:
+        for _ in range(batches):
+            _batch(ours, loop)
+    return batches
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Prints the seconds; returns 1 if they are more than the goal."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--keys", type=int, default=4_000_000)
-    parser.add_argument("--builds", type=int, default=200)
-    parser.add_argument("--early", type=int, default=20)
-    parser.add_argument("--window", type=int, default=5)
-    parser.add_argument("--whole", action="store_true", help="prove everything, always")
-    chosen = parser.parse_args(arguments)
-    folder = Path(tempfile.mkdtemp(prefix="strandline-proofs-"))
-    os.environ["STRANDLINE_WAREHOUSE"] = str(folder / "warehouse")
-    from loader.runtime.profile import load_profile
-    from loader.runtime.spark import session
+def _batch(ours: Ours, loop: Looped) -> None:
+    rows = ours.shop.rows // 100
+    ours.shop.update(rows)
+    told = loop.until(lambda event: event["appended"] > 0)
+    expect("a batch", told["appended"] == rows, told)
 
-    spark = session(
-        load_profile("strandline", "embedded", ROOT, profiles_dir=str(ROOT / "profiles"))
+
+def _build_warm(bench: Bench, ours: Ours, batch: int) -> None:
+    """Builds after each of a few batches, the last of which is the given one."""
+    # All that codegen writes, and nothing that would share the cores with it.
+    with Looped(ours, EVERY, "--build", "--", "--select", f"+{_SNAPSHOT}") as loop:
+        loop.build()  # of what was delivered before
+        for _ in range(bench.sizes.builds):
+            _batch(ours, loop)
+            told = loop.build()
+            expect("a build", told["failed"] + told["skipped"] == 0, told)
+            for what, seconds in _spent(ours).items():
+                bench.samples.take(f"{what}, after {batch} batches", LABEL, seconds)
+
+
+def _build_cold(bench: Bench, ours: Ours, batch: int) -> None:
+    """Builds after one more batch, by whole processes: ours, and the model that is rebuilt."""
+    what = f"`dbt build`, whole process, after {batch} batches"
+    ours.shop.update(ours.shop.rows // 100)
+    expect("a batch", ours.load() == ours.shop.rows // 100, "another number of rows")
+    ours.build("--select", _REBUILT)  # so that both find their table
+    expected = ours.shop.sums()
+
+    def built(table: str, *arguments: str) -> int:
+        ours.build(*arguments)
+        return _rows(ours, table, expected)
+
+    bench.samples.time(what, LABEL, lambda: built(_SNAPSHOT, "--exclude", _REBUILT), expected.rows)
+    chosen = ("--select", _REBUILT)
+    bench.samples.time(what, _PEERS_LABEL, lambda: built(_REBUILT, *chosen), expected.rows)
+
+
+def _rows(ours: Ours, table: str, expected: Sums) -> int:
+    found = snapshot_sums(ours.folder / "warehouse" / "analytics" / table)
+    expect(table, found == expected, f"{found} instead of {expected}")
+    return found.rows
+
+
+def _spent(ours: Ours) -> Mapping[str, float]:
+    """Seconds of the newest build: the merge by itself, and its proofs on the clock."""
+    told = json.loads((ours.folder / "target" / "run_results.json").read_text())
+    by_name = {result["unique_id"]: result for result in told["results"]}
+    merge = by_name[f"model.bench.{_SNAPSHOT}"]
+    proofs = [one for name, one in by_name.items() if name.startswith(("test.", "operation."))]
+    tests = sum(name.startswith("test.bench.") for name in by_name)
+    expect("proofs", tests >= 13, f"only {tests} tests")
+    return {_MERGE: _on_the_clock([merge]), _PROOFS: _on_the_clock(proofs)}
+
+
+def _on_the_clock(results: Iterable[Mapping[str, Any]]) -> float:
+    """Seconds in which at least one of the nodes was at work."""
+    spans = sorted(
+        (min(_at(t["started_at"]) for t in timing), max(_at(t["completed_at"]) for t in timing))
+        for timing in (result["timing"] for result in results)
+        if timing
     )
-    try:
-        shop = Shop(spark, folder / "project", chosen.keys, whole=chosen.whole)
-        return _measured(shop, chosen.builds, chosen.early, chosen.window)
-    finally:
-        spark.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+    total, until = 0.0, 0.0
+    for begin, end in spans:
+        total += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return total
 
 
-def _measured(shop: Shop, builds: int, early: int, window: int) -> int:
-    found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    shop.sync()
-    shop.build()
-    for build in range(1, builds + 1):
-        shop.sync()
-        # in between, only what keeps tables and proofs as they would be
-        seconds = shop.build()
-        proofs = sum(spent for name, spent in seconds.items() if name not in (MERGE, TOGETHER))
-        print(
-            f"build {build}: merge {seconds[MERGE]:.1f} s, proofs {proofs:.1f} s, "
-            f"{seconds[TOGETHER]:.1f} s together",
-            file=sys.stderr,
-            flush=True,
-        )
-        for until in (early, builds):
-            if until - window < build <= until:
-                for name, spent in {**seconds, "all proofs": proofs}.items():
-                    found[name][until].append(spent)
-    print(f"{'seconds, median':28} {f'to {early}':>8} {f'to {builds}':>8}")
-    for name, by in sorted(found.items(), key=lambda one: -median(one[1][builds])):
-        print(f"{name:28} {median(by[early]):8.2f} {median(by[builds]):8.2f}")
-    merge, proofs_, together = (found[n] for n in (MERGE, "all proofs", TOGETHER))
-    beside = median(together[builds]) / median(merge[builds])
-    later = median(proofs_[builds]) / median(proofs_[early])
-    print(f"proofs, together, are {beside:.2f} x the merge; the later ones {later:.2f} x the early")
-    return 1 if beside > 1.5 or later > 1.2 else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def _at(text: str) -> float:
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()

@@ -81,6 +81,7 @@ HEAVY = (
     "tests/cdc/test_crash.py",
     "tests/cdc/test_pieces.py",
     "tests/demo/",
+    "tests/benchmarks/test_run.py",
     "tests/dbt/test_staging_property.py",
     "tests/dbt/test_models_rebuilt.py",
     "tests/setup/test_guide_followed.py",

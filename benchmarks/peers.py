@@ -1,0 +1,67 @@
+"""The tools beside ours: dlt by the Python of its own environment, and Spark by hand."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.shop import Shop, Sums, sums_of_files
+from benchmarks.stopwatch import ran
+
+_HERE = Path(__file__).resolve().parent
+CONNECTORX, PYARROW, BARE = "dlt (connectorx)", "dlt (pyarrow)", "bare `spark.read.jdbc`"
+
+
+@dataclass(frozen=True)
+class Dlt:
+    """dlt, loading the tables of a shop into Parquet files.
+
+    Args:
+        python: of the environment that has it.
+        label: which backend reads: CONNECTORX or PYARROW.
+    """
+
+    folder: Path
+    shop: Shop
+    python: Path
+    label: str = CONNECTORX
+
+    def load(self) -> int:
+        """One run of the pipeline; how many rows it took."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        database = self.shop.database
+        at = f"{database.user}:{database.password}@127.0.0.1:{database.server.port}"
+        url = f"postgresql+psycopg2://{at}/{database.name}"
+        script = str(_HERE / "dlt_load.py")
+        environment = {"HOME": str(self.folder), "RUNTIME__DLTHUB_TELEMETRY": "false"}
+        backend = {CONNECTORX: "connectorx", PYARROW: "pyarrow"}[self.label]
+        command = (str(self.python), script, str(self.folder), url, backend, *self.shop.names)
+        return int(ran(command, self.folder, environment))
+
+    def sums(self) -> Sums:
+        """The sums of all that was appended."""
+        lake = self.folder / "lake" / "raw"
+        return sums_of_files(lake / name for name in self.shop.names)
+
+
+@dataclass(frozen=True)
+class Bare:
+    """A script that reads the shop's only table into an Iceberg table, in the same Spark."""
+
+    folder: Path
+    shop: Shop
+    label: str = BARE
+
+    def load(self) -> int:
+        """One run of the script; how many rows the table has."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        database, [table] = self.shop.database, self.shop.names
+        given = (database.url, database.user, table, "order_id", str(self.folder / "warehouse"))
+        command = (sys.executable, str(_HERE / "bare_jdbc.py"), *given)
+        return int(ran(command, self.folder, {"BENCH_PASSWORD": database.password}))
+
+    def sums(self) -> Sums:
+        """The sums of all that was written."""
+        raw = self.folder / "warehouse" / "raw"
+        return sums_of_files(raw / name / "data" for name in self.shop.names)
