@@ -55,25 +55,24 @@ coalesce(published.summary['strandline.{{ what }}'], staged.summary['strandline.
 {%- endmacro %}
 
 
-{% macro first_batch(raw) -%}
+{% macro first_batch(properties) -%}
     {#- The batch that a raw table began with: the ledger also has rows for a dropped table of the same name. -#}
-    {{ return(strandline.table_properties(raw).get("strandline.first-batch", 1) | int) }}
+    {{ return(properties.get("strandline.first-batch", 1) | int) }}
 {%- endmacro %}
 
 
-{% macro kept_batch(raw) -%}
+{% macro kept_batch(properties) -%}
     {#- An expression for the newest batch whose commit compaction has kept. -#}
-    {%- set kept = fromjson(strandline.table_properties(raw).get("strandline.newest", "{}")).get("batch") -%}
+    {%- set kept = fromjson(properties.get("strandline.newest", "{}")).get("batch") -%}
     {{ return(kept ~ "L" if kept is not none else "cast(null as bigint)") }}
 {%- endmacro %}
 
 
-{% macro removed_rows(relation) -%}
+{% macro removed_rows(properties) -%}
     {#-
         What compaction removed from a raw table: {to, rows, removing, since, was}. `to` is the batch up to
         which versions may be missing, 0 if none are; `was` is the value of `to` if none of `removing` went.
     -#}
-    {%- set properties = strandline.table_properties(relation) -%}
     {%- set said = fromjson(properties.get("strandline.compacted", "{}")) -%}
     {{ return({
         "to": said.get("to", properties.get("strandline.compacted_to", 0)) | int,

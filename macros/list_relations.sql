@@ -6,11 +6,9 @@
         finds this macro only through an entry under `dispatch` (see docs/macros.md).
     -#}
     {%- set schema = relation.schema -%}
-    {%- set catalog = "spark.sql.catalog." ~ run_query("select current_catalog()").columns[0].values()[0] -%}
-    {%- if "." in schema or not strandline.is_iceberg_catalog(catalog) -%}
+    {%- if "." in schema or not strandline.in_iceberg_catalog() -%}
         {{ return(dbt.spark__list_relations_without_caching(relation)) }}
     {%- endif -%}
-    {%- do strandline.check_warehouse(catalog) -%}
     {%- set found = run_query("show schemas like " ~ strandline.text_literal(schema)) -%}
     {%- if schema | lower not in found.columns[0].values() | map("lower") | list -%}
         {{ return([]) }}
@@ -28,11 +26,23 @@
 
 {% macro spark__list_schemas(database) -%}
     {#- dbt's first statement. If the warehouse is not where Spark looks for it, it fails without saying why. -#}
-    {%- set catalog = "spark.sql.catalog." ~ run_query("select current_catalog()").columns[0].values()[0] -%}
-    {%- if strandline.is_iceberg_catalog(catalog) -%}
-        {%- do strandline.check_warehouse(catalog) -%}
-    {%- endif -%}
+    {%- do strandline.in_iceberg_catalog() -%}
     {{ return(dbt.spark__list_schemas(database)) }}
+{%- endmacro %}
+
+
+{% macro in_iceberg_catalog() -%}
+    {#- Whether the session is in an Iceberg catalog, whose warehouse is then checked. Asked once an invocation. -#}
+    {%- set known = strandline.remembered("catalog") -%}
+    {%- if "iceberg" not in known -%}
+        {%- set catalog = "spark.sql.catalog." ~ run_query("select current_catalog()").columns[0].values()[0] -%}
+        {%- set iceberg = strandline.is_iceberg_catalog(catalog) -%}
+        {%- if iceberg -%}
+            {%- do strandline.check_warehouse(catalog) -%}
+        {%- endif -%}
+        {%- do known.update({"iceberg": iceberg}) -%}
+    {%- endif -%}
+    {{ return(known["iceberg"]) }}
 {%- endmacro %}
 
 

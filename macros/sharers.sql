@@ -2,16 +2,23 @@
     {#- The sources that share a raw table (`shared: true`), as the loader recorded them; [] for any other table. -#}
     {#- By name: --empty and --sample would render a relation as a SELECT, which has no properties. -#}
     {%- set name = relation if relation is string else strandline.full_name(relation) -%}
-    {{ return(fromjson(strandline.table_properties(name).get("strandline.sources", "{}")) | list | sort) }}
+    {%- set testing = model is defined and model.resource_type == "test" -%}
+    {%- set properties = strandline.properties_told(name) if testing else strandline.table_properties(name) -%}
+    {{ return(strandline.sharers_in(properties)) }}
 {%- endmacro %}
 
 
-{% macro check_shared_key(relation, primary_key, owner) -%}
+{% macro sharers_in(properties) -%}
+    {{ return(fromjson(properties.get("strandline.sources", "{}")) | list | sort) }}
+{%- endmacro %}
+
+
+{% macro check_shared_key(table, primary_key, owner) -%}
     {#- Each source of a shared table has its own cursors and generations: rows of two are never versions of one row. -#}
-    {%- set sources = strandline.sharers(relation) -%}
+    {%- set sources = table.sources -%}
     {%- if sources and "_cq_source_name" not in primary_key | map("lower") | list -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": " ~ relation ~ " is shared by the sources " ~ sources | join(", ") ~ ", so its source and its key "
+            owner ~ ": " ~ table.relation ~ " is shared by the sources " ~ sources | join(", ") ~ ", so its source and its key "
             ~ "together identify a row. Set primary_key=['_cq_source_name', '" ~ primary_key | join("', '") ~ "']."
         ) }}
     {%- endif -%}

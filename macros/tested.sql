@@ -170,7 +170,7 @@
         {{ return(none) }}
     {%- endif -%}
     {%- set tested = strandline.tested_relation(relation) -%}
-    {%- set columns = adapter.get_columns_in_relation(tested) | map(attribute="name") | list -%}
+    {%- set columns = strandline.columns_told(tested) | map(attribute="name") | list -%}
     {%- set known = columns | map("lower") | list -%}
     {%- set node = strandline.tested_node(relation) -%}
     {%- set node_id = node.get("unique_id", "") -%}
@@ -242,7 +242,7 @@
 
 
 {% macro column_type(relation, column) -%}
-    {%- for candidate in adapter.get_columns_in_relation(relation) if candidate.name | lower == column | lower -%}
+    {%- for candidate in strandline.columns_told(relation) if candidate.name | lower == column | lower -%}
         {{ return(candidate.dtype) }}
     {%- endfor -%}
     {{ return(none) }}

@@ -6,17 +6,21 @@
 
 
 {% macro current_snapshot(relation) -%}
-    {%- set found = run_query(
-        "select cast(snapshot_id as string) from " ~ relation ~ ".refs where name = 'main'"
-    ).columns[0].values() -%}
-    {{ return(found[0] if found else none) }}
+    {{ return(strandline.snapshot_in(strandline.table_properties(relation))) }}
+{%- endmacro %}
+
+
+{% macro snapshot_in(properties) -%}
+    {#- Iceberg lists the current snapshot among a table's properties: no query, and both are of the same moment. -#}
+    {%- set snapshot = properties.get("current-snapshot-id", "none") -%}
+    {{ return(none if snapshot == "none" else snapshot) }}
 {%- endmacro %}
 
 
 {% macro watermark(relation) -%}
     {#-
         What a table of a deduped_ materialization covers: {batches, said, exact, generation_floor,
-        snapshot_id, primary_key, cursor_field, row_filter, raw, raw_ids, others, definition, select, columns,
+        snapshot_id, primary_key, cursor_field, row_filter, raw, raw_ids, others, definition, select, columns, types,
         materialization, current}.
         `batches` ({raw table: newest batch}) is trusted as long as the table's content is the one that it was
         written for (`exact`). It is not after a crash between the merge and the property, a rollback or a
@@ -30,23 +34,25 @@
         {{ return(none) }}
     {%- endif -%}
     {%- set stored = fromjson(properties["strandline.watermark"]) -%}
-    {%- set snapshot = strandline.current_snapshot(relation) -%}
+    {%- set snapshot = strandline.snapshot_in(properties) -%}
     {%- if "batches" not in stored -%}
         {#- Written by a version of this package that knew only one raw table. -#}
         {%- do stored.update({"batches": {(stored.get("raw") or [""])[0]: stored["batch"]}}) -%}
     {%- endif -%}
+    {%- set types = strandline.query_types("select * from " ~ relation) -%}
     {%- do stored.update({
         "exact": (
             strandline.descends(relation, stored.get("snapshot_id"), snapshot, by="replace")
-            and strandline.has_columns(relation, stored.get("columns", []))
+            and stored.get("columns", []) | map("lower") | reject("in", types) | list == []
         ),
+        "types": types,
         "materialization": properties.get("strandline.materialization", "deduped_latest"),
         "said": stored["batches"],
         "current": snapshot,
         "select": properties.get("strandline.select"),
     }) -%}
     {%- if not stored["exact"] -%}
-        {%- do stored.update({"batches": strandline.own_batches(relation, stored["said"] | list)}) -%}
+        {%- do stored.update({"batches": strandline.own_batches(relation, stored["said"] | list, types)}) -%}
     {%- endif -%}
     {{ return(stored) }}
 {%- endmacro %}
@@ -58,13 +64,12 @@
 {%- endmacro %}
 
 
-{% macro own_batches(relation, names) -%}
+{% macro own_batches(relation, names, columns) -%}
     {#- The newest batch of each raw table in a table's own rows; 0 if the rows do not say. -#}
     {%- set batches = {} -%}
     {%- for name in names -%}
         {%- do batches.update({name: 0}) -%}
     {%- endfor -%}
-    {%- set columns = strandline.query_types("select * from " ~ relation) -%}
     {%- if "_cq_batch" not in columns or (names | length > 1 and "_cq_table" not in columns) -%}
         {{ return(batches) }}
     {%- elif names | length == 1 -%}
@@ -102,9 +107,10 @@
 {%- endmacro %}
 
 
-{% macro set_watermark(relation, goal, sql) -%}
+{% macro set_watermark(relation, goal, sql, snapshot=none) -%}
+    {#- `snapshot` is the table's, if the build knows it already. -#}
     {%- set text = strandline.watermark_text(
-        goal, strandline.current_snapshot(relation), strandline.column_names(relation)
+        goal, snapshot or strandline.current_snapshot(relation), goal.stored or strandline.column_names(relation)
     ) -%}
     {%- do strandline.run_statement(
         "alter table " ~ relation ~ " set tblproperties ('strandline.watermark' = " ~ strandline.text_literal(text)

@@ -107,7 +107,7 @@ class Build:
         """
         began = time.monotonic()
         with _at(folder):
-            ended = _runner().invoke(self._command(output, profile))
+            ended = _runner().invoke(self.command(output, profile, folder))
         results = getattr(ended.result, "results", None) or []
         # A hook that ran well is none of the models and tests that people count.
         told = Counter(
@@ -130,11 +130,20 @@ class Build:
         output.say(f"dbt build: {counts}, in {facts['seconds']} s.")
         return 0 if ended.success else 1
 
-    def _command(self, output: Output, profile: Profile) -> list[str]:
+    def command(self, output: Output, profile: Profile, folder: Path) -> list[str]:
+        """Returns dbt's arguments.
+
+        A profile or a target on the command line makes dbt parse the whole project anew, if the
+        `dbt build` before it had none, and again the other way round. So they are given only if dbt
+        would choose others.
+        """
         # Ours come last: the last one counts.
         command = ["build", *self.arguments, "--project-dir", str(self.project)]
         command += ["--profiles-dir", str(profile.path.parent.absolute())]
-        command += ["--profile", profile.name, "--target", profile.target]
+        if os.environ.get("DBT_PROFILE") or _profile_of(self.project) != profile.name:
+            command += ["--profile", profile.name]
+        if _default_target(profile, folder) != profile.target:
+            command += ["--target", profile.target]
         if output.json:
             command += ["--log-format", "json"]
         if output.quiet:
@@ -193,6 +202,17 @@ def _profile_of(project: Path) -> str | None:
         return None  # dbt says what is wrong with it
     name = read.get("profile") if isinstance(read, dict) else None
     return name if isinstance(name, str) and "{" not in name else None
+
+
+def _default_target(profile: Profile, folder: Path) -> str | None:
+    """Returns the target that dbt chooses if none is given; None if it cannot be told."""
+    from loader.runtime.profile import load_profile
+
+    try:
+        found = load_profile(profile.name, None, folder, profiles_dir=str(profile.path.parent))
+    except SpecError:  # its default target needs a variable that is not set
+        return None
+    return found.target
 
 
 def _unfinished(error: BaseException) -> SpecError:

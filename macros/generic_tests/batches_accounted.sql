@@ -20,22 +20,20 @@
         - Every batch in the ledger is in the data, head or later: the data is read after the ledger.
         - A batch above the head arrived in between; the next run of this test judges it.
         A compaction may be running, too. So data and commits are read as of one Iceberg snapshot, with the
-        same account of removed rows before and after it. Rows that are being removed count either way.
+        account of removed rows of that moment: both are among the table's properties. Rows that are being removed
+        count either way.
     #}
-    {%- set head = strandline.head_batch(raw) or 0 %}
+    {%- set seen = strandline.snapshot_in(strandline.properties_told(raw)) %}
+    {%- set head = (strandline.head_told({"relation": raw, "snapshot": seen}) if seen else none) or 0 %}
     {%- set ledger = strandline.pinned(syncs) %}
-    {%- set at = namespace(removed=strandline.removed_rows(raw), settled=false, snapshot=none) %}
-    {%- for _ in range(5) if not at.settled %}
-        {%- set at.snapshot = strandline.current_snapshot(raw) %}
-        {%- set removed = strandline.removed_rows(raw) %}
-        {%- set at.settled = removed == at.removed %}
-        {%- set at.removed = removed %}
-    {%- endfor %}
-    {%- set data = raw ~ (" version as of " ~ at.snapshot if at.snapshot else "") %}
-    {%- set first = strandline.first_batch(raw) %}
-    {%- set shared = strandline.sharers(raw) | length > 0 %}
+    {%- set properties = strandline.table_properties(raw) %}
+    {%- set snapshot = strandline.snapshot_in(properties) %}
+    {%- set removed = strandline.removed_rows(properties) %}
+    {%- set data = raw ~ (" version as of " ~ snapshot if snapshot else "") %}
+    {%- set first = strandline.first_batch(properties) %}
+    {%- set shared = strandline.sharers_in(properties) | length > 0 %}
     {%- set incidents = strandline.acknowledged_of(raw, "batches_accounted") %}
-    {%- set acknowledged_rows = incidents | selectattr("last") | selectattr("last", "le", at.removed.to)
+    {%- set acknowledged_rows = incidents | selectattr("last") | selectattr("last", "le", removed.to)
         | map(attribute="rows") | sum %}
     {#- Spark plans a CTE again wherever it is named, and rereads its tables. So each is named only once. #}
     with data as (
@@ -73,7 +71,7 @@
             max(committed_at) as committed_at,
             max(operation) as operation
         from (
-            {{ strandline.commits_of(raw, at.snapshot) }}
+            {{ strandline.commits_of(raw, snapshot) }}
         ) as published
         group by 1, 2
     ),
@@ -89,7 +87,7 @@
         select
             *,
             greatest(lag(batch) over (order by batch), {{ first - 1 }}L) as batch_before,
-            coalesce(min(if(commits is null, null, batch)) over (), {{ strandline.kept_batch(raw) }}) as first_commit,
+            coalesce(min(if(commits is null, null, batch)) over (), {{ strandline.kept_batch(properties) }}) as first_commit,
             -- the newest complete full refresh, per source if several share the table: what it read again is not lost
             max(if(read_everything, struct(batch, committed_at), null))
                 over ({{ "partition by source_name" if shared }}) as refresh
@@ -149,7 +147,7 @@
                 false
             ) as read_again,
             {#- What compaction removed is accounted for as a sum, below. #}
-            number <= {{ at.removed.to }} as compacted
+            number <= {{ removed.to }} as compacted
         from facts
     ),
 
@@ -160,7 +158,7 @@
                 when snapshot_id is not null then if(
                     operation <> 'replace'
                     -- compaction only deletes, and counts what it deletes
-                    and {{ "rows_in_commits > 0" if at.removed.to > 0 else "rows_in_commits + rows_removed > 0" }}
+                    and {{ "rows_in_commits > 0" if removed.to > 0 else "rows_in_commits + rows_removed > 0" }}
                     {%- if not shared %}
                     -- rows that others deleted and a full refresh has read again are no longer missing
                     and not (
@@ -214,14 +212,14 @@
             problem
         from accounts
         where problem is not null
-        {%- if at.removed.to > 0 %}
+        {%- if removed.to > 0 %}
         union all
         select
-            {{ at.removed.to }},
+            {{ removed.to }},
             rows_in_raw,
             rows_in_ledger,
             null,
-            {{ at.removed.rows }},
+            {{ removed.rows }},
             null,
             null,
             null,
@@ -239,11 +237,11 @@
         -- a rebuilt ledger does not know how many rows a compacted batch had
         where unknown = 0
             and rows_in_ledger - rows_in_raw - {{ acknowledged_rows }} not in (
-                {{- at.removed.rows }}, {{ at.removed.rows + at.removed.removing -}}
+                {{- removed.rows }}, {{ removed.rows + removed.removing -}}
             )
             and not (
                 coalesce(read_again, false)
-                and rows_in_ledger - rows_in_raw > {{ at.removed.rows }}
+                and rows_in_ledger - rows_in_raw > {{ removed.rows }}
             )
         {%- endif %}
     )

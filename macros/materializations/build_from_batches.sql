@@ -23,7 +23,7 @@
         {%- if plan.step == "merge" and config.get("contract").enforced -%}
             {%- do get_assert_columns_equivalent(kind.select(sql, goal)) -%}
         {%- endif -%}
-        {%- set differing = strandline.follow_schema(target, selected, owner) -%}
+        {%- set differing = strandline.follow_schema(target, selected, owner, covered.types) -%}
         {%- if differing -%}
             {%- do plan.update({"step": "build", "reason": "the type of " ~ differing | join(", ") ~ " changed"}) -%}
             {%- do strandline.check_may_build(plan.reason, owner) -%}
@@ -47,13 +47,14 @@
         {%- do strandline.set_watermark(target, goal, sql) -%}
         {{- store_raw_result(name="main", message="BUILD to " ~ strandline.heads_told(goal), code="BUILD", rows_affected="-1") -}}
     {%- elif plan.step == "merge" -%}
+        {%- do goal.update({"stored": strandline.followed_columns(covered.types, selected)}) -%}
         {%- set inferred = strandline.infer_constraints(columns, none) -%}
         {%- call statement("main") -%}
             {{ kind.merge(target, sql, goal) }}
         {%- endcall -%}
         {%- do strandline.infer_constraints(columns, inferred) -%}
-        {%- do strandline.keep_compact(target) -%}
-        {%- do strandline.set_watermark(target, goal, sql) -%}
+        {%- set snapshot = strandline.keep_compact(target) -%}
+        {%- do strandline.set_watermark(target, goal, sql, snapshot) -%}
         {{- store_raw_result(name="main", message="MERGE to " ~ strandline.heads_told(goal), code="MERGE", rows_affected="-1") -}}
     {%- else -%}
         {%- call noop_statement("main", "NO NEW BATCH", "NOOP", "0") -%}
@@ -92,7 +93,7 @@
         floor, generation, refreshes, definition}. Fixed before the first statement, as a loader may be running.
         `tables`: see read_tables(); `others`: see read_others(). build_plan() adds `low` to each table, the batch
         up to which it is covered, and `exact` to the goal: the model's table is as the build of its watermark
-        left it.
+        left it. Before a merge, `stored` are the columns of the model's table.
     -#}
     {%- set primary_key = strandline.key_columns(config.get("primary_key"), owner) -%}
     {%- set cursor_field = config.get("cursor_field") -%}
@@ -110,6 +111,7 @@
         "floor": none,
         "generation": 0,
         "refreshes": [],
+        "stored": none,
         "definition": local_md5(strandline.without_unions(
             tojson([strandline.as_written(sql), config.get("row_filter"), views], sort_keys=true)
         )),
@@ -118,7 +120,7 @@
         {%- do goal.update({"generation": strandline.newest_generation(sql, tables)}) -%}
     {%- endif -%}
     {%- for table in tables if table.relation is not none -%}
-        {%- do strandline.check_shared_key(table.relation, primary_key, owner) -%}
+        {%- do strandline.check_shared_key(table, primary_key, owner) -%}
     {%- endfor -%}
     {%- if config.get("as_of") is not none -%}
         {%- for table in strandline.asked_tables(tables, "as_of", owner) -%}

@@ -235,7 +235,7 @@
 {% macro history_merge(target, sql, goal) -%}
     {%- set known = goal.columns | map("lower") | list -%}
     {%- set validity = goal.kind.added_columns -%}
-    {%- set existing = strandline.column_names(target) -%}
+    {%- set existing = goal.stored -%}
     {%- set ctes = strandline.history_ctes(target, sql, goal) -%}
     {#- Asked first: Spark plans `keys` anew wherever a merge names it, and most merges need not. -#}
     {%- set order_ctes = strandline.history_order_ctes(goal) -%}

@@ -77,7 +77,7 @@
 
 {% macro latest_merge(target, sql, goal) -%}
     {%- set known = goal.columns | map("lower") | list -%}
-    {%- set existing = strandline.column_names(target) -%}
+    {%- set existing = goal.stored -%}
     {%- set delta_order = strandline.order_of(goal, "delta") -%}
     {%- set snapshot_order = strandline.order_of(goal, "snapshot") -%}
     merge into {{ target }} as snapshot

@@ -1,10 +1,9 @@
-{% macro follow_schema(target, selected, owner) -%}
+{% macro follow_schema(target, selected, owner, stored) -%}
     {#-
-        Unless the table is built: adds the columns that the model selects (query_types()) and the table lacks,
-        and widens those whose type has grown. Returns the columns whose type changed in any other way: such a
+        Unless the table is built: adds the columns that the model selects and the table lacks (`selected` and
+        `stored`, from query_types()), and widens those whose type has grown. Returns the columns whose type changed in any other way: such a
         table is rebuilt. `on_schema_change: fail` and an enforced contract refuse all of this.
     -#}
-    {%- set stored = strandline.query_types("select * from " ~ target) -%}
     {%- set added = [] -%}
     {%- set widened = [] -%}
     {%- set differing = [] -%}
@@ -34,6 +33,16 @@
         {%- endfor -%}
     {%- endif -%}
     {{ return(differing) }}
+{%- endmacro %}
+
+
+{% macro followed_columns(stored, selected) -%}
+    {#- The names of a table's columns after follow_schema(): those that it had, then those that were added. -#}
+    {%- set names = stored.values() | map(attribute="name") | list -%}
+    {%- for name, column in selected.items() if name not in stored -%}
+        {%- do names.append(column.name) -%}
+    {%- endfor -%}
+    {{ return(names) }}
 {%- endmacro %}
 
 

@@ -1,6 +1,6 @@
 {% macro read_tables(sql, columns, views, owner) -%}
     {#-
-        The raw tables that a model reads: [{name, relation, id, key, head, floor, refreshes}], in the order in which
+        The raw tables that a model reads: [{name, relation, id, sources, key, head, floor, refreshes}], in the order in which
         union_raw() lists them; without union_raw(), in the order of the SELECT's text. Looks through views and
         ephemeral models, down to the raw tables behind them; a table that dbt builds from raw does not count. If a
         model names its tables without source() or ref(), there is one entry without a name.
@@ -18,6 +18,7 @@
                     "name": strandline.name_of(relation),
                     "relation": relation,
                     "id": properties.get("strandline.table-id"),
+                    "sources": strandline.sharers_in(properties),
                     "key": ((node.config.get("meta") or {}).get("strandline") or {}).get("primary_key") or [],
                     "floor": none,
                     "refreshes": [],

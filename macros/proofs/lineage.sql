@@ -75,6 +75,35 @@
 {%- endmacro %}
 
 
+{% macro properties_told(relation, head=none) -%}
+    {#-
+        The properties of a raw table, with its current snapshot: asked once an invocation by the tests of raw, and once
+        by those of each table that covers it up to the batch `head`, which are built meanwhile. A later snapshot is
+        not missed: the tests read the table as it is then, and the next invocation asks about what came after this one.
+    -#}
+    {%- set known = strandline.remembered("properties") -%}
+    {%- set name = relation ~ " " ~ head -%}
+    {%- if name not in known -%}
+        {%- do known.update({name: strandline.table_properties(relation)}) -%}
+    {%- endif -%}
+    {{ return(known[name]) }}
+{%- endmacro %}
+
+
+{% macro columns_told(relation) -%}
+    {#- The columns of a table: asked once an invocation by all its tests. A model may change its own, so it asks again. -#}
+    {%- if model is not defined or model.resource_type != "test" -%}
+        {{ return(adapter.get_columns_in_relation(relation)) }}
+    {%- endif -%}
+    {%- set known = strandline.remembered("columns") -%}
+    {%- set name = relation | string -%}
+    {%- if name not in known -%}
+        {%- do known.update({name: adapter.get_columns_in_relation(relation)}) -%}
+    {%- endif -%}
+    {{ return(known[name]) }}
+{%- endmacro %}
+
+
 {% macro remembered(topic) -%}
     {#-
         What the tests of one invocation have asked so far, for answers that stay as they are meanwhile. Tests share

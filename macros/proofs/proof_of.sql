@@ -12,9 +12,9 @@
         {{ return(proof) }}
     {%- endif -%}
     {%- for table in tables -%}
-        {%- set properties = strandline.table_properties(table.relation) -%}
-        {%- set snapshot = properties.get("current-snapshot-id", "none") -%}
-        {%- if snapshot == "none" -%}
+        {%- set properties = strandline.properties_told(table.relation, table.get("head")) -%}
+        {%- set snapshot = strandline.snapshot_in(properties) -%}
+        {%- if snapshot is none -%}
             {{ return(proof) }}
         {%- endif -%}
         {%- do table.update({"id": properties.get("strandline.table-id") or "", "snapshot": snapshot}) -%}
@@ -72,7 +72,7 @@
         {{ return(whole) }}
     {%- endif -%}
     {%- set types = {} -%}
-    {%- for column in adapter.get_columns_in_relation(raw) -%}
+    {%- for column in strandline.columns_told(raw) -%}
         {%- do types.update({column.name | lower: column.dtype}) -%}
     {%- endfor -%}
     {%- if "_cq_batch" not in types or "_cq_row_hash" not in types -%}

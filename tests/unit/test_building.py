@@ -1,0 +1,69 @@
+"""What `loader run --build` gives to dbt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loader.cli.building import Build
+from loader.cli.output import Output
+from loader.runtime.profile import Profile, load_profile
+
+PROFILES = """\
+shop:
+  target: "{{ env_var('SHOP_TARGET', 'dev') }}"
+  outputs:
+    dev: {type: spark, method: session, host: NA, schema: mart}
+    prod: {type: spark, method: session, host: NA, schema: mart}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("DBT_PROFILE", "DBT_TARGET", "SHOP_TARGET"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "profiles.yml").write_text(PROFILES)
+    (tmp_path / "dbt_project.yml").write_text("name: shop\nprofile: shop\n")
+    return tmp_path
+
+
+def given(project: Path, profile: Profile) -> list[str]:
+    return Build(project).command(Output(), profile, project)
+
+
+def test_dbt_gets_no_profile_and_no_target_that_it_chooses_itself(project: Path) -> None:
+    """With them, dbt would parse everything anew after each `dbt build` without them."""
+    command = given(project, load_profile("shop", None, project))
+    assert "--profiles-dir" in command
+    assert not {"--profile", "--target"} & set(command)
+
+
+def test_dbt_gets_a_target_that_it_would_not_choose(project: Path) -> None:
+    command = given(project, load_profile("shop", "prod", project))
+    assert command[command.index("--target") + 1] == "prod"
+    assert "--profile" not in command
+
+
+@pytest.mark.parametrize("named", ["profile: other", "profile: \"{{ env_var('P') }}\"", ""])
+def test_dbt_gets_the_profile_if_its_project_does_not_name_it(project: Path, named: str) -> None:
+    (project / "dbt_project.yml").write_text(f"name: shop\n{named}\n")
+    command = given(project, load_profile("shop", None, project))
+    assert command[command.index("--profile") + 1] == "shop"
+
+
+def test_a_variable_of_dbt_does_not_choose_another_profile(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DBT_PROFILE", "other")
+    command = given(project, load_profile("shop", None, project))
+    assert command[command.index("--profile") + 1] == "shop"
+
+
+def test_a_variable_of_dbt_that_names_the_target_counts_for_both(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DBT_TARGET", "prod")
+    assert "--target" not in given(project, load_profile("shop", None, project))
+    command = given(project, load_profile("shop", "dev", project))
+    assert command[command.index("--target") + 1] == "dev"
