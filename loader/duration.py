@@ -81,7 +81,7 @@ def seconds_of(text: str, what: str, forms: str) -> Fraction:
         if part is None:
             raise ValueError(f"{text!r} is not {what}: {forms}")
         unit = part[2].lower()
-        if unit not in _UNITS and unit.endswith("s"):
+        if unit not in _UNITS and unit.endswith("s") and len(unit) > 2:  # "ms" is no plural
             unit = unit[:-1]
         if unit not in _UNITS:
             raise ValueError(f"{part[2]!r} is not a unit of time: {forms}")

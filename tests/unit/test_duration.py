@@ -45,6 +45,7 @@ def test_a_bare_whole_number_is_steps(text: str, steps: int) -> None:
         ("soon", "is not a lookback"),
         ("10 fortnights", "is not a unit of time"),
         ("1 month", "is not a unit of time"),
+        ("500ms", "is not a unit of time"),
         ("1.5", "is not a lookback"),
         ("0.5 seconds", "whole number of seconds"),
         ("10 minutes ago", "is not a lookback"),
