@@ -8,17 +8,23 @@
     {%- elif before is none or now is none -%}
         {{ return(false) }}
     {%- endif -%}
-    {%- set commits_sql -%}
-        select cast(snapshot_id as string), cast(parent_id as string)
-        from {{ relation }}.snapshots as snapshots
-        {%- if by %}
-        where operation = '{{ by }}'
-        {%- endif %}
-    {%- endset -%}
-    {%- set parents = {} -%}
-    {%- for row in run_query(commits_sql) -%}
-        {%- do parents.update({row[0]: row[1]}) -%}
-    {%- endfor -%}
+    {%- set known = strandline.remembered("ancestors") -%}
+    {%- set name = [relation, now, by] | string -%}
+    {%- if name not in known -%}
+        {%- set commits_sql -%}
+            select cast(snapshot_id as string), cast(parent_id as string)
+            from {{ relation }}.snapshots as snapshots
+            {%- if by %}
+            where operation = '{{ by }}'
+            {%- endif %}
+        {%- endset -%}
+        {%- set parents = {} -%}
+        {%- for row in run_query(commits_sql) -%}
+            {%- do parents.update({row[0]: row[1]}) -%}
+        {%- endfor -%}
+        {%- do known.update({name: parents}) -%}
+    {%- endif -%}
+    {%- set parents = known[name] -%}
     {%- set reached = namespace(snapshot=now) -%}
     {%- for step in parents if reached.snapshot in parents and reached.snapshot != before | string -%}
         {%- set reached.snapshot = parents[reached.snapshot] -%}

@@ -12,11 +12,14 @@
     {%- set keys = strandline.tested_key(raw, primary_key, "cursor_conflict") %}
     {%- set cursor = strandline.tested_order(raw, cursor_field, "cursor_conflict") %}
     {%- set incidents = strandline.acknowledged_of(raw, "cursor_conflict") %}
+    {%- set proof = strandline.proof_of_rows(model, {"keys": keys, "cursor": cursor, "known": incidents}, row_condition) %}
+    {{ proof.note }}
+    {%- if strandline.versions_in_order(proof, raw, keys, cursor) %}
+        select cast(null as bigint) as _cq_batch where false
+    {%- else %}
     {%- set generations = run_query(
         "select min(_cq_generation), max(_cq_generation) from " ~ raw ~ " as versions"
     ).rows[0] %}
-    {%- set proof = strandline.proof_of_rows(model, {"keys": keys, "cursor": cursor, "known": incidents}, row_condition) %}
-    {{ proof.note }}
     with conflicts as (
         {{ strandline.duplicates(
             strandline.asked_keys(proof, strandline.tested_rows(model, row_condition), keys, cursor), keys, cursor
@@ -35,5 +38,6 @@
         -- a null cursor claims no order, so the later batch is rightly the latest
         and conflicts.{{ strandline.quoted(cursor) }} is not null
         and {{ strandline.not_acknowledged(incidents, "conflicts._cq_batch") }}
+    {%- endif %}
     {%- endif %}
 {%- endmacro %}

@@ -13,6 +13,9 @@
     {#- A share of all rows takes all rows. #}
     {%- set proof = strandline.proof_of_rows(model, {"cursor": cursor, "known": incidents}, row_condition or max_share != 0) %}
     {{ proof.note }}
+    {%- if strandline.no_cursor_is("missing", proof, strandline.tested_rows(model, row_condition), cursor) %}
+        select cast(null as bigint) as _cq_batch where false
+    {%- else %}
     with versions as (
         select *
         from {{ strandline.asked_rows(proof, strandline.tested_rows(model, row_condition)) }} as versions
@@ -32,5 +35,6 @@
     cross join share
     where versions.{{ strandline.quoted(cursor) }} is null
         and share.rows_without_cursor > {{ max_share }} * share.all_rows
+    {%- endif %}
     {%- endif %}
 {%- endmacro %}

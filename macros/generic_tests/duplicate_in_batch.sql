@@ -13,6 +13,9 @@
     {%- set cursor = strandline.tested_cursor(model, cursor_field) %}
     {%- set proof = strandline.proof_of_rows(model, {"keys": keys, "cursor": cursor, "known": incidents}, row_condition) %}
     {{ proof.note }}
+    {%- if strandline.versions_in_order(proof, strandline.tested_rows(model, row_condition), keys, cursor) %}
+        select cast(null as bigint) as _cq_batch where false
+    {%- else %}
     with duplicates as (
         {#- The row that another one repeats came just before it, in the same batch. #}
         {{ strandline.duplicates(
@@ -24,5 +27,6 @@
     from duplicates
     where duplicate_kind = 'in_batch'
         and {{ strandline.not_acknowledged(incidents, "_cq_batch") }}
+    {%- endif %}
     {%- endif %}
 {%- endmacro %}

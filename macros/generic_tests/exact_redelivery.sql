@@ -17,6 +17,9 @@
         model, {"keys": keys, "cursor": cursor, "known": incidents}, row_condition or max_share != 0
     ) %}
     {{ proof.note }}
+    {%- if strandline.versions_in_order(proof, tested, keys, cursor) %}
+        select cast(null as bigint) as _cq_batch where false
+    {%- else %}
     with redeliveries as (
         select *
         from (
@@ -46,6 +49,7 @@
     cross join total
     cross join share
     where share.redelivered_rows > {{ max_share }} * total.all_rows
+    {%- endif %}
     {%- endif %}
     {%- endif %}
 {%- endmacro %}

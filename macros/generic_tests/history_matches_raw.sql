@@ -9,7 +9,7 @@
     {%- if not strandline.testing() %}
         select 'problem' as problem where false
     {%- else %}
-    {%- set covered = strandline.watermark(history) %}
+    {%- set covered = strandline.watermark_told(history) %}
     {%- if covered is none or covered.materialization != "deduped_history" or not covered.select %}
         {{ exceptions.raise_compiler_error(
             "Test history_matches_raw on " ~ history ~ ": materialized='deduped_history' did not build this table, or "
@@ -19,7 +19,9 @@
     {%- set goal = strandline.covered_goal(covered) %}
     {%- set proof = strandline.proof_of_table(history, covered, goal.tables, {}, compared=true) %}
     {{ proof.note }}
-    {%- if not proof.whole %}
+    {%- if strandline.nothing_asked(proof) %}
+        select 'problem' as problem where false
+    {%- elif not proof.whole %}
     {{ strandline.unproved_differences(history, covered, goal, proof, strandline.heads_told(goal)) }}
     {%- else %}
     {{ strandline.differences(

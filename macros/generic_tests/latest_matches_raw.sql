@@ -9,7 +9,7 @@
     {%- if not strandline.testing() %}
         select 'problem' as problem where false
     {%- else %}
-    {%- set covered = strandline.watermark(snapshot) %}
+    {%- set covered = strandline.watermark_told(snapshot) %}
     {%- if covered is not none and covered.materialization == "deduped_latest" and covered.select %}
     {#- What the table says about itself: the SELECT that built it, and the batches that it covers. #}
     {%- set goal = strandline.covered_goal(covered) %}
@@ -34,13 +34,20 @@
         batch
     ) %}
     {%- endif %}
-    {%- if proof is defined %}
-    {{ proof.note }}
-    {%- endif %}
+    {%- set differing %}
     {%- if proof is defined and not proof.whole %}
     {{ strandline.unproved_differences(snapshot, covered, goal, proof, up_to) }}
     {%- else %}
     {{ strandline.differences(snapshot, expected, [keys] if keys is string else keys, up_to, whole) }}
+    {%- endif %}
+    {%- endset %}
+    {%- if proof is defined %}
+    {{ proof.note }}
+    {%- endif %}
+    {%- if proof is defined and strandline.no_difference(proof, snapshot, covered, differing) %}
+        select 'problem' as problem where false
+    {%- else %}
+    {{ differing }}
     {%- endif %}
     {%- endif %}
 {%- endmacro %}

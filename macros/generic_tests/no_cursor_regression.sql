@@ -14,6 +14,9 @@
     {%- set proof = strandline.proof_of_rows(model, {"keys": keys, "cursor": cursor, "known": incidents}, row_condition) %}
     {%- set tested = strandline.tested_rows(model, row_condition) %}
     {{ proof.note }}
+    {%- if strandline.versions_in_order(proof, tested, keys, cursor) %}
+        select cast(null as bigint) as _cq_batch where false
+    {%- else %}
     with versions as (
         select *
         from {{ strandline.asked_keys(proof, tested, keys, cursor, lower=true) }} as versions
@@ -61,5 +64,6 @@
     from compared
     where {{ strandline.quoted(cursor) }} < _cq_newest.at
         and {{ strandline.not_acknowledged(incidents, "_cq_batch") }}
+    {%- endif %}
     {%- endif %}
 {%- endmacro %}

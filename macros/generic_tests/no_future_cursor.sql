@@ -12,9 +12,13 @@
     {%- set cursor = strandline.tested_time(raw, cursor_field, "no_future_cursor") %}
     {%- set type = strandline.column_type(raw, cursor) %}
     {%- set keys = strandline.tested_optional_key(raw, primary_key) %}
-    {%- set floor = strandline.refresh_floor(strandline.complete_refreshes(raw, none, strandline.test_on(raw))) %}
     {%- set incidents = strandline.acknowledged_of(raw, "no_future_cursor") %}
     {%- set proof = strandline.proof_of_rows(model, {"cursor": cursor, "known": incidents}, row_condition) %}
+    {{ proof.note }}
+    {%- if tolerance is none and strandline.no_cursor_is("ahead", proof, raw, cursor) %}
+        select cast(null as bigint) as _cq_batch where false
+    {%- else %}
+    {%- set floor = strandline.refresh_floor(strandline.complete_refreshes(raw, none, strandline.test_on(raw))) %}
     {%- set ahead %}
         select *
         from {{ strandline.asked_rows(proof, strandline.tested_rows(model, row_condition)) }} as versions
@@ -25,7 +29,6 @@
             and {{ strandline.shown_from(floor) }}
         {%- endif %}
     {%- endset %}
-    {{ proof.note }}
     with ahead as (
         {{ ahead }}
     )
@@ -41,6 +44,7 @@
     left anti join {{ raw }} as newer
         on {{ strandline.same_key(keys, "ahead", "newer") }}
         and {{ strandline.version_order(cursor, "newer") }} > {{ strandline.version_order(cursor, "ahead") }}
+    {%- endif %}
     {%- endif %}
     {%- endif %}
 {%- endmacro %}

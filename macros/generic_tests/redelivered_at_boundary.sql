@@ -17,13 +17,14 @@
     {%- set keys = strandline.tested_optional_key(raw, primary_key) %}
     {%- set incidents = strandline.acknowledged_of(raw, "redelivered_at_boundary") %}
     {#- A batch whose ledger row is still missing has not been judged. #}
-    {%- set judged = run_query(
-        "select max(batch) from " ~ syncs ~ " as syncs where table_name = " ~ strandline.text_literal(raw.identifier)
-    ).columns[0].values()[0] | int(0) %}
+    {%- set judged = strandline.ledger_told(syncs).get(raw.identifier, 0) %}
     {%- set proof = strandline.proof_of_rows(
         model, {"keys": keys, "cursor": cursor, "known": incidents, "judged": judged}, row_condition
     ) %}
     {{ proof.note }}
+    {%- if strandline.versions_in_order(proof, raw, keys, cursor) %}
+        select cast(null as bigint) as _cq_batch where false
+    {%- else %}
     with redeliveries as (
         {{ strandline.duplicates(
             strandline.asked_keys(proof, strandline.tested_rows(model, row_condition), keys, cursor), keys, cursor
@@ -54,6 +55,7 @@
         and redeliveries.{{ strandline.quoted(cursor) }}
             < {{ strandline.cursor_value("windows.cursor_low", strandline.column_type(raw, cursor)) }}
         and {{ strandline.not_acknowledged(incidents, "redeliveries._cq_batch") }}
+    {%- endif %}
     {%- endif %}
     {%- endif %}
 {%- endmacro %}

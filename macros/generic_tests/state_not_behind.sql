@@ -13,8 +13,11 @@
     {{ strandline.missing_state(state) }}
     {%- else %}
     {#- Reads the data first, then the state: what a running sync adds to the state in between does no harm. #}
-    {%- set data = strandline.pinned(raw) %}
-    {%- set shared = strandline.sharers(raw) | length > 0 %}
+    {%- set properties = strandline.table_properties(raw) %}
+    {%- set snapshot = strandline.snapshot_in(properties) %}
+    {%- set data = raw ~ (" version as of " ~ snapshot if snapshot else "") %}
+    {%- set head = strandline.head_told({"relation": raw, "snapshot": snapshot}) if snapshot else none %}
+    {%- set shared = strandline.sharers_in(properties) | length > 0 %}
     with data as (
         select
             max(_cq_batch) as raw_batch,
@@ -29,6 +32,9 @@
         from {{ data }} as versions
         {%- if shared %}
         group by _cq_source_name
+        {%- elif head is not none %}
+        -- only the newest batch counts: Iceberg prunes the files of all others
+        where _cq_batch >= {{ head }}
         {%- endif %}
     ),
 

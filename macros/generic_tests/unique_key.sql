@@ -13,11 +13,16 @@
     {#- Of a merged table, only keys that a new batch touched can have another row than before. #}
     {%- set merged = strandline.tested_node(model).get("config", {}).get("materialized") in ("deduped_latest", "deduped_history") %}
     {%- set table = strandline.tested_relation(model) %}
-    {%- set covered = strandline.watermark(table) if merged and model is not string else none %}
+    {%- set covered = strandline.watermark_told(table) if merged and model is not string else none %}
     {%- if covered is not none and covered.select and covered.primary_key == keys and row_condition in (none, "is_current") %}
     {%- set proof = strandline.proof_of_table(table, covered, strandline.covered_tables(covered), {"keys": keys}) %}
     {{ proof.note }}
     {%- endif %}
+    {%- if proof is defined and (
+        strandline.nothing_asked(proof) or row_condition is none and strandline.found_no_difference(proof, table, covered)
+    ) %}
+        select cast(null as bigint) as rows_of_key where false
+    {%- else %}
     select
         {%- for key in keys %}
         rows_of_table.{{ strandline.quoted(key) }},
@@ -35,5 +40,6 @@
         rows_of_table.{{ strandline.quoted(key) }}{{ "," if not loop.last }}
         {%- endfor %}
     having count(*) > 1
+    {%- endif %}
     {%- endif %}
 {%- endmacro %}

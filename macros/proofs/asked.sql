@@ -34,18 +34,21 @@
 {%- endmacro %}
 
 
-{% macro asked_keys(proof, rows, keys, cursor=none, lower=false) -%}
+{% macro asked_keys(proof, rows, keys, cursor=none, lower=false, around=false) -%}
     {#-
         Of a raw table's rows, those that a proof which compares the versions of a key has to ask about: all
         versions of the keys of the asked rows, by their hash if there is no key. If only versions with the same
-        cursor are compared, or with `lower`, only with lower ones, those with other cursors are left out as far as
-        Iceberg can prune them.
+        cursor are compared, or with `lower`, only with lower ones, or `around`, with either, those with other cursors
+        are left out as far as Iceberg can prune them.
     -#}
     {%- if proof.whole -%}
         {{ return(rows) }}
     {%- endif -%}
     {%- set by = keys or ["_cq_row_hash"] -%}
-    {%- set within = strandline.cursor_ranges(proof, rows, cursor, lower) if keys and cursor else none -%}
+    {%- set within = [] -%}
+    {%- for those in [false, true] if keys and cursor and (around or those == lower) -%}
+        {%- do within.append(strandline.cursor_ranges(proof, rows, cursor, those)) -%}
+    {%- endfor -%}
     (
         select versions.*
         from {{ rows }} as versions
@@ -55,8 +58,8 @@
             where {{ strandline.asked(proof) }}
         ) as touched
             on {{ strandline.same_key(by, "versions", "touched") }}
-        {%- if within is not none %}
-        where {{ within }}
+        {%- if within and within | select("none") | list == [] %}
+        where {{ within | join(" or ") }}
         {%- endif %}
     )
 {%- endmacro %}
@@ -68,41 +71,24 @@
         `lower`, at or above the lowest of them, as earlier versions with higher cursors count. none if the
         cursor's type has no numbers to write as literals.
     -#}
-    {%- set type = proof.types.get(cursor | lower) -%}
-    {%- set column = strandline.quoted(cursor) -%}
-    {%- set number, literal = {
-        "timestamp": ("unix_micros(" ~ column ~ ")", "timestamp_micros(%s)"),
-        "date": ("unix_date(" ~ column ~ ")", "date_from_unix_date(%s)"),
-        "int": (column, "%s"),
-        "bigint": (column, "%s"),
-    }.get(type, (none, none)) -%}
-    {%- if number is none -%}
+    {%- set literal = strandline.cursor_number(cursor, proof.types.get(cursor | lower)).literal -%}
+    {%- if literal is none -%}
         {{ return(none) }}
     {%- endif -%}
-    {%- set table = proof.tables[0] -%}
-    {%- set ranges_sql -%}
-        select
-            _cq_batch > {{ table.proved_to }},
-            cast(min({{ number }}) as string),
-            cast(max({{ number }}) as string),
-            count_if({{ column }} is null)
-        from {{ rows }} as asked
-        where {{ strandline.asked(proof) }}
-        group by 1
-    {%- endset -%}
+    {%- set column = strandline.quoted(cursor) -%}
     {%- set conditions = [] -%}
-    {%- for row in run_query(ranges_sql) -%}
-        {%- if row[1] is not none and lower -%}
+    {%- for told in strandline.cursors_told(proof, rows, cursor) -%}
+        {%- if told.low is not none and lower -%}
             {%- do conditions.append(
-                "(" ~ column ~ " >= " ~ literal % row[1]
-                ~ ("" if row[0] else " and _cq_batch <= " ~ table.again_high) ~ ")"
+                "(" ~ column ~ " >= " ~ literal % told.low
+                ~ ("" if told.new else " and _cq_batch <= " ~ proof.tables[0].again_high) ~ ")"
             ) -%}
-        {%- elif row[1] is not none -%}
+        {%- elif told.low is not none -%}
             {%- do conditions.append(
-                "(" ~ column ~ " >= " ~ literal % row[1] ~ " and " ~ column ~ " <= " ~ literal % row[2] ~ ")"
+                "(" ~ column ~ " >= " ~ literal % told.low ~ " and " ~ column ~ " <= " ~ literal % told.high ~ ")"
             ) -%}
         {%- endif -%}
-        {%- if row[3] | int and not lower -%}
+        {%- if told.nulls and not lower -%}
             {%- do conditions.append(column ~ " is null") -%}
         {%- endif -%}
     {%- endfor -%}

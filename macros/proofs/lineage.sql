@@ -75,6 +75,21 @@
 {%- endmacro %}
 
 
+{% macro ledger_told(syncs) -%}
+    {#- The newest batch of each table in a ledger: {table: batch}. Asked once an invocation. -#}
+    {%- set known = strandline.remembered("ledgers") -%}
+    {%- set name = syncs | string -%}
+    {%- if name not in known -%}
+        {%- set batches = {} -%}
+        {%- for row in run_query("select table_name, max(batch) from " ~ syncs ~ " as syncs where batch is not null group by 1") -%}
+            {%- do batches.update({row[0]: row[1] | int}) -%}
+        {%- endfor -%}
+        {%- do known.update({name: batches}) -%}
+    {%- endif -%}
+    {{ return(known[name]) }}
+{%- endmacro %}
+
+
 {% macro properties_told(relation, head=none) -%}
     {#-
         The properties of a raw table, with its current snapshot: asked once an invocation by the tests of raw, and once
@@ -87,6 +102,17 @@
         {%- do known.update({name: strandline.table_properties(relation)}) -%}
     {%- endif -%}
     {{ return(known[name]) }}
+{%- endmacro %}
+
+
+{% macro watermark_told(relation) -%}
+    {#- The watermark of a table: asked once an invocation by its tests, which run once it is built. -#}
+    {%- set known = strandline.remembered("watermarks") -%}
+    {%- set name = relation | string -%}
+    {%- if name not in known -%}
+        {%- do known.update({name: strandline.watermark(relation)}) -%}
+    {%- endif -%}
+    {{ return(dict(known[name]) if known[name] is not none else none) }}
 {%- endmacro %}
 
 

@@ -1,13 +1,14 @@
 {% macro proof_of(tested, tables, said, stored=none) -%}
     {#-
-        What a test has to ask, and what it need not ask again: {whole, tables, note, reason}. `tables` are the raw
+        What a test has to ask, and what it need not ask again: {whole, tables, note, reason, same_table}. `tables` are the raw
         tables that the verdict rests on, each {name, relation, head}; `said` is whatever else it rests on (key,
         cursor, acknowledged incidents); `stored` is the watermark of the tested table if a deduped_
         materialization built it. If the proof is not `whole`, each table has `proved_to`, the batch up to which
         it held and nothing has changed since, and the batches above `again_low` up to `again_high`, whose turn it is
-        to be proved again. `note` goes into the test's SQL: record_proofs() reads it there after the run.
+        to be proved again. `note` goes into the test's SQL: record_proofs() reads it there after the run. `same_table`
+        says whether the tested table is the one that was proved.
     -#}
-    {%- set proof = {"whole": true, "tables": tables, "note": "", "reason": none} -%}
+    {%- set proof = {"whole": true, "tables": tables, "note": "", "reason": none, "same_table": true} -%}
     {%- if not strandline.may_follow(tested) or tables | map(attribute="relation") | select("none") | list -%}
         {{ return(proof) }}
     {%- endif -%}
@@ -49,6 +50,10 @@
         }) -%}
     {%- endfor -%}
     {%- do proof.update({"whole": proof.reason is not none}) -%}
+    {%- if stored is not none -%}
+        {%- set proved_as = records.values() | map(attribute="table_snapshot_id") | unique | list -%}
+        {%- do proof.update({"same_table": proved_as == [stored.current]}) -%}
+    {%- endif -%}
     {%- do proof.update({"note": strandline.proof_note({
         "proof": model.unique_id,
         "test": model.test_metadata.name,
