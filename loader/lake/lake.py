@@ -122,7 +122,16 @@ class Lake(Staging):
         if not self.exists(table):
             return unchanged(schema)
         self.fresh(table)  # somebody may have altered it
-        said = remembered(self.properties(table), terms.source, f"table {table}")
+        properties = self.properties(table)
+        if properties.get("write.wap.enabled") != "true":
+            raise TableError(
+                "it has lost the property write.wap.enabled, so a batch would be seen before it "
+                "is whole: another program has made or replaced this table",
+                where=f"table {self.schema}.{table}",
+                remedy="If its rows are the loader's (a copy that was put back, say), set it: "
+                f"alter table {self.name(table)} set tblproperties ('write.wap.enabled' = 'true')",
+            )
+        said = remembered(properties, terms.source, f"table {table}")
         return drift(self.schema_of(table), said, schema, terms)
 
     def evolve(self, table: str, followed: Drift, source: str = "") -> None:

@@ -134,11 +134,14 @@ class Tables:
         return self._loaded
 
     def fresh(self, table: str) -> Any:
-        """Returns Iceberg's object for a table as it is now, whoever has committed to it."""
-        if table != self._unchanging or self._loaded is None:
-            return self.handle(table)
-        self._loaded.refresh()
-        return self._loaded
+        """Loads a table as it is now, whoever has committed to it.
+
+        It is not refreshed: after many commits of others a Hadoop catalog cannot find the way from
+        where it was, and a REST catalog would keep credentials that may have expired.
+        """
+        if table == self._unchanging:
+            self._loaded = None
+        return self.handle(table)
 
     def properties(self, table: str) -> dict[str, str]:
         """Returns a table's Iceberg properties."""

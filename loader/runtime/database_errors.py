@@ -163,6 +163,8 @@ _REMEDIES = {
     "42X04": "`loader discover --columns` lists the table's columns",
     "42883": "Choose a cursor_field of a type that the database can order",
     "42501": "Grant the source's user SELECT on it",
+    "42P05": "A pooler shares sessions: set prepareThreshold: 0 in the source's properties",
+    "26000": "A pooler shares sessions: set prepareThreshold: 0 in the source's properties",
     "53200": "Raise the server's max_locks_per_transaction, or select fewer tables for a run",
     "53300": "Lower num_partitions or --concurrency, or let the database take more connections",
     "55P03": "Run again when it is done (pg_stat_activity shows it), or raise the source's "

@@ -12,6 +12,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,8 @@ class Gateway:
             [str(home / "bin" / "spark-submit"), *arguments],
             stdin=subprocess.PIPE,
             env={**os.environ, **own},
-            preexec_fn=_deaf,
+            # Ctrl-C is the loader's to handle: what runs in Java is stopped in order.
+            start_new_session=True,
         )
 
     def connected(self) -> Any:
@@ -74,10 +76,7 @@ class Gateway:
         """Ends a JVM that nobody needs."""
         if self.process.stdin is not None:
             self.process.stdin.close()
-        self.process.kill()
+        with suppress(ProcessLookupError):
+            # With what the script has started, which would complain that its settings are gone.
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-
-
-def _deaf() -> None:
-    """Ctrl-C is the loader's to handle: what runs in Java is stopped in order."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -150,6 +150,14 @@ class Snapshot(ABC):
         """
         return None
 
+    def weight(self, table: SourceTable, window: Window, bounds: Bounds) -> int | None:
+        """Returns about how many bytes the values of a window with few rows are.
+
+        None if that is not known, or if texts may be no valid UTF-8. Light windows pass through the
+        driver's memory.
+        """
+        return None
+
     def living(self, spark: SparkSession, table: SourceTable, keys: DataFrame) -> DataFrame:
         """Reads rows as they are now, lazily: at least all rows that have one of these keys.
 

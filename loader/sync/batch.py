@@ -38,6 +38,10 @@ from loader.sync.sharing import own_rows
 _FEW = 5_000
 """Of so many rows Spark's preparations take longer than the work."""
 
+_LIGHT = 4 << 20
+"""So many bytes of them the driver holds. Spark sends them to a task in one message, which may have
+128 MB, and several tables have one at a time."""
+
 
 @dataclass(frozen=True)
 class Intent:
@@ -143,12 +147,14 @@ def extracted(attempt: Attempt, window: Window, bounds: Bounds, intent: Intent) 
     judged = marked(rows, raw, plan.key, window, bounds, generations, plan.authoritative)
     if gone is not None:
         judged = spared(judged, gone, plan)
-    with _once(judged, few and counted is not None) as judged:
+    weight = snapshot.weight(plan.table, window, bounds) if few else None
+    light = weight is not None and weight <= _LIGHT
+    with _once(judged, light) as judged:
         again = f.lit(False) if keeps else f.col(REDELIVERED)
         null = f.col(quoted(plan.cursor.name)).isNull() if plan.cursor else f.lit(False)
         counts = _counted(
             judged,
-            few,
+            light,
             read=f.lit(True),
             redelivered=again,
             nulls=null,
@@ -179,13 +185,13 @@ def extracted(attempt: Attempt, window: Window, bounds: Bounds, intent: Intent) 
 
 
 @contextmanager
-def _once(rows: DataFrame, few: bool) -> Iterator[DataFrame]:
+def _once(rows: DataFrame, light: bool) -> Iterator[DataFrame]:
     """Yields the rows so that they are read and compared once: counts then match what is written.
 
     Args:
-        few: the driver may hold them.
+        light: the driver may hold them.
     """
-    if few:
+    if light:
         yield held(rows)
         return
     rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
@@ -195,9 +201,9 @@ def _once(rows: DataFrame, few: bool) -> Iterator[DataFrame]:
         rows.unpersist()
 
 
-def _counted(rows: DataFrame, few: bool, **conditions: Column) -> dict[str, int]:
-    """Returns for how many rows each condition holds; of a few held rows, without a job."""
-    if few:
+def _counted(rows: DataFrame, light: bool, **conditions: Column) -> dict[str, int]:
+    """Returns for how many rows each condition holds; of rows that are held, without a job."""
+    if light:
         found = rows.select(*(column.alias(name) for name, column in conditions.items())).collect()
         return {name: sum(bool(row[name]) for row in found) for name in conditions}
     [row] = rows.agg(*(f.count_if(column).alias(n) for n, column in conditions.items())).collect()

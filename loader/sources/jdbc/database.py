@@ -80,7 +80,7 @@ class Database(Source):
             try:
                 return self._greeted(properties)
             except DatabaseError as error:
-                if "startup parameter" not in error.what:
+                if "parameter" not in error.what:
                     raise
         return self._greeted({})
 
@@ -90,8 +90,9 @@ class Database(Source):
             quote = (meta.getIdentifierQuoteString() or "").strip()
             dialect = self.kind(quote or '"', bool(meta.storesUpperCaseIdentifiers()))
             version = int(meta.getDatabaseMajorVersion())
-            resting, reading = self.kind.resting(version), self.kind.reading(version)
-            return _Met(startup, dialect, resting, reading if startup else {})
+            reading = self.kind.reading(version) if startup else {}
+            reading = reading if reading and dialect.met(connection) else {}
+            return _Met(startup, dialect, self.kind.resting(version), reading)
 
     @contextmanager
     def connect(self, where: str = "") -> Iterator[Connection]:
@@ -172,8 +173,9 @@ class Database(Source):
     def _reading(self, types: Mapping[str, str] | None) -> Mapping[str, str]:
         """Returns the driver's properties for reads; none where a pooler may be in between.
 
-        Poolers refuse properties of ours at the start. Whoever says in the spec how statements are
-        prepared, or values transferred, has a reason.
+        A pooler refuses or drops properties of ours, and may share a session in which the driver
+        has prepared statements. Whoever says in the spec how statements are prepared, or values
+        transferred, has a reason.
 
         Args:
             types: columns read as other types, such as numbers as texts: the database writes those.

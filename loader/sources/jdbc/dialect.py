@@ -89,6 +89,10 @@ class Dialect:
         """
         return ()
 
+    def met(self, connection: Connection) -> bool:
+        """Returns whether :meth:`properties` have reached the database: a pooler may drop them."""
+        return True
+
     @classmethod
     def reading(cls, version: int) -> dict[str, str]:
         """Returns the driver's properties for reads, if nothing is between it and the database.

@@ -37,6 +37,11 @@ class PostgreSQL(Dialect):
     def resting(cls, version: int) -> tuple[str, ...]:
         return ("set idle_session_timeout = 0",) if version >= 14 else ()
 
+    def met(self, connection: Connection) -> bool:
+        # A setting of our own: what a pooler drops, a session that it shares may have all the same.
+        [(told,)] = connection.rows("select current_setting('strandline.direct', true)")
+        return told == "on"
+
     @classmethod
     def reading(cls, version: int) -> dict[str, str]:
         # Values in binary, from the first query on: that halves the CPU of a read. Points and boxes
@@ -47,7 +52,7 @@ class PostgreSQL(Dialect):
 
     @classmethod
     def properties(cls, seconds: int) -> dict[str, str]:
-        return {"options": f"-c lock_timeout={seconds}s"}
+        return {"options": f"-c lock_timeout={seconds}s -c strandline.direct=on"}
 
     def date(self, text: str) -> str:
         return f"date '{text}'"

@@ -11,7 +11,13 @@ from functools import cached_property
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import TimestampNTZType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from loader.errors import TableError
 from loader.rows.cursor import Cursor, CursorType
@@ -165,6 +171,24 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         except DatabaseError:  # no md5 here, say: the rows are read instead
             self._digests = False
             return None
+
+    def weight(self, table: SourceTable, window: Window, bounds: Bounds) -> int | None:
+        if not self.steady(table):
+            return None
+        wide = [
+            f"coalesce(octet_length(cast({column} as text)), 0)"
+            for column, field in zip(self._shown(table), table.schema.fields, strict=True)
+            if isinstance(field.dataType, (StringType, BinaryType, ArrayType))
+        ]
+        fixed = 16 * len(table.schema.fields) * (bounds.rows or 0)
+        if not wide:
+            return fixed
+        with self.connect(table) as connection:
+            [(found,)] = connection.rows(
+                f"select sum({' + '.join(wide)}) from {self.source.relation(table.ref.native)}"
+                f"{self.where(table, window, bounds)}"
+            )
+        return fixed + int(found or 0)
 
     def lacking(self, table: SourceTable) -> list[str]:
         with self.connect(table) as connection:

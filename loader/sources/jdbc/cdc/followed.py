@@ -68,6 +68,9 @@ class FollowedSnapshot(Snapshot):
     def digest(self, table: SourceTable, window: Window, rows: int | None = None) -> Digest | None:
         return self._of(table).digest(table, window, rows)
 
+    def weight(self, table: SourceTable, window: Window, bounds: Bounds) -> int | None:
+        return self._of(table).weight(table, window, bounds)
+
     def living(self, spark: SparkSession, table: SourceTable, keys: DataFrame) -> DataFrame:
         return self.open().living(spark, table, keys)
 

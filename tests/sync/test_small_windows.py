@@ -1,0 +1,112 @@
+"""Small windows pass through the driver, if they are light; and what goes on around them."""
+
+from __future__ import annotations
+
+import pytest
+
+from loader.sync import batch
+from loader.sync.attempt import Attempt
+from tests.services import Database, Postgres
+from tests.services.pooler import pooled
+from tests.sync.project import Project
+
+
+def test_only_light_windows_pass_through_the_driver(
+    project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Compressed in the database, they take a few kilobytes: what counts is what is read.
+    heavy, light = "repeat('é', 700000)", "repeat('é', 7)"
+    for name, text in (("heavy", heavy), ("light", light)):
+        postgres_database.execute(
+            f"create table {name} (id int primary key, u timestamptz default now(), doc text)",
+            f"insert into {name} select g, now(), {text} from generate_series(1, 4) g",
+        )
+    options = {name: {"cursor_field": "u"} for name in ("heavy", "light")}
+    project.jdbc(postgres_database, ["heavy", "light"], table_options=options)
+    project.run()
+    for name in options:
+        postgres_database.execute(f"update {name} set u = clock_timestamp(), doc = doc || id")
+    held, passed = batch.held, []
+    monkeypatch.setattr(batch, "held", lambda rows: passed.append(rows.columns) or held(rows))
+    ran = project.run()
+    assert len(passed) == 1
+    for name in options:
+        assert ran.table(f"shop.{name}")["appended"] == 4
+        assert project.rows(
+            f"select id, right(doc, 2), length(doc) from raw.{name} where _cq_batch = 2 order by id"
+        ) == [(n, f"é{n}", 700001 if name == "heavy" else 8) for n in range(1, 5)]
+
+
+def test_a_pooler_that_drops_our_options_gets_no_prepared_statements(
+    project: Project, postgres: Postgres, postgres_database: Database
+) -> None:
+    names = ["a", "b"]
+    for name in names:
+        postgres_database.execute(
+            f"create table {name} (id int primary key, u timestamptz default now())",
+            f"insert into {name} select g from generate_series(1, 20) g",
+        )
+    with pooled(postgres) as port:
+        url = f"jdbc:postgresql://127.0.0.1:{port}/{postgres_database.name}"
+        options = {name: {"cursor_field": "u"} for name in names}
+        project.jdbc(postgres_database, names, table_options=options, url=url)
+        for _ in range(3):
+            ran = project.run()
+            assert [ran.table(f"shop.{name}")["appended"] for name in names] == [20, 20]
+            for name in names:
+                postgres_database.execute(f"update {name} set u = clock_timestamp()")
+
+
+def test_a_table_that_gains_many_columns_at_once_is_not_taken_for_damaged(
+    project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    postgres_database.execute(
+        "create table t (id int primary key, u timestamptz default now())",
+        "insert into t values (1), (2)",
+    )
+    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "u"}})
+    project.run()
+    # More commits than Iceberg keeps metadata of: there is no way from the oldest to the newest.
+    columns = [f"alter table t add c{n} int default {n}" for n in range(25)]
+    postgres_database.execute(*columns, "update t set u = clock_timestamp()")
+    reached = Attempt.reached
+
+    def altered(attempt: Attempt, step: str) -> None:
+        reached(attempt, step)
+        if step == "windowed":
+            for n in range(25):
+                told = f"alter table {project.schema}.t set tblproperties ('other' = '{n}')"
+                project.spark.sql(told)
+
+    monkeypatch.setattr(Attempt, "reached", altered)
+    assert project.run().table("shop.t")["appended"] == 2
+    assert project.rows("select id, c24 from raw.t where _cq_batch = 2 order by id") == [
+        (1, 24),
+        (2, 24),
+    ]
+
+
+def test_a_raw_table_that_would_show_batches_unstaged_is_refused(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table t (id int primary key, u timestamptz default now())",
+        "insert into t values (1), (2)",
+    )
+    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "u"}})
+    project.run()
+    raw = f"{project.schema}.t"
+    for statement in (
+        f"create table {raw}_copy using iceberg as select * from {raw}",
+        f"drop table {raw}",
+        f"create table {raw} using iceberg as select * from {raw}_copy",
+    ):
+        project.spark.sql(statement)
+    postgres_database.execute("update t set u = clock_timestamp()")
+    ran = project.loader("run")
+    assert ran.code == 1
+    assert "it has lost the property write.wap.enabled" in ran.errors[0]
+    assert project.rows("select count(*), max(_cq_batch) from raw.t") == [(2, 1)]
+    project.spark.sql(f"alter table {raw} set tblproperties ('write.wap.enabled' = 'true')")
+    assert project.run().table("shop.t")["appended"] == 2
+    assert project.rows("select count(*), max(_cq_batch) from raw.t") == [(4, 2)]
