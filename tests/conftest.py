@@ -6,6 +6,7 @@ With pytest-xdist, each process has its own.
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ import hypothesis
 import pytest
 
 from tests.crash.workers import Workers
-from tests.services import Database, MariaDb, Postgres, Redis, Server, ServerMissing
+from tests.services import Database, MariaDb, Postgres, Redis, Server, ServerMissing, memory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,6 +32,8 @@ hypothesis.settings.load_profile("suite")
 # taken for another zone's shows. Set before anything starts a JVM.
 os.environ["TZ"] = "Asia/Tokyo"
 time.tzset()
+memory.folder()  # the servers find it, too
+
 SPARK_OPTIONS = (
     # The suite's JVMs live for minutes and read small tables: their second compiler costs more
     # than it saves, especially on two cores. The first alone gets a small code cache by default;
@@ -106,8 +109,9 @@ _VERSIONS = pytest.StashKey[list[str]]()
 @pytest.fixture(scope="session")
 def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The lake's folder, to which `profiles/profiles.yml` points from now on."""
-    folder = tmp_path_factory.mktemp("warehouse")
+    folder = Path(tempfile.mkdtemp(prefix="warehouse-", dir=memory.folder()))
     os.environ["STRANDLINE_WAREHOUSE"] = str(folder)
+    os.environ["SPARK_LOCAL_DIRS"] = str(memory.folder() / "spark")
     os.environ["STRANDLINE_LOCKS"] = str(tmp_path_factory.mktemp("locks") / "own")
     return folder
 

@@ -30,8 +30,8 @@ def _refused(project: Project, *flags: str) -> str:
     return error
 
 
-def _types(project: Project) -> dict[str, str]:
-    fields = project.lake().frame("t").schema.fields[:3]
+def _types(project: Project, table: str = "t") -> dict[str, str]:
+    fields = project.lake().frame(table).schema.fields[:3]
     return {field.name: field.dataType.simpleString() for field in fields}
 
 
@@ -65,27 +65,43 @@ def test_a_widened_one_is_refused_until_it_is_accepted(
     assert project.rows(f"select max({column}) from raw.t") == [(3000000000,)]
 
 
-@pytest.mark.parametrize(
-    ("column", "role", "new", "shown"),
-    [
-        ("id", "key", "text", "string"),
-        ("id", "key", "numeric(20, 0)", "decimal(20,0)"),
-        ("c", "cursor", "text", "string"),
-        ("c", "cursor", "numeric(20, 0)", "decimal(20,0)"),
-    ],
-)
-def test_any_other_asks_to_load_anew(
-    project: Project, table: Database, column: str, role: str, new: str, shown: str
-) -> None:
-    table.execute(f"alter table t alter {column} type {new}", "insert into t values ('4', '4')")
-    for flags in ((), (ACCEPT,), (ACCEPT, "--full-refresh")):
-        assert _refused(project, *flags) == (
-            f"table shop.t: the {role} column '{column}' changed its type from int to {shown}. "
-            "Raw cannot follow in place: cast it back in a view of the source, or load the table "
-            "again, into another schema or under another name"
+OTHERS = {
+    "key_text": ("id", "key", "text", "string"),
+    "key_numeric": ("id", "key", "numeric(20, 0)", "decimal(20,0)"),
+    "cursor_text": ("c", "cursor", "text", "string"),
+    "cursor_numeric": ("c", "cursor", "numeric(20, 0)", "decimal(20,0)"),
+}
+"""By table: the column, its role, its new type, and how Spark calls that."""
+
+
+def test_any_other_asks_to_load_anew(project: Project, postgres_database: Database) -> None:
+    """A table for each change."""
+    for table in OTHERS:
+        postgres_database.execute(
+            f"create table {table} (id int primary key, c int, note text)",
+            f"insert into {table} select n, n, 'n' from generate_series(1, 3) n",
         )
-    assert project.rows("select count(*) from raw.t") == [(3,)]
-    assert _types(project) == {"id": "int", "c": "int", "note": "string"}
+    options = {table: {"cursor_field": "c"} for table in OTHERS}
+    project.jdbc(postgres_database, [*OTHERS], table_options=options)
+    project.run()
+    for table, (column, _, new, _) in OTHERS.items():
+        postgres_database.execute(
+            f"alter table {table} alter {column} type {new}",
+            f"insert into {table} values ('4', '4')",
+        )
+    for flags in ((), (ACCEPT,), (ACCEPT, "--full-refresh")):
+        ran = project.loader("run", *flags)
+        assert ran.code == 1
+        assert sorted(ran.errors) == sorted(
+            f"table shop.{table}: the {role} column '{column}' changed its type from int to "
+            f"{shown}. Raw cannot follow in place: cast it back in a view of the source, or load "
+            "the table again, into another schema or under another name"
+            for table, (column, role, _, shown) in OTHERS.items()
+        )
+        assert {ran.table(f"shop.{table}")["status"] for table in OTHERS} == {"failed"}
+    for table in OTHERS:
+        assert project.rows(f"select count(*) from raw.{table}") == [(3,)]
+        assert _types(project, table) == {"id": "int", "c": "int", "note": "string"}
 
 
 def test_a_renamed_key_asks_for_a_full_refresh(project: Project, table: Database) -> None:

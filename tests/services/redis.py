@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import shutil
 import subprocess
 import tempfile
@@ -13,6 +14,7 @@ from pathlib import Path
 import redis
 from redis.exceptions import RedisError
 
+from tests.services.memory import NAME
 from tests.services.server import PASSWORD, ServerMissing, free_port, tail
 
 _START_SECONDS = 30
@@ -27,7 +29,7 @@ class Redis:
     """
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="strandline-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="strandline-", dir=os.environ.get(NAME)))
         self.port = free_port()
         self._names = itertools.count(1)
         self._process: subprocess.Popen[bytes] | None = None

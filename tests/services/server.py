@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import shutil
 import socket
 import tempfile
@@ -12,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.services.memory import NAME
 
 USER = "strandline"
 PASSWORD = "tide-4711-table"
@@ -71,7 +74,7 @@ class Server(ABC):
     time_zone: str
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="strandline-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="strandline-", dir=os.environ.get(NAME)))
         self.port = free_port()
         self.version = ""
         self._names = itertools.count(1)

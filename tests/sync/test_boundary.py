@@ -40,8 +40,9 @@ def _jobs(project: Project) -> int:
     return int(project.spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())  # type: ignore[attr-defined]
 
 
-def _newest(project: Project, columns: str = "a, b") -> tuple[object, ...]:
-    [found] = project.rows(f"select {columns} from raw.orders where {LAST} order by _cq_batch")[-1:]
+def _newest(project: Project, columns: str = "a, b", table: str = "orders") -> tuple[object, ...]:
+    query = f"select {columns} from raw.{table} where {LAST} order by _cq_batch"
+    [found] = project.rows(query)[-1:]
     return found
 
 
@@ -56,25 +57,43 @@ def test_what_was_read_at_the_cursor_is_not_read_again(project: Project, orders:
     assert project.state("shop.orders") == before
 
 
-@pytest.mark.parametrize(
-    ("change", "newest"),
-    [
-        (f"update orders set a = 'x' where {LAST}", ("x", "b")),
-        (f"update orders set a = b, b = a where {LAST}", ("b", "a5")),
-        (f"update orders set a = 'a', b = '5b' where {LAST}", ("a", "5b")),
-        (f"update orders set b = null where {LAST}", ("a5", None)),
-        (f"update orders set b = '' where {LAST}", ("a5", "")),
-        (f"update orders set a = 'a5,b', b = null where {LAST}", ("a5,b", None)),
-    ],
-)
-def test_a_change_at_the_very_cursor_is_read(
-    project: Project, orders: Database, change: str, newest: tuple[object, ...]
-) -> None:
-    assert _synced(project) == UNCHANGED
-    orders.execute(change)
-    assert _synced(project)[:2] == ("synced", 1)
-    assert _newest(project) == newest
-    assert _synced(project) == UNCHANGED
+CHANGES: dict[str, tuple[str, tuple[object, ...]]] = {
+    "one_column": ("a = 'x'", ("x", "b")),
+    "exchanged": ("a = b, b = a", ("b", "a5")),
+    "shifted": ("a = 'a', b = '5b'", ("a", "5b")),
+    "emptied": ("b = null", ("a5", None)),
+    "blanked": ("b = ''", ("a5", "")),
+    "joined": ("a = 'a5,b', b = null", ("a5,b", None)),
+}
+"""By table: an update of its newest row, and what that row holds then."""
+
+
+def test_changes_at_the_very_cursor_are_read(project: Project, postgres_database: Database) -> None:
+    """A table for each change; all are synced together."""
+    for table in CHANGES:
+        postgres_database.execute(*(row.replace("orders", table) for row in ROWS))
+    options = {table: {"cursor_field": "at"} for table in CHANGES}
+    project.jdbc(postgres_database, [*CHANGES], table_options=options)
+    project.run()
+
+    def synced() -> dict[str, tuple[object, ...]]:
+        jobs, ran = _jobs(project), project.run()
+        worked = _jobs(project) > jobs
+        told = {table: ran.table(f"shop.{table}") for table in CHANGES}
+        return {
+            table: (of["status"], of["appended"], of["redelivered"], worked)
+            for table, of in told.items()
+        }
+
+    assert synced() == dict.fromkeys(CHANGES, UNCHANGED)
+    for table, (change, _) in CHANGES.items():
+        postgres_database.execute(f"update {table} set {change} where {LAST}")
+    assert {table: of[:2] for table, of in synced().items()} == dict.fromkeys(
+        CHANGES, ("synced", 1)
+    )
+    for table, (_, newest) in CHANGES.items():
+        assert _newest(project, table=table) == newest, table
+    assert synced() == dict.fromkeys(CHANGES, UNCHANGED)
 
 
 def test_another_row_in_the_place_of_one_is_read(project: Project, orders: Database) -> None:

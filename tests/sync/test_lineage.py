@@ -2,136 +2,176 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.services import Database
 from tests.sync.project import Project
 
-
-def _notes(project: Project) -> list[tuple[int, str]]:
-    return project.rows(
-        "select id, max_by(note, struct(_cq_generation, _cq_batch, _cq_seq)) "
-        "from raw.parts group by id order by id"
-    )
+CURSORS = {"of_xmin": "xmin", "of_time": "at", "of_number": "id"}
+"""By table: its cursor. All are synced together."""
 
 
-@pytest.mark.parametrize("cursor", ["xmin", "at", "id"])
+def _configure(project: Project, database: Database) -> None:
+    options = {table: {"cursor_field": cursor} for table, cursor in CURSORS.items()}
+    project.jdbc(database, [*CURSORS], table_options=options)
+
+
+def _each(database: Database, *statements: str) -> None:
+    """Runs statements for each table; `parts` stands for its name, as a part of others, too."""
+    for table in CURSORS:
+        database.execute(*(statement.replace("parts", table) for statement in statements))
+
+
+def _run(project: Project, told: str = "") -> list[int]:
+    """Syncs; returns the rows appended. Of each table there is this one warning, or none."""
+    ran = project.run()
+    assert len(ran.warnings) == (len(CURSORS) if told else 0), ran.warnings
+    for table in CURSORS if told else ():
+        assert [w for w in ran.warnings if told in w and table in w], (table, ran.warnings)
+    return [ran.table(f"shop.{table}")["appended"] for table in CURSORS]
+
+
+def _notes(project: Project) -> list[list[tuple[int, str]]]:
+    return [
+        project.rows(
+            "select id, max_by(note, struct(_cq_generation, _cq_batch, _cq_seq)) "
+            f"from raw.{table} group by id order by id"
+        )
+        for table in CURSORS
+    ]
+
+
 def test_the_rows_of_a_partition_that_was_attached_are_read(
-    project: Project, postgres_database: Database, cursor: str
+    project: Project, postgres_database: Database
 ) -> None:
     columns = "(id int primary key, note text, at timestamptz default now())"
-    postgres_database.execute(
+    attach = "alter table parts attach partition parts_low for values from (0) to (100)"
+    detach = "alter table parts detach partition parts_low"
+    _each(
+        postgres_database,
         f"create table parts {columns} partition by range (id)",
-        "create table high partition of parts for values from (100) to (200)",
-        f"create table low {columns}",
-        "insert into low (id, note) values (1, 'low'), (2, 'low')",
-        "insert into high (id, note) values (101, 'high')",
+        "create table parts_high partition of parts for values from (100) to (200)",
+        f"create table parts_low {columns}",
+        "insert into parts_low (id, note) values (1, 'low'), (2, 'low')",
+        "insert into parts_high (id, note) values (101, 'high')",
     )
-    project.jdbc(postgres_database, ["parts"], table_options={"parts": {"cursor_field": cursor}})
-    assert project.run().table("shop.parts")["appended"] == 1
-    postgres_database.execute("alter table parts attach partition low for values from (0) to (100)")
-    ran = project.run().table("shop.parts")
-    assert ran["appended"] == 2
+    _configure(project, postgres_database)
+    assert _run(project) == [1] * len(CURSORS)
+    _each(postgres_database, attach)
+    ran = project.run()
+    assert [ran.table(f"shop.{table}")["appended"] for table in CURSORS] == [2] * len(CURSORS)
     # Only once: rows of a known partition are read like any other, reattached or not.
-    for change in ("detach partition low", "attach partition low for values from (0) to (100)"):
-        postgres_database.execute(f"alter table parts {change}")
-    assert project.run().table("shop.parts")["read"] <= 1
-    postgres_database.execute("alter table parts detach partition low")
+    _each(postgres_database, detach, attach)
+    ran = project.run()
+    assert max(ran.table(f"shop.{table}")["read"] for table in CURSORS) <= 1
+    _each(postgres_database, detach)
     project.run()
-    postgres_database.execute(
-        "update low set note = 'while away', at = now() where id = 1",
-        "alter table parts attach partition low for values from (0) to (100)",
+    _each(
+        postgres_database,
+        "update parts_low set note = 'while away', at = now() where id = 1",
+        attach,
     )
     project.run()
-    assert _notes(project) == postgres_database.query("select id, note from parts order by id")
+    assert _notes(project) == [
+        postgres_database.query(f"select id, note from {table} order by id") for table in CURSORS
+    ]
 
 
-@pytest.mark.parametrize("cursor", ["xmin", "at", "id"])
 def test_a_table_that_was_put_in_anothers_place_is_read(
-    project: Project, postgres_database: Database, cursor: str
+    project: Project, postgres_database: Database
 ) -> None:
     columns = "(id int primary key, note text, at timestamptz default now())"
-    postgres_database.execute(
+    _each(
+        postgres_database,
         f"create table parts {columns}",
-        f"create table other {columns}",
-        "insert into other (id, note) select n, 'new' from generate_series(1, 3) n",
+        f"create table parts_next {columns}",
+        "insert into parts_next (id, note) select n, 'new' from generate_series(1, 3) n",
         "insert into parts (id, note) select n, 'old' from generate_series(1, 2) n",
         "insert into parts (id, note) values (9, 'only there')",
     )
-    project.jdbc(postgres_database, ["parts"], table_options={"parts": {"cursor_field": cursor}})
-    project.run()
-    postgres_database.execute(
-        "alter table parts rename to gone", "alter table other rename to parts"
+    _configure(project, postgres_database)
+    _run(project)
+    _each(
+        postgres_database,
+        "alter table parts rename to parts_gone",
+        "alter table parts_next rename to parts",
     )
-    ran = project.run()
-    assert ran.table("shop.parts")["appended"] == 3
-    assert any("another table has taken its name" in warning for warning in ran.warnings)
-    assert _notes(project) == [(1, "new"), (2, "new"), (3, "new"), (9, "only there")]
-    assert project.run().warnings == []
+    assert _run(project, "another table has taken its name") == [3] * len(CURSORS)
+    newest = [(1, "new"), (2, "new"), (3, "new"), (9, "only there")]
+    assert _notes(project) == [newest] * len(CURSORS)
+    _run(project)
 
 
-@pytest.mark.parametrize("cursor", ["xmin", "at", "id"])
 def test_a_copy_of_the_database_that_took_its_place_is_read(
-    project: Project, postgres_database: Database, cursor: str
+    project: Project, postgres_database: Database
 ) -> None:
     """`create database ... template` copies the tables' ids, and the server stays the same."""
     name, columns = postgres_database.name, "(id int primary key, note text, at timestamptz)"
-    postgres_database.execute(
+    _each(
+        postgres_database,
         f"create table parts {columns}",
         "insert into parts select n, 'old', now() - interval '1 day' from generate_series(1, 3) n",
     )
-    project.jdbc(postgres_database, ["parts"], table_options={"parts": {"cursor_field": cursor}})
+    _configure(project, postgres_database)
     project.run()
     server = Database(postgres_database.server, "postgres")
     copy = f"{name}_new"
     server.execute(f"create database {copy} template {name}")
-    Database(postgres_database.server, copy).execute(
-        "update parts set note = 'migrated', at = now() where id = 2"
+    _each(
+        Database(postgres_database.server, copy),
+        "update parts set note = 'migrated', at = now() where id = 2",
     )
-    postgres_database.execute("insert into parts values (9, 'only there', now())")
+    _each(postgres_database, "insert into parts values (9, 'only there', now())")
     project.run()
     server.execute(
         f"alter database {name} rename to {name}_old", f"alter database {copy} rename to {name}"
     )
     try:
-        ran = project.run()
-        assert any("another table has taken its name" in warning for warning in ran.warnings)
-        assert _notes(project) == [(1, "old"), (2, "migrated"), (3, "old"), (9, "only there")]
-        assert project.run().warnings == []
+        _run(project, "another table has taken its name")
+        newest = [(1, "old"), (2, "migrated"), (3, "old"), (9, "only there")]
+        assert _notes(project) == [newest] * len(CURSORS)
+        _run(project)
     finally:
         server.execute(f"drop database {name}_old")
 
 
-@pytest.mark.parametrize("cursor", ["xmin", "at", "id"])
-@pytest.mark.parametrize(
-    "changes",
-    [
-        ["rename note to c", "rename other to note", "rename c to other"],
-        ["drop other", "add other text default 'x'"],
-        ["alter other type varchar(9) using lower(other)"],
-    ],
-    ids=["swapped", "added again", "rewritten"],
-)
+CHANGES = {
+    "swapped": ["rename note to c", "rename other to note", "rename c to other"],
+    "again": ["drop other", "add other text default 'x'"],
+    "rewritten": ["alter other type varchar(9) using lower(other)"],
+}
+
+
 def test_columns_that_change_places_between_two_runs_are_read_again(
-    project: Project, postgres_database: Database, cursor: str, changes: list[str]
+    project: Project, postgres_database: Database
 ) -> None:
-    postgres_database.execute(
-        "create table parts (id int primary key, note text, other text, at timestamptz)",
-        "insert into parts values (1, 'A', 'B', '2025-01-01'), (2, 'C', 'D', '2025-01-02')",
-    )
-    options = {"parts": {"cursor_field": cursor, "num_partitions": 1}}
-    project.jdbc(postgres_database, ["parts"], table_options=options)
+    """A table for each change and cursor."""
+    tables = {
+        f"{change}_{table}": (cursor, CHANGES[change])
+        for change in CHANGES
+        for table, cursor in CURSORS.items()
+    }
+    for table in tables:
+        postgres_database.execute(
+            f"create table {table} (id int primary key, note text, other text, at timestamptz)",
+            f"insert into {table} values (1, 'A', 'B', '2025-01-01'), (2, 'C', 'D', '2025-01-02')",
+        )
+    options = {
+        table: {"cursor_field": cursor, "num_partitions": 1}
+        for table, (cursor, _) in tables.items()
+    }
+    project.jdbc(postgres_database, [*tables], table_options=options)
     project.run()
-    postgres_database.execute("alter table parts add more int")
+    postgres_database.execute(*(f"alter table {table} add more int" for table in tables))
     assert project.run().warnings == []
-    postgres_database.execute(*(f"alter table parts {change}" for change in changes))
-    ran = project.run()
-    assert [w for w in ran.warnings if "columns have changed places" in w]
-    newest = (
-        "select id, max_by(struct(note, other), struct(_cq_generation, _cq_batch, _cq_seq)) "
-        "from raw.parts group by id order by id"
-    )
-    assert [(key, *row) for key, row in project.rows(newest)] == postgres_database.query(
-        "select id, note, other from parts order by id"
-    )
+    for table, (_, changes) in tables.items():
+        postgres_database.execute(*(f"alter table {table} {change}" for change in changes))
+    told = [w for w in project.run().warnings if "columns have changed places" in w]
+    for table in tables:
+        assert [w for w in told if table in w], (table, told)
+        newest = (
+            "select id, max_by(struct(note, other), struct(_cq_generation, _cq_batch, _cq_seq)) "
+            f"from raw.{table} group by id order by id"
+        )
+        assert [(key, *row) for key, row in project.rows(newest)] == postgres_database.query(
+            f"select id, note, other from {table} order by id"
+        ), table
     assert project.run().warnings == []
