@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pyspark.sql.types import ArrayType, BinaryType, StringType
+
 from loader.rows.cursor import CursorType
 from loader.sources import CursorField, SourceTable
 from loader.sources.jdbc.database import Database
@@ -64,6 +66,14 @@ class ColumnSql:
     def column(self, table: SourceTable, name: str) -> str:
         """Returns SQL for a column, as the database has it."""
         return self._expression(table.ref.native, table.schema.names.index(name))
+
+    def _weighed(self, table: SourceTable) -> list[str]:
+        """Returns SQL for the bytes of each column whose values may be long, as PostgreSQL's."""
+        return [
+            f"coalesce(octet_length(cast({column} as text)), 0)"
+            for column, field in zip(self._shown(table), table.schema.fields, strict=True)
+            if isinstance(field.dataType, (StringType, BinaryType, ArrayType))
+        ]
 
     def _expression(self, native: Native, index: int) -> str:
         if native.writers and index == len(native.columns) - 1 and self.horizon is not None:

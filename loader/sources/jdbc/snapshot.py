@@ -11,13 +11,7 @@ from functools import cached_property
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import TimestampNTZType, TimestampType
 
 from loader.errors import TableError
 from loader.rows.cursor import Cursor, CursorType
@@ -175,11 +169,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
     def weight(self, table: SourceTable, window: Window, bounds: Bounds) -> int | None:
         if not self.steady(table):
             return None
-        wide = [
-            f"coalesce(octet_length(cast({column} as text)), 0)"
-            for column, field in zip(self._shown(table), table.schema.fields, strict=True)
-            if isinstance(field.dataType, (StringType, BinaryType, ArrayType))
-        ]
+        wide = self._weighed(table)
         fixed = 16 * len(table.schema.fields) * (bounds.rows or 0)
         if not wide:
             return fixed
