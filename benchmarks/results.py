@@ -97,10 +97,10 @@ def write(section: Section, file: Path = FILE) -> None:
 
 def _sections(text: str) -> dict[int, str]:
     found = list(_SECTION.finditer(text))
-    ends = [match.start() for match in found[1:]] + [len(text)]
+    starts = [match.start() for match in found]
     return {
-        int(match.group(1)): text[match.start() : end].rstrip("\n") + "\n"
-        for match, end in zip(found, ends, strict=True)
+        int(match.group(1)): text[start:end].rstrip("\n") + "\n"
+        for match, start, end in zip(found, starts, [*starts[1:], len(text)], strict=False)
     }
 
 

@@ -54,6 +54,7 @@ def test_rows_of_small_tables_are_measured(tmp_path: Path) -> None:
 
 def test_a_row_replaces_its_own_section_only(tmp_path: Path) -> None:
     file = tmp_path / "RESULTS.md"
+    file.write_text("# Results, and no row yet\n")
     for number, seconds in ((3, 3.0), (1, 1.0), (3, 33.0)):
         line = Line(f"row {number}", seconds, "a peer", 10.0, goal=2)
         write(Section(number, f"Row {number}", [line], "today"), file)
