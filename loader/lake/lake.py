@@ -121,7 +121,6 @@ class Lake(Staging):
         """
         if not self.exists(table):
             return unchanged(schema)
-        self.fresh(table)  # somebody may have altered it
         properties = self.properties(table)
         if properties.get("write.wap.enabled") != "true":
             raise TableError(

@@ -160,6 +160,8 @@ def append(attempt: Attempt, batch: Batch) -> tuple[Intent, Commit | None]:
     attempt.phase("appending")
     table, schema = plan.lake_table, plan.table.schema
     record, after = batch.intent.record, batch.intent.after
+    if lake.exists(table):
+        lake.fresh(table)  # somebody may have altered it since the window was fixed
     drift = lake.drift(table, schema, plan.terms)
     rows = fitted(batch.rows, drift.routes, f"table {plan.name}")
     if lake.exists(table):

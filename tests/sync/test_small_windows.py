@@ -11,6 +11,16 @@ from tests.services.pooler import pooled
 from tests.sync.project import Project
 
 
+def _synced(project: Project, database: Database) -> None:
+    """A table of two rows, and its first sync."""
+    database.execute(
+        "create table t (id int primary key, u timestamptz default now())",
+        "insert into t values (1), (2)",
+    )
+    project.jdbc(database, ["t"], table_options={"t": {"cursor_field": "u"}})
+    project.run()
+
+
 def test_only_light_windows_pass_through_the_driver(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,12 +70,7 @@ def test_a_pooler_that_drops_our_options_gets_no_prepared_statements(
 def test_a_table_that_gains_many_columns_at_once_is_not_taken_for_damaged(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    postgres_database.execute(
-        "create table t (id int primary key, u timestamptz default now())",
-        "insert into t values (1), (2)",
-    )
-    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "u"}})
-    project.run()
+    _synced(project, postgres_database)
     # More commits than Iceberg keeps metadata of: there is no way from the oldest to the newest.
     columns = [f"alter table t add c{n} int default {n}" for n in range(25)]
     postgres_database.execute(*columns, "update t set u = clock_timestamp()")
@@ -89,12 +94,7 @@ def test_a_table_that_gains_many_columns_at_once_is_not_taken_for_damaged(
 def test_a_raw_table_that_would_show_batches_unstaged_is_refused(
     project: Project, postgres_database: Database
 ) -> None:
-    postgres_database.execute(
-        "create table t (id int primary key, u timestamptz default now())",
-        "insert into t values (1), (2)",
-    )
-    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "u"}})
-    project.run()
+    _synced(project, postgres_database)
     raw = f"{project.schema}.t"
     for statement in (
         f"create table {raw}_copy using iceberg as select * from {raw}",
