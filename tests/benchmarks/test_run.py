@@ -21,7 +21,7 @@ def test_rows_of_small_tables_are_measured(tmp_path: Path) -> None:
     """Without dlt, which has an environment of its own that the suite does not need."""
     results, samples = tmp_path / "RESULTS.md", tmp_path / "samples.json"
     options = {
-        "--only": "1,2,3,4",
+        "--only": "1,4",
         "--rounds": "1",
         "--rows": "2000",
         "--tables": "2",
@@ -42,8 +42,6 @@ def test_rows_of_small_tables_are_measured(tmp_path: Path) -> None:
     text = results.read_text()
     assert [line for line in text.splitlines() if line.startswith("## ")] == [
         "## 1. First load of 2,000 rows, 8 columns",
-        "## 2. Little or nothing new in 2,000 rows",
-        "## 3. 2 tables of 40 rows",
         "## 4. Rounds of `loader run --every`",
     ]
     assert "PostgreSQL" in text
