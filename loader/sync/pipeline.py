@@ -304,7 +304,8 @@ class Pipeline(Selection):
     def _workers(self, concurrency: int | None) -> int:
         configured = [source.concurrency for source in self.spec.sources if source.concurrency]
         cores = int(self.spark.sparkContext.defaultParallelism)
-        return concurrency or max(configured, default=max(1, min(4, cores)))
+        # A table waits for its database, and for files, about half the time.
+        return concurrency or max(configured, default=max(1, min(4, 2 * cores)))
 
 
 def _ended_well(planned: Plan, record: SyncRecord | None) -> Outcome:
