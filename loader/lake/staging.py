@@ -28,6 +28,7 @@ class Staging(Tables):
         """Writes a batch that no reader sees yet; returns its Iceberg snapshot's id.
 
         Args:
+            table: loaded a moment ago, if this block may load it only once (:meth:`unchanging`).
             rows: by column name, null in columns that they lack; created in this lake's session.
             facts: ``state`` (JSON text) and ``sync`` (a ledger row), kept in the commit.
         """
@@ -40,7 +41,7 @@ class Staging(Tables):
                     for name in wanted
                 )
             )
-        before = int(self.fresh(table).operations().current().lastSequenceNumber())
+        before = int(self.handle(table).operations().current().lastSequenceNumber())
         self.spark.conf.set("spark.wap.id", str(batch))
         try:
             (

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any, TypeVar
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -62,8 +63,10 @@ class Tables:
 
     def exists(self, table: str) -> bool:
         """Whether the table exists."""
-        if self._loaded is not None and table == self._unchanging:
-            return True
+        if table == self._unchanging:
+            with suppress(Py4JJavaError, AnalysisException):
+                self.handle(table)  # it will be needed
+                return True
         return self.spark.catalog.tableExists(self.name(table))
 
     def frame(self, table: str) -> DataFrame:

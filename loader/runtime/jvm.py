@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from loader.runtime.gateway import Gateway
+from loader.runtime.jvm_garbage import collect_together
 from loader.runtime.jvm_view import remember
 from loader.runtime.private_folder import private_folder
 from loader.runtime.scratch import SETTING, deleted_in_the_end, scratch
@@ -104,6 +105,7 @@ def start(settings: Mapping[str, str]) -> None:
     from pyspark import SparkContext
 
     remember(gateway)
+    collect_together(gateway)
     SparkContext._ensure_initialized(gateway=gateway)
 
 

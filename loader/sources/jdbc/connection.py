@@ -6,8 +6,11 @@ to know before: keys, bounds, clocks, and the snapshot that the readers share.
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -18,14 +21,20 @@ from loader.runtime.database_errors import explain
 _TIMES = (93, 2014)
 """`TIMESTAMP` and `TIMESTAMP_WITH_TIMEZONE` of ``java.sql.Types``."""
 
+_WRITABLE = ("jdbc:postgresql:", "jdbc:mariadb:", "jdbc:mysql:")
+"""Databases whose drivers describe tables in nothing but texts and numbers."""
+csv.field_size_limit(2**31 - 1)  # a comment may be long
+_NULL = "\x1f"  # ASCII's unit separator, which no name contains
+
 
 class Connection:
     """One JDBC connection, for small results, read as text."""
 
-    def __init__(self, spark: SparkSession, java: Any, where: str) -> None:
+    def __init__(self, spark: SparkSession, java: Any, where: str, url: str = "") -> None:
         self.java = java
         self.where = where
         self._jvm: Any = spark._jvm
+        self._told_at_once = url.startswith(_WRITABLE)
         self._places: dict[str, dict[str, int]] = {}  # columns of the driver's answers, by call
 
     @classmethod
@@ -53,7 +62,7 @@ class Connection:
             java = dialect.createConnectionFactory(jdbc).apply(-1)
         except Py4JJavaError as error:
             raise explain(error, where, options["url"]) from error
-        connection = cls(spark, java, where)
+        connection = cls(spark, java, where, options["url"])
         try:
             yield connection
         finally:
@@ -68,8 +77,8 @@ class Connection:
 
     def execute(self, sql: str) -> None:
         """Runs a statement without a result."""
-        with self._explained(), self._statement() as statement:
-            statement.execute(sql)
+        with self._explained():
+            self._statement.execute(sql)
 
     def prepare(self, statements: Sequence[str]) -> None:
         """Runs the statements that a session begins with, in one round trip."""
@@ -82,13 +91,13 @@ class Connection:
         Timestamps come as ``2025-01-01 00:00:00.123456789``; instants in the JVM's zone, which
         the loader sets to UTC.
         """
-        with self._explained(), self._statement() as statement:
-            return list(self._fetch(statement.executeQuery(sql)))
+        with self._explained():
+            return list(self._fetch(self._statement.executeQuery(sql)))
 
     def types(self, sql: str) -> dict[str, str]:
         """Returns a query's columns and the database's names for their types, without domains."""
-        with self._explained(), self._statement() as statement:
-            meta = statement.executeQuery(sql).getMetaData()
+        with self._explained():
+            meta = self._statement.executeQuery(sql).getMetaData()
             columns = range(1, meta.getColumnCount() + 1)
             return {meta.getColumnLabel(i): meta.getColumnTypeName(i) for i in columns}
 
@@ -103,6 +112,9 @@ class Connection:
         """
         with self._explained():
             result = getattr(self.java.getMetaData(), call)(*arguments)
+            if self._told_at_once:
+                found = self._at_once(result)
+                return [{label: row.get(label) for label in labels} for row in found]
             if call not in self._places:
                 meta = result.getMetaData()
                 columns = range(1, meta.getColumnCount() + 1)
@@ -118,6 +130,29 @@ class Connection:
                 )
             result.close()
             return found
+
+    def _at_once(self, result: Any) -> list[dict[str, str | None]]:
+        """Returns all of a small result in one call to the JVM, by Spark's own CSV writer."""
+        univocity = self._jvm.com.univocity.parsers.csv
+        settings = univocity.CsvWriterSettings()
+        settings.setHeaderWritingEnabled(True)
+        settings.setQuoteAllFields(True)
+        settings.setIgnoreLeadingWhitespaces(False)
+        settings.setIgnoreTrailingWhitespaces(False)
+        settings.setNullValue(_NULL)
+        settings.setEmptyValue("")
+        settings.getFormat().setLineSeparator("\n")
+        written = self._jvm.java.io.StringWriter()
+        univocity.CsvRoutines(settings).write(result, written)
+        names, *rows = csv.reader(io.StringIO(written.toString(), newline=""), strict=True)
+        labels = [name.upper() for name in names]
+        return [
+            {
+                label: None if value == _NULL else value
+                for label, value in zip(labels, row, strict=True)
+            }
+            for row in rows
+        ]
 
     def array(self, *texts: str) -> Any:
         """Makes a Java ``String[]``."""
@@ -142,13 +177,10 @@ class Connection:
                 row.append(value.toString() if is_time[i] and value is not None else value)
             yield tuple(row)
 
-    @contextmanager
-    def _statement(self) -> Iterator[Any]:
-        statement = self.java.createStatement()
-        try:
-            yield statement
-        finally:
-            self._quietly(statement.close)
+    @cached_property
+    def _statement(self) -> Any:
+        """One for all questions: the next one closes the result of the one before."""
+        return self.java.createStatement()
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

@@ -1,0 +1,63 @@
+"""What Python asks of the JVM, and leaves there: less than Py4J would by itself, and the same."""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from tests.services import Database
+from tests.sync.project import Project
+
+
+def test_objects_that_python_has_dropped_leave_the_jvm(spark: SparkSession) -> None:
+    from py4j.java_gateway import JavaObject
+
+    jvm: Any = spark._jvm
+    server = JavaObject("GATEWAY_SERVER", spark.sparkContext._gateway._gateway_client)  # type: ignore[union-attr]
+    held = server.getGateway().getBindings()
+    kept = jvm.java.util.ArrayList()
+    before = held.size()
+    for number in range(2000):
+        jvm.java.util.ArrayList().add(number)
+    gc.collect()
+    until = time.monotonic() + 30
+    while held.size() > before + 300 and time.monotonic() < until:
+        time.sleep(0.05)
+    assert held.size() <= before + 300
+    assert kept.size() == 0  # still there
+    assert server.getGateway() is not None
+    assert spark.sparkContext._gateway.java_gateway_server.getGateway() is not None  # type: ignore[union-attr]
+
+
+COMMENTS = {
+    "quoted": """it's "so", and so; \\ and 'so'""",
+    "lines": "first\nsecond\r\n\tthird",
+    "blank": "  around  ",
+    "wide": "é" * 140_000,
+    "sign": "# no comment",
+}
+
+
+def test_comments_arrive_as_they_are(project: Project, postgres_database: Database) -> None:
+    columns = ", ".join(f'"{name}" text' for name in COMMENTS)
+    postgres_database.execute(
+        f'create table notes (id int primary key, "a ""b"", c" int, {columns})'
+    )
+    for name, text in COMMENTS.items():
+        doubled = text.replace("'", "''")
+        postgres_database.execute(f"comment on column notes.\"{name}\" is '{doubled}'")
+    options = {"notes": {"sync_mode": "full_refresh"}}
+    project.jdbc(postgres_database, ["notes"], table_options=options)
+    project.run()
+    from loader.spec.spec import load_spec
+    from loader.sync.pipeline import Pipeline
+
+    [part] = Pipeline(load_spec(project.folder / "loader.yml"), project.spark).planned()
+    [plan] = part.plans
+    told = plan.table.column_comments
+    assert {name: told[name] for name in COMMENTS} == COMMENTS
+    assert told["id"] == ""
+    assert plan.table.schema.names == ["id", 'a "b", c', *COMMENTS]
