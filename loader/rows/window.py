@@ -52,6 +52,7 @@ class Window:
         whole: reads all rows from the floor on, not only the late ones among those below `low`.
             Without a key, rows are compared by how often they occur, so the source must deliver
             the same range that is read from raw.
+        above: of all these rows, only those above this cursor are read.
         initial: the lowest cursor that the spec asks for; None means all.
         held: reads columns of the rows that raw holds since its newest complete read, null in
             those that raw lacks. Connectors may compare with them to find rows that were never
@@ -66,6 +67,7 @@ class Window:
     mark: Mapping[str, Any] | None = None
     bounded: bool = False
     whole: bool = False
+    above: Cursor | None = None
     initial: Cursor | None = None
     whole_microsecond: bool = False
     held: Callable[[Sequence[str]], DataFrame] | None = field(

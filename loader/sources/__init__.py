@@ -139,7 +139,13 @@ class Snapshot(ABC):
         """
         return False
 
-    def digest(self, table: SourceTable, window: Window, rows: int | None = None) -> Digest | None:
+    def digest(
+        self,
+        table: SourceTable,
+        window: Window,
+        rows: int | None = None,
+        until: Cursor | None = None,
+    ) -> Digest | None:
         """Returns a digest of the rows that :meth:`read` delivers of a window without an end.
 
         None if they are many, if the source would have to send them all, or if the table is not
@@ -147,6 +153,8 @@ class Snapshot(ABC):
 
         Args:
             rows: how many they are; None if that is not known.
+            until: only of rows up to this cursor. A source that gives one obeys
+                :attr:`Window.above`.
         """
         return None
 

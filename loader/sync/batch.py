@@ -31,6 +31,7 @@ from loader.rows.window import Bounds, Window
 from loader.runtime.spark import held, plan_simply
 from loader.state import TableState
 from loader.sync.attempt import Attempt
+from loader.sync.boundary import Beyond
 from loader.sync.deletions import deleted, spared, tombstones
 from loader.sync.plan import FULL_REFRESH, Plan
 from loader.sync.sharing import own_rows
@@ -116,9 +117,21 @@ def whole(plan: Plan, counted: int | None, read: int) -> None:
 
 
 @contextmanager
-def extracted(attempt: Attempt, window: Window, bounds: Bounds, intent: Intent) -> Iterator[Batch]:
-    """Yields the window's rows, stamped; if raw may hold some already, without the redelivered."""
+def extracted(
+    attempt: Attempt,
+    window: Window,
+    bounds: Bounds,
+    intent: Intent,
+    beyond: Beyond | None = None,
+) -> Iterator[Batch]:
+    """Yields the window's rows, stamped; if raw may hold some already, without the redelivered.
+
+    Args:
+        beyond: the rows of the window that are new, if that is known before they are read.
+    """
     plan, snapshot, lake = attempt.plan, attempt.snapshot, attempt.lake
+    if beyond is not None:
+        window, bounds = beyond.window, beyond.bounds
     attempt.phase("reading", bounds.rows)
     few = bounds.rows is not None and bounds.rows <= _FEW
     if few:
@@ -132,6 +145,10 @@ def extracted(attempt: Attempt, window: Window, bounds: Bounds, intent: Intent) 
     if bounds.log is not None and bounds.log.low is not None and not bounds.log.continued:
         with _logged(Batch(rows, intent), plan) as batch:
             yield batch
+        return
+    if beyond is not None:
+        record = replace(record, rows_redelivered=beyond.redelivered)
+        yield Batch(rows, Intent(record, after), counted=counted)
         return
     if record.mode == FULL_REFRESH or bounds.log or not lake.exists(plan.lake_table):
         yield Batch(rows, intent, counted=counted)

@@ -7,6 +7,9 @@ holds just these rows, raw has them all, and nothing is read.
 
 The digest counts only as long as no other batch has been appended, by a backfill or a repair: what
 raw holds for these keys may then be newer.
+
+If there are new rows, too, the digest still says that those at the cursor are not among them. If no
+file of raw can have a row above the cursor, all the others are new: none has to be compared.
 """
 
 from __future__ import annotations
@@ -14,8 +17,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
+from loader.lake.extent import may_exceed
+from loader.lake.lake import Lake
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import Bounds, Window, lower_bound
 from loader.sources import Digest, Snapshot
@@ -35,6 +41,51 @@ def unchanged(plan: Plan, snapshot: Snapshot, known: Known, window: Window, boun
         return False
     now = snapshot.digest(plan.table, window, bounds.rows)
     return _said(plan, known.state.batch, now) == told
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """The rows of a window above its cursor, if raw has none there, and all it has below.
+
+    Attributes:
+        window, bounds: these rows only.
+        redelivered: how many rows of the whole window are left out.
+    """
+
+    window: Window
+    bounds: Bounds
+    redelivered: int
+
+
+def beyond(
+    plan: Plan, snapshot: Snapshot, known: Known, lake: Lake, window: Window, bounds: Bounds
+) -> Beyond | None:
+    """Returns the only rows of a window that are new; None if it takes a comparison to find them.
+
+    A row above every cursor in raw is no version that raw has, and none that raw's overrule. That
+    the cursor is the highest in raw is asked of raw's files, not of the state: rows dated in the
+    future, rows of another source or a cursor set by hand may lie above it.
+    """
+    last = known.state.cursor
+    if plan.mode == FULL_REFRESH or known.starts_over or plan.keeps_redeliveries:
+        return None
+    if window.cursor is None or window.low is None or last is None or window.cursor.collated:
+        return None
+    if bounds.log or bounds.deletions or bounds.nulls or bounds.finer or not bounds.rows:
+        return None
+    overruled = known.state.base not in (None, known.state.generation)
+    if (overruled and not plan.authoritative) or not lake.exists(plan.lake_table):
+        return None
+    left = snapshot.digest(plan.table, window, until=last)
+    if left is None or may_exceed(lake, plan.lake_table, window.cursor.name, last):
+        return None
+    told = known.state.boundary
+    if left.rows and (told is None or told.get("batch") != known.state.batch):
+        return None
+    if left.rows and _said(plan, known.state.batch, left) != told:
+        return None
+    fresh = replace(bounds, rows=bounds.rows - left.rows)
+    return Beyond(replace(window, above=last), fresh, left.rows)
 
 
 def boundary(

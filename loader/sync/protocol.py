@@ -20,7 +20,7 @@ from loader.sources import Progress
 from loader.state import TableState
 from loader.sync.attempt import Attempt
 from loader.sync.batch import Batch, Intent, extracted, whole
-from loader.sync.boundary import boundary, unchanged
+from loader.sync.boundary import Beyond, beyond, boundary, unchanged
 from loader.sync.looking import cursor_name, look
 from loader.sync.plan import FULL_REFRESH, Plan
 from loader.sync.recovery import Known, recover
@@ -59,8 +59,9 @@ def synced(attempt: Attempt) -> SyncRecord:
             same = unchanged(attempt.plan, attempt.snapshot, known, window, bounds)
             intent, commit = intended(attempt, known, window, bounds, same), None
             if not same:
-                with attempt.slot:
-                    intent, commit = written(attempt, window, bounds, intent)  # 4 extract, 5 append
+                fresh = beyond(attempt.plan, attempt.snapshot, known, attempt.lake, window, bounds)
+                with attempt.slot:  # 4 extract, 5 append
+                    intent, commit = written(attempt, window, bounds, intent, fresh)
             if commit is None:
                 made(attempt, intent.after.batch)
                 by_mark = attempt.plan.table.progress is Progress.MARK
@@ -134,13 +135,21 @@ def intended(attempt: Attempt, known: Known, window: Window, bounds: Bounds, sam
 
 
 def written(
-    attempt: Attempt, window: Window, bounds: Bounds, intent: Intent
+    attempt: Attempt,
+    window: Window,
+    bounds: Bounds,
+    intent: Intent,
+    fresh: Beyond | None = None,
 ) -> tuple[Intent, Commit | None]:
-    """Reads a window and appends its new rows; the commit is None if there are none."""
+    """Reads a window and appends its new rows; the commit is None if there are none.
+
+    Args:
+        fresh: the new rows, if they are known before they are read.
+    """
     deletes = bounds.deletions > 0 and attempt.lake.exists(attempt.plan.lake_table)
     if bounds.rows == 0 and not deletes:
         return intent, None
-    with extracted(attempt, window, bounds, intent) as batch:
+    with extracted(attempt, window, bounds, intent, fresh) as batch:
         return append(attempt, batch)
 
 

@@ -35,7 +35,7 @@ def test_only_light_windows_pass_through_the_driver(
     project.jdbc(postgres_database, ["heavy", "light"], table_options=options)
     project.run()
     for name in options:
-        postgres_database.execute(f"update {name} set u = clock_timestamp(), doc = doc || id")
+        postgres_database.execute(f"update {name} set doc = doc || id")  # at the cursor
     held, passed = batch.held, []
     monkeypatch.setattr(batch, "held", lambda rows: passed.append(rows.columns) or held(rows))
     ran = project.run()

@@ -37,20 +37,30 @@ def digest_of(
         rows: how many they are; None if that is not known.
         indexed: whether an index leads to them.
     """
-    [(foreign, size)] = connection.rows(_parts(dialect.text(relation)))
-    if int(foreign or 0) or (not indexed and int(size or 0) > _SCANNED):
-        return None
-    if rows is None:
-        # Not by a limit in the query below: with one, a table may be scanned instead of its index.
-        [(count,)] = connection.rows(f"select count(*) from {relation}{where}")
-        rows = int(count or 0)
-    if rows > MANY:
-        return None
+    allowed = "" if indexed else f" and size <= {_SCANNED}"
+    counted = f"(select count(*) from {relation}{where})" if rows is None else str(rows)
     hashed = f"select md5(row({', '.join(columns)})::text) as hash from {relation}{where}"
+    # Each step is taken only if the one before allows it: `offset 0` keeps them apart. The rows are
+    # not limited to so many: with a limit, a table may be scanned instead of its index.
     [(count, text)] = connection.rows(
-        f"select count(*), string_agg(hash, '' order by hash) from ({hashed}) as few"
+        f"""
+        select
+            rows,
+            case when rows <= {MANY} then (
+                select count(*) || ' ' || coalesce(string_agg(hash, '' order by hash), '')
+                from ({hashed}) as few
+            ) end
+        from (
+            select case when foreign_parts = 0{allowed} then {counted} end as rows
+            from ({_parts(dialect.text(relation))}) as parts
+            offset 0
+        ) as found
+        """
     )
-    return Digest(int(count or 0), hashlib.sha256((text or "").encode()).hexdigest())
+    if count is None or text is None:
+        return None
+    number, _, hashes = text.partition(" ")
+    return Digest(int(number), hashlib.sha256(hashes.encode()).hexdigest())
 
 
 def _parts(relation: str) -> str:
@@ -63,7 +73,9 @@ def _parts(relation: str) -> str:
             from pg_catalog.pg_inherits as i
             join parts as p on p.oid = i.inhparent
         )
-        select count(*) filter (where c.relkind = 'f'), sum(pg_catalog.pg_relation_size(c.oid))
+        select
+            count(*) filter (where c.relkind = 'f') as foreign_parts,
+            sum(pg_catalog.pg_relation_size(c.oid)) as size
         from parts as p
         join pg_catalog.pg_class as c on c.oid = p.oid
         """

@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
 from functools import cached_property
 
 from py4j.protocol import Py4JJavaError
@@ -100,14 +101,18 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             column = self.column(table, cursor.name)
             self.late.look(connection, table, window)
             reach = self.late.reach(table, window)
-            # The clock is read before the rows, so rows that commit in between lie beyond it.
-            clock = self._clock(connection, type_)
+            # Read before the rows: those that commit in between lie beyond it. In a snapshot there
+            # are none, and one question is enough.
+            together = type_.is_time and self.steady(table)
+            told = self.now(connection) if type_.is_time and not together else None
             ends = self.ends(table, cursor)
             counted = f"count({self.dialect.time(column) if type_.is_time else column})"
             wanted = ["count(*)", counted, *ends, *self._doubted(table, cursor)]
+            wanted += [self.dialect.utc_clock.removeprefix("select ")] if together else []
             [(rows, dated, low, high, *doubtful)] = connection.rows(
                 f"select {', '.join(wanted)} from {relation}{self.where(table, window)}"
             )
+            clock = self._clock(_utc(doubtful.pop()) if together else told, type_)
             bottom, top = (edge(text, type_, table, window) for text in (low, high))
             if bottom is not None and self.late.condition(table, window) is not None:
                 reach = bottom  # nothing lies below
@@ -152,12 +157,21 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         """Reads the rows that a condition holds for, in SQL of the table's own columns, lazily."""
         return self._selected(spark, table, f" where {condition}")
 
-    def digest(self, table: SourceTable, window: Window, rows: int | None = None) -> Digest | None:
+    def digest(
+        self,
+        table: SourceTable,
+        window: Window,
+        rows: int | None = None,
+        until: Cursor | None = None,
+    ) -> Digest | None:
         if not self._digests or not self.steady(table) or window.cursor is None:
             return None
         columns = [self._expression(table.ref.native, i) for i in range(len(table.schema.names))]
         indexed = window.cursor.name in table.indexed
         where = self.where(table, window)
+        if until is not None:
+            column = self.column(table, window.cursor.name)
+            where = _also(where, f"{column} <= {self.dialect.literal(until)}")
         try:
             with self.connect(table) as connection:
                 relation = self.source.relation(table.ref.native)
@@ -282,6 +296,10 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         """Returns a WHERE clause for the rows of a window, limited by its bounds once known."""
         if window.cursor is None:
             return ""
+        if window.above is not None:
+            column = self.column(table, window.cursor.name)
+            above = f"{column} > {self.dialect.literal(window.above)}"
+            return _also(self.where(table, replace(window, above=None), bounds), above)
         column = self.column(table, window.cursor.name)
         absent = self.dialect.absent(column, window.cursor.type)
         limits = []
@@ -308,10 +326,10 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             return f" where ({text}) or {absent}"
         return f" where ({text}) and not {absent}"
 
-    def _clock(self, connection: Connection, type_: CursorType) -> Cursor | None:
-        if not type_.is_time:
+    def _clock(self, now: dt.datetime | None, type_: CursorType) -> Cursor | None:
+        """Returns the database's clock as a cursor of a type."""
+        if now is None:
             return None
-        now = self.now(connection)
         if type_ is not CursorType.TIMESTAMPTZ:
             now += dt.timedelta(seconds=self.wall_offset)
         return Cursor.parse(now.isoformat(sep=" ", timespec="microseconds"), type_)
@@ -319,4 +337,14 @@ class JdbcSnapshot(ColumnSql, Snapshot):
     def now(self, connection: Connection) -> dt.datetime:
         """Reads the database's clock, in UTC."""
         [(text,)] = connection.rows(self.dialect.utc_clock)
-        return dt.datetime.fromisoformat(Cursor.parse(text or "", CursorType.TIMESTAMPTZ).text)
+        return _utc(text)
+
+
+def _utc(text: str | None) -> dt.datetime:
+    return dt.datetime.fromisoformat(Cursor.parse(text or "", CursorType.TIMESTAMPTZ).text)
+
+
+def _also(where: str, condition: str) -> str:
+    """Returns a WHERE clause that asks for one thing more."""
+    before = where.removeprefix(" where ")
+    return f" where ({before}) and {condition}" if before else f" where {condition}"

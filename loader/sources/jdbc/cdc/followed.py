@@ -8,6 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from loader.rows.cursor import Cursor
 from loader.rows.window import Bounds, Window
 from loader.sources import Digest, Snapshot, SourceTable
 from loader.sources.contents import Contents
@@ -65,8 +66,14 @@ class FollowedSnapshot(Snapshot):
     def steady(self, table: SourceTable) -> bool:
         return self._of(table).steady(table)
 
-    def digest(self, table: SourceTable, window: Window, rows: int | None = None) -> Digest | None:
-        return self._of(table).digest(table, window, rows)
+    def digest(
+        self,
+        table: SourceTable,
+        window: Window,
+        rows: int | None = None,
+        until: Cursor | None = None,
+    ) -> Digest | None:
+        return self._of(table).digest(table, window, rows, until)
 
     def weight(self, table: SourceTable, window: Window, bounds: Bounds) -> int | None:
         return self._of(table).weight(table, window, bounds)
