@@ -52,7 +52,10 @@ class PostgreSQL(Dialect):
 
     @classmethod
     def properties(cls, seconds: int) -> dict[str, str]:
-        return {"options": f"-c lock_timeout={seconds}s -c strandline.direct=on"}
+        # Not only by a statement later: the driver asks for the types of a transaction's first
+        # statement before it sends it, and is idle in the transaction between the two.
+        untimed = "-c idle_in_transaction_session_timeout=0"
+        return {"options": f"-c lock_timeout={seconds}s {untimed} -c strandline.direct=on"}
 
     def date(self, text: str) -> str:
         return f"date '{text}'"
