@@ -8,6 +8,17 @@
     {%- elif before is none or now is none -%}
         {{ return(false) }}
     {%- endif -%}
+    {%- set parents = strandline.parents_told(relation, now, by) -%}
+    {%- set reached = namespace(snapshot=now) -%}
+    {%- for step in parents if reached.snapshot in parents and reached.snapshot != before | string -%}
+        {%- set reached.snapshot = parents[reached.snapshot] -%}
+    {%- endfor -%}
+    {{ return(reached.snapshot == before | string) }}
+{%- endmacro %}
+
+
+{% macro parents_told(relation, now, by=none) -%}
+    {#- A table's Iceberg snapshots and the parent of each, as they are when `now` is current: asked once an invocation. -#}
     {%- set known = strandline.remembered("ancestors") -%}
     {%- set name = [relation, now, by] | string -%}
     {%- if name not in known -%}
@@ -24,10 +35,5 @@
         {%- endfor -%}
         {%- do known.update({name: parents}) -%}
     {%- endif -%}
-    {%- set parents = known[name] -%}
-    {%- set reached = namespace(snapshot=now) -%}
-    {%- for step in parents if reached.snapshot in parents and reached.snapshot != before | string -%}
-        {%- set reached.snapshot = parents[reached.snapshot] -%}
-    {%- endfor -%}
-    {{ return(reached.snapshot == before | string) }}
+    {{ return(known[name]) }}
 {%- endmacro %}

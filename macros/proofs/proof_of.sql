@@ -6,7 +6,7 @@
         materialization built it. If the proof is not `whole`, each table has `proved_to`, the batch up to which
         it held and nothing has changed since, and the batches above `again_low` up to `again_high`, whose turn it is
         to be proved again. `note` goes into the test's SQL: record_proofs() reads it there after the run. `same_table`
-        says whether the tested table is the one that was proved.
+        says whether the tested table is the one that was proved, `proved_as` is the Iceberg snapshot of it that was.
     -#}
     {%- set proof = {"whole": true, "tables": tables, "note": "", "reason": none, "same_table": true} -%}
     {%- if not strandline.may_follow(tested) or tables | map(attribute="relation") | select("none") | list -%}
@@ -52,7 +52,10 @@
     {%- do proof.update({"whole": proof.reason is not none}) -%}
     {%- if stored is not none -%}
         {%- set proved_as = records.values() | map(attribute="table_snapshot_id") | unique | list -%}
-        {%- do proof.update({"same_table": proved_as == [stored.current]}) -%}
+        {%- do proof.update({
+            "same_table": proved_as == [stored.current],
+            "proved_as": proved_as[0] if proved_as | length == 1 else none,
+        }) -%}
     {%- endif -%}
     {%- do proof.update({"note": strandline.proof_note({
         "proof": model.unique_id,

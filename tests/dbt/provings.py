@@ -126,10 +126,11 @@ class Proving:
         values = [[one.get(name) for name in target.columns] for one in stamped]
         target.append(values, {"strandline.batch": str(self.batch), **summary})
 
-    def forge(self, kind: str, change: str) -> None:
+    def forge(self, kind: str, *changes: str) -> None:
         """Changes a model's table, so that it seems that its own build did."""
         name = f"{self.project.schema}.{self.models[kind]}"
-        self.spark.sql(change.format(name))
+        for change in changes:
+            self.spark.sql(change.format(name))
         assert self.project.operation("confirm_watermark", name=name)
 
     @property

@@ -1,0 +1,129 @@
+{% macro unproved_differences(relation, covered, goal, proof, up_to) -%}
+    {#-
+        What differences() returns, for what a proof has to ask about. By key: which version the table should show
+        of each touched key, by key and order. By row: rows of new batches, and of those that are proved again, are
+        compared in all columns. An older row was, when its batch was new, and only a merge writes to the table.
+    -#}
+    {%- set selected = covered.selected -%}
+    {%- set many = goal.tables | length > 1 -%}
+    {%- set named = (goal.primary_key + ([goal.cursor_field] if goal.cursor_field else [])) | map("lower") | list -%}
+    {%- set ordering = ["_cq_batch", "_cq_seq", "_cq_generation", "_cq_deleted", "_cq_table"] + (
+        ["_cq_row_hash", "_cq_sync_time"] if goal.kind.added_columns else []
+    ) -%}
+    {%- set narrow = [] -%}
+    {%- set payload = [] -%}
+    {%- for name, column in selected.items() -%}
+        {%- do (narrow if name in named or name in ordering else payload).append(column) -%}
+    {%- endfor -%}
+    {%- set before = strandline.proved_before(relation, covered, goal, proof) -%}
+    {%- set read = (selected.values() | list if goal.row_filter else narrow) | map(attribute="name") | list -%}
+    {%- set versions -%}
+        {%- if before is none -%}
+        {{ strandline.versions_of_touched(covered, goal, read) }}
+        {%- else -%}
+        {{ strandline.versions_since(relation, before, covered, goal, proof, read) }}
+        {%- endif -%}
+    {%- endset -%}
+    {%- set compared = narrow | list -%}
+    {%- for name in goal.kind.added_columns -%}
+        {%- do compared.append({"name": name, "type": "string"}) -%}
+    {%- endfor -%}
+    {%- set identity = strandline.row_identity(goal) -%}
+    {%- set place = ["_cq_batch", "_cq_seq"] + (["_cq_table"] if many else []) -%}
+    {%- set found = ["up_to", "problem", "expected_batch", "expected_seq", "actual_batch", "actual_seq", "differing_columns"] -%}
+    with touched as (
+        {{ strandline.touched_keys(relation, covered, proof) }}
+    )
+
+    select
+        {{ strandline.key_list(identity) }},
+        {{ found | join(", ") }}
+    from (
+        {{ strandline.differing_rows(
+            "(\n" ~ goal.kind.select(versions, dict(goal, columns=read)) ~ "\n)",
+            "(\nselect stored.* from " ~ strandline.as_covered(relation, covered) ~ " as stored left semi join touched on "
+                ~ strandline.same_key(goal.primary_key, "stored", "touched") ~ "\n)",
+            identity,
+            compared,
+            up_to
+        ) }}
+    ) as by_key
+    {%- if payload %}
+    union all
+    select
+        {{ strandline.key_list(identity) }},
+        {{ found | join(", ") }}
+    from (
+        {{ strandline.differing_rows(
+            "(\nselect * from (\n" ~ covered.select ~ "\n) as versions where " ~ strandline.asked(proof) ~ " and "
+                ~ strandline.of_batches(proof.tables, up_to="head") ~ "\n)",
+            "(\nselect * from " ~ strandline.as_covered(relation, covered) ~ " as stored where "
+                ~ strandline.asked(proof) ~ "\n)",
+            goal.primary_key + place,
+            payload + [{"name": "_cq_batch", "type": "bigint"}, {"name": "_cq_seq", "type": "bigint"}],
+            up_to
+        ) }}
+    ) as by_row
+    {#- Versions that the table no longer shows, and rows that it should not show, are found by key. #}
+    where problem = 'differs from what the raw table says'
+    {%- endif %}
+{%- endmacro %}
+
+
+{% macro versions_of_touched(covered, goal, columns) -%}
+    {#- All versions that raw has of the touched keys. -#}
+    select
+        {%- for name in columns %}
+        versions.{{ strandline.quoted(name) }}{{ "," if not loop.last }}
+        {%- endfor %}
+    from (
+        {{ covered.select }}
+    ) as versions
+    left semi join touched
+        on {{ strandline.same_key(goal.primary_key, "versions", "touched") }}
+{%- endmacro %}
+
+
+{% macro versions_since(relation, before, covered, goal, proof, columns) -%}
+    {#-
+        Of the touched keys, enough versions to tell the newest, without all of raw: the asked ones; what the table
+        showed when it was last proved, which stands for all that is not asked; and all tombstones, as a key that was
+        not shown then may have one that overrules a late version. Iceberg skips files without tombstones.
+    -#}
+    {%- set asked = strandline.asked(proof) -%}
+    select {{ strandline.key_list(columns) }}
+    from (
+        {{ covered.select }}
+    ) as versions
+    where {{ asked }}
+    union all
+    select {{ strandline.key_list(columns) }}
+    from (
+        select {{ strandline.key_list(columns) }}
+        from (
+            {{ covered.select }}
+        ) as versions
+        where _cq_deleted and not {{ asked }}
+        union all
+        select {{ strandline.key_list(columns) }}
+        from {{ relation }} version as of {{ before }} as proved
+        where not {{ strandline.asked(proof, of_table=true) }}
+    ) as standing
+    left semi join touched
+        on {{ strandline.same_key(goal.primary_key, "standing", "touched") }}
+{%- endmacro %}
+
+
+{% macro proved_before(relation, covered, goal, proof) -%}
+    {#-
+        The Iceberg snapshot of the table that was last proved, if it can stand for the versions that raw had then;
+        else none: a history shows no single version, a filter or a full refresh may hide the newest one of a key.
+    -#}
+    {%- set before = proof.get("proved_as") -%}
+    {%- if goal.kind.keeps_versions or strandline.shown_newest(goal) is not none or before is none -%}
+        {{ return(none) }}
+    {%- elif before == covered.current | string or before in strandline.parents_told(relation | string, covered.current) -%}
+        {{ return(before) }}
+    {%- endif -%}
+    {{ return(none) }}
+{%- endmacro %}

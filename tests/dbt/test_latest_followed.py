@@ -1,0 +1,149 @@
+"""A snapshot's proof that asks only what is new finds what one that asks everything finds.
+
+It takes what the table showed when it was last proved for all versions that raw had then.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.dbt.dbtproject import DbtProject
+from tests.dbt.provings import Proving, row
+from tests.dbt.rawtables import RawSchema
+
+WITHIN = 3
+STEPS = 6
+SEED = 20261124
+GONE = {"_cq_deleted": True}
+
+
+@pytest.fixture(scope="module")
+def project(
+    spark: SparkSession, raw: RawSchema, tmp_path_factory: pytest.TempPathFactory
+) -> DbtProject:
+    """A project in which everything is proved again within three builds."""
+    variables = {
+        "strandline__raw_schema": raw.schema,
+        "strandline__proved_again_within": WITHIN,
+    }
+    folder = tmp_path_factory.mktemp("latest_followed")
+    return DbtProject(
+        spark,
+        folder,
+        schema="analytics_latest_followed",
+        raw_schema=raw.schema,
+        settings={"vars": variables},
+    )
+
+
+TOUCHED = {
+    "the new version was not merged": (1, "_cq_batch = 2"),
+    "a late version was merged although a newer one was there": (2, "_cq_batch = 4"),
+    "a late version came back to life although a tombstone overrules it": (3, "_cq_batch = 4"),
+    "a tombstone was not merged": (4, "_cq_batch = 1"),
+    "a new key was not merged": (5, None),
+    "the key of a late version was deleted": (6, None),
+    "a row was inserted, not updated": (7, "_cq_batch > 1"),
+}
+"""What a merge may do wrong: the key, and which of its versions the snapshot shows then."""
+
+UNTOUCHED = {
+    "deleted": (11, None),
+    "an older version": (12, "_cq_batch = 1"),
+    "back to life": (13, "_cq_batch = 1"),
+}
+"""The same with keys that the newest batch does not have."""
+
+
+class Snapshot:
+    """A snapshot whose proof is read closely."""
+
+    def __init__(self, project: DbtProject, raw: RawSchema, name: str) -> None:
+        self.project = project
+        self.table = Proving(project, raw, name, models=("latest",), tests=[])
+
+    def show(self, *faults: tuple[int, str | None]) -> None:
+        """Makes it show other versions of keys, as if its own build had written them."""
+        changes = []
+        for key, versions in faults:
+            changes.append(f"delete from {{0}} where id = {key}")
+            if versions:
+                chosen = f"select * from {self.table.name} where id = {key} and {versions}"
+                changes.append(f"insert into {{0}} {chosen}")
+        self.table.forge("latest", *changes)
+
+    def wrong(self, *more: str) -> set[int]:
+        """Returns the keys that its proof calls wrong; what unique_key says must agree."""
+        found = self.table.prove(*more)
+        proof = found["latest_matches_raw"]
+        assert (proof.status, found["unique_key_latest"].status) in (
+            ("pass", "pass"),
+            ("fail", "pass"),
+            ("fail", "fail"),
+        ), found
+        return {row["id"] for row in self.project.failing_rows(proof)}
+
+
+def test_a_wrong_merge_is_found_at_once(project: DbtProject, raw: RawSchema) -> None:
+    shop = Snapshot(project, raw, "wrong")
+    table, old = shop.table, [key for key, _ in UNTOUCHED.values()]
+    table.append(*(row(key, 1) for key in (1, 2, 3, 4, 6, 7, *old)))
+    table.append(row(1, 5), row(2, 9), row(3, 9, **GONE), row(6, 9), row(7, 5))
+    table.append(row(11, 6), row(12, 6), row(13, 6, **GONE))
+    table.merge()
+    assert shop.wrong() == set()
+    table.append(
+        *(row(key, 10) for key in (1, 5, 7)),
+        *(row(key, 8) for key in (2, 3, 6)),  # late
+        row(4, 10, **GONE),
+        low=5,
+    )
+    table.merge()
+    shown = {one["id"]: one["_cq_batch"] for one in project.rows("wrong_latest")}
+    assert shown == {1: 4, 2: 2, 5: 4, 6: 2, 7: 4, 11: 3, 12: 3}
+    shop.show(*TOUCHED.values(), *UNTOUCHED.values())
+
+    touched = {key for key, _ in TOUCHED.values()}
+    found = shop.wrong()
+    assert any("as standing" in asked for asked in project.asked), "all of raw was asked"
+    assert found - set(old) == touched
+    for _ in range(WITHIN):
+        before, found = found, shop.wrong()
+        assert found >= before, "a fault was no longer found"
+    assert found == touched | set(old)
+
+
+def test_a_row_that_raw_does_not_have_is_found_when_its_turn_comes(
+    project: DbtProject, raw: RawSchema
+) -> None:
+    """By then, the snapshot showed it when it was last proved."""
+    shop = Snapshot(project, raw, "invented")
+    for batch in (1, 2, 3):
+        shop.table.append(row(batch, batch))
+    shop.table.merge()
+    assert shop.wrong() == set()
+    shop.table.forge("latest", "update {0} set _cq_seq = 99 where id = 3")
+    assert [shop.wrong() for _ in range(WITHIN)] == [set(), set(), {3}]
+
+
+def test_what_is_right_stays_green(project: DbtProject, raw: RawSchema) -> None:
+    """Late versions, tombstones, keys that come back, in any order."""
+    chance = random.Random(SEED)
+    shop = Snapshot(project, raw, "right")
+    everything = ("--vars", "{strandline__prove_all: true, strandline__record_proofs: false}")
+    for step in range(STEPS):
+        for _ in range(chance.choice((0, 1, 1, 3)) if step else 1):
+            keys = chance.sample(range(1, 9), 5)
+            rows = [
+                row(key, chance.randrange(1, 12), **(GONE if chance.random() < 0.3 else {}))
+                for key in keys
+            ]
+            shop.table.append(*rows, low=1)
+        shop.table.merge()
+        assert shop.wrong() == set(), (SEED, step)
+        assert shop.wrong(*everything) == set(), (SEED, step)
+    told = [one for one in project.rows("_cq_proofs") if "right_latest" in one["proof"]]
+    assert None in {one["reason"] for one in told}
