@@ -91,13 +91,25 @@ class Memory:
             self.peak = max(self.peak, resident(self._pid))
 
 
-def resident(pid: int) -> int:
-    """Bytes of memory (RSS) that a process and its descendants hold."""
+def resident(pid: int, parent: bytes | None = None) -> int:
+    """Bytes of memory (RSS) that a process and its descendants hold.
+
+    A process that is about to start a program shares its parent's memory, and its command line,
+    until the program runs: it holds nothing of its own.
+
+    Args:
+        parent: the command line of its parent.
+    """
+    place = Path("/proc") / str(pid)
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
-        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        # first: what it shares no longer is counted once it has another
+        command = (place / "cmdline").read_bytes()
+        status = (place / "status").read_text()
+        tasks = list((place / "task").iterdir())
     except OSError:
         return 0  # it has ended
+    if command == parent:
+        return 0
     kilobytes = next((line.split()[1] for line in status.splitlines() if "VmRSS" in line), "0")
     total = int(kilobytes) * 1024
     for task in tasks:
@@ -105,5 +117,5 @@ def resident(pid: int) -> int:
             children = (task / "children").read_text().split()
         except OSError:
             continue
-        total += sum(resident(int(child)) for child in children)
+        total += sum(resident(int(child), command) for child in children)
     return total
