@@ -6,7 +6,7 @@
         materialization built it. If the proof is not `whole`, each table has `proved_to`, the batch up to which
         it held and nothing has changed since, and the batches above `again_low` up to `again_high`, whose turn it is
         to be proved again. `note` goes into the test's SQL: record_proofs() reads it there after the run. `same_table`
-        says whether the tested table is the one that was proved, `proved_as` is the Iceberg snapshot of it that was.
+        says whether the tested table is the one that was proved; `proved_as` is its Iceberg snapshot that was proved.
     -#}
     {%- set proof = {"whole": true, "tables": tables, "note": "", "reason": none, "same_table": true} -%}
     {%- if not strandline.may_follow(tested) or tables | map(attribute="relation") | select("none") | list -%}
@@ -51,7 +51,11 @@
     {%- endfor -%}
     {%- do proof.update({"whole": proof.reason is not none}) -%}
     {%- if stored is not none -%}
-        {%- set proved_as = records.values() | map(attribute="table_snapshot_id") | unique | list -%}
+        {#- Of a raw table that the model no longer reads, a record may still be there. -#}
+        {%- set proved_as = [] -%}
+        {%- for table in tables if table.name in records and records[table.name].table_snapshot_id not in proved_as -%}
+            {%- do proved_as.append(records[table.name].table_snapshot_id) -%}
+        {%- endfor -%}
         {%- do proof.update({
             "same_table": proved_as == [stored.current],
             "proved_as": proved_as[0] if proved_as | length == 1 else none,

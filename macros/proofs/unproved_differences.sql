@@ -1,19 +1,17 @@
 {% macro unproved_differences(relation, covered, goal, proof, up_to) -%}
     {#-
-        What differences() returns, for what a proof has to ask about. By key: which version the table should show
-        of each touched key, by key and order. By row: rows of new batches, and of those that are proved again, are
-        compared in all columns. An older row was, when its batch was new, and only a merge writes to the table.
+        What differences() returns, for what a proof has to ask about. By key: key, order and row hash say whether the
+        table shows the right version of each touched key. By row: rows of new batches, and of those that are
+        proved again, are compared in all columns. An older row was, when its batch was new, and only a merge
+        writes to the table.
     -#}
     {%- set selected = covered.selected -%}
     {%- set many = goal.tables | length > 1 -%}
     {%- set named = (goal.primary_key + ([goal.cursor_field] if goal.cursor_field else [])) | map("lower") | list -%}
-    {%- set ordering = ["_cq_batch", "_cq_seq", "_cq_generation", "_cq_deleted", "_cq_table"] + (
-        ["_cq_row_hash", "_cq_sync_time"] if goal.kind.added_columns else []
-    ) -%}
     {%- set narrow = [] -%}
     {%- set payload = [] -%}
     {%- for name, column in selected.items() -%}
-        {%- do (narrow if name in named or name in ordering else payload).append(column) -%}
+        {%- do (narrow if name in named or name.startswith("_cq_") else payload).append(column) -%}
     {%- endfor -%}
     {%- set before = strandline.proved_before(relation, covered, goal, proof) -%}
     {%- set read = (selected.values() | list if goal.row_filter else narrow) | map(attribute="name") | list -%}
@@ -72,10 +70,7 @@
 
 {% macro versions_of_touched(covered, goal, columns) -%}
     {#- All versions that raw has of the touched keys. -#}
-    select
-        {%- for name in columns %}
-        versions.{{ strandline.quoted(name) }}{{ "," if not loop.last }}
-        {%- endfor %}
+    select {{ strandline.key_list(columns, "versions") }}
     from (
         {{ covered.select }}
     ) as versions
@@ -117,13 +112,50 @@
 {% macro proved_before(relation, covered, goal, proof) -%}
     {#-
         The Iceberg snapshot of the table that was last proved, if it can stand for the versions that raw had then;
-        else none: a history shows no single version, a filter or a full refresh may hide the newest one of a key.
+        else none: a history shows no single version, a filter or a full refresh may hide the newest one of a key,
+        and a SELECT that looks at other rows may show old versions of a key only later.
     -#}
     {%- set before = proof.get("proved_as") -%}
-    {%- if goal.kind.keeps_versions or strandline.shown_newest(goal) is not none or before is none -%}
+    {%- if before is none or goal.kind.keeps_versions or strandline.shown_newest(goal) is not none
+        or not strandline.selects_by_row(covered.select, goal.tables) -%}
         {{ return(none) }}
     {%- elif before == covered.current | string or before in strandline.parents_told(relation | string, covered.current) -%}
         {{ return(before) }}
     {%- endif -%}
     {{ return(none) }}
+{%- endmacro %}
+
+
+{% macro selects_by_row(select_sql, tables) -%}
+    {#-
+        Whether a SELECT surely decides about each version by that version alone: it reads each raw table by its name,
+        reads nothing else, and has no clause that looks at other rows, or at the time. If in doubt, it does not.
+    -#}
+    {%- set find = modules.re.findall -%}
+    {#- code_of() puts a blank after each name in backticks. -#}
+    {%- set code = strandline.code_of(select_sql) | lower | replace("`", "") | replace(" .", ".") -%}
+    {%- set names = tables | map(attribute="name") | map("lower") | list -%}
+    {%- set named = find("\\b(\\w+)\\s+as\\s*\\(\\s*(?:select|with)\\b", code) -%}
+    {%- set raw_reads = [] -%}
+    {%- set mentions = [] -%}
+    {%- set foreign_reads = [] -%}
+    {%- for read in find("\\bfrom\\s*(\\(|[^\\s(),;]+)", code) if read != "(" and read not in named -%}
+        {%- do (raw_reads if read.split(".")[-2:] | join(".") in names else foreign_reads).append(read) -%}
+    {%- endfor -%}
+    {%- for name in names -%}
+        {%- do mentions.extend(find("(?<!\\w)" ~ modules.re.escape(name) ~ "(?!\\w)", code)) -%}
+    {%- endfor -%}
+    {{ return(
+        raw_reads | length > 0
+        and raw_reads | length == mentions | length
+        and not foreign_reads
+        and not find("\\bfrom\\s+[\\w.]+(?:\\s+(?:as\\s+)?\\w+)?\\s*,", code)
+        and find("\\(\\s*(?:select|with)\\b", code) | length == find("\\b(?:from|as)\\s*\\(\\s*(?:select|with)\\b", code) | length
+        and not find(
+            "\\b(?:join|lateral|over|qualify|exists|group|having|distinct|limit|offset|intersect|except|minus|tablesample"
+            ~ "|current_\\w+|localtimestamp|session_user)\\b"
+            ~ "|\\b(?:now|curdate|user|rand\\w*|uniform|uuid|unix_timestamp|monotonically_increasing_id)\\s*\\(",
+            code
+        )
+    ) }}
 {%- endmacro %}

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.proofs import _on_the_clock
 from benchmarks.results import Line, Section, write
-from benchmarks.stopwatch import Failed, Samples
+from benchmarks.stopwatch import Failed, Samples, resident
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -80,3 +80,17 @@ def test_time_on_the_clock_counts_what_overlaps_once() -> None:
         return {"timing": [{"started_at": at.format(begin), "completed_at": at.format(end)}]}
 
     assert _on_the_clock([node(0, 4), node(2, 5), node(3, 4), node(10, 11)]) == 6
+
+
+def test_a_process_about_to_start_a_program_is_not_counted_twice() -> None:
+    """Until it runs the program it is a copy of its parent, with all its memory."""
+    forks = 'import os; held = b"x" * 10**8; os.fork(); print(flush=True); os.read(0, 1)'
+    with subprocess.Popen(
+        [sys.executable, "-c", forks], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        for _ in range(2):
+            parent.stdout.readline()
+        held = resident(parent.pid)
+        parent.communicate(b"\n\n")
+    assert 10**8 < held < 2 * 10**8

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from pyspark.sql import SparkSession
 
 from tests.dbt.dbtproject import DbtProject, Result
 from tests.dbt.icebergrows import IcebergRows
@@ -23,6 +26,18 @@ RAW_TESTS = [
 ]
 
 
+def proved_again(spark: SparkSession, raw: RawSchema, folder: Path, builds: int) -> DbtProject:
+    """Returns a project in which everything is proved again within so many builds."""
+    variables = {
+        "strandline__raw_schema": raw.schema,
+        "strandline__proved_again_within": builds,
+    }
+    schema = raw.schema.replace("raw_", "analytics_", 1)
+    return DbtProject(
+        spark, folder, schema=schema, raw_schema=raw.schema, settings={"vars": variables}
+    )
+
+
 def row(key: int | None, day: int | None, payload: str = "a", **more: Any) -> Row:
     """Returns a row whose cursor is midnight of a day."""
     return {"id": key, "at": None if day is None else sync_time(day), "payload": payload, **more}
@@ -33,6 +48,7 @@ class Proving:
 
     Args:
         models: the kinds of models, `latest` and `history`.
+        select: what the models select, of `{source}`.
         tests: generic tests of the raw table.
     """
 
@@ -43,17 +59,19 @@ class Proving:
         table: str,
         models: Sequence[str] = ("latest", "history"),
         tests: Sequence[Any] = RAW_TESTS,
+        select: str = "select * from {source}",
     ) -> None:
         self.project, self.raw, self.table = project, raw, table
         self.spark = project.spark
         raw.create(table, COLUMNS)
         self.batch = 0
         self.models = {kind: f"{table}_{kind}" for kind in models}
+        source = f"{{{{ source('shop', '{table}') }}}}"
         for kind, name in self.models.items():
             project.write(
                 f"models/{name}.sql",
                 f"{{{{ config(materialized='deduped_{kind}', primary_key='id', "
-                f"cursor_field='at') }}}}\nselect * from {{{{ source('shop', '{table}') }}}}",
+                f"cursor_field='at') }}}}\n{select.format(source=source)}",
             )
         self.tests = [f"strandline.{one}" if isinstance(one, str) else one for one in tests]
         self.meta: dict[str, Any] = dict(KEY)

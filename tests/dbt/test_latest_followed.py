@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.dbt.dbtproject import DbtProject
-from tests.dbt.provings import Proving, row
+from tests.dbt.provings import Proving, proved_again, row
 from tests.dbt.rawtables import RawSchema
 
 WITHIN = 3
@@ -24,19 +24,7 @@ GONE = {"_cq_deleted": True}
 def project(
     spark: SparkSession, raw: RawSchema, tmp_path_factory: pytest.TempPathFactory
 ) -> DbtProject:
-    """A project in which everything is proved again within three builds."""
-    variables = {
-        "strandline__raw_schema": raw.schema,
-        "strandline__proved_again_within": WITHIN,
-    }
-    folder = tmp_path_factory.mktemp("latest_followed")
-    return DbtProject(
-        spark,
-        folder,
-        schema="analytics_latest_followed",
-        raw_schema=raw.schema,
-        settings={"vars": variables},
-    )
+    return proved_again(spark, raw, tmp_path_factory.mktemp("latest_followed"), WITHIN)
 
 
 TOUCHED = {
@@ -61,9 +49,16 @@ UNTOUCHED = {
 class Snapshot:
     """A snapshot whose proof is read closely."""
 
-    def __init__(self, project: DbtProject, raw: RawSchema, name: str) -> None:
+    def __init__(
+        self, project: DbtProject, raw: RawSchema, name: str, select: str = "select * from {source}"
+    ) -> None:
         self.project = project
-        self.table = Proving(project, raw, name, models=("latest",), tests=[])
+        self.table = Proving(project, raw, name, models=("latest",), tests=[], select=select)
+
+    @property
+    def followed(self) -> bool:
+        """Whether its newest proof took what it showed when it was last proved."""
+        return any("as standing" in asked for asked in self.project.asked)
 
     def show(self, *faults: tuple[int, str | None]) -> None:
         """Makes it show other versions of keys, as if its own build had written them."""
@@ -108,7 +103,7 @@ def test_a_wrong_merge_is_found_at_once(project: DbtProject, raw: RawSchema) -> 
 
     touched = {key for key, _ in TOUCHED.values()}
     found = shop.wrong()
-    assert any("as standing" in asked for asked in project.asked), "all of raw was asked"
+    assert shop.followed, "all of raw was asked"
     assert found - set(old) == touched
     for _ in range(WITHIN):
         before, found = found, shop.wrong()
@@ -125,8 +120,70 @@ def test_a_row_that_raw_does_not_have_is_found_when_its_turn_comes(
         shop.table.append(row(batch, batch))
     shop.table.merge()
     assert shop.wrong() == set()
+    # as of a raw table that the model read once
+    proofs = f"{project.schema}._cq_proofs"
+    project.spark.sql(
+        f"insert into {proofs} select proof, test, table_name, 1, configuration, 'raw.gone', "
+        "raw_id, raw_snapshot_id, batch, again_step, again_batch, reason, invocation_id, proved_at "
+        f"from {proofs} where raw_table = '{shop.table.name}'"
+    )
     shop.table.forge("latest", "update {0} set _cq_seq = 99 where id = 3")
-    assert [shop.wrong() for _ in range(WITHIN)] == [set(), set(), {3}]
+    assert [(shop.wrong(), shop.followed) for _ in range(WITHIN)] == [
+        (set(), True),
+        (set(), True),
+        ({3}, True),
+    ]
+
+
+SELECTS = {
+    "select * from {source}": True,
+    "select * from (select id, at, upper(payload) as payload, _cq_source_name, _cq_sync_time, "
+    "_cq_batch, _cq_seq, _cq_row_hash, _cq_deleted, _cq_generation from {source}) as v": True,
+    "with versions as (select * from {source}) select * from versions where id > 0": True,
+    "select * from {source} where id in (select id from {source} where payload = 'vip')": False,
+    "with v as (select * from {source}) select * from v where id in (select id from v)": False,
+    "select a.* from {source} as a, {source} as b where a.id = b.id": False,
+    "select * from (select * from {source}) as a, {source}": False,
+    "select a.* from {source} as a left semi join {source} as b on a.id = b.id": False,
+    "select *, count(*) over (partition by id) as versions from {source}": False,
+    "select * from {source} where at < current_date": False,
+    "select * from {source} where at < now()": False,
+    "select * from {source} -- join over\n where payload <> 'a join, (select'": True,
+    "select * from elsewhere.a_view_of_it": False,
+}
+"""Whether a SELECT surely decides about each version by that version alone."""
+
+
+def test_selects_by_row(project: DbtProject) -> None:
+    given = [select.format(source="`raw`.`orders`") for select in SELECTS]
+    project.write(
+        "macros/judged.sql",
+        "{% macro judged(cases) %}{% for select, by_row in cases %}"
+        "{% if strandline.selects_by_row(select, [{'name': 'raw.orders'}]) != by_row %}"
+        "{{ exceptions.raise_compiler_error(select) }}"
+        "{% endif %}{% endfor %}{% endmacro %}",
+    )
+    assert project.operation("judged", cases=[*zip(given, SELECTS.values(), strict=True)])
+
+
+def test_a_select_that_looks_at_other_rows_is_asked_for_all_of_raw(
+    project: DbtProject, raw: RawSchema
+) -> None:
+    """Old versions of a key may be selected only later: what it showed cannot stand for them."""
+    shop = Snapshot(
+        project,
+        raw,
+        "chosen",
+        "select * from {source} where id in (select id from {source} where payload = 'vip')",
+    )
+    shop.table.append(row(1, 1, "vip"), row(5, 9, "vip"))
+    shop.table.append(row(3, 1, "vip"))
+    shop.table.append(row(4, 1, "vip"), row(2, 9))
+    shop.table.merge()
+    assert shop.wrong() == set()
+    shop.table.append(row(2, 5, "vip"), low=1)  # late, and with it the key is selected
+    shop.table.merge()
+    assert shop.wrong() == {2}
 
 
 def test_what_is_right_stays_green(project: DbtProject, raw: RawSchema) -> None:

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from tests.dbt.dbtproject import DbtProject
 from tests.dbt.icebergrows import IcebergRows
-from tests.dbt.provings import RAW_TESTS, Proving, days, red, row
+from tests.dbt.provings import RAW_TESTS, Proving, days, proved_again, red, row
 from tests.dbt.rawtables import RawSchema
 
 WITHIN = 3
@@ -22,19 +22,7 @@ ALL |= {"unique_key_latest", "unique_key_history"}
 def project(
     spark: SparkSession, raw: RawSchema, tmp_path_factory: pytest.TempPathFactory
 ) -> DbtProject:
-    """A project in which everything is proved again within three builds."""
-    variables = {
-        "strandline__raw_schema": raw.schema,
-        "strandline__proved_again_within": WITHIN,
-    }
-    folder = tmp_path_factory.mktemp("proofs")
-    return DbtProject(
-        spark,
-        folder,
-        schema="analytics_proofs",
-        raw_schema=raw.schema,
-        settings={"vars": variables},
-    )
+    return proved_again(spark, raw, tmp_path_factory.mktemp("proofs"), WITHIN)
 
 
 def test_only_what_is_new_is_asked(project: DbtProject, raw: RawSchema) -> None:
