@@ -204,7 +204,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Keeps Python's garbage collector from walking dbt, PySpark and all tests again and again."""
     gc.collect()
     gc.freeze()
-    # Each collection walks what dbt has read of a project: a sixth of Python's time by default.
+    # Each collection walks what dbt has read of a project: an eighth of Python's time by default.
     gc.set_threshold(50_000, 20, 50)
 
 
