@@ -20,6 +20,7 @@ from loader.cli.run import run
 from loader.cli.serve import serve
 from loader.cli.settings import Settings, opened
 from loader.cli.state import state
+from loader.cli.streams import discard
 from loader.errors import LoaderError
 
 
@@ -39,6 +40,7 @@ class _Commands(click.Group):
         try:
             return super().main(*args, **extra)
         except OSError as error:  # of `--help` and the like: commands write by their Output
+            discard(sys.stdout)
             click.echo(f"error: standard output: it cannot be written: {error.strerror}", err=True)
             sys.exit(LoaderError.exit_code)
 

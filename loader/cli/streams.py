@@ -71,7 +71,7 @@ class Streams:
                 if isinstance(error, ValueError) and not stream.closed:
                     raise
                 self._lost[name] = error
-                _discard(stream)
+                discard(stream)
 
     def _replace(self) -> None:
         """Opens closed streams on nothing, so that no file or socket gets their numbers."""
@@ -89,7 +89,7 @@ def _unread(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno == errno.EPIPE
 
 
-def _discard(stream: Any) -> None:
+def discard(stream: Any) -> None:
     """Lets what is left in a stream's buffer go nowhere: else Python reports it at its end."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)

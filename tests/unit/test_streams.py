@@ -51,10 +51,12 @@ class Worked:
     def __init__(self, folder: Path, output: str, *arguments: str) -> None:
         (folder / "command.py").write_text(COMMAND)
         words = " ".join(["command.py", *(arguments or ("work", "0"))])
+        # Python buffers what it writes, unless somebody has told it not to.
+        ours = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
         done = subprocess.run(
             ["bash", "-c", f"{sys.executable} {words} {output}; echo ${{PIPESTATUS[0]}} > code"],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**ours, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
             check=True,
