@@ -125,6 +125,11 @@ def spark(warehouse: Path) -> Iterator[SparkSession]:
 
     profile = load_profile("strandline", "embedded", ROOT, profiles_dir=str(ROOT / "profiles"))
     spark = session(profile)
+    # For each file Hadoop writes a checksum into a second one, and starts `chmod` for both: a tenth
+    # of the suite's CPU time. What is damaged on purpose would otherwise be found by that.
+    jvm: Any = spark._jvm
+    local = jvm.org.apache.hadoop.fs.FileSystem.getLocal(spark._jsc.hadoopConfiguration())
+    local.setWriteChecksum(False)
     yield spark
     spark.stop()
 

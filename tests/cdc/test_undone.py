@@ -72,48 +72,55 @@ def test_what_was_altered_and_altered_back(project: Project, postgres_database: 
     assert {again.table(f"shop.{t}")["status"] for t in (*tables, "parts")} == {"nothing new"}
 
 
+HARMLESS = (
+    ("alter table {t} alter v set default 7", "alter table {t} alter v set not null"),
+    ("vacuum full {t}", "analyze {t}", "create index on {t} (v)"),
+    ("alter table {t} add column x int", "grant select on {t} to public"),
+    ("alter table {t} alter w set statistics 1000", "alter table {t} drop column w"),
+    ("alter table {t} add check (v > 0)", "vacuum full pg_class", "vacuum freeze"),
+    ("cluster {t} using {t}_pkey", "reindex table {t}", "analyze parts"),
+    ("grant select on {t} to public", "grant select on all tables in schema public to public"),
+    ("grant select (v) on {t} to public", "alter table {t} alter v set default 7"),
+    ("grant select (v) on {t} to public", "alter table {t} alter v set statistics 1000"),
+    ("alter table {t} alter v set default 7", "alter table {t} alter v set statistics 1000"),
+    ("alter table {t} alter v drop not null", "alter table {t} alter v set not null"),
+    ("alter table {t} add constraint c check (v > 0)", "alter table {t} drop constraint c"),
+    ("alter table {t} disable row level security", "alter table {t} set (fillfactor = 90)"),
+    ("alter table {t} set (fillfactor = 90)", "grant select on parts to public"),
+)
+
+
 def test_what_does_no_harm_costs_nothing(project: Project, postgres_database: Database) -> None:
+    """Each to a table of its own, then all of them to one table."""
+    tables = [f"things_{number}" for number in range(len(HARMLESS))]
     postgres_database.execute(
-        "create table things (id int primary key, v int, w text)",
-        "insert into things values (1, 1, 'a')",
+        *(
+            f"create table {table} (id int primary key, v int, w text)"
+            for table in (*tables, "things")
+        ),
+        *(f"insert into {table} values (1, 1, 'a')" for table in (*tables, "things")),
         "create table parts (id int primary key, v int) partition by range (id)",
         "create table parts_1 partition of parts for values from (0) to (100)",
         "insert into parts values (1, 1)",
     )
-    follow(project, postgres_database, "things", "parts")
-    project.run()
-    for statements in (
-        ("alter table things alter v set default 7", "alter table things alter v set not null"),
-        ("vacuum full things", "analyze things", "create index on things (v)"),
-        ("alter table things add column x int", "grant select on things to public"),
-        ("create table parts_2 partition of parts for values from (100) to (200)",),
-        ("alter table things alter w set statistics 1000", "alter table things drop column x"),
-        ("alter table things add check (v > 0)", "vacuum full pg_class", "vacuum freeze"),
-        ("cluster things using things_pkey", "reindex table things", "analyze parts"),
-        (
-            "grant select on things to public",
-            "grant select on all tables in schema public to public",
-        ),
-        ("grant select (v) on things to public", "alter table things alter v set default 7"),
-        ("grant select (v) on things to public", "alter table things alter v set statistics 1000"),
-        (
-            "alter table things alter v set default 7",
-            "alter table things alter v set statistics 1000",
-        ),
-        ("alter table things alter v drop not null", "alter table things alter v set not null"),
-        (
-            "alter table things add constraint c check (v > 0)",
-            "alter table things drop constraint c",
-        ),
-        (
-            "alter table things disable row level security",
-            "alter table things set (fillfactor = 90)",
-        ),
-        ("alter table things set (fillfactor = 90)", "grant select on parts to public"),
-    ):
+    every = (*tables, "things", "parts")
+    follow(project, postgres_database, *every)
+    project.run("--concurrency", "4")
+    for table, statements in zip(tables, HARMLESS, strict=True):
         postgres_database.execute(
-            *statements, "update things set v = v + 1", "update parts set v = v + 1"
+            *(statement.format(t=table) for statement in statements),
+            f"update {table} set v = v + 1",
         )
-        ran = project.run()
-        assert [warning for warning in ran.warnings if ANEW in warning] == [], statements
-        assert [ran.table(f"shop.{t}")["appended"] for t in ("things", "parts")] == [1, 1]
+    for statements in HARMLESS:
+        postgres_database.execute(
+            *(statement.format(t="things") for statement in statements),
+            "update things set v = v + 1",
+        )
+    postgres_database.execute(
+        "create table parts_2 partition of parts for values from (100) to (200)",
+        "update parts set v = v + 1",
+    )
+    ran = project.run("--concurrency", "4")
+    assert [warning for warning in ran.warnings if ANEW in warning] == []
+    appended = {table: ran.table(f"shop.{table}")["appended"] for table in every}
+    assert appended == {table: len(HARMLESS) if table == "things" else 1 for table in every}
