@@ -10,6 +10,8 @@ import os
 import signal
 import struct
 import subprocess
+import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,6 +22,8 @@ from loader.runtime import sparkhome
 
 _WRITTEN = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 _NUMBERS = struct.Struct(">ii")  # the port, and how many bytes of the secret follow
+_SECONDS = 1.0
+"""So long Java's last words may take, once it has ended."""
 _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 
 
@@ -43,10 +47,16 @@ class Gateway:
         self.process = subprocess.Popen(
             [str(home / "bin" / "spark-submit"), *arguments],
             stdin=subprocess.PIPE,
+            # Not ours, which whoever waits for the end of our output would then wait for: Java
+            # takes half a second longer than Python to end.
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             env={**os.environ, **own},
             # Ctrl-C is the loader's to handle: what runs in Java is stopped in order.
             start_new_session=True,
         )
+        self._printed = threading.Thread(target=self._pass_on, name="java-output", daemon=True)
+        self._printed.start()
 
     def connected(self) -> Any:
         """Waits until the JVM listens; returns PySpark's gateway to it.
@@ -60,6 +70,7 @@ class Gateway:
         while self.process.poll() is None and not self._written.exists():
             time.sleep(0.01)
         if not self._written.exists():
+            self._printed.join(_SECONDS)
             raise PySparkRuntimeError(error_class="JAVA_GATEWAY_EXITED", message_parameters={})
         written = self._written.read_bytes()
         port, length = _NUMBERS.unpack_from(written)
@@ -71,6 +82,17 @@ class Gateway:
             del os.environ[_PORT], os.environ[_SECRET]
         gateway.proc = self.process
         return gateway
+
+    def _pass_on(self) -> None:
+        """Writes what Java prints to our standard error, if there is one."""
+        assert self.process.stdout is not None
+        output = self.process.stdout.fileno()
+        with suppress(OSError):
+            while said := os.read(output, 1 << 16):
+                # As bytes, because at Python's end its own streams may already be closed.
+                with suppress(OSError):
+                    while said and sys.__stderr__ is not None:
+                        said = said[os.write(2, said) :]
 
     def end(self) -> None:
         """Ends a JVM that nobody needs."""

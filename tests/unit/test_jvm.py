@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -118,8 +119,34 @@ def test_a_java_that_does_not_start_is_an_error_and_leaves_nothing(tmp_path: Pat
         capture_output=True,
         text=True,
     )
-    assert done.stdout.splitlines()[-1] == "JAVA_GATEWAY_EXITED", done.stderr
+    assert done.stdout == "JAVA_GATEWAY_EXITED\n"
+    assert "stack size" in done.stderr
     assert _left(tmp_path) == []
+
+
+_STARTED = """
+import os, signal, time
+from loader.runtime import jvm
+from pyspark import SparkContext
+jvm.start({"spark.master": "local[1]"})
+SparkContext._jvm.System.out.println("printed by Java")
+os.kill(SparkContext._gateway.proc.pid, signal.SIGSTOP)
+time.sleep(0.5)
+print(SparkContext._gateway.proc.pid)
+"""
+
+
+def test_whoever_waits_for_our_output_does_not_wait_for_javas_end(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _STARTED],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    os.kill(int(done.stdout), signal.SIGKILL)  # it is still there: what Java prints is no output
+    assert "printed by Java" in done.stderr
 
 
 @pytest.mark.parametrize(
