@@ -8,10 +8,16 @@ finds in the archive; so it does what every run does, on a few rows.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import ZipFile
+
+from py4j.protocol import Py4JJavaError
 
 from loader.errors import LoaderError
+from loader.runtime import sparkhome
+from loader.runtime.drivers import DRIVERS
 from loader.runtime.profile import Profile
 from loader.runtime.spark import session
 from loader.spec.spec import load_spec
@@ -104,6 +110,7 @@ def main(folder: Path) -> None:
     spark = session(Profile("strandline", "embedded", "session", "analytics", conf, folder))
     try:
         spark.sparkContext.setLogLevel("OFF")
+        _load_drivers(spark)
         for statements in (_SOURCE, _CHANGE):
             _execute(spark, statements)
             _sync(spark, folder)
@@ -112,6 +119,25 @@ def main(folder: Path) -> None:
             spark.sql(statement).collect()
     finally:
         _end(spark)
+
+
+def _load_drivers(spark: SparkSession) -> None:
+    """Loads the classes of the installed databases' drivers: there is no database to connect to."""
+    jvm: Any = spark._jvm
+    jvm.javax.crypto.Mac.getInstance("HmacSHA256")  # most databases check passwords with it
+    classes = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    for jar in sorted((sparkhome.find() / "jars").iterdir()):
+        if not any(driver.owns(jar.name) for driver in DRIVERS.values()):
+            continue
+        with ZipFile(jar) as packed:
+            names = [name for name in packed.namelist() if name.endswith(".class")]
+        for name in names:
+            with suppress(Py4JJavaError):  # it needs a library that is not there
+                jvm.java.lang.Class.forName(_class_name(name), False, classes)
+
+
+def _class_name(file: str) -> str:
+    return file.removesuffix(".class").replace("/", ".")
 
 
 def _execute(spark: SparkSession, statements: tuple[str, ...]) -> None:

@@ -51,14 +51,17 @@ _LEFT_OUT = (
 )
 _WITHOUT = "Spark works without it, but starts more slowly"
 _QUIET = "-Xlog:cds*=off"
-# For the recording: its JVM ends before better code would pay off.
-_QUICK = f"{_QUIET} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# For the recording and the launcher: their JVMs end before better code would pay off.
+_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # Most runs are over before code of the second compiler pays off, and it takes a third of their CPU.
 # So it waits forty times as long as by default; loops of large reads are hot enough for it anyway.
 _PATIENT = (
     "-XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=24000 "
     "-XX:Tier4CompileThreshold=600000 -XX:Tier4BackEdgeThreshold=1600000"
 )
+# By default the heap grows until a thirteenth of the time goes into its collection, and a load of
+# many rows soon holds all memory that it may. Short pauses keep the part for new objects small.
+_MODEST = "-XX:GCTimeRatio=2 -XX:MaxGCPauseMillis=50"
 _PACKAGE = Path(__file__).parents[1]
 # Sourced by spark-class, so it sees that script's arguments. The user's own options come last: the
 # JVM obeys the last. The JVM refuses an archive if a folder on its class path has a file in it, and
@@ -95,7 +98,11 @@ strandline_archive() {
   if [ -f "$file" ] && [ -z "${LOG4J_CONFIGURATION_FILE:-}" ]; then
     SPARK_SUBMIT_OPTS="-Dlog4j.configurationFile=$file ${SPARK_SUBMIT_OPTS:-}"
   fi
-  SPARK_SUBMIT_OPTS="{patient} ${SPARK_SUBMIT_OPTS:-}"
+  # Spark's launcher is a JVM of its own, which would look for its few classes in jar after jar
+  for file in "$SPARK_HOME"/jars/spark-launcher_*.jar; do
+    SPARK_LAUNCHER_OPTS="-Xbootclasspath/a:$file {quick} ${SPARK_LAUNCHER_OPTS:-}"
+  done
+  SPARK_SUBMIT_OPTS="{patient} {modest} ${SPARK_SUBMIT_OPTS:-}"
   SPARK_SUBMIT_OPTS="-XX:SharedArchiveFile=$folder/classes.jsa {quiet} $SPARK_SUBMIT_OPTS"
   SPARK_CONF_DIR="$folder/no-conf"
 }
@@ -103,7 +110,9 @@ strandline_archive "$@"
 unset -f strandline_archive
 """.lstrip()
     .replace("{quiet}", _QUIET)
+    .replace("{quick}", _QUICK)
     .replace("{patient}", _PATIENT)
+    .replace("{modest}", _MODEST)
 )
 
 
@@ -224,7 +233,9 @@ def _make(home: Path, folder: Path, jvm: _Jvm) -> None:
         shutil.rmtree(left, ignore_errors=True)
     with TemporaryDirectory(prefix=_MAKING, dir=folder, ignore_cleanup_errors=True) as place:
         fresh = Path(place, "classes.jsa")
-        options = f"{_base(folder, Path(place), jvm)}{_QUICK} -XX:ArchiveClassesAtExit={fresh}"
+        options = (
+            f"{_base(folder, Path(place), jvm)}{_QUIET} {_QUICK} -XX:ArchiveClassesAtExit={fresh}"
+        )
         _record(home, jvm, options, Path(place, "run"))
         if not fresh.is_file():
             raise _Unsuitable("this Java wrote none")

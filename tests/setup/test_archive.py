@@ -44,12 +44,20 @@ def home(tmp_path: Path) -> Path:
 
 
 def _sourced(
-    home: Path, main: str = _SUBMIT, given: tuple[str, ...] = (), **env: str
+    home: Path,
+    main: str = _SUBMIT,
+    given: tuple[str, ...] = (),
+    show: str = "SPARK_SUBMIT_OPTS",
+    **env: str,
 ) -> tuple[str, str]:
-    """Returns SPARK_CONF_DIR and SPARK_SUBMIT_OPTS as Spark's launcher gets them."""
+    """Returns SPARK_CONF_DIR and SPARK_SUBMIT_OPTS as Spark's launcher gets them.
+
+    Args:
+        show: another variable to return instead of the second.
+    """
     (home / "spark-class").write_text(
         "set -a; . $SPARK_CONF_DIR/spark-env.sh; set +a\n"
-        'bash -c \'echo "$SPARK_CONF_DIR"; echo "$SPARK_SUBMIT_OPTS"; declare -F\'\n'
+        f'bash -c \'echo "$SPARK_CONF_DIR"; echo "${show}"; declare -F\'\n'
     )
     own = {"PATH": os.environ["PATH"], "SPARK_HOME": str(home), "SPARK_CONF_DIR": f"{home}/conf"}
     done = subprocess.run(
@@ -68,12 +76,21 @@ def test_the_users_own_options_come_last(home: Path) -> None:
     (home / "conf" / "log4j2.properties").touch()
     folder, options = _sourced(home, SPARK_SUBMIT_OPTS="-Dmine=1 -Xlog:cds=info")
     assert folder == f"{home}/strandline/no-conf"
-    own = [option for option in options.split(" ") if not option.startswith("-XX:Tier4")]
-    assert len(options.split(" ")) == len(own) + 4
+    ours = ("-XX:Tier4", "-XX:GCTimeRatio=", "-XX:MaxGCPauseMillis=")
+    own = [option for option in options.split(" ") if not option.startswith(ours)]
+    assert len(options.split(" ")) == len(own) + 6
     assert " ".join(own) == (
         f"-XX:SharedArchiveFile={home}/strandline/classes.jsa -Xlog:cds*=off "
         f"-Dlog4j.configurationFile={home}/conf/log4j2.properties -Dmine=1 -Xlog:cds=info"
     )
+
+
+def test_the_launcher_finds_its_classes_at_once(home: Path) -> None:
+    (home / "jars").mkdir()
+    (home / "jars" / "spark-launcher_2.12-3.5.9.jar").touch()
+    _, options = _sourced(home, show="SPARK_LAUNCHER_OPTS", SPARK_LAUNCHER_OPTS="-Dmine=1")
+    assert options.split()[0] == f"-Xbootclasspath/a:{home}/jars/spark-launcher_2.12-3.5.9.jar"
+    assert options.split()[-1] == "-Dmine=1"
 
 
 def test_a_linked_environment_has_the_same_class_path(home: Path, tmp_path: Path) -> None:
