@@ -134,6 +134,10 @@ class Ledger:
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
 
+    def rehearse(self) -> None:
+        """Reads no row, so that Java has loaded what reading any table of the lake needs."""
+        self.lake.records(TABLE).select(["table_name"], {"table_name": ""}, {})
+
     @_named
     def prepare(self) -> None:
         """Creates the table if it does not exist, and adds columns that it lacks."""

@@ -9,7 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -62,6 +62,8 @@ class Preview:
 class Pipeline(Selection):
     """A run of a spec: locks, syncs and reports every table, in parallel."""
 
+    _rehearsed = False
+
     def run(
         self,
         watch: Watch,
@@ -80,6 +82,9 @@ class Pipeline(Selection):
         """
         run_id = uuid.uuid4().hex[:12]
         watch.redact = self.spec.redactor.redact
+        if not self._rehearsed:
+            self._rehearsed = True
+            threading.Thread(target=self._rehearse, daemon=True).start()
         parts = self.planned(select, full_refresh)
         leases: list[Lease] = []
         sharing = Counter(self._raw(part.spec, p) for part in parts for p in part.plans)
@@ -159,6 +164,11 @@ class Pipeline(Selection):
                 if journal.waiting() > RECORD_SECONDS:
                     yield from self._written(journal, run_id)
             yield from self._ended(jobs, journal, run_id)
+
+    def _rehearse(self) -> None:
+        """Looks into the lake while the sources are asked; nobody waits for it."""
+        with suppress(Exception):  # there is no ledger yet, or what is wrong is told later
+            self.stores(self.sources[0][0]).ledger.rehearse()
 
     def _ended(
         self, jobs: Iterable[Future[Outcome | None]], journal: Journal, run_id: str
