@@ -138,7 +138,7 @@ def init(settings: Settings) -> None:
 @click.option(
     "--archive/--no-archive",
     default=True,
-    help="Also make the class archive (190 MB), which speeds up Spark's start.",
+    help="Also make the class archive (200 MB), which speeds up Spark's start.",
 )
 @click.pass_obj
 def setup(settings: Settings, drivers: tuple[str, ...], archive: bool) -> None:

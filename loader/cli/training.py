@@ -11,7 +11,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import ZipFile
+from zipfile import BadZipFile, ZipFile
 
 from py4j.protocol import Py4JJavaError
 
@@ -129,15 +129,21 @@ def _load_drivers(spark: SparkSession) -> None:
     for jar in sorted((sparkhome.find() / "jars").iterdir()):
         if not any(driver.owns(jar.name) for driver in DRIVERS.values()):
             continue
-        with ZipFile(jar) as packed:
-            names = [name for name in packed.namelist() if name.endswith(".class")]
-        for name in names:
+        for name in classes_in(jar):
             with suppress(Py4JJavaError):  # it needs a library that is not there
-                jvm.java.lang.Class.forName(_class_name(name), False, classes)
+                jvm.java.lang.Class.forName(name, False, classes)
 
 
-def _class_name(file: str) -> str:
-    return file.removesuffix(".class").replace("/", ".")
+def classes_in(jar: Path) -> list[str]:
+    """Returns the names of a jar's classes; none if it is damaged, which Java passes over, too."""
+    try:
+        with ZipFile(jar) as packed:
+            files = packed.namelist()
+    except (OSError, BadZipFile):
+        return []
+    return [
+        name.removesuffix(".class").replace("/", ".") for name in files if name.endswith(".class")
+    ]
 
 
 def _execute(spark: SparkSession, statements: tuple[str, ...]) -> None:

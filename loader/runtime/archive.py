@@ -51,8 +51,8 @@ _LEFT_OUT = (
 )
 _WITHOUT = "Spark works without it, but starts more slowly"
 _QUIET = "-Xlog:cds*=off"
-# For the recording and the launcher: their JVMs end before better code would pay off.
-_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# For the recording: its JVM ends before better code would pay off.
+_QUICK = f"{_QUIET} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # Most runs are over before code of the second compiler pays off, and it takes a third of their CPU.
 # So it waits forty times as long as by default; loops of large reads are hot enough for it anyway.
 _PATIENT = (
@@ -91,6 +91,8 @@ strandline_archive() {
     # the JVM crashes where an agent asks to see classes of an archive
     *-javaagent:* | *-agentlib:* | *-agentpath:* | *StartFlightRecording*) return 0 ;;
   esac
+  local modest="{modest}"
+  case "$said" in *-XX:*GC*) modest= ;; esac # whoever tunes the collector does so alone
   case "$SPARK_HOME" in *[[:space:]\'\"\\]*) return 0 ;; esac # it may have been moved there
   SPARK_HOME="$(cd -P "$SPARK_HOME" && pwd)" # the JVM compares paths as texts
   folder="$SPARK_HOME/strandline"
@@ -100,9 +102,9 @@ strandline_archive() {
   fi
   # Spark's launcher is a JVM of its own, which would look for its few classes in jar after jar
   for file in "$SPARK_HOME"/jars/spark-launcher_*.jar; do
-    SPARK_LAUNCHER_OPTS="-Xbootclasspath/a:$file {quick} ${SPARK_LAUNCHER_OPTS:-}"
+    SPARK_LAUNCHER_OPTS="-Xbootclasspath/a:$file ${SPARK_LAUNCHER_OPTS:-}"
   done
-  SPARK_SUBMIT_OPTS="{patient} {modest} ${SPARK_SUBMIT_OPTS:-}"
+  SPARK_SUBMIT_OPTS="{patient} $modest ${SPARK_SUBMIT_OPTS:-}"
   SPARK_SUBMIT_OPTS="-XX:SharedArchiveFile=$folder/classes.jsa {quiet} $SPARK_SUBMIT_OPTS"
   SPARK_CONF_DIR="$folder/no-conf"
 }
@@ -110,7 +112,6 @@ strandline_archive "$@"
 unset -f strandline_archive
 """.lstrip()
     .replace("{quiet}", _QUIET)
-    .replace("{quick}", _QUICK)
     .replace("{patient}", _PATIENT)
     .replace("{modest}", _MODEST)
 )
@@ -233,9 +234,7 @@ def _make(home: Path, folder: Path, jvm: _Jvm) -> None:
         shutil.rmtree(left, ignore_errors=True)
     with TemporaryDirectory(prefix=_MAKING, dir=folder, ignore_cleanup_errors=True) as place:
         fresh = Path(place, "classes.jsa")
-        options = (
-            f"{_base(folder, Path(place), jvm)}{_QUIET} {_QUICK} -XX:ArchiveClassesAtExit={fresh}"
-        )
+        options = f"{_base(folder, Path(place), jvm)}{_QUICK} -XX:ArchiveClassesAtExit={fresh}"
         _record(home, jvm, options, Path(place, "run"))
         if not fresh.is_file():
             raise _Unsuitable("this Java wrote none")

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from loader.errors import LoaderError, LockedError
 from loader.lake.lease import Heartbeat, Lease
@@ -62,7 +62,8 @@ class Preview:
 class Pipeline(Selection):
     """A run of a spec: locks, syncs and reports every table, in parallel."""
 
-    _rehearsed = False
+    _rehearsed: ClassVar[bool] = False
+    """Whether a run of this process has; from then on Java has loaded it."""
 
     def run(
         self,
@@ -82,8 +83,8 @@ class Pipeline(Selection):
         """
         run_id = uuid.uuid4().hex[:12]
         watch.redact = self.spec.redactor.redact
-        if not self._rehearsed:
-            self._rehearsed = True
+        if not Pipeline._rehearsed:
+            Pipeline._rehearsed = True
             threading.Thread(target=self._rehearse, daemon=True).start()
         parts = self.planned(select, full_refresh)
         leases: list[Lease] = []

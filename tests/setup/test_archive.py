@@ -8,9 +8,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
+from loader.cli.training import classes_in
 from loader.runtime import archive, setup, sparkhome
 
 ROOT = Path(archive.__file__).parents[2]
@@ -90,7 +92,29 @@ def test_the_launcher_finds_its_classes_at_once(home: Path) -> None:
     (home / "jars" / "spark-launcher_2.12-3.5.9.jar").touch()
     _, options = _sourced(home, show="SPARK_LAUNCHER_OPTS", SPARK_LAUNCHER_OPTS="-Dmine=1")
     assert options.split()[0] == f"-Xbootclasspath/a:{home}/jars/spark-launcher_2.12-3.5.9.jar"
-    assert options.split()[-1] == "-Dmine=1"
+    # No choice of a collector: two are an error, and the user's may be in JAVA_TOOL_OPTIONS.
+    assert options.split()[1:] == ["-Dmine=1"]
+
+
+@pytest.mark.parametrize("where", ["SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS"])
+def test_whoever_tunes_the_collector_does_so_alone(home: Path, where: str) -> None:
+    assert "-XX:GCTimeRatio=" in _sourced(home)[1]
+    for own in ("-XX:GCTimeRatio=9", "-XX:+UseParallelGC", "-Da=b -XX:MaxGCPauseMillis=9"):
+        assert "-XX:GCTimeRatio=2" not in _sourced(home, **{where: own})[1]
+
+
+def test_a_driver_that_is_damaged_costs_no_archive(tmp_path: Path) -> None:
+    whole = tmp_path / "postgresql.jar"
+    with ZipFile(whole, "w") as packed:
+        packed.writestr("org/postgresql/Driver.class", b"")
+        packed.writestr("META-INF/MANIFEST.MF", b"")
+    assert classes_in(whole) == ["org.postgresql.Driver"]
+    (tmp_path / "short.jar").write_bytes(whole.read_bytes()[:40])
+    (tmp_path / "gone.jar").symlink_to(tmp_path / "nowhere.jar")
+    (tmp_path / "folder.jar").mkdir()
+    assert [classes_in(tmp_path / f"{name}.jar") for name in ("short", "gone", "folder")] == [
+        []
+    ] * 3
 
 
 def test_a_linked_environment_has_the_same_class_path(home: Path, tmp_path: Path) -> None:
