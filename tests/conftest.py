@@ -125,8 +125,8 @@ def spark(warehouse: Path) -> Iterator[SparkSession]:
 
     profile = load_profile("strandline", "embedded", ROOT, profiles_dir=str(ROOT / "profiles"))
     spark = session(profile)
-    # For each file Hadoop writes a checksum into a second one, and starts `chmod` for both: a tenth
-    # of the suite's CPU time. What is damaged on purpose would otherwise be found by that.
+    # Hadoop writes each file's checksum into a second file and starts `chmod` for both, which is
+    # about a tenth of the suite's CPU time.
     jvm: Any = spark._jvm
     local = jvm.org.apache.hadoop.fs.FileSystem.getLocal(spark._jsc.hadoopConfiguration())
     local.setWriteChecksum(False)

@@ -88,10 +88,11 @@ HARMLESS = (
     ("alter table {t} disable row level security", "alter table {t} set (fillfactor = 90)"),
     ("alter table {t} set (fillfactor = 90)", "grant select on parts to public"),
 )
+"""Statements after which a table's changes can still be read from the log."""
 
 
 def test_what_does_no_harm_costs_nothing(project: Project, postgres_database: Database) -> None:
-    """Each to a table of its own, then all of them to one table."""
+    """Each to a table of its own, and all to one; then each to a table that had another before."""
     tables = [f"things_{number}" for number in range(len(HARMLESS))]
     postgres_database.execute(
         *(
@@ -124,3 +125,11 @@ def test_what_does_no_harm_costs_nothing(project: Project, postgres_database: Da
     assert [warning for warning in ran.warnings if ANEW in warning] == []
     appended = {table: ran.table(f"shop.{table}")["appended"] for table in every}
     assert appended == {table: len(HARMLESS) if table == "things" else 1 for table in every}
+    for table, statements in zip(tables, [*HARMLESS[1:], HARMLESS[0]], strict=True):
+        postgres_database.execute(
+            *(statement.format(t=table) for statement in statements),
+            f"update {table} set v = v + 1",
+        )
+    again = project.run("--concurrency", "4")
+    assert [warning for warning in again.warnings if ANEW in warning] == []
+    assert {again.table(f"shop.{table}")["appended"] for table in tables} == {1}

@@ -112,9 +112,8 @@ def test_a_driver_that_is_damaged_costs_no_archive(tmp_path: Path) -> None:
     (tmp_path / "short.jar").write_bytes(whole.read_bytes()[:40])
     (tmp_path / "gone.jar").symlink_to(tmp_path / "nowhere.jar")
     (tmp_path / "folder.jar").mkdir()
-    assert [classes_in(tmp_path / f"{name}.jar") for name in ("short", "gone", "folder")] == [
-        []
-    ] * 3
+    for name in ("short", "gone", "folder"):
+        assert classes_in(tmp_path / f"{name}.jar") == []
 
 
 def test_a_linked_environment_has_the_same_class_path(home: Path, tmp_path: Path) -> None:

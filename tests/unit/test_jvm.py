@@ -73,6 +73,17 @@ def _left(temporary: Path) -> list[str]:
     return [path.name for path in temporary.iterdir() if path.name.startswith("strandline-")]
 
 
+def _ran(program: str, temporary: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a program to the end of its output, with its own folder for temporary files."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
 _BEGUN = """
 import sys
 from loader.runtime import jvm
@@ -88,12 +99,7 @@ sys.exit("a mistake in the spec")
 
 
 def test_a_java_that_nobody_waits_for_ends_and_leaves_nothing(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _BEGUN],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
+    done = _ran(_BEGUN, tmp_path)
     assert (done.stderr.strip(), done.returncode) == ("a mistake in the spec", 1)
     with pytest.raises(ProcessLookupError):
         os.kill(int(done.stdout), 0)
@@ -113,12 +119,7 @@ except PySparkException as error:
 
 
 def test_a_java_that_does_not_start_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _FAILED],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
+    done = _ran(_FAILED, tmp_path)
     assert done.stdout == "JAVA_GATEWAY_EXITED\n"
     assert "stack size" in done.stderr
     assert _left(tmp_path) == []
@@ -137,13 +138,7 @@ print(SparkContext._gateway.proc.pid)
 
 
 def test_whoever_waits_for_our_output_does_not_wait_for_javas_end(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _STARTED],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = _ran(_STARTED, tmp_path)
     assert done.returncode == 0, done.stderr
     os.kill(int(done.stdout), signal.SIGKILL)  # it is still there: what Java prints is no output
     assert "printed by Java" in done.stderr
