@@ -244,7 +244,7 @@ def test_which_texts_are_ordered_by_their_bytes(
     assert collated == [default, *list(kinds.values())[1:], True, False]
 
 
-def test_arrays_with_infinite_times_and_times_before_year_one_are_refused(
+def test_arrays_with_infinite_times_and_times_of_other_ages_are_refused(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(
@@ -256,11 +256,17 @@ def test_arrays_with_infinite_times_and_times_before_year_one_are_refused(
         "insert into clocks values (1, '{12:00}'), (2, null)",
         "create table ancient (id int primary key, at timestamptz)",
         "insert into ancient values (1, '0044-03-15 12:00:00+00 BC'), (2, '-infinity')",
+        "create table distant (id int primary key, at timestamptz, wall timestamp)",
+        "insert into distant values (1, '294276-12-31 23:59:59+00', '294246-12-31'), "
+        "(2, 'infinity', 'infinity'), (3, '294246-12-31 00:00+00', '12026-01-01')",
+        "create table far (id int primary key, many timestamp[])",
+        "insert into far values (1, '{294276-12-31}'), (2, null)",
     )
-    tables = ("arrays", "ancient", "deep", "clocks")
+    tables = ("arrays", "ancient", "deep", "clocks", "distant", "far")
     options = {name: {"cursor_field": "id"} for name in tables}
     project.jdbc(postgres_database, list(options), table_options=options)
     remedy = "Read the table through a view that leaves them out, or casts the column to text"
+    late = "lie after the year 294246, which a timestamp cannot hold"
     assert sorted(project.loader("run").errors) == [
         "table shop.ancient, column at: 1 values of at lie before year 1, and would lose their "
         f"era. {remedy}",
@@ -268,6 +274,16 @@ def test_arrays_with_infinite_times_and_times_before_year_one_are_refused(
         "table shop.clocks, column times: 1 values of times are arrays of time: unreadable. "
         f"{remedy}",
         f"table shop.deep, column many: 1 values of many have more than one dimension. {remedy}",
+        f"table shop.distant, column at: 1 values of at {late}. {remedy}",
+        f"table shop.far, column many: 1 values of many {late}. {remedy}",
+    ]
+    postgres_database.execute("delete from distant where id = 1")
+    assert "table shop.distant" not in " ".join(project.loader("run").errors)
+    assert project.rows(
+        "select cast(at as string), cast(wall as string) from raw.distant order by id"
+    ) == [
+        ("9999-12-31 23:59:59.999999",) * 2,
+        ("+294246-12-31 00:00:00", "+12026-01-01 00:00:00"),
     ]
 
 

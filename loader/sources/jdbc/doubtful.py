@@ -1,9 +1,10 @@
 """Values that the lake cannot hold as they are: none is rounded or changed silently.
 
 Spark's decimals have 38 digits. If the source declares no scale, 18 of them are after the point,
-and JDBC readers round to that. PostgreSQL's times may be infinite, or lie before year 1; MySQL's
-dates may have a month or a day of zero, and Java counts its old times by another calendar. A
-column that may hold such values is asked for them whenever it is read.
+and JDBC readers round to that. PostgreSQL's times may be infinite, or lie before year 1 or beyond
+what 64 bits of microseconds hold; MySQL's dates may have a month or a day of zero, and Java counts
+its old times by another calendar. A column that may hold such values is asked for them whenever it
+is read.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ FOREVER = "9999-12-31 23:59:59.999999"
 """`infinity` is loaded as this time; in a date column, as its day."""
 EVER = "0001-01-01 00:00:00"
 """`-infinity` is loaded as this time; in a date column, as its day."""
+BEYOND = "294247-01-01 00:00:00"
+"""The first year that a timestamp of 64 bits does not hold in every zone."""
+
+THROUGH = "Read the table through a view that leaves them out, or casts the column to text"
+"""What to do with values of PostgreSQL that no column of the lake holds."""
 
 Column = Mapping[str, "str | None"]
 """The database's description of a column (``DatabaseMetaData.getColumns``)."""
@@ -136,16 +142,16 @@ def finite(column: str) -> str:
 
 def postgresql_values(index: int, kind: t.DataType, row: Column) -> list[Doubt]:
     """Returns what may be wrong with a time or an array of PostgreSQL."""
-    through = "Read the table through a view that leaves them out, or casts the column to text"
     if isinstance(kind, t.ArrayType):
         of = (row.get("TYPE_NAME") or "").removeprefix("_")
         if of in ("time", "timetz", "bit", "varbit"):
-            return [Doubt(index, "{} is not null", f"are arrays of {of}: unreadable", through)]
-        deep = Doubt(index, "array_ndims({}) > 1", "have more than one dimension", through)
+            return [Doubt(index, "{} is not null", f"are arrays of {of}: unreadable", THROUGH)]
+        deep = Doubt(index, "array_ndims({}) > 1", "have more than one dimension", THROUGH)
         if of not in ("date", "timestamp", "timestamptz"):
             return [deep]
-        endless = Doubt(index, "value in ('infinity', '-infinity')", "hold infinite times", through)
-        return [deep, within(endless)]
+        endless = Doubt(index, "value in ('infinity', '-infinity')", "hold infinite times", THROUGH)
+        late = [_too_late(index, "value")] if of != "date" else []
+        return [deep, *map(within, [endless, *late])]
     if jdbc_type(row) not in (DATE, TIMESTAMP):
         return []
     infinite = Doubt(
@@ -159,8 +165,14 @@ def postgresql_values(index: int, kind: t.DataType, row: Column) -> list[Doubt]:
     if jdbc_type(row) == DATE:
         return [infinite]
     before = f"({{}} < '{EVER}' and {{}} <> '-infinity')"
-    ancient = Doubt(index, before, "lie before year 1, and would lose their era", through)
-    return [infinite, ancient]
+    ancient = Doubt(index, before, "lie before year 1, and would lose their era", THROUGH)
+    return [infinite, ancient, _too_late(index, "{}")]
+
+
+def _too_late(index: int, value: str) -> Doubt:
+    wrong = f"({value} >= '{BEYOND}' and {value} <> 'infinity')"
+    told = "lie after the year 294246, which a timestamp cannot hold"
+    return Doubt(index, wrong, told, THROUGH)
 
 
 def mysql_values(index: int, row: Column) -> list[Doubt]:
