@@ -44,7 +44,7 @@
     {%- if proof is defined %}
     {{ proof.note }}
     {%- endif %}
-    {%- if proof is defined and strandline.no_difference(proof, snapshot, covered, differing) %}
+    {%- if proof is defined and strandline.no_difference(proof, snapshot, covered, goal, differing) %}
         select 'problem' as problem where false
     {%- else %}
     {{ differing }}

@@ -31,7 +31,8 @@
     from {{ tested }} as rows_of_table
     {%- if proof is defined and not proof.whole %}
     left semi join (
-        {{ strandline.touched_keys(table, covered, proof) }}
+        {#- A merge that leaves a key twice has written one of the two rows. In a history, it may also have reopened one. #}
+        {{ strandline.touched_keys(table, covered, proof, in_raw=covered.materialization == "deduped_history") }}
     ) as touched
         on {{ strandline.same_key(keys, "rows_of_table", "touched") }}
     {%- endif %}

@@ -56,7 +56,7 @@
 {%- endmacro %}
 
 
-{% macro no_difference(proof, relation, covered, differences_sql) -%}
+{% macro no_difference(proof, relation, covered, goal, differences_sql) -%}
     {#-
         Whether a table of a deduped_ materialization is as raw says, in what a proof asks: unique_key need not ask
         about it again.
@@ -66,7 +66,9 @@
     {%- elif not strandline.may_glance(proof) -%}
         {{ return(false) }}
     {%- endif -%}
-    {%- set different = run_query("select count(*) from (\n" ~ differences_sql ~ "\n) as differences").columns[0].values()[0] | int -%}
+    {%- set look = none if proof.whole else strandline.latest_at_a_glance(relation, covered, goal, proof) -%}
+    {%- set look = differences_sql if look is none else look -%}
+    {%- set different = run_query("select count(*) from (\n" ~ look ~ "\n) as differences").columns[0].values()[0] | int -%}
     {%- do strandline.remembered("agreeing tables").update({strandline.asked_of(proof, relation, covered): different == 0}) -%}
     {{ return(different == 0) }}
 {%- endmacro %}

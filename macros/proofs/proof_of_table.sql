@@ -37,8 +37,9 @@
 {%- endmacro %}
 
 
-{% macro touched_keys(relation, covered, proof) -%}
-    {#- The keys of a deduped_ table that a proof has to ask about: in raw, and in the table itself. -#}
+{% macro touched_keys(relation, covered, proof, in_raw=true) -%}
+    {#- The keys of a deduped_ table that a proof has to ask about: `in_raw`, and in the table itself. -#}
+    {%- if in_raw %}
     select {{ strandline.key_list(covered.primary_key) }}
     from (
         {{ covered.select }}
@@ -46,6 +47,7 @@
     where {{ strandline.asked(proof) }}
         and {{ strandline.of_batches(proof.tables, up_to="head") }}
     union
+    {%- endif %}
     select {{ strandline.key_list(covered.primary_key) }}
     from {{ strandline.as_covered(relation, covered) }} as stored
     where {{ strandline.asked(proof, of_table=true) }}

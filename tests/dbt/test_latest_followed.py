@@ -35,6 +35,7 @@ TOUCHED = {
     "a new key was not merged": (5, None),
     "the key of a late version was deleted": (6, None),
     "a row was inserted, not updated": (7, "_cq_batch > 1"),
+    "a version of an overruled generation was merged": (8, "_cq_batch = 4"),
 }
 """What a merge may do wrong: the key, and which of its versions the snapshot shows then."""
 
@@ -59,6 +60,14 @@ class Snapshot:
     def followed(self) -> bool:
         """Whether its newest proof took what it showed when it was last proved."""
         return any("as standing" in asked for asked in self.project.asked)
+
+    @property
+    def glanced(self) -> set[int]:
+        """The keys for whose sake its newest proof did not believe its first look."""
+        [look] = [asked for asked in self.project.asked if "is_shown" in asked]
+        _, _, select = look.partition("select count(*) from (")
+        rows = self.project.spark.sql(select.rpartition(") as differences")[0]).collect()
+        return {row["id"] for row in rows}
 
     def show(self, *faults: tuple[int, str | None]) -> None:
         """Makes it show other versions of keys, as if its own build had written them."""
@@ -85,26 +94,30 @@ class Snapshot:
 def test_a_wrong_merge_is_found_at_once(project: DbtProject, raw: RawSchema) -> None:
     shop = Snapshot(project, raw, "wrong")
     table, old = shop.table, [key for key, _ in UNTOUCHED.values()]
-    table.append(*(row(key, 1) for key in (1, 2, 3, 4, 6, 7, *old)))
-    table.append(row(1, 5), row(2, 9), row(3, 9, **GONE), row(6, 9), row(7, 5))
+    table.append(*(row(key, 1) for key in (1, 2, 3, 4, 6, 7, 8, *old)))
+    repaired = {"_cq_generation": 2}
+    table.append(
+        *(row(1, 5), row(2, 9), row(3, 9, **GONE), row(6, 9), row(7, 5), row(8, 5, **repaired))
+    )
     table.append(row(11, 6), row(12, 6), row(13, 6, **GONE))
     table.merge()
     assert shop.wrong() == set()
     table.append(
-        *(row(key, 10) for key in (1, 5, 7)),
+        *(row(key, 10) for key in (1, 5, 7, 8)),
         *(row(key, 8) for key in (2, 3, 6)),  # late
         row(4, 10, **GONE),
         low=5,
     )
     table.merge()
     shown = {one["id"]: one["_cq_batch"] for one in project.rows("wrong_latest")}
-    assert shown == {1: 4, 2: 2, 5: 4, 6: 2, 7: 4, 11: 3, 12: 3}
+    assert shown == {1: 4, 2: 2, 5: 4, 6: 2, 7: 4, 8: 2, 11: 3, 12: 3}
     shop.show(*TOUCHED.values(), *UNTOUCHED.values())
 
     touched = {key for key, _ in TOUCHED.values()}
     found = shop.wrong()
     assert shop.followed, "all of raw was asked"
     assert found - set(old) == touched
+    assert shop.glanced - set(old) == touched
     for _ in range(WITHIN):
         before, found = found, shop.wrong()
         assert found >= before, "a fault was no longer found"

@@ -1,0 +1,163 @@
+{% macro latest_at_a_glance(relation, covered, goal, proof) -%}
+    {#-
+        A SELECT that finds nothing only if unproved_differences() finds nothing, apart from what is said below, and
+        reads less; none if there is no such SELECT. Where it finds something, that macro's own SELECT decides, and
+        names the rows.
+
+        Of what the table showed when it was last proved it reads only rows that can be newer than a new version. A
+        key shows its newest asked version, or that older row if it is newer. A key that no new batch touched may
+        also show a newer version from a batch that is not asked: one that was proved when its batch was new.
+    -#}
+    {%- set before = strandline.proved_before(relation, covered, goal, proof) -%}
+    {%- if before is none or goal.kind.keeps_versions or goal.tables | length > 1 or strandline.shown_of(goal.tables) is not none -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {%- set maybe_newer = strandline.maybe_newer(covered, goal, proof) -%}
+    {%- if maybe_newer is none -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {%- set keys = goal.primary_key -%}
+    {%- set named = (keys + [goal.cursor_field]) | map("lower") | list -%}
+    {%- set ordering = ["_cq_generation", "_cq_batch", "_cq_seq"] -%}
+    {%- set told = [] -%}
+    {%- set content = [] -%}
+    {%- for name, column in covered.selected.items() -%}
+        {%- if name == "_cq_row_hash" -%}
+            {%- do told.append(column) -%}
+        {%- elif name not in named and name not in ordering -%}
+            {%- do content.append(column) -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {%- set columns = keys + [goal.cursor_field] + ordering + ["_cq_deleted"] + told | map(attribute="name") | list -%}
+    {%- set asked = strandline.asked(proof) -%}
+    {%- set asked_of_table = strandline.asked(proof, of_table=true) -%}
+    {%- set new = strandline.of_batches(proof.tables, above="proved_to") -%}
+    {%- set up_to_head = strandline.of_batches(proof.tables, up_to="head") -%}
+    {%- set version -%}
+        {{ strandline.version_order(goal.cursor_field) }} as version_order,
+        struct(
+            _cq_deleted
+            {%- for column in told %},
+            {{ strandline.comparable(column) }}
+            {%- endfor %}
+        ) as told
+    {%- endset -%}
+    with touched as (
+        {{ strandline.touched_keys(relation, covered, proof) }}
+    ),
+
+    versions as (
+        select
+            {{ strandline.key_list(keys) }},
+            {{ version }},
+            false as is_shown,
+            true as is_asked,
+            {{ new }} as is_new
+        from (
+            {{ covered.select }}
+        ) as versions
+        where {{ asked }} and {{ up_to_head }}
+        union all
+        select
+            {{ strandline.key_list(keys) }},
+            {{ version }},
+            false,
+            false,
+            false
+        from (
+            select {{ strandline.key_list(columns) }}
+            from (
+                {{ covered.select }}
+            ) as versions
+            where _cq_deleted and not {{ asked }}
+            union all
+            select {{ strandline.key_list(columns) }}
+            from {{ relation }} version as of {{ before }} as proved
+            where not {{ asked_of_table }} and {{ maybe_newer }}
+        ) as standing
+        left semi join touched
+            on {{ strandline.same_key(keys, "standing", "touched") }}
+        union all
+        select
+            {{ strandline.key_list(keys) }},
+            {{ version }},
+            true,
+            {{ asked_of_table }},
+            {{ new }}
+        from {{ strandline.as_covered(relation, covered) }} as stored
+        left semi join touched
+            on {{ strandline.same_key(keys, "stored", "touched") }}
+    ),
+
+    by_key as (
+        select
+            {{ strandline.key_list(keys) }},
+            max(if(is_shown, null, version_order)) as newest,
+            max_by(told, if(is_shown, null, version_order)) as newest_told,
+            count_if(is_shown) as rows_shown,
+            max(if(is_shown, version_order, null)) as shown,
+            max_by(told, if(is_shown, version_order, null)) as shown_told,
+            bool_or(is_shown and is_asked) as shows_asked,
+            bool_or(is_new) as is_new
+        from versions
+        group by {{ strandline.key_list(keys) }}
+    )
+
+    select {{ strandline.key_list(keys) }}
+    from by_key
+    where not coalesce(
+        case rows_shown
+            when 0 then newest_told._cq_deleted
+            when 1 then newest = shown and newest_told <=> shown_told and not coalesce(shown_told._cq_deleted, false)
+                or not coalesce(is_new, false) and not shows_asked and shown > newest
+        end,
+        false
+    )
+    {%- if content %}
+    union all
+    select {{ strandline.key_list(keys) }}
+    from (
+        {{ strandline.differing_rows(
+            "(\nselect * from (\n" ~ covered.select ~ "\n) as versions where " ~ asked ~ " and " ~ up_to_head ~ "\n)",
+            "(\nselect * from " ~ strandline.as_covered(relation, covered) ~ " as stored where " ~ asked ~ "\n)",
+            keys + ["_cq_batch", "_cq_seq"],
+            content + [{"name": "_cq_batch", "type": "bigint"}, {"name": "_cq_seq", "type": "bigint"}],
+            ""
+        ) }}
+    ) as by_row
+    where problem = 'differs from what the raw table says'
+    {%- endif %}
+{%- endmacro %}
+
+
+{% macro maybe_newer(covered, goal, proof) -%}
+    {#-
+        The condition that a row which is not asked can be newer than a version from a new batch: it has the lowest
+        cursor of them or a higher one, or a higher generation. none if the cursor's type has no numbers to write as
+        literals, or if a new version has no cursor. Literals, so that Iceberg can prune files.
+    -#}
+    {%- set cursor = goal.cursor_field -%}
+    {%- set number = strandline.cursor_number(cursor, covered.selected.get(cursor | lower, {}).get("type")) if cursor else {} -%}
+    {%- if not number.get("literal") -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {%- set lowest_sql -%}
+        select
+            cast(min({{ number.number }}) as string),
+            cast(min(_cq_generation) as string),
+            count_if({{ strandline.quoted(cursor) }} is null or _cq_generation is null)
+        from (
+            {{ covered.select }}
+        ) as versions
+        where {{ strandline.of_batches(proof.tables, above="proved_to", up_to="head") }}
+    {%- endset -%}
+    {%- set lowest = run_query(lowest_sql).rows[0] -%}
+    {%- if lowest[2] | int > 0 -%}
+        {{ return(none) }}
+    {%- elif lowest[0] is none -%}
+        {{ return("false") }}
+    {%- endif -%}
+    {{ return(
+        "(" ~ strandline.quoted(cursor) ~ " >= " ~ number.literal % lowest[0] ~ " or _cq_generation > " ~ lowest[1] ~ ")"
+    ) }}
+{%- endmacro %}
