@@ -69,6 +69,11 @@ class Snapshot:
         rows = self.project.spark.sql(select.rpartition(") as differences")[0]).collect()
         return {row["id"] for row in rows}
 
+    @property
+    def believed(self) -> bool:
+        """Whether its newest proof believed its first look, if it took one."""
+        return not any("as standing" in a and "is_shown" not in a for a in self.project.asked)
+
     def show(self, *faults: tuple[int, str | None]) -> None:
         """Makes it show other versions of keys, as if its own build had written them."""
         changes = []
@@ -214,6 +219,7 @@ def test_what_is_right_stays_green(project: DbtProject, raw: RawSchema) -> None:
             shop.table.append(*rows, low=1)
         shop.table.merge()
         assert shop.wrong() == set(), (SEED, step)
+        assert shop.believed, (SEED, step)
         assert shop.wrong(*everything) == set(), (SEED, step)
     told = [one for one in project.rows("_cq_proofs") if "right_latest" in one["proof"]]
     assert None in {one["reason"] for one in told}
