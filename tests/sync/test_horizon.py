@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import threading
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
+import psycopg
 import pytest
 
+from loader.sources.jdbc.connection import Connection
+from loader.sources.jdbc.postgresql.horizon import activity
 from tests.services import Database
 from tests.sync.project import Project
 
@@ -80,6 +85,46 @@ def test_a_transaction_open_during_a_sync_is_found_by_the_next(
     for table in tables:
         told = quiet.table(f"shop.{table}")
         assert (told["status"], told["read"]) == ("nothing new", 1)
+
+
+def test_a_procedure_that_commits_is_as_old_as_its_call(
+    project: Project, postgres_database: Database
+) -> None:
+    """Each of its transactions may write the time of the statement that called it."""
+    postgres_database.execute(
+        "create table steps (id int primary key, at timestamptz default statement_timestamp())",
+        "insert into steps values (1)",
+        "create procedure slow() language plpgsql as $$ begin for n in 2..4 loop "
+        "insert into steps values (n); commit; perform pg_sleep(0.8); end loop; "
+        "perform pg_sleep(30); end $$",
+    )
+    calls = postgres_database.connect()
+    calls.autocommit = True
+    began = dt.datetime.now(dt.UTC)
+    caller = threading.Thread(target=_ended, args=(calls, "call slow()"))
+    caller.start()
+    time.sleep(2.6)  # its last transaction sleeps
+    options = {
+        "url": postgres_database.url,
+        "driver": "org.postgresql.Driver",
+        "user": postgres_database.user,
+        "password": postgres_database.password,
+    }
+    with Connection.open(project.spark, options, "source shop") as connection:
+        since = activity(connection).since
+    postgres_database.query(
+        "select pg_terminate_backend(pid) from pg_stat_activity where query = 'call slow()'"
+    )
+    caller.join()
+    assert since is not None
+    seen = dt.datetime.fromisoformat(since).replace(tzinfo=dt.UTC)
+    assert abs((seen - began).total_seconds()) < 1
+
+
+def _ended(connection: Any, statement: str) -> None:
+    """Runs a statement until its session is ended."""
+    with suppress(psycopg.OperationalError):
+        connection.execute(statement)
 
 
 def test_a_transaction_that_rolls_back_leaves_the_next_windows_small(

@@ -324,6 +324,40 @@ def test_values_of_mariadb(project: Project, mariadb_database: Database) -> None
     assert reconciled.code == 0, reconciled.text
 
 
+def test_years_and_floats_of_mariadb(project: Project, mariadb_database: Database) -> None:
+    mariadb_database.execute(
+        "create table years (id int primary key, made year, share float, more float unsigned)",
+        "insert into years values (1, 2024, 16777217, 1234567.5), (2, 1999, 0.1, 123456.789)",
+        "create table floats (f float primary key, at int)",
+        "insert into floats values (16777216, 1), (16777218, 2)",
+    )
+    own = {"years": {"cursor_field": "made"}, "floats": {"cursor_field": "at"}}
+    project.jdbc(mariadb_database, list(own), table_options=own)
+    project.run()
+    assert project.rows("select made, share, more from raw.years order by id") == [
+        (2024, 16777216.0, 1234567.5),
+        (1999, pytest.approx(0.1), pytest.approx(123456.789)),
+    ]
+    assert project.rows("select f from raw.floats order by f") == [(16777216.0,), (16777218.0,)]
+    quiet = project.run()
+    assert [quiet.table(f"shop.{name}")["status"] for name in own] == ["nothing new"] * 2
+    mariadb_database.execute("insert into years values (3, 2025, 1, 1), (4, 2024, 1, 1)")
+    assert project.run().table("shop.years")["appended"] == 2
+
+
+def test_a_char_without_a_length(project: Project, postgres_database: Database) -> None:
+    """Such is a view's column that is computed of a char(n)."""
+    postgres_database.execute(
+        "create table goods (id int primary key, code char(5))",
+        "insert into goods values (1, 'ab'), (2, null)",
+        "create view coded as select id, coalesce(code, 'zz') as code from goods",
+    )
+    project.jdbc(postgres_database, ["coded"], table_options={"coded": {"cursor_field": "id"}})
+    project.run()
+    assert project.rows("select code from raw.coded order by id") == [("ab",), ("zz",)]
+    assert project.run().table("shop.coded")["status"] == "nothing new"
+
+
 def test_dates_and_numbers_that_only_mariadb_has(
     project: Project, mariadb_database: Database
 ) -> None:

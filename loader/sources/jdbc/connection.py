@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
 from loader.runtime.database_errors import explain
@@ -191,6 +191,7 @@ class Connection:
 
     @staticmethod
     def _quietly(call: Any) -> None:
-        # A connection that the database has already dropped cannot be closed, and need not be.
-        with suppress(Py4JJavaError):
+        # A connection that the database has already dropped cannot be closed, and need not be; nor
+        # one of a JVM that is gone.
+        with suppress(Py4JError, OSError):
             call()

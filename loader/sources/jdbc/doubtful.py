@@ -180,7 +180,7 @@ def mysql_values(index: int, row: Column) -> list[Doubt]:
     kind, text = jdbc_type(row), "Read the table through a view that casts the column to char"
     if kind == BIT and int(row.get("COLUMN_SIZE") or 0) > 63:
         return [Doubt(index, "{} + 0 > 9223372036854775807", "do not fit a bigint", text)]
-    if kind not in (DATE, TIMESTAMP):
+    if kind not in (DATE, TIMESTAMP) or (row.get("TYPE_NAME") or "").upper().startswith("YEAR"):
         return []
     none = Doubt(
         index,

@@ -34,9 +34,12 @@ class MySQL(Dialect):
             url = "jdbc:mysql:" + url.removeprefix("jdbc:mariadb:")
             if "permitMysqlScheme" not in url:
                 url = _with(url, "permitMysqlScheme=true")
-        # Without it, a tinyint(1) of 2 to 127 becomes true.
+        # Without them, a tinyint(1) of 2 to 127 becomes true, and a year a date without a month.
         told = f"{url} {' '.join(properties)}".lower()
-        return url if "tinyint1isbit" in told else _with(url, "tinyInt1isBit=false")
+        for name in ("tinyInt1isBit", "yearIsDateType"):
+            if name.lower() not in told:
+                url = _with(url, f"{name}=false")
+        return url
 
     def time(self, expression: str) -> str:
         return f"nullif({expression}, '0000-00-00')"
@@ -81,9 +84,11 @@ class MySQL(Dialect):
         kind = jdbc_type(row)
         if kind == TIME:  # of up to 838 hours, also negative, with fractions
             return "timestamp('1970-01-01', {})"
+        name = (row.get("TYPE_NAME") or "").upper()
+        if name.startswith("FLOAT"):  # whose text has six digits
+            return self.double("{}")
         # Spark pads what the driver calls a char(n) in results: also enums, sets and addresses.
-        named = (row.get("TYPE_NAME") or "").upper().startswith(_PADDED)
-        return "cast({} as char)" if kind == CHAR or named else ""
+        return "cast({} as char)" if kind == CHAR or name.startswith(_PADDED) else ""
 
     def doubts(self, index: int, kind: DataType, row: Column) -> list[Doubt]:
         return mysql_values(index, row)

@@ -7,7 +7,10 @@ from pyspark.sql.types import DataType
 from loader.runtime.database_errors import DatabaseError
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.dialect import Dialect, Key, Place
-from loader.sources.jdbc.doubtful import TIME, Column, Doubt, jdbc_type, postgresql_values
+from loader.sources.jdbc.doubtful import CHAR, TIME, Column, Doubt, jdbc_type, postgresql_values
+
+_LONGEST = 10485760
+"""The length that a `char(n)` may have."""
 
 
 class PostgreSQL(Dialect):
@@ -21,7 +24,10 @@ class PostgreSQL(Dialect):
     system_schemas = frozenset({"information_schema", "pg_catalog", "pg_toast"})
 
     def shown(self, row: Column) -> str:
-        if jdbc_type(row) != TIME:
+        kind = jdbc_type(row)
+        if kind == CHAR and int(row.get("COLUMN_SIZE") or 0) > _LONGEST:
+            return "{}::text"  # a char without a length: Spark would pad it to two billion
+        if kind != TIME:
             return ""
         # With or without a zone: as it is in UTC, on the day that Spark reads a bare time on.
         return "(date '1970-01-01' + ({}::timetz at time zone 'UTC')::time)"

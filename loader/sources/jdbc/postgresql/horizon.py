@@ -201,11 +201,15 @@ def activity(connection: Connection, holder: int = 0) -> Activity:
             why = "this role cannot see how old open transactions are (grant it pg_read_all_stats)"
             return Activity(None, True, _system(connection), why)
         # PostgreSQL records when a transaction was prepared, but not when it started. Not only
-        # clients write: workers of subscriptions and extensions do, too.
+        # clients write: workers of subscriptions and extensions do, too. A procedure that commits
+        # begins transactions that are younger than its statement, whose time it may still write.
         [(since, clock, is_open, hidden, prepared)] = connection.rows(
             f"""
             select
-                timezone('UTC', least(clock_timestamp(), min(xact_start))),
+                timezone('UTC', least(
+                    clock_timestamp(),
+                    min(case when xact_start is not null then least(xact_start, query_start) end)
+                )),
                 timezone('UTC', clock_timestamp()),
                 count(xact_start) > 0,
                 count(*) filter (where state = 'disabled'),
