@@ -128,7 +128,13 @@
             {%- do table.update({"head": [table.head, strandline.batch_at(table.relation, config.get("as_of"), owner)] | min}) -%}
         {%- endfor -%}
     {%- endif -%}
-    {%- if config.get("delete_stale", false) -%}
+    {%- set delete_stale = config.get("delete_stale", false) -%}
+    {%- if delete_stale is not none and delete_stale is not boolean -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": delete_stale is the text '" ~ delete_stale ~ "'. Give true or false, not in quotes; from a variable, "
+            ~ "add `| as_bool` or compare it: delete_stale=(env_var('DELETE_STALE', 'false') == 'true')."
+        ) }}
+    {%- elif delete_stale -%}
         {%- for table in strandline.asked_tables(tables, "delete_stale", owner) if table.head -%}
             {%- do table.update({"refreshes": strandline.complete_refreshes(table.relation, table.head, owner)}) -%}
             {%- do table.update({"floor": strandline.refresh_floor(table.refreshes)}) -%}

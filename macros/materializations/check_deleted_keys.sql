@@ -2,17 +2,34 @@
     {#-
         A tombstone holds only raw's key. If a model's key is another column, or is computed from more, it
         changes once the row is deleted, and the row would stay. Checked if raw's key is known (the source's
-        config.meta.strandline.primary_key), for the rows that this build deletes.
+        config.meta.strandline.primary_key), for the rows that this build deletes. A computed key may have the name
+        of raw's.
     -#}
     {%- set keys = goal.primary_key | reject("equalto", "_cq_table") | list -%}
     {%- set above = "low" if plan.step == "merge" else none -%}
     {%- for table in goal.tables if table.relation is not none and not flags.EMPTY -%}
         {%- set raw_key = [table.key] if table.key is string else table.key | list -%}
         {%- set of_raw = raw_key | map("lower") | list + ["_cq_source_name"] -%}
-        {%- if raw_key and keys | map("lower") | reject("in", of_raw) | list -%}
+        {%- set renamed = keys | map("lower") | reject("in", of_raw) | list -%}
+        {%- if raw_key and (
+            renamed
+            or not strandline.selects_whole_table(sql, goal.tables) and strandline.deletes_rows(table, above)
+        ) -%}
             {%- do strandline.check_deleted_keys_of(table, raw_key, keys, sql, goal, above, owner) -%}
         {%- endif -%}
     {%- endfor -%}
+{%- endmacro %}
+
+
+{% macro deletes_rows(table, above) -%}
+    {#- Whether a raw table has tombstones among the versions that a build reads. Iceberg skips files without any. -#}
+    {%- set tombstone_sql -%}
+        select 1
+        from {{ table.relation }} as versions
+        where _cq_deleted and {{ strandline.of_batches([table], above=above, up_to="head") }}
+        limit 1
+    {%- endset -%}
+    {{ return(run_query(tombstone_sql).rows | length > 0) }}
 {%- endmacro %}
 
 

@@ -20,14 +20,14 @@
     {#-
         A SELECT may leave out keys, but not versions of a key that it keeps: without the newest version the
         snapshot would keep showing the one before. Nor may it return a version twice, as a join can.
-        Counts only what this build reads; a SELECT of a whole table needs no count.
+        Counts what this build reads, and, of keys that it reads versions of, what was left out before; a SELECT of
+        a whole table needs no count.
     -#}
     {%- set tables = goal.tables -%}
     {%- if flags.EMPTY or tables | map(attribute="relation") | select("none") | list -%}
         {{ return(none) }}
     {%- endif -%}
-    {%- set plain = "select * from " ~ tables[0].relation -%}
-    {%- if tables | length == 1 and sql.split() | join(" ") | replace("`", "") | lower == plain | replace("`", "") | lower -%}
+    {%- if strandline.selects_whole_table(sql, tables) -%}
         {{ return(none) }}
     {%- endif -%}
     {%- set above = "low" if plan.step == "merge" else none -%}
@@ -71,9 +71,38 @@
             ~ " has " ~ delivered ~ ": the others come from a table that is not a raw table. Name each raw table by its own "
             ~ "source(), in strandline.union_raw()."
         ) }}
-    {%- elif kept < delivered -%}
-        {%- do strandline.check_left_out(sql, goal, asked, delivered - kept, owner) -%}
+    {%- elif kept < delivered or kept and plan.step == "merge" and strandline.left_out_before(sql, tables) -%}
+        {%- do strandline.check_left_out(sql, goal, asked, plan, owner) -%}
     {%- endif -%}
+{%- endmacro %}
+
+
+{% macro selects_whole_table(sql, tables) -%}
+    {#- Whether a SELECT is plainly `select * from` the only raw table. -#}
+    {%- set plain = "select * from " ~ tables[0].relation -%}
+    {{ return(
+        tables | length == 1
+        and sql.split() | join(" ") | replace("`", "") | lower == plain | replace("`", "") | lower
+    ) }}
+{%- endmacro %}
+
+
+{% macro left_out_before(sql, tables) -%}
+    {#- Whether a SELECT left out any version that earlier builds have read. -#}
+    {%- set before = strandline.of_batches(tables, up_to="low") -%}
+    {%- set counts_sql -%}
+        select
+            (select count(*) from ({{ strandline.raw_versions(tables, []) }}) as delivered where {{ before }}),
+            (
+                select count(*)
+                from (
+                    {{ sql }}
+                ) as kept
+                where {{ before }}
+            )
+    {%- endset -%}
+    {%- set delivered, kept = run_query(counts_sql).rows[0] -%}
+    {{ return(kept < delivered) }}
 {%- endmacro %}
 
 
@@ -105,7 +134,7 @@
 {%- endmacro %}
 
 
-{% macro check_left_out(sql, goal, asked, number, owner) -%}
+{% macro check_left_out(sql, goal, asked, plan, owner) -%}
     {%- set remedy = "a filter before the dedupe: a key whose newest version it drops would keep showing an older one, and "
         ~ "deleted rows, which hold only their key, would stay. Put the condition into config(row_filter=\"...\"), "
         ~ "which applies to the newest version." -%}
@@ -130,7 +159,22 @@
         ),
 
         delivered as (
-            {{ strandline.raw_versions(goal.tables, keys) }}
+            select
+                versions.*,
+                {{ asked }} as is_asked
+            from (
+                {{ strandline.raw_versions(goal.tables, keys) }}
+            ) as versions
+            {%- if plan.step == "merge" and known %}
+            left semi join (
+                select {{ strandline.key_list(known) }}
+                from (
+                    {{ strandline.raw_versions(goal.tables, keys) }}
+                ) as versions
+                where {{ asked }}
+            ) as touched
+                on {{ strandline.same_key(known, "versions", "touched") }}
+            {%- endif %}
         ),
 
         left_out as (
@@ -138,7 +182,7 @@
             from delivered as versions
             left anti join kept
                 on {{ strandline.same_key(place, "versions", "kept") }}
-            where {{ asked }}
+            where {{ strandline.of_batches(goal.tables, up_to="head") }}
         ),
 
         -- by raw's own keys: the SELECT may have computed other values under the same names
@@ -158,6 +202,7 @@
         from left_out
         left semi join kept_keys
             on {{ strandline.same_key(known, "left_out", "kept_keys") if known else "true" }}
+            and (left_out.is_asked or kept_keys.is_asked)
     {%- endset -%}
     {%- set found = run_query(left_out_sql).rows[0] -%}
     {%- if found[0] and renamed -%}

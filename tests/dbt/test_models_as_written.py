@@ -13,7 +13,7 @@ from tests.dbt.shop import META, READS, STAGED, Shop, gone, row
 
 TABLES = [
     "orders", "closed", "filtered", "keyed", "joined", "eu", "us", "moved", "edited", "kept",
-    "viewed", "tabled", "sampled", "odd", "capital", "strict", "ages", "tokens",
+    "viewed", "tabled", "sampled", "odd", "capital", "strict", "ages", "tokens", "drafts",
 ]  # fmt: skip
 
 
@@ -54,6 +54,22 @@ def test_a_filter_before_the_dedupe_is_refused(shop: Shop) -> None:
     assert shop.open_ids("open_orders") == {1: "open", 4: "open"}
     current = [one["id"] for one in shop.project.rows("open_history") if one["is_current"]]
     assert sorted(current) == [1, 4]
+
+
+def test_a_version_that_an_earlier_build_left_out_counts_too(shop: Shop) -> None:
+    """Else a late, older version would be shown, as if there were no newer one."""
+    shop.raw.append("drafts", 1, [row(1, 10, "draft"), row(2, 1, "open")])
+    kinds = ("drafts_latest", "drafts_history")
+    for name in kinds:
+        select = READS % "drafts" + " where status <> 'draft'"
+        shop.model(name, select, name.replace("drafts", "deduped"))
+    assert shop.messages(*kinds) == dict.fromkeys(kinds, "BUILD to batch 1")
+    shop.raw.append("drafts", 2, [row(3, 1, "open"), row(4, 1, "draft")])
+    assert shop.messages(*kinds) == dict.fromkeys(kinds, "MERGE to batch 2")
+    shop.prove()
+    shop.raw.append("drafts", 3, [row(1, 5, "open")])
+    for told in shop.messages(*kinds).values():
+        assert "leaves out 1 versions of keys that it keeps (id 1, batch 1)" in told
 
 
 def test_a_filter_on_the_key_is_no_loss(shop: Shop) -> None:

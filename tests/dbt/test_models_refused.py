@@ -51,6 +51,10 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
         *("history", READ, {"row_filter": "unix_timestamp() > cursor"}),
         "its row_filter uses unix_timestamp, whose result changes without a new version",
     ),
+    "stale_text": (
+        *("latest", READ, {"delete_stale": "false"}),
+        "delete_stale is the text 'false'. Give true or false, not in quotes",
+    ),
     "by_list": (
         *("latest", READ, {"row_filter": ["status = 'open'"]}),
         "not an SQL condition. Write it as a string",
