@@ -50,7 +50,7 @@
 
 {% macro differing_rows(expected, actual, identity, columns, up_to) -%}
     {#- The rows in which two relations differ, in the named columns; `actual` is the table that is tested. -#}
-    with all_rows as (
+    with _cq_all_rows as (
         select
             true as _cq_expected,
             {{ strandline.compared_row(identity, columns) }}
@@ -62,7 +62,7 @@
         from {{ actual }} as actual
     ),
 
-    compared as (
+    _cq_compared as (
         select
             {%- for name in identity %}
             {{ strandline.quoted(name) }},
@@ -71,7 +71,7 @@
             count_if(not _cq_expected) as actual_rows,
             first(if(_cq_expected, _cq_content, null), true) as _cq_expected_content,
             first(if(_cq_expected, null, _cq_content), true) as _cq_actual_content
-        from all_rows
+        from _cq_all_rows as all_rows
         group by
             {%- for name in identity %}
             {{ strandline.quoted(name) }}{{ "," if not loop.last }}
@@ -105,7 +105,7 @@
             ),
             column_name -> column_name is not null
         ) as differing_columns
-    from compared
+    from _cq_compared as compared
     where expected_rows <> actual_rows
         or actual_rows > 1
         or not (_cq_expected_content <=> _cq_actual_content)

@@ -42,11 +42,12 @@
             {%- endfor %}
         ) as told
     {%- endset -%}
-    with touched as (
+    {#- A model may have CTEs of its own, and Spark refuses a name within that of another one. -#}
+    with _cq_touched as (
         {{ strandline.touched_keys(relation, covered, proof) }}
     ),
 
-    versions as (
+    _cq_told as (
         select
             {{ strandline.key_list(keys) }},
             {{ version }},
@@ -75,7 +76,7 @@
             from {{ relation }} version as of {{ before }} as proved
             where not {{ asked_of_table }} and {{ maybe_newer }}
         ) as standing
-        left semi join touched
+        left semi join _cq_touched as touched
             on {{ strandline.same_key(keys, "standing", "touched") }}
         union all
         select
@@ -85,11 +86,11 @@
             {{ asked_of_table }},
             {{ new }}
         from {{ strandline.as_covered(relation, covered) }} as stored
-        left semi join touched
+        left semi join _cq_touched as touched
             on {{ strandline.same_key(keys, "stored", "touched") }}
     ),
 
-    by_key as (
+    _cq_by_key as (
         select
             {{ strandline.key_list(keys) }},
             max(if(is_shown, null, version_order)) as newest,
@@ -99,12 +100,12 @@
             max_by(told, if(is_shown, version_order, null)) as shown_told,
             bool_or(is_shown and is_asked) as shows_asked,
             bool_or(is_new) as is_new
-        from versions
+        from _cq_told as told_versions
         group by {{ strandline.key_list(keys) }}
     )
 
     select {{ strandline.key_list(keys) }}
-    from by_key
+    from _cq_by_key as by_key
     where not coalesce(
         case rows_shown
             when 0 then newest_told._cq_deleted

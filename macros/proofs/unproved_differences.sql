@@ -29,7 +29,7 @@
     {%- set identity = strandline.row_identity(goal) -%}
     {%- set place = ["_cq_batch", "_cq_seq"] + (["_cq_table"] if many else []) -%}
     {%- set found = ["up_to", "problem", "expected_batch", "expected_seq", "actual_batch", "actual_seq", "differing_columns"] -%}
-    with touched as (
+    with _cq_touched as (
         {{ strandline.touched_keys(relation, covered, proof) }}
     )
 
@@ -39,7 +39,7 @@
     from (
         {{ strandline.differing_rows(
             "(\n" ~ goal.kind.select(versions, dict(goal, columns=read)) ~ "\n)",
-            "(\nselect stored.* from " ~ strandline.as_covered(relation, covered) ~ " as stored left semi join touched on "
+            "(\nselect stored.* from " ~ strandline.as_covered(relation, covered) ~ " as stored left semi join _cq_touched as touched on "
                 ~ strandline.same_key(goal.primary_key, "stored", "touched") ~ "\n)",
             identity,
             compared,
@@ -74,7 +74,7 @@
     from (
         {{ covered.select }}
     ) as versions
-    left semi join touched
+    left semi join _cq_touched as touched
         on {{ strandline.same_key(goal.primary_key, "versions", "touched") }}
 {%- endmacro %}
 
@@ -104,7 +104,7 @@
         from {{ relation }} version as of {{ before }} as proved
         where not {{ strandline.asked(proof, of_table=true) }}
     ) as standing
-    left semi join touched
+    left semi join _cq_touched as touched
         on {{ strandline.same_key(goal.primary_key, "standing", "touched") }}
 {%- endmacro %}
 
