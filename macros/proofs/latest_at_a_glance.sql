@@ -28,19 +28,20 @@
             {%- do content.append(column) -%}
         {%- endif -%}
     {%- endfor -%}
-    {%- set columns = keys + [goal.cursor_field] + ordering + ["_cq_deleted"] + told | map(attribute="name") | list -%}
+    {#- The cursor may be a part of the key. -#}
+    {%- set columns = (keys + [goal.cursor_field] + ordering + ["_cq_deleted"]) | unique | list + told | map(attribute="name") | list -%}
     {%- set asked = strandline.asked(proof) -%}
     {%- set asked_of_table = strandline.asked(proof, of_table=true) -%}
     {%- set new = strandline.of_batches(proof.tables, above="proved_to") -%}
     {%- set up_to_head = strandline.of_batches(proof.tables, up_to="head") -%}
     {%- set version -%}
-        {{ strandline.version_order(goal.cursor_field) }} as version_order,
+        {{ strandline.version_order(goal.cursor_field) }} as _cq_order,
         struct(
             _cq_deleted
             {%- for column in told %},
             {{ strandline.comparable(column) }}
             {%- endfor %}
-        ) as told
+        ) as _cq_content
     {%- endset -%}
     {#- A model may have CTEs of its own, and Spark refuses a name within that of another one. -#}
     with _cq_touched as (
@@ -51,9 +52,9 @@
         select
             {{ strandline.key_list(keys) }},
             {{ version }},
-            false as is_shown,
-            true as is_asked,
-            {{ new }} as is_new
+            false as _cq_is_shown,
+            true as _cq_is_asked,
+            {{ new }} as _cq_is_new
         from (
             {{ covered.select }}
         ) as versions
@@ -93,13 +94,13 @@
     _cq_by_key as (
         select
             {{ strandline.key_list(keys) }},
-            max(if(is_shown, null, version_order)) as newest,
-            max_by(told, if(is_shown, null, version_order)) as newest_told,
-            count_if(is_shown) as rows_shown,
-            max(if(is_shown, version_order, null)) as shown,
-            max_by(told, if(is_shown, version_order, null)) as shown_told,
-            bool_or(is_shown and is_asked) as shows_asked,
-            bool_or(is_new) as is_new
+            max(if(_cq_is_shown, null, _cq_order)) as _cq_newest,
+            max_by(_cq_content, if(_cq_is_shown, null, _cq_order)) as _cq_newest_content,
+            count_if(_cq_is_shown) as _cq_rows_shown,
+            max(if(_cq_is_shown, _cq_order, null)) as _cq_shown,
+            max_by(_cq_content, if(_cq_is_shown, _cq_order, null)) as _cq_shown_content,
+            bool_or(_cq_is_shown and _cq_is_asked) as _cq_shows_asked,
+            coalesce(bool_or(_cq_is_new), false) as _cq_is_new
         from _cq_told as told_versions
         group by {{ strandline.key_list(keys) }}
     )
@@ -107,10 +108,12 @@
     select {{ strandline.key_list(keys) }}
     from _cq_by_key as by_key
     where not coalesce(
-        case rows_shown
-            when 0 then newest_told._cq_deleted
-            when 1 then newest = shown and newest_told <=> shown_told and not coalesce(shown_told._cq_deleted, false)
-                or not coalesce(is_new, false) and not shows_asked and shown > newest
+        case _cq_rows_shown
+            when 0 then _cq_newest_content._cq_deleted
+            when 1 then _cq_newest = _cq_shown
+                and _cq_newest_content <=> _cq_shown_content
+                and not coalesce(_cq_shown_content._cq_deleted, false)
+                or not _cq_is_new and not _cq_shows_asked and _cq_shown > _cq_newest
         end,
         false
     )

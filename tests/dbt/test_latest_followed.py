@@ -64,7 +64,7 @@ class Snapshot:
     @property
     def glanced(self) -> set[int]:
         """The keys for whose sake its newest proof did not believe its first look."""
-        [look] = [asked for asked in self.project.asked if "is_shown" in asked]
+        [look] = [asked for asked in self.project.asked if "_cq_is_shown" in asked]
         _, _, select = look.partition("select count(*) from (")
         rows = self.project.spark.sql(select.rpartition(") as differences")[0]).collect()
         return {row["id"] for row in rows}
@@ -72,7 +72,7 @@ class Snapshot:
     @property
     def believed(self) -> bool:
         """Whether its newest proof believed its first look, if it took one."""
-        return not any("as standing" in a and "is_shown" not in a for a in self.project.asked)
+        return not any("as standing" in a and "_cq_is_shown" not in a for a in self.project.asked)
 
     def show(self, *faults: tuple[int, str | None]) -> None:
         """Makes it show other versions of keys, as if its own build had written them."""
