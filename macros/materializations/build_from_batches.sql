@@ -131,7 +131,7 @@
     {%- set delete_stale = config.get("delete_stale", false) -%}
     {%- if delete_stale is not none and delete_stale is not boolean -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": delete_stale is the text '" ~ delete_stale ~ "'. Give true or false, not in quotes; from a variable, "
+            owner ~ ": delete_stale is '" ~ delete_stale ~ "', not true or false. Write it without quotes; from a variable, "
             ~ "add `| as_bool` or compare it: delete_stale=(env_var('DELETE_STALE', 'false') == 'true')."
         ) }}
     {%- elif delete_stale -%}

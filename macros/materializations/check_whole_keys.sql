@@ -161,7 +161,7 @@
         delivered as (
             select
                 versions.*,
-                {{ asked }} as is_asked
+                {{ asked }} as _cq_is_asked
             from (
                 {{ strandline.raw_versions(goal.tables, keys) }}
             ) as versions
@@ -202,7 +202,7 @@
         from left_out
         left semi join kept_keys
             on {{ strandline.same_key(known, "left_out", "kept_keys") if known else "true" }}
-            and (left_out.is_asked or kept_keys.is_asked)
+            and (left_out._cq_is_asked or kept_keys._cq_is_asked)
     {%- endset -%}
     {%- set found = run_query(left_out_sql).rows[0] -%}
     {%- if found[0] and renamed -%}

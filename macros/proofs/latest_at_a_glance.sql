@@ -1,12 +1,13 @@
 {% macro latest_at_a_glance(relation, covered, goal, proof) -%}
     {#-
-        A SELECT that finds nothing only if unproved_differences() finds nothing, apart from what is said below, and
-        reads less; none if there is no such SELECT. Where it finds something, that macro's own SELECT decides, and
-        names the rows.
+        A SELECT that reads less than unproved_differences(); none if there is no such SELECT. Where it finds
+        something, that macro's own SELECT decides, and names the rows. Where it finds nothing, that one finds nothing
+        about keys with a new version.
 
         Of what the table showed when it was last proved it reads only rows that can be newer than a new version. A
-        key shows its newest asked version, or that older row if it is newer. A key that no new batch touched may
-        also show a newer version from a batch that is not asked: one that was proved when its batch was new.
+        key with a new version shows the newest of its asked versions, its tombstones and that row. Of a key without
+        one, the asked version must be there, or a newer one of a batch that is not asked, or a tombstone: whether
+        that is the right one is asked when its own turn comes.
     -#}
     {%- set before = strandline.proved_before(relation, covered, goal, proof) -%}
     {%- if before is none or goal.kind.keeps_versions or goal.tables | length > 1 or strandline.shown_of(goal.tables) is not none -%}

@@ -53,7 +53,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
     ),
     "stale_text": (
         *("latest", READ, {"delete_stale": "false"}),
-        "delete_stale is the text 'false'. Give true or false, not in quotes",
+        "delete_stale is 'false', not true or false. Write it without quotes",
     ),
     "by_list": (
         *("latest", READ, {"row_filter": ["status = 'open'"]}),

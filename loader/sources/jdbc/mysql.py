@@ -85,8 +85,8 @@ class MySQL(Dialect):
         if kind == TIME:  # of up to 838 hours, also negative, with fractions
             return "timestamp('1970-01-01', {})"
         name = (row.get("TYPE_NAME") or "").upper()
-        if name.startswith("FLOAT"):  # whose text has six digits
-            return self.double("{}")
+        if name.startswith("FLOAT"):  # its text has six digits; before 8.0.17, MySQL has no cast
+            return "({} + 0e0)"
         # Spark pads what the driver calls a char(n) in results: also enums, sets and addresses.
         return "cast({} as char)" if kind == CHAR or name.startswith(_PADDED) else ""
 
