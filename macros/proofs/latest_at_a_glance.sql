@@ -10,7 +10,7 @@
         that is the right one is asked when its own turn comes.
     -#}
     {%- set before = strandline.proved_before(relation, covered, goal, proof) -%}
-    {%- if before is none or goal.kind.keeps_versions or goal.tables | length > 1 or strandline.shown_of(goal.tables) is not none -%}
+    {%- if before is none or goal.tables | length > 1 or strandline.shown_of(goal.tables) is not none -%}
         {{ return(none) }}
     {%- endif -%}
     {%- set maybe_newer = strandline.maybe_newer(covered, goal, proof) -%}
@@ -32,7 +32,6 @@
     {#- The cursor may be a part of the key. -#}
     {%- set columns = (keys + [goal.cursor_field] + ordering + ["_cq_deleted"]) | unique | list + told | map(attribute="name") | list -%}
     {%- set asked = strandline.asked(proof) -%}
-    {%- set asked_of_table = strandline.asked(proof, of_table=true) -%}
     {%- set new = strandline.of_batches(proof.tables, above="proved_to") -%}
     {%- set up_to_head = strandline.of_batches(proof.tables, up_to="head") -%}
     {%- set version -%}
@@ -67,25 +66,13 @@
             false,
             false,
             false
-        from (
-            select {{ strandline.key_list(columns) }}
-            from (
-                {{ covered.select }}
-            ) as versions
-            where _cq_deleted and not {{ asked }}
-            union all
-            select {{ strandline.key_list(columns) }}
-            from {{ relation }} version as of {{ before }} as proved
-            where not {{ asked_of_table }} and {{ maybe_newer }}
-        ) as standing
-        left semi join _cq_touched as touched
-            on {{ strandline.same_key(keys, "standing", "touched") }}
+        from {{ strandline.standing_versions(relation, before, covered, proof, columns, maybe_newer) }}
         union all
         select
             {{ strandline.key_list(keys) }},
             {{ version }},
             true,
-            {{ asked_of_table }},
+            {{ strandline.asked(proof, of_table=true) }},
             {{ new }}
         from {{ strandline.as_covered(relation, covered) }} as stored
         left semi join _cq_touched as touched

@@ -93,19 +93,28 @@
     where {{ asked }}
     union all
     select {{ strandline.key_list(columns) }}
-    from (
+    from {{ strandline.standing_versions(relation, before, covered, proof, columns) }}
+{%- endmacro %}
+
+
+{% macro standing_versions(relation, before, covered, proof, columns, condition="true") -%}
+    {#-
+        Of the touched keys, what is not asked and stands: all tombstones, and the rows that the table showed when it
+        was last proved, as far as they meet a condition.
+    -#}
+    (
         select {{ strandline.key_list(columns) }}
         from (
             {{ covered.select }}
         ) as versions
-        where _cq_deleted and not {{ asked }}
+        where _cq_deleted and not {{ strandline.asked(proof) }}
         union all
         select {{ strandline.key_list(columns) }}
         from {{ relation }} version as of {{ before }} as proved
-        where not {{ strandline.asked(proof, of_table=true) }}
+        where not {{ strandline.asked(proof, of_table=true) }} and {{ condition }}
     ) as standing
     left semi join _cq_touched as touched
-        on {{ strandline.same_key(goal.primary_key, "standing", "touched") }}
+        on {{ strandline.same_key(covered.primary_key, "standing", "touched") }}
 {%- endmacro %}
 
 

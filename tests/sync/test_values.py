@@ -343,6 +343,18 @@ def test_years_and_floats_of_mariadb(project: Project, mariadb_database: Databas
     assert [quiet.table(f"shop.{name}")["status"] for name in own] == ["nothing new"] * 2
     mariadb_database.execute("insert into years values (3, 2025, 1, 1), (4, 2024, 1, 1)")
     assert project.run().table("shop.years")["appended"] == 2
+    mariadb_database.execute(
+        "create table dated (id int primary key, made year)", "insert into dated values (1, 2024)"
+    )
+    url = mariadb_database.url + ("&" if "?" in mariadb_database.url else "?")
+    project.jdbc(
+        mariadb_database,
+        ["dated"],
+        url=f"{url}yearIsDateType=true",
+        table_options={"dated": {"cursor_field": "id"}},
+    )
+    assert project.run().warnings == []
+    assert project.rows("select cast(made as string) from raw.dated") == [("2024-01-01",)]
 
 
 def test_a_char_without_a_length(project: Project, postgres_database: Database) -> None:

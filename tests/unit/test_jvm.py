@@ -144,6 +144,31 @@ def test_whoever_waits_for_our_output_does_not_wait_for_javas_end(tmp_path: Path
     assert "printed by Java" in done.stderr
 
 
+_KILLED = """
+import os, signal
+from types import SimpleNamespace
+from loader.runtime import jvm
+from loader.sources.jdbc.connection import Connection
+from pyspark import SparkContext
+jvm.start({"spark.master": "local[1]"})
+spark = SimpleNamespace(_jvm=SparkContext._jvm)
+options = {
+    "url": "jdbc:derby:memory:closed;create=true",
+    "driver": "org.apache.derby.jdbc.EmbeddedDriver",
+}
+with Connection.open(spark, options, "source shop"):
+    os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
+    SparkContext._gateway.proc.wait()
+print("closed")
+"""
+
+
+def test_a_connection_of_a_java_that_is_gone_closes_quietly(tmp_path: Path) -> None:
+    done = _ran(_KILLED, tmp_path)
+    assert (done.stdout, done.returncode) == ("closed\n", 0), done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "kept", "secrets"),
     [
