@@ -115,8 +115,9 @@ class Cursor:
                 raise ValueError(f"{text!r} is not a finite number")
             return cls(repr(float(text)), type_)
         if type_ is CursorType.DATE:
-            day = text[:10] if re.fullmatch(r"\d{4}-\d\d-\d\d([ T].*)?", text) else text
-            return cls(dt.date.fromisoformat(day).isoformat(), type_)
+            if not re.fullmatch(r"\d{4}-\d\d-\d\d([ T].*)?", text):
+                raise ValueError(f"{text!r} is not a date of the years 1 to 9999")
+            return cls(dt.date.fromisoformat(text[:10]).isoformat(), type_)
         if type_ in (CursorType.TIMESTAMP, CursorType.TIMESTAMPTZ):
             return cls(_timestamp_text(text, type_), type_)
         return cls(text, type_)
@@ -223,7 +224,7 @@ def _timestamp_text(text: str, type_: CursorType) -> str:
         text += " 00:00:00"
     match = _TIMESTAMP.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a timestamp")
+        raise ValueError(f"{text!r} is not a timestamp of the years 1 to 9999")
     day, time, fraction, zone = match.groups()
     if len(time) == 5:
         time += ":00"

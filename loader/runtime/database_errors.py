@@ -41,6 +41,11 @@ def explain(error: Py4JJavaError, where: str, url: str = "") -> DatabaseError:
     state = _state(cause)
     lost = re.search(_LOST_SNAPSHOT, message)
     message = "the session that held the run's snapshot is gone" if lost else message
+    if "maxResultBuffer" in message:
+        state, message = (
+            _TOO_WIDE,
+            "the rows of one fetch need more of Java's memory than a read may take",
+        )
     message = _MEANINGS.get(state, message)
     remedy = _LOST if lost else _remedy(state, message, host)
     if _of_catalog(throwable):
@@ -150,6 +155,8 @@ _MEANINGS = {
     "(ALTER, TRUNCATE, VACUUM FULL, CLUSTER), and lock_timeout has expired",
 }
 
+_TOO_WIDE = "too wide"
+
 # By the first characters of the SQLSTATE, longest first if they overlap.
 _REMEDIES = {
     "28": "Check user and password of the source",
@@ -171,6 +178,7 @@ _REMEDIES = {
     "lock_timeout",
     "57014": "Raise statement_timeout for the source's user; nothing of this batch is visible",
     "57": "The database ended the connection: nothing of this batch is visible; run again",
+    _TOO_WIDE: "Set `fetch_size: 10` in the source's spec: fewer rows at a time",
     "08": "Check that the database is up and that the source's url names its host and port",
 }
 

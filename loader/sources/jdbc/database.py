@@ -23,6 +23,7 @@ from loader.sources import Source, SourceTable, TableRef
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.dialect import Dialect
 from loader.sources.jdbc.dialects import dialect_class, scrubbed
+from loader.sources.jdbc.fetch import MOST_ROWS
 from loader.sources.jdbc.idle import Idle
 from loader.sources.jdbc.native import Native
 from loader.sources.jdbc.options import JdbcOptions, JdbcTableOptions
@@ -35,6 +36,7 @@ class _Met(NamedTuple):
     dialect: Dialect
     resting: tuple[str, ...]
     reading: Mapping[str, str]
+    streamed: int | None
 
 
 class Database(Source):
@@ -92,7 +94,8 @@ class Database(Source):
             version = int(meta.getDatabaseMajorVersion())
             reading = self.kind.reading(version) if startup else {}
             reading = reading if reading and dialect.met(connection) else {}
-            return _Met(startup, dialect, self.kind.resting(version), reading)
+            streamed = self.kind.streamed(meta.getDriverName())
+            return _Met(startup, dialect, self.kind.resting(version), reading, streamed)
 
     @contextmanager
     def connect(self, where: str = "") -> Iterator[Connection]:
@@ -145,17 +148,19 @@ class Database(Source):
         predicates: list[str] | None = None,
         session: tuple[str, ...] = (),
         types: Mapping[str, str] | None = None,
+        fetch_size: int = MOST_ROWS,
     ) -> DataFrame:
         """Reads a relation lazily through Spark, with one partition for each predicate.
 
         Args:
             session: statements that every connection of the read runs first.
             types: types of the columns to read as another type than Spark would choose.
+            fetch_size: how many rows to fetch at once, unless the spec says so.
         """
         options = {
             **self._reading(types),
             **self.reader_options,
-            "fetchsize": str(self.options.fetch_size),
+            "fetchsize": str(self._met.streamed or self.options.fetch_size or fetch_size),
             "preferTimestampNTZ": "true",
             "pushDownPredicate": "false",
         }

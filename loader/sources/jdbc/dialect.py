@@ -18,6 +18,7 @@ from loader.sources.jdbc.doubtful import (
     Column,
     Doubt,
 )
+from loader.sources.jdbc.fetch import Extent
 from loader.sources.jdbc.open_work import Lookout
 
 Place = tuple["str | None", "str | None", str]
@@ -101,6 +102,15 @@ class Dialect:
             version: the database's major version.
         """
         return {}
+
+    @classmethod
+    def streamed(cls, driver: str) -> int | None:
+        """Returns the fetch size with which a driver streams rows; None if any makes it do so.
+
+        Args:
+            driver: the driver's name, as it gives it.
+        """
+        return None
 
     @classmethod
     def properties(cls, seconds: int) -> dict[str, str]:
@@ -201,6 +211,10 @@ class Dialect:
             relation: its qualified and quoted name.
         """
         return []
+
+    def extent(self, connection: Connection, place: Place) -> Extent | None:
+        """Returns how large the database's statistics call a table; None if they do not tell."""
+        return None
 
     def key(self, connection: Connection, place: Place) -> Key:
         """Returns the primary key of a table."""

@@ -58,7 +58,7 @@ class JdbcOptions(BaseModel):
         time_zone: the zone of columns without a time zone; the database's own by default. It
             decides whether a row is dated in the future, and on MariaDB and MySQL it is one of two
             bounds for late rows.
-        fetch_size: rows per round trip.
+        fetch_size: rows per round trip; None for as many as fit into a few megabytes.
         lock_timeout: how long to wait for a table that another session locks (PostgreSQL).
         slot: the name of the replication slot and of the publication, for tables with
             `sync_mode: cdc` (PostgreSQL).
@@ -73,7 +73,7 @@ class JdbcOptions(BaseModel):
     driver: str | None = None
     properties: dict[str, str] = Field(default_factory=dict, repr=False)
     time_zone: str | None = None
-    fetch_size: int = Field(default=10_000, ge=1)
+    fetch_size: int | None = Field(default=None, ge=1)
     lock_timeout: str = "30 seconds"
     slot: str | None = None
     batch_rows: int = Field(default=1_000_000, ge=1)

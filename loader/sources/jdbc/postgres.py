@@ -8,6 +8,7 @@ from loader.runtime.database_errors import DatabaseError
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.dialect import Dialect, Key, Place
 from loader.sources.jdbc.doubtful import CHAR, TIME, Column, Doubt, jdbc_type, postgresql_values
+from loader.sources.jdbc.fetch import Extent
 
 _LONGEST = 10485760
 """The length that a `char(n)` may have."""
@@ -54,7 +55,8 @@ class PostgreSQL(Dialect):
         # stay texts: the driver writes their coordinates in another way than PostgreSQL does.
         # Older versions are other products that speak the protocol.
         binary = {"prepareThreshold": "-1", "binaryTransferDisable": "POINT,BOX,TIME,TIMETZ"}
-        return binary if version >= 10 else {}
+        # Rows that are wider than the statistics say end their own table's read, not the JVM.
+        return {**binary, "maxResultBuffer": "20percent"} if version >= 10 else {}
 
     @classmethod
     def properties(cls, seconds: int) -> dict[str, str]:
@@ -157,6 +159,35 @@ class PostgreSQL(Dialect):
             "and what it hides looks deleted to `loader reconcile`; read it with a role that has "
             "BYPASSRLS"
         ]
+
+    def extent(self, connection: Connection, place: Place) -> Extent | None:
+        _, schema, table = place
+        try:
+            [(size, rows)] = connection.rows(
+                f"""
+                with recursive part as (
+                    select c.oid as id
+                    from pg_catalog.pg_class as c
+                    join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+                    where n.nspname = {self.text(schema or "")}
+                        and c.relname = {self.text(table)}
+                    union
+                    select i.inhrelid
+                    from pg_catalog.pg_inherits as i
+                    join part on part.id = i.inhparent
+                )
+
+                select
+                    sum(pg_catalog.pg_table_size(c.oid))::bigint,
+                    sum(greatest(c.reltuples, 0))::bigint
+                from part
+                join pg_catalog.pg_class as c on c.oid = part.id
+                where c.relkind in ('r', 'm')
+                """
+            )
+        except DatabaseError:  # speaks PostgreSQL's protocol, but is not PostgreSQL
+            return None
+        return Extent(int(size), int(rows or 0)) if size is not None else None
 
     def key(self, connection: Connection, place: Place) -> Key:
         # The driver also lists columns that the key's index only includes (INCLUDE). Child tables

@@ -27,6 +27,7 @@ from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.contents import JdbcContents, compared
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.digest import digest_of
+from loader.sources.jdbc.fetch import SAMPLE, asks, fetch_size
 from loader.sources.jdbc.idle import Idle
 from loader.sources.jdbc.late import Late
 from loader.sources.jdbc.late_work import LateWork
@@ -151,11 +152,12 @@ class JdbcSnapshot(ColumnSql, Snapshot):
     ) -> DataFrame:
         division = Ranges(self, table, window, bounds).division(spark)
         where = self.where(table, window, bounds)
-        return self._selected(spark, table, where, division, window.cursor)
+        size = self._fetch_size(table, bounds.rows, whole=window.low is None)
+        return self._selected(spark, table, where, size, division, window.cursor)
 
     def part(self, spark: SparkSession, table: SourceTable, condition: str) -> DataFrame:
         """Reads the rows that a condition holds for, in SQL of the table's own columns, lazily."""
-        return self._selected(spark, table, f" where {condition}")
+        return self._selected(spark, table, f" where {condition}", self._fetch_size(table))
 
     def digest(
         self,
@@ -218,7 +220,8 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         fresh = copy(self)
         fresh.session = ()  # no snapshot: reads what is committed now
         columns = {name: self.column(table, name) for name in keys.columns}
-        return fresh._selected(spark, table, asked_by_value(self.dialect, columns, keys))
+        where = asked_by_value(self.dialect, columns, keys)
+        return fresh._selected(spark, table, where, fresh._fetch_size(table))
 
     def contents(
         self,
@@ -245,15 +248,34 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                     lambda sql: self.source.reader(
                         spark, f"({sql}) strandline", session=self.session
                     ),
-                    lambda where, hashed: self._selected(spark, table, where, key=hashed),
+                    lambda where, hashed: self._selected(
+                        spark, table, where, self._fetch_size(table), key=hashed
+                    ),
                 )
         return super().contents(spark, table, key, window, unique)
+
+    def _fetch_size(
+        self, table: SourceTable, rows: int | None = None, *, whole: bool = False
+    ) -> int:
+        """Returns how many rows a reader fetches at once; the database tells how wide they are."""
+        if not asks(table.schema, rows) or self.source.options.fetch_size is not None:
+            return fetch_size(table.schema, rows)
+        native, sampled = table.ref.native, None
+        with self.connect(table) as connection:
+            extent = self.dialect.extent(connection, (native.catalog, native.schema, native.table))
+            if self.steady(table):
+                [(sampled,)] = connection.rows(
+                    f"select avg({' + '.join(self._weighed(table))})::bigint "
+                    f"from (select * from {self.source.relation(native)} limit {SAMPLE}) as sampled"
+                )
+        return fetch_size(table.schema, rows, extent, int(sampled or 0), whole=whole)
 
     def _selected(
         self,
         spark: SparkSession,
         table: SourceTable,
         where: str,
+        fetch_size: int,
         division: Division = Division(),  # noqa: B008 - it is frozen
         cursor: CursorField | None = None,
         key: str = "",
@@ -268,7 +290,9 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         types = {self._alias_name(native, native.columns.index(n)): k for n, k in native.types}
         relation = f"(select {columns} from {source.relation(native)}{where}) strandline"
         try:
-            frame = source.reader(spark, relation, division.conditions, self.session, types)
+            frame = source.reader(
+                spark, relation, division.conditions, self.session, types, fetch_size
+            )
         except Py4JJavaError as error:
             raise explain(error, f"table {source.name}.{table.ref.name}") from error
         hashed = [KEY] if key else []

@@ -1,0 +1,57 @@
+"""Rows of any width: a reader fetches as many at once as its memory holds."""
+
+from __future__ import annotations
+
+from tests.services import Database
+from tests.sync.project import Project
+
+_LIMIT = {"maxResultBuffer": "20M"}  # what one fetch may take of Java's memory
+_BODY = (
+    "(select string_agg(md5((n * 10000 + part)::text), '') from generate_series(1, 3200) as part)"
+)
+_WIDE = f"insert into t select n, {_BODY} from generate_series(%s) as n"
+
+
+def test_wide_rows_are_fetched_in_portions(project: Project, postgres_database: Database) -> None:
+    postgres_database.execute(
+        "create table t (id int primary key, body text)",
+        "insert into t select n, 'x' from generate_series(-99, 0) as n",
+        _WIDE % "1, 300",  # 30 MB behind rows that are narrow; nobody has counted them yet
+        "create table packed (id int primary key, body text)",
+        "insert into packed select n, repeat('x', 100000) from generate_series(1, 300) as n",
+        "analyze packed",
+    )
+    options = {"t": {"cursor_field": "id"}, "packed": {"cursor_field": "id"}}
+    project.jdbc(postgres_database, ["t", "packed"], table_options=options, properties=_LIMIT)
+    ran = project.run()
+    assert [ran.table(f"shop.{name}")["appended"] for name in ("t", "packed")] == [400, 300]
+    postgres_database.execute(_WIDE % "301, 600", "analyze t")
+    assert project.run().table("shop.t")["appended"] == 300
+    assert project.rows("select count(*), max(length(body)) from raw.t") == [(700, 102_400)]
+    assert project.rows("select count(*), min(length(body)) from raw.packed") == [(300, 100_000)]
+
+
+def test_rows_wider_than_all_before_end_their_own_table_only(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table t (id int primary key, body text)",
+        "insert into t select n, 'x' from generate_series(1, 300) as n",
+        "insert into t select n, repeat('x', 100000) from generate_series(301, 600) as n",
+        "analyze t",
+        "create table u (id int primary key)",
+        "insert into u select 1",
+    )
+    options = {"t": {"cursor_field": "id"}, "u": {"cursor_field": "id"}}
+    project.jdbc(postgres_database, ["t", "u"], table_options=options, properties=_LIMIT)
+    ran = project.loader("run")
+    assert ran.code == 1, ran.text
+    assert ran.errors == [
+        "table shop.t: the rows of one fetch need more of Java's memory than a read may take. "
+        "Set `fetch_size: 10` in the source's spec: fewer rows at a time"
+    ]
+    assert ran.table("shop.u")["appended"] == 1
+    project.jdbc(
+        postgres_database, ["t", "u"], table_options=options, properties=_LIMIT, fetch_size=10
+    )
+    assert project.run().table("shop.t")["appended"] == 600

@@ -1,0 +1,58 @@
+"""How many rows a reader fetches at once."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+
+from loader.sources.jdbc.fetch import MOST_ROWS, UNKNOWN, Extent, asks, fetch_size
+from loader.sources.jdbc.mysql import MySQL
+
+_NUMBERS = StructType([StructField(f"c{i}", IntegerType()) for i in range(8)])
+_MANY = StructType([StructField(f"c{i}", IntegerType()) for i in range(1_500)])
+_TEXTS = StructType([StructField("id", IntegerType()), StructField("body", StringType())])
+_MB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("schema", "rows", "expected"),
+    [(_NUMBERS, None, False), (_TEXTS, None, True), (_TEXTS, 20, False), (_TEXTS, 21, True)],
+)
+def test_the_database_is_asked_about_rows_of_any_length(
+    schema: StructType, rows: int | None, expected: bool
+) -> None:
+    assert asks(schema, rows) is expected
+
+
+@pytest.mark.parametrize(
+    ("schema", "rows", "extent", "sampled", "whole", "expected"),
+    [
+        (_NUMBERS, None, None, 0, True, MOST_ROWS),
+        (_MANY, None, None, 0, True, 349),
+        (_TEXTS, None, Extent(400 * _MB, 4_000_000), 0, True, MOST_ROWS),
+        (_TEXTS, None, Extent(400 * _MB, 100), 0, False, 2),
+        (_TEXTS, 400, Extent(1_600 * _MB, 0), 0, True, 2),
+        (_TEXTS, 400, Extent(1_600 * _MB, 0), 0, False, UNKNOWN),
+        (_TEXTS, 400, None, 0, True, UNKNOWN),
+        (_TEXTS, 400, Extent(20 * _MB, 400), 4 * _MB, True, 2),
+        (_TEXTS, 400, Extent(1_600 * _MB, 0), 4 * _MB, False, 2),
+        (_TEXTS, 400, Extent(0, 400), 0, True, MOST_ROWS),
+        (_TEXTS, 30, Extent(3_000 * _MB, 30), 0, True, 1),
+    ],
+)
+def test_wide_rows_are_fetched_few_at_a_time(
+    schema: StructType,
+    rows: int | None,
+    extent: Extent | None,
+    sampled: int,
+    whole: bool,
+    expected: int,
+) -> None:
+    assert fetch_size(schema, rows, extent, sampled, whole=whole) == expected
+
+
+@pytest.mark.parametrize(
+    ("driver", "expected"), [("MySQL Connector/J", -(2**31)), ("MariaDB Connector/J", None)]
+)
+def test_mysql_s_own_driver_streams_rows(driver: str, expected: int | None) -> None:
+    assert MySQL.streamed(driver) == expected
