@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from loader.sources.jdbc.dialect import Place
+from loader.sources.jdbc.fetch import Extent
+from loader.sources.jdbc.options import JdbcOptions
+from loader.sources.jdbc.source import JdbcSource
 from tests.services import Database
 from tests.sync.project import Project
 
@@ -55,3 +59,43 @@ def test_rows_wider_than_all_before_end_their_own_table_only(
         postgres_database, ["t", "u"], table_options=options, properties=_LIMIT, fetch_size=10
     )
     assert project.run().table("shop.t")["appended"] == 600
+
+
+def _extent(project: Project, database: Database, place: Place) -> Extent | None:
+    options = JdbcOptions(url=database.url, user=database.user, password=database.password)
+    source = JdbcSource("shop", options, project.spark, project.folder)
+    with source.connect() as connection:
+        return source.dialect.extent(connection, place)
+
+
+def test_postgresql_tells_how_wide_the_rows_of_all_partitions_are(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table t (id int primary key, body text) partition by range (id)",
+        "create table low partition of t for values from (1) to (151)",
+        "create table high partition of t for values from (151) to (301)",
+        _WIDE % "1, 300",
+        "analyze t",
+        "create view v as select * from t",
+    )
+    found = _extent(project, postgres_database, (None, "public", "t"))
+    assert found is not None
+    assert found.rows == 300
+    assert 50_000 < found.size / found.rows < 200_000
+    assert _extent(project, postgres_database, (None, "public", "v")) is None
+
+
+def test_mariadb_tells_how_wide_rows_are(project: Project, mariadb_database: Database) -> None:
+    mariadb_database.execute(
+        "create table t (id int primary key, body longtext)",
+        "insert into t select seq, repeat('x', 100000) from seq_1_to_300",
+        "analyze table t",
+        "create view v as select * from t",
+    )
+    found = _extent(project, mariadb_database, (mariadb_database.name, None, "t"))
+    assert found is not None
+    assert 50_000 < found.size / found.rows < 200_000
+    assert _extent(project, mariadb_database, (mariadb_database.name, None, "v")) is None
+    project.jdbc(mariadb_database, ["t"], table_options={"t": {"cursor_field": "id"}})
+    assert project.run().table("shop.t")["appended"] == 300
