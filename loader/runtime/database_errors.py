@@ -41,13 +41,9 @@ def explain(error: Py4JJavaError, where: str, url: str = "") -> DatabaseError:
     state = _state(cause)
     lost = re.search(_LOST_SNAPSHOT, message)
     message = "the session that held the run's snapshot is gone" if lost else message
-    if "maxResultBuffer" in message:
-        state, message = (
-            _TOO_WIDE,
-            "the rows of one fetch need more of Java's memory than a read may take",
-        )
-    message = _MEANINGS.get(state, message)
-    remedy = _LOST if lost else _remedy(state, message, host)
+    wide = "maxResultBuffer" in message
+    message = _WIDE_ROWS if wide else _MEANINGS.get(state, message)
+    remedy = _LOST if lost else _FEWER_ROWS if wide else _remedy(state, message, host)
     if _of_catalog(throwable):
         message, remedy = f"the catalog's database: {message}", _catalog_remedy(remedy)
     told = DatabaseError(message, where=where, remedy=remedy)
@@ -149,13 +145,17 @@ _LOST = (
     "log for what ended the session: a pooler, an administrator, a restart"
 )
 
+_WIDE_ROWS = "the rows of one fetch need more of Java's memory than a read may take"
+_FEWER_ROWS = (
+    "Set `fetch_size: 10` in the source's spec: fewer rows at a time. If one row alone is too much, "
+    "give Spark more memory (spark.driver.memory in the profile's target)"
+)
+
 # What a SQLSTATE means here, if the database's own text does not say it.
 _MEANINGS = {
     "55P03": "another session holds or awaits a lock that keeps readers out "
     "(ALTER, TRUNCATE, VACUUM FULL, CLUSTER), and lock_timeout has expired",
 }
-
-_TOO_WIDE = "too wide"
 
 # By the first characters of the SQLSTATE, longest first if they overlap.
 _REMEDIES = {
@@ -178,7 +178,6 @@ _REMEDIES = {
     "lock_timeout",
     "57014": "Raise statement_timeout for the source's user; nothing of this batch is visible",
     "57": "The database ended the connection: nothing of this batch is visible; run again",
-    _TOO_WIDE: "Set `fetch_size: 10` in the source's spec: fewer rows at a time",
     "08": "Check that the database is up and that the source's url names its host and port",
 }
 
