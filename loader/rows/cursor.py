@@ -72,7 +72,7 @@ _SPARK_TYPES = {
 }
 
 _TIMESTAMP = re.compile(
-    r"(\d{4,6}-\d\d-\d\d)[ T](\d\d:\d\d(?::\d\d)?)(?:\.(\d+))?(Z|[+-]\d\d:?\d\d|[+-]\d\d)?"
+    r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d(?::\d\d)?)(?:\.(\d+))?(Z|[+-]\d\d:?\d\d|[+-]\d\d)?"
 )
 
 

@@ -147,8 +147,8 @@ _LOST = (
 
 _WIDE_ROWS = "the rows of one fetch need more of Java's memory than a read may take"
 _FEWER_ROWS = (
-    "Set `fetch_size: 10` in the source's spec: fewer rows at a time. If one row alone is too much, "
-    "give Spark more memory (spark.driver.memory in the profile's target)"
+    "Set `fetch_size: 10` in the source's spec: fewer rows at a time. If one row alone is too "
+    "much, give Spark more memory (spark.driver.memory in the profile's target)"
 )
 
 # What a SQLSTATE means here, if the database's own text does not say it.
