@@ -8,7 +8,7 @@ are not parsed again: a password may contain `#`, quotes or `${`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,8 @@ class Expansion:
         folder: the folder that the paths of ``${file:…}`` are relative to.
         redactor: learns the secrets among the values that come from outside.
         plugins: the file's documents by name.
+        names: the names that stand openly in the file, :func:`names_in`: no secrets, even if a
+            variable has the same value.
         errors: one for each value that could not be expanded.
     """
 
@@ -76,6 +78,7 @@ class Expansion:
     folder: Path
     redactor: Redactor
     plugins: Mapping[str, Plugin] = field(default_factory=dict)
+    names: frozenset[str] = frozenset()
     errors: list[SpecError] = field(default_factory=list)
     _followed: int = field(default=0, init=False, repr=False)
     _variables: int = field(default=0, init=False, repr=False)
@@ -179,7 +182,8 @@ class Expansion:
             self.redactor.add(value)
             return
         self.redactor.add(*url_secrets(value))
-        if _NAMES.isdisjoint(map(str, place.keys)) and not _PLAIN.fullmatch(value):
+        told = value.strip() in self.names or _PLAIN.fullmatch(value)
+        if not told and _NAMES.isdisjoint(map(str, place.keys)):
             self.redactor.add(value, whole_word=True)
 
     def _file(self, path: str, place: _Place) -> str:
@@ -269,6 +273,18 @@ class _Place:
         return SpecError(
             what, where=f"{self.where}, {path}" if path else self.where, remedy=remedy.strip()
         )
+
+
+def names_in(value: Any, is_name: bool = False) -> Iterator[str]:
+    """Yields the texts without variables or references that stand where a spec names things."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from names_in(item, is_name or key in _NAMES)
+    elif isinstance(value, list):
+        for item in value:
+            yield from names_in(item, is_name)
+    elif is_name and isinstance(value, str) and not _SPECIAL.search(value):
+        yield value
 
 
 def key_path(keys: Sequence[str | int]) -> str:

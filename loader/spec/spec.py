@@ -13,7 +13,7 @@ from loader.duration import Lookback
 from loader.errors import SpecError
 from loader.problems import did_you_mean, one_error
 from loader.spec.document import Document, read_documents
-from loader.spec.expansion import Expansion, Plugin
+from loader.spec.expansion import Expansion, Plugin, names_in
 from loader.spec.options import TableOptions
 from loader.spec.plugins import (
     BackendOptions,
@@ -120,7 +120,8 @@ def _loaded(path: Path, env: Mapping[str, str], needs_source: bool) -> Spec:
         raise SpecError("the spec is empty", where=str(path), remedy=_INIT)
     redactor = Redactor()
     folder = Path(os.path.abspath(path)).parent
-    expansion = Expansion(env, folder, redactor)
+    names = frozenset(name for each in documents for name in names_in(each.value))
+    expansion = Expansion(env, folder, redactor, names=names)
 
     def named(document: Document) -> Any:
         # A name may contain variables too; their errors are reported below, once.

@@ -178,11 +178,12 @@ def plan(
     ambiguous = bool(planned.key) and not planned.authoritative
     if ambiguous and cursor is not None and cursor.collated and cursor.name not in planned.key:
         raise TableError(
-            f"the source orders the text column {cursor.name} by a collation, and only the spec "
-            "declares the key: the loader cannot tell which of a key's versions is the newest",
+            f"the source orders the column {cursor.name} by a collation or as an enum, and only "
+            "the spec declares the key: the loader cannot tell which of a key's versions is the "
+            "newest",
             where=f"{where}, cursor_field",
-            remedy="Choose a time or a number; or declare the primary key in the source; or give "
-            'the column a collation that orders by bytes (PostgreSQL: "C")',
+            remedy="Choose a time or a number; or declare the primary key in the source; or, if it "
+            'is a text, give it a collation that orders by bytes (PostgreSQL: "C")',
         )
     return planned
 

@@ -27,6 +27,8 @@ IN_PLACE: list[tuple[Any, Any, str, list[str]]] = [
     ("tinyint", "smallint", "widened x tinyint to smallint", []),
     ("smallint", "bigint", "widened x smallint to bigint", ["alter column `x` type bigint"]),
     ("bigint", "int", "changed x bigint to int", []),
+    ("int", "smallint", "changed x int to smallint", []),
+    ("smallint", "tinyint", "changed x smallint to tinyint", []),
     ("double", "float", "changed x double to float", []),
     ((12, 2), (10, 2), "changed x decimal(12,2) to decimal(10,2)", []),
     ((12, 2), (11, 1), "changed x decimal(12,2) to decimal(11,1)", []),

@@ -202,10 +202,10 @@ def test_such_a_text_orders_no_versions_where_only_it_could(
     options = {"cursor_field": "code", "primary_key": "id"}
     project.jdbc(coded, ["t"], table_options={"t": options})
     assert project.loader("run").errors == [
-        "table shop.t, cursor_field: the source orders the text column code by a collation, and "
-        "only the spec declares the key: the loader cannot tell which of a key's versions is the "
-        "newest. Choose a time or a number; or declare the primary key in the source; or give the "
-        'column a collation that orders by bytes (PostgreSQL: "C")'
+        "table shop.t, cursor_field: the source orders the column code by a collation or as an "
+        "enum, and only the spec declares the key: the loader cannot tell which of a key's "
+        "versions is the newest. Choose a time or a number; or declare the primary key in the "
+        'source; or, if it is a text, give it a collation that orders by bytes (PostgreSQL: "C")'
     ]
 
 

@@ -425,6 +425,14 @@ def test_no_repr_shows_what_is_hidden(tmp_path: Path) -> None:
     assert spec.redactor.redact("postgres at jdbc:postgresql") == "*** at jdbc:postgresql"
 
 
+def test_a_name_that_stands_openly_is_shown_unless_it_is_a_password(tmp_path: Path) -> None:
+    text = SHOP + "  spec: {url: 'jdbc:x://h/${DB}', user: '${USER_}', password: '${PW}'}\n"
+    spec = load(tmp_path, text + LAKE, DB="shop", USER_="keeper", PW="hunter22")
+    assert spec.redactor.redact("shop.orders by keeper") == "shop.orders by ***"
+    spec = load(tmp_path, text + LAKE, DB="d1", USER_="shop", PW="shop")
+    assert spec.redactor.redact("shop.orders") == "***.orders"
+
+
 def test_truth_values_under_secret_keys_are_not_masked_everywhere(tmp_path: Path) -> None:
     spec = load(tmp_path, SHOP + "  spec: {use_token: true, token: null}" + LAKE)
     assert spec.redactor.redact("it is true or null") == "it is true or null"

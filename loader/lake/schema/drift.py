@@ -20,7 +20,7 @@ from pyspark.sql import types as t
 from loader.errors import TableError
 from loader.lake.schema.source_schema import SourceSchema
 from loader.lake.schema.terms import Terms, check_key_and_cursor
-from loader.lake.schema.widening import bare, ddl, followed, holds, kept_as, spelled
+from loader.lake.schema.widening import bare, ddl, followed, is_wider, kept_as, spelled
 from loader.rows.order import quoted
 
 
@@ -261,7 +261,7 @@ def _told(old: t.DataType, new: t.DataType, path: str) -> Iterator[str]:
         yield from _told(old.keyType, new.keyType, f"{path}.key")
         yield from _told(old.valueType, new.valueType, f"{path}.value")
     elif old != new:
-        verb = "widened" if holds(kept_as(new), old) else "changed"
+        verb = "widened" if is_wider(new, old) else "changed"
         yield f"{verb} {path} {_shown(old)} to {_shown(new)}"
 
 

@@ -92,6 +92,13 @@ def holds(raw: t.DataType, source: t.DataType) -> bool:
     return followed(raw, source) == bare(raw)
 
 
+def is_wider(new: t.DataType, old: t.DataType) -> bool:
+    """Whether a source's new type holds every value of its old one, and more."""
+    if type(old) in _DIGITS and type(new) in _DIGITS:
+        return _DIGITS[type(new)] > _DIGITS[type(old)]
+    return holds(kept_as(new), old)
+
+
 def ddl(data_type: t.DataType) -> str:
     """Returns a type as SQL with field names quoted; in full, however many fields it has."""
     if isinstance(data_type, t.StructType):
