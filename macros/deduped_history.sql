@@ -10,6 +10,7 @@
     {%- set keys = strandline.key_columns(primary_key, owner) -%}
     {%- set versions = strandline.versions_as_of(relation, as_of, owner) -%}
     {%- if delete_stale and execute -%}
+        {%- do strandline.check_ledger(relation, owner) -%}
         {%- set refreshes = strandline.complete_refreshes(relation, strandline.batch_at(relation, as_of), owner) -%}
         {%- set columns = adapter.get_columns_in_relation(relation) | map(attribute="name") | list -%}
         {%- set versions = strandline.with_vanished(versions, refreshes, columns, keys) -%}

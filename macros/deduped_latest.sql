@@ -10,6 +10,7 @@
     {%- set keys = strandline.key_columns(primary_key, owner) -%}
     {%- set versions = strandline.versions_as_of(relation, as_of, owner) -%}
     {%- if delete_stale and execute -%}
+        {%- do strandline.check_ledger(relation, owner) -%}
         {%- set refreshes = strandline.complete_refreshes(relation, strandline.batch_at(relation, as_of), owner) -%}
         {%- set versions = strandline.generations_from(versions, strandline.refresh_floor(refreshes)) -%}
     {%- endif -%}

@@ -67,8 +67,8 @@
             {%- for name in identity %}
             {{ strandline.quoted(name) }},
             {%- endfor %}
-            count_if(_cq_expected) as expected_rows,
-            count_if(not _cq_expected) as actual_rows,
+            count_if(_cq_expected) as _cq_expected_rows,
+            count_if(not _cq_expected) as _cq_actual_rows,
             first(if(_cq_expected, _cq_content, null), true) as _cq_expected_content,
             first(if(_cq_expected, null, _cq_content), true) as _cq_actual_content
         from _cq_all_rows as all_rows
@@ -84,9 +84,9 @@
         {%- endfor %}
         {{ strandline.text_literal(up_to) }} as up_to,
         case
-            when actual_rows = 0 then 'missing from the table'
-            when expected_rows = 0 then 'not, or deleted, in the raw table'
-            when actual_rows > 1 then 'several times in the table'
+            when _cq_actual_rows = 0 then 'missing from the table'
+            when _cq_expected_rows = 0 then 'not, or deleted, in the raw table'
+            when _cq_actual_rows > 1 then 'several times in the table'
             else 'differs from what the raw table says'
         end as problem,
         _cq_expected_content._cq_batch as expected_batch,
@@ -106,8 +106,8 @@
             column_name -> column_name is not null
         ) as differing_columns
     from _cq_compared as compared
-    where expected_rows <> actual_rows
-        or actual_rows > 1
+    where _cq_expected_rows <> _cq_actual_rows
+        or _cq_actual_rows > 1
         or not (_cq_expected_content <=> _cq_actual_content)
 {%- endmacro %}
 

@@ -119,7 +119,7 @@
     {%- if not row_condition -%}
         {{ return(rows) }}
     {%- endif -%}
-    {{ return("(select * from " ~ rows ~ " as all_rows where " ~ row_condition ~ ")") }}
+    {{ return("(select * from " ~ rows ~ " as all_rows where " ~ row_condition ~ "\n)") }}
 {%- endmacro %}
 
 

@@ -15,10 +15,14 @@
     {%- do strandline.check_row_filter(kind, owner) -%}
     {%- set selected = strandline.query_types(sql) -%}
     {%- do strandline.check_column_types(selected, owner) -%}
+    {%- do strandline.check_repeatable(sql, owner) -%}
     {%- set columns = selected.values() | map(attribute="name") | list -%}
     {%- set goal = strandline.goal(sql, columns, kind, owner) -%}
     {%- set covered = strandline.watermark(existing) if existing is not none and existing.is_iceberg else none -%}
     {%- set plan = strandline.build_plan(existing, covered, goal, owner) -%}
+    {%- if plan.step != "nothing" -%}
+        {%- do strandline.check_reads(sql, goal, plan, owner) -%}
+    {%- endif -%}
     {%- if plan.step != "build" -%}
         {%- if plan.step == "merge" and config.get("contract").enforced -%}
             {%- do get_assert_columns_equivalent(kind.select(sql, goal)) -%}
@@ -99,6 +103,9 @@
     {%- set cursor_field = config.get("cursor_field") -%}
     {%- do strandline.check_version_columns(columns, primary_key, cursor_field, kind.added_columns, owner) -%}
     {%- set views = strandline.read_views(model.depends_on.nodes) -%}
+    {%- for unique_id, text in views.items() if text -%}
+        {%- do strandline.check_repeatable(text, owner, "the view " ~ graph.nodes[unique_id].name) -%}
+    {%- endfor -%}
     {%- set tables = strandline.read_tables(sql, columns, views, owner) -%}
     {%- set goal = {
         "kind": kind,
@@ -136,6 +143,7 @@
         ) }}
     {%- elif delete_stale -%}
         {%- for table in strandline.asked_tables(tables, "delete_stale", owner) if table.head -%}
+            {%- do strandline.check_ledger(table.relation, owner) -%}
             {%- do table.update({"refreshes": strandline.complete_refreshes(table.relation, table.head, owner)}) -%}
             {%- do table.update({"floor": strandline.refresh_floor(table.refreshes)}) -%}
         {%- endfor -%}
@@ -241,6 +249,12 @@
         "write.merge.mode": "merge-on-read",
     } -%}
     {%- do properties.update(config.get("tblproperties") or {}) -%}
+    {%- if properties["format-version"] | string == "1" -%}
+        {{ exceptions.raise_compiler_error(
+            "Model '" ~ model.name ~ "': tblproperties sets format-version 1, in which Iceberg cannot delete rows, as a merge "
+            ~ "must. Set 2 or a later one, or leave it out."
+        ) }}
+    {%- endif -%}
     {#- Still without a snapshot id: enough to recognize our table after a crash before set_watermark(). -#}
     {%- do properties.update({
         "strandline.materialization": goal.kind.name,

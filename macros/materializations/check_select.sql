@@ -16,6 +16,54 @@
             ~ "cast(null as string) as " ~ column.name ~ "."
         ) }}
     {%- endfor -%}
+    {%- for column in selected.values() if column.get("twice") -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": its SELECT has two columns named " ~ column.name ~ "; `select *, ... as " ~ column.name ~ "` keeps the "
+            ~ "first one, too. Give the new one another name, or list the columns instead of `*`."
+        ) }}
+    {%- endfor -%}
+    {%- set cursor = config.get("cursor_field") -%}
+    {%- for name in strandline.key_columns(config.get("primary_key"), owner) + ([cursor] if cursor else []) -%}
+        {%- set type = selected.get(name | lower, {}).get("type") or "" -%}
+        {%- if "map<" in type -%}
+            {{ exceptions.raise_compiler_error(
+                owner ~ ": its " ~ ("cursor_field" if name == cursor else "primary_key") ~ " " ~ name ~ " is of type " ~ type
+                ~ ", and maps cannot be compared. Choose another column, or select to_json(" ~ name ~ ") as a column of its own."
+            ) }}
+        {%- endif -%}
+    {%- endfor -%}
+{%- endmacro %}
+
+
+{% macro changing_function(sql) -%}
+    {#-
+        What in an SQL text gives something else at another time, in another session or from other files, as it is
+        written there; none if nothing does. Not if it is a column's name, in backticks or after a dot or `as`.
+    -#}
+    {%- set code = modules.re.sub("`[^`]*`", " ", strandline.code_of(sql)) | lower -%}
+    {%- set called = modules.re.search(
+        "(?<![\\w.])(?:(?<!\\bas )(?:current_date|current_timestamp|current_time|localtimestamp|current_user|session_user)\\b"
+        ~ "|(?:current_\\w+|now|curdate|user|rand|random|randn|randstr|uniform|uuid|monotonically_increasing_id|input_file_\\w+"
+        ~ "|spark_partition_id)(?=\\s*\\()|unix_timestamp(?=\\s*\\(\\s*\\)))",
+        code
+    ) -%}
+    {%- set written = modules.re.search(
+        "(?i)\\b(?:date|timestamp(?:_ntz|_ltz)?)\\s*'\\s*(?:now|today|yesterday|tomorrow)\\b[^']*'", strandline.as_written(sql)
+    ) -%}
+    {{ return((called or written).group(0) if called or written else none) }}
+{%- endmacro %}
+
+
+{% macro check_repeatable(sql, owner, reads="its SELECT") -%}
+    {#- A merge keeps what a SELECT gave for a version when it was new; a proof asks the SELECT again. -#}
+    {%- set changing = strandline.changing_function(sql) -%}
+    {%- if changing -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": " ~ reads ~ " uses " ~ changing ~ ", which gives something else at each build, while the table keeps what "
+            ~ "it gave when a version was new. Use it in a model that reads " ~ this ~ "; for the time at which a row was "
+            ~ "loaded, there is _cq_sync_time."
+        ) }}
+    {%- endif -%}
 {%- endmacro %}
 
 
@@ -31,6 +79,12 @@
         ) }}
     {%- endif -%}
     {%- set code = strandline.code_of(given or "") | lower -%}
+    {%- if given and (not code.strip() and given == modules.re.sub("['\"]", "", given) or code.rstrip().endswith(";")) -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": its row_filter " ~ tojson(given) ~ " is not one SQL condition. Write it without a semicolon: "
+            ~ "row_filter=\"status = 'open'\"; for all rows, leave it out."
+        ) }}
+    {%- endif -%}
     {%- set added = "\\b(" ~ kind.added_columns | join("|") ~ ")\\b" if kind.added_columns else "(?!)" -%}
     {%- set computed = modules.re.search(added, code.replace("`", " ")) -%}
     {%- if computed is not none -%}
@@ -39,19 +93,12 @@
             ~ "pass row_filter. Put the condition into a model that reads " ~ this ~ "."
         ) }}
     {%- endif -%}
-    {%- set bare = modules.re.sub("`[^`]*`", " ", code) -%}
-    {%- set changing = modules.re.search(
-        "\\b(current_date|current_timestamp|current_time|localtimestamp|current_user|session_user)\\b"
-        ~ "|\\b(now|curdate|user|rand|random|randn|randstr|uniform|uuid|monotonically_increasing_id)\\s*\\("
-        ~ "|\\b(unix_timestamp)\\s*\\(\\s*\\)|\\b(select)\\b",
-        bare
-    ) -%}
+    {%- set changing = strandline.changing_function(given or "")
+        or ("another SELECT" if modules.re.search("\\bselect\\b", modules.re.sub("`[^`]*`", " ", code)) else none) -%}
     {%- if changing is not none -%}
-        {%- set asked = changing.groups() | select | first -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": its row_filter uses " ~ ("another SELECT" if asked == "select" else asked) ~ ", whose result changes without a "
-            ~ "new version, but the filter runs only when a version arrives. Put the condition into a model that reads "
-            ~ this ~ "."
+            owner ~ ": its row_filter uses " ~ changing ~ ", whose result changes without a new version, but the filter runs "
+            ~ "only when a version arrives. Put the condition into a model that reads " ~ this ~ "."
         ) }}
     {%- endif -%}
 {%- endmacro %}

@@ -54,7 +54,8 @@
     {%- set types = {} -%}
     {%- set shortened = [] -%}
     {%- for row in run_query("describe query select * from (\n" ~ sql ~ "\n) as versions") -%}
-        {%- do types.update({row[0] | lower: {"name": row[0], "type": row[1]}}) -%}
+        {%- set twice = row[0] | lower in types -%}
+        {%- do types.update({row[0] | lower: {"name": row[0], "type": row[1], "twice": twice}}) -%}
         {%- if "more fields" in row[1] -%}
             {%- do shortened.append(row[0]) -%}
         {%- endif -%}

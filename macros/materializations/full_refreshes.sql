@@ -44,6 +44,19 @@
 {%- endmacro %}
 
 
+{% macro check_ledger(relation, owner) -%}
+    {#- For delete_stale: without a ledger no full refresh is complete, and what vanished would be shown again. -#}
+    {%- set syncs = strandline.syncs_relation(relation.schema) if relation is not string else none -%}
+    {%- if syncs is not none and not strandline.exists(syncs) -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": delete_stale hides what the newest complete full refresh no longer found, and the ledger that says which "
+            ~ "ones are complete is not there: " ~ syncs ~ ". `loader run` makes it; if it has another name, set the variable "
+            ~ "strandline__syncs_table."
+        ) }}
+    {%- endif -%}
+{%- endmacro %}
+
+
 {% macro asked_tables(tables, purpose, owner) -%}
     {#- The raw tables that a model reads, for settings that need the tables themselves. -#}
     {%- if tables | map(attribute="relation") | select("none") | list -%}

@@ -2,8 +2,8 @@
     {#-
         The raw tables that a model reads: [{name, relation, id, sources, key, head, floor, refreshes}], in the order in which
         union_raw() lists them; without union_raw(), in the order of the SELECT's text. Looks through views and
-        ephemeral models, down to the raw tables behind them; a table that dbt builds from raw does not count. If a
-        model names its tables without source() or ref(), there is one entry without a name.
+        ephemeral models, down to the raw tables behind them; a table that dbt builds from raw does not count. Under
+        --defer, a view may read a table that is not here: then there is one entry without a name.
     -#}
     {%- set tables = [] -%}
     {%- set made_of_raw = [] -%}
@@ -30,6 +30,11 @@
     {%- endfor -%}
     {%- if made_of_raw and not tables -%}
         {%- do strandline.refuse_between(made_of_raw[0], owner) -%}
+    {%- elif not tables and not invocation_args_dict.get("defer") -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": its SELECT names no raw table by source(), so dbt does not know which table it reads, nor a build "
+            ~ "what is new in it. Declare the raw table as a source, and write: select * from {{ source('shop', 'orders') }}"
+        ) }}
     {%- endif -%}
     {%- set listed = strandline.union_names(tojson([sql, views])) -%}
     {%- if tables | map(attribute="name") | reject("in", listed) | list == [] -%}
@@ -188,12 +193,13 @@
     {%- set many = tables | length > 1 -%}
     {%- set heads_sql -%}
         select
-            {{ "_cq_table" if many else strandline.text_literal((tables | map(attribute="name") | list + [""])[0]) }},
+            {# With a name: agate calls a column without one `a`, and reads an empty text in it as none. -#}
+            {{ "_cq_table" if many else strandline.text_literal((tables | map(attribute="name") | list + [""])[0]) ~ " as _cq_table" }},
             max(_cq_batch)
         from (
             {{ sql }}
         ) as versions
-        group by 1
+        {{- "\n        group by _cq_table" if many }}
     {%- endset -%}
     {%- set heads = {} -%}
     {%- for row in run_query(heads_sql) if row[1] is not none -%}

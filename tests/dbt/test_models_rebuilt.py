@@ -13,6 +13,7 @@ from tests.dbt.shop import READS, Shop, row
 
 TABLES = [
     "written", "forbidden", "stuck", "stale", "typed", "old", "new", "beside", "small", "eu", "us",
+    "around", "rowwise",
 ]  # fmt: skip
 FORBIDS = "`full_refresh: false` forbids a rebuild"
 
@@ -218,3 +219,65 @@ def test_a_union_follows_a_column_that_raw_gains(shop: Shop) -> None:
     assert {message.split()[0] for message in told.values()} == {"MERGE"}
     notes = {one["id"]: one["note"] for one in shop.project.rows("union_latest")}
     assert notes == {1: None, 2: "n"}
+
+
+AROUND = {
+    "window": "select *, lead(status) over (partition by id order by cursor) as more from {raw}",
+    "others": "select *, max(cursor) over () as more from {raw}",
+    "joined": "select o.*, n.more from {raw} as o "
+    "left join (select id, count(*) as more from {raw} group by id) as n on o.id = n.id",
+    "asked": "with o as (select * from {raw}) select *, (select max(cursor) from o) as more from o",
+    "told": "select *, exists (select 1 from {raw} as n where n.cursor > o.cursor) as more "
+    "from {raw} as o",
+}
+
+
+def test_rows_that_are_computed_from_other_versions(shop: Shop) -> None:
+    """A merge writes new versions, and leaves the rows of old ones as they were."""
+    raw = READS.partition("from ")[2] % "around"
+    models = {f"{n}_{kind}": kind for n in AROUND for kind in ("latest", "history")}
+    for name, kind in models.items():
+        select = AROUND[name.partition("_")[0]].format(raw=raw)
+        shop.model(name, select, f"deduped_{kind}")
+    shop.raw.append("around", 1, [row(1, 1), row(2, 1)])
+    assert set(shop.messages(*models).values()) == {"BUILD to batch 1"}
+    # of key 1 a late version, of key 2 a new one
+    shop.raw.append("around", 2, [row(1, 0, "late"), row(2, 2, "shut")])
+    assert set(shop.messages(*models).values()) == {"BUILD to batch 2"}
+
+    def shown(name: str) -> dict[tuple[int, int], object]:
+        return {(one["id"], one["cursor"]): one["more"] for one in shop.project.rows(name)}
+
+    assert shown("window_history") == {(1, 0): "open", (1, 1): None, (2, 1): "shut", (2, 2): None}
+    assert shown("others_latest") == {(1, 1): 2, (2, 2): 2}
+    assert shown("joined_history") == dict.fromkeys([(1, 0), (1, 1), (2, 1), (2, 2)], 2)
+    assert shown("asked_latest") == {(1, 1): 2, (2, 2): 2}
+    assert shown("told_latest") == {(1, 1): True, (2, 2): False}
+    assert set(shop.messages(*models).values()) == {"NO NEW BATCH"}
+    shop.model("window_latest", AROUND["window"].format(raw=raw), full_refresh=False)
+    shop.raw.append("around", 3, [row(3, 1)])
+    told = shop.build("window_latest")
+    assert "its SELECT computes rows from other versions, too (Window)" in told
+    assert FORBIDS in told
+
+
+def test_rows_that_are_computed_from_their_own_version(shop: Shop) -> None:
+    """However many steps that takes, and with line breaks in a text."""
+    raw = READS.partition("from ")[2] % "rowwise"
+    shop.project.write("seeds/labels.csv", "status,label\nopen,Open\nopen,Offen\n")
+    labels = "(select status, max(label) as label from {{ ref('labels') }} group by status)"
+    text = "'\\nWindow [a]\\n'"
+    select = f"""
+        with a as (select *, transform(array(id, cursor), x -> x + 1) as parts from {raw}),
+        b as (select *, {text} as said, explode(array(status)) as part from a)
+        select * from (select * from b where status is null union all select * from b where
+        status is not null) as b left join {labels} as l using (status)
+        where l.label is null or l.status in (select status from {{{{ ref('labels') }}}})
+    """
+    for kind in ("latest", "history"):
+        shop.model(f"rowwise_{kind}", select, f"deduped_{kind}")
+    both = ("rowwise_latest", "rowwise_history")
+    shop.raw.append("rowwise", 1, [row(1, 1), row(2, 1)])
+    shop.messages("labels", *both)
+    shop.raw.append("rowwise", 2, [row(2, 2, "shut"), row(3, 1)])
+    assert shop.messages(*both) == dict.fromkeys(both, "MERGE to batch 2")

@@ -13,6 +13,7 @@ from tests.dbt.shop import META, READS, Shop, gone, row
 
 READ = READS % "orders"
 RENAMED = f"select id as order_id, cursor, status, {META} from {{{{ source('shop', 'orders') }}}}"
+NAMELESS = "select * from {{ target.schema | replace('analytics', 'raw') }}.orders"
 UNION = "select * from ({{ strandline.union_raw([source('shop', 'orders')]) }}) as orders"
 
 
@@ -63,6 +64,47 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
         *("latest", READ, {"row_filter": "id in (select 1)"}),
         "its row_filter uses another SELECT, whose result changes",
     ),
+    "by_today": (
+        *("latest", READ, {"row_filter": "cursor > unix_date(date 'today')"}),
+        "its row_filter uses date 'today', whose result changes without a new version",
+    ),
+    "by_zone": (
+        *("latest", READ, {"row_filter": "status <> current_timezone ()"}),
+        "its row_filter uses current_timezone, whose result changes without a new version",
+    ),
+    "by_nothing": ("latest", READ, {"row_filter": " "}, "is not one SQL condition"),
+    "by_statement": (
+        *("latest", READ, {"row_filter": "status = 'open';"}),
+        "is not one SQL condition. Write it without a semicolon",
+    ),
+    "at": (
+        *("latest", READ.replace("*", "*, current_timestamp() as built_at"), {}),
+        "its SELECT uses current_timestamp, which gives something else at each build",
+    ),
+    "any_id": (
+        *("history", READ.replace("*", "*, uuid() as any_id"), {}),
+        "its SELECT uses uuid, which gives something else at each build",
+    ),
+    "two_columns": (
+        *("latest", READ.replace("*", "*, upper(status) as Status"), {}),
+        "its SELECT has two columns named Status",
+    ),
+    "by_map": (
+        *("latest", READ.replace("*", "*, map(id, id) as m"), {"primary_key": ["id", "m"]}),
+        "its primary_key m is of type map<int,int>, and maps cannot be compared",
+    ),
+    "old_format": (
+        *("latest", READ, {"tblproperties": {"format-version": "1"}}),
+        "sets format-version 1, in which Iceberg cannot delete rows",
+    ),
+    "nameless": (
+        *("latest", NAMELESS, {}),
+        "its SELECT names no raw table by source()",
+    ),
+    "elsewhere": (
+        *("history", NAMELESS + " -- {{ source('shop', 'one') }}", {}),
+        ".one, but its SELECT reads ",
+    ),
     "renamed_and_filtered": (
         *("latest", RENAMED + " where status = 'open'", {"primary_key": "order_id"}),
         "leaves out 2 versions, and raw has no column order_id to tell whether it keeps others",
@@ -83,7 +125,8 @@ def test_says_what_to_do(shop: Shop) -> None:
 def test_what_only_looks_alike_is_built(shop: Shop) -> None:
     """Such words in text, names and comments; a filter on a part of the key that keeps its name."""
     said = "status <> 'current_date; (select)' and unix_timestamp('2025-01-01', 'yyyy-MM-dd') > 0"
-    shop.model("text", READ + " -- is this all; or\n/* no; */", row_filter=said)
+    words = READ.replace("*", "*, 'now()' as `current_user`, status as uuid, 1 as current_date")
+    shop.model("text", words + " -- is this all; or\n/* no; */", row_filter=said)
     shop.model("renamed", RENAMED, primary_key="order_id", row_filter="order_id < 100")
     of_source = {"primary_key": ["_cq_source_name", "order_id"]}
     shop.model("of_source", RENAMED + " where _cq_source_name = 'elsewhere'", **of_source)
@@ -102,3 +145,13 @@ def test_a_union_of_one_table(shop: Shop) -> None:
     assert shop.messages(*kinds) == dict.fromkeys(kinds, "BUILD to batch 1")
     shop.raw.append("one", 2, [row(1, 2, "shut"), gone(2, 2), row(200, 1)])
     assert shop.messages(*kinds) == dict.fromkeys(kinds, "MERGE to batch 2")
+
+
+def test_without_its_ledger_a_model_does_not_guess_what_a_refresh_found(shop: Shop) -> None:
+    """The raw table has batches, so there was a ledger; its name may be misspelt."""
+    shop.model("unledgered", READ, delete_stale=True)
+    flags = ("--vars", "{strandline__syncs_table: _cq_sincs}")
+    told = shop.build("unledgered", flags=flags)
+    assert "the ledger that says which ones are complete is not there" in told
+    assert "_cq_sincs" in told
+    assert shop.build("unledgered") == "BUILD to batch 2"

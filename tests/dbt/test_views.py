@@ -84,6 +84,12 @@ def test_views(catalog: SparkSession, tmp_path: Path) -> None:
     assert states("prod") == {1: "SHUT"}
     assert build() == "NO NEW BATCH"
 
+    project.write("models/stg_orders.sql", STAGED % "if(now() is null, '', status)")
+    told = project.run("build", "--select", "+orders")["orders"].message
+    assert "the view stg_orders uses now, which gives something else at each build" in told
+    project.write("models/stg_orders.sql", STAGED % "upper(status)")
+    project.run("run", "--select", "stg_orders")
+
     # dbt-spark clones Delta tables only, and says so
     target = project.folder / "target"
     target.rename(project.folder / "prod")

@@ -59,6 +59,26 @@ def test_columns_that_a_star_leaves_out_are_read(
     assert project.rows("select id, `a b`, c from raw.t") == [(1, 5, 1)]
 
 
+def test_types_that_do_not_grow_are_no_cursors(
+    project: Project, mariadb_database: Database, postgres_database: Database
+) -> None:
+    """MariaDB compares an enum by its text: a later state would never be read."""
+    kinds = {"e": "enum('new', 'paid', 'closed')", "s": "set('b', 'a')", "t": "time"}
+    mariadb_database.execute(*(f"create table {n} (id int, c {kinds[n]})" for n in kinds))
+    options = {name: {"cursor_field": "c"} for name in kinds}
+    project.jdbc(mariadb_database, list(kinds), table_options=options)
+    why = "which the database compares by its text, not in its own order. Choose another column, or"
+    anew = "c is a {}, a time of day, which begins anew every day. Choose another column"
+    e, s, t = sorted(project.loader("run").errors)
+    assert f"shop.e, cursor_field: c is a ENUM, {why}" in e
+    assert f"shop.s, cursor_field: c is a SET, {why}" in s
+    assert t.endswith(anew.format("TIME"))
+    postgres_database.execute("create table t (id int, c timetz)")
+    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}})
+    [told] = project.loader("run").errors
+    assert told.endswith(anew.format("timetz"))
+
+
 def test_dates_of_zero_are_no_cursors_and_bits_are_refused_as_such(
     project: Project, mariadb_database: Database
 ) -> None:

@@ -31,6 +31,7 @@ Column = Mapping[str, "str | None"]
 
 CHAR, DATE, TIME, TIMESTAMP = "1", "91", "92", "93"  # java.sql.Types
 DISTINCT, BIT = "2001", "-7"
+TIMES = (TIME, "2013")  # without and with a time zone
 _FREE = (38, 18)  # Spark's precision and scale for a number that declares neither
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -27,7 +27,8 @@ from loader.sources.jdbc.cdc.log import followed
 from loader.sources.jdbc.cdc.slot import slot_name
 from loader.sources.jdbc.collation import by_bytes
 from loader.sources.jdbc.database import Database
-from loader.sources.jdbc.doubtful import BIT, DISTINCT, decimals, of_key
+from loader.sources.jdbc.doubtful import BIT, DISTINCT, TIMES, decimals, of_key
+from loader.sources.jdbc.mysql import MySQL
 from loader.sources.jdbc.native import Native, Told, described, layout
 from loader.sources.jdbc.options import JdbcOptions, column_type
 from loader.sources.jdbc.postgresql.exported import exported
@@ -187,17 +188,28 @@ class JdbcSource(Database):
         return chosen
 
     def _orderly(self, ref: TableRef, told: Told) -> None:
-        """Refuses a cursor that is a string of bits: it compares as a number, and sorts as text."""
+        """Refuses a cursor of a type without the order that a cursor needs."""
         wanted = (self.read_options(ref).cursor_field or "").lower()
         for name, row in told.items():
-            bits = row["DATA_TYPE"] == BIT and int(row["COLUMN_SIZE"] or 1) > 1
-            if name.lower() == wanted and bits:
+            why = self._disorder(row)
+            if name.lower() == wanted and why:
+                cast = ", or read the table through a view that casts it to an integer"
                 raise TableError(
-                    f"{name} is a {row['TYPE_NAME']}({row['COLUMN_SIZE']}), which has no order",
+                    f"{name} is a {why}",
                     where=f"table {self.name}.{ref.name}, cursor_field",
-                    remedy="Choose another column, or read the table through a view that casts it "
-                    "to an integer",
+                    remedy=f"Choose another column{'' if row['DATA_TYPE'] in TIMES else cast}",
                 )
+
+    def _disorder(self, row: Mapping[str, str | None]) -> str:
+        """Says why a column cannot be the cursor; an empty text if its type may be one."""
+        type_name, size = row["TYPE_NAME"] or "", row["COLUMN_SIZE"]
+        if row["DATA_TYPE"] == BIT and int(size or 1) > 1:
+            return f"{type_name}({size}), which has no order"  # compares as a number, sorts as text
+        if isinstance(self.dialect, MySQL) and type_name.upper() in ("ENUM", "SET"):
+            return f"{type_name}, which the database compares by its text, not in its own order"
+        if row["DATA_TYPE"] in TIMES:
+            return f"{type_name}, a time of day, which begins anew every day"
+        return ""
 
     def _collated(self, ref: TableRef, schema: StructType) -> frozenset[str]:
         """Returns the cursor's name if it is a text column that is not ordered by bytes."""

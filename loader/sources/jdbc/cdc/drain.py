@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
+
 from loader.errors import TableError
 from loader.sources.debezium.engine import spooled
 from loader.sources.debezium.program import MARKER, Order
@@ -128,7 +130,7 @@ def _passed(slot: SourceSlot, marked: int) -> bool:
     try:
         with slot.database.connect() as connection:
             found = slot.look(connection)
-    except TableError:
+    except (TableError, Py4JError, OSError):  # Java may have ended, too: the reader says so
         return False
     return found is None or bool(found.lost) or found.confirmed >= marked
 

@@ -1,0 +1,120 @@
+{% macro check_reads(sql, goal, plan, owner) -%}
+    {#-
+        Compares what dbt says that a model reads with what Spark reads for its SELECT, and turns a merge into a
+        build where a row depends on more than its own version: new versions would leave the rows of others as they
+        were. Under --defer, a view reads other tables than the graph says.
+    -#}
+    {%- set reads = strandline.read_plan(sql, goal.tables) -%}
+    {%- if reads is none -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {%- if not invocation_args_dict.get("defer") -%}
+        {%- for table in goal.tables if not strandline.is_named(table.name, reads.tables) -%}
+            {{ exceptions.raise_compiler_error(
+                owner ~ ": by dbt's graph it reads " ~ table.name ~ ", but its SELECT reads "
+                ~ (reads.tables | join(", ") or "no table") ~ ", so its batches would be counted in the wrong place. Name "
+                ~ "the raw table by source() in the SELECT itself; if the project overrides source(), let it return the "
+                ~ "table that the source declares."
+            ) }}
+        {%- endfor -%}
+        {%- set known = goal.tables | map(attribute="name") | list + goal.others | list -%}
+        {%- for read in reads.tables if not strandline.is_any_of(read, known) -%}
+            {%- do exceptions.warn(
+                owner ~ ": it reads " ~ read ~ ", which it names without source() or ref(): its changes go unseen, and rows "
+                ~ "that no new batch touches stay as they were. Name it by source() or ref()."
+            ) -%}
+        {%- endfor -%}
+    {%- endif -%}
+    {%- if plan.step == "merge" and reads.around -%}
+        {%- do plan.update({
+            "step": "build",
+            "reason": "its SELECT computes rows from other versions, too (" ~ reads.around ~ ")",
+        }) -%}
+        {%- do strandline.check_may_build(plan.reason, owner) -%}
+    {%- endif -%}
+{%- endmacro %}
+
+
+{% macro read_plan(sql, tables) -%}
+    {#-
+        What Spark reads for a SELECT: {tables, around}. `tables`: the names of all tables, through views. `around`: the
+        step that computes a row from more than one version, as a window, an aggregate or a join of a raw table with
+        itself does; none if each row depends on its own version. In doubt, a step counts as such. none if the plan
+        has not the form of Spark's own.
+    -#}
+    {%- set plan = run_query("explain extended " ~ sql).columns[0].values()[0] -%}
+    {%- set analyzed, found, rest = plan.partition("== Optimized Logical Plan ==") -%}
+    {%- if not found -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {%- set reads = {"tables": [], "around": none} -%}
+    {%- for step in strandline.plan_steps(analyzed.partition("== Analyzed Logical Plan ==")[2]) if step.table -%}
+        {#- Spark names an Iceberg table twice. -#}
+        {%- set half = step.table[:(step.table | length - 1) // 2] -%}
+        {%- set name = half if step.table == half ~ " " ~ half else step.table -%}
+        {%- do reads.tables.append(name) if name not in reads.tables -%}
+    {%- endfor -%}
+    {%- set row_by_row = ["Project", "Filter", "Union", "Join", "Generate", "Expand", "Sort", "Repartition",
+        "RepartitionByExpression", "RebalancePartitions", "BatchEvalPython", "ArrowEvalPython"] -%}
+    {%- set above = [] -%}
+    {%- for step in strandline.plan_steps(rest.partition("== Physical Plan ==")[0]) -%}
+        {%- set parents = above | selectattr("depth", "lt", step.depth) | list -%}
+        {%- do above.clear() -%}
+        {%- do above.extend(parents + [step]) -%}
+        {%- set is_raw = step.name == "InMemoryRelation"
+            or step.table and strandline.is_any_of(step.table, tables | map(attribute="name") | list) -%}
+        {%- for parent in parents if is_raw -%}
+            {%- set branch = above[loop.index].place -%}
+            {%- do parent.branches.append(branch) if branch not in parent.branches -%}
+            {%- set alone = parent.name in row_by_row and (parent.branches | length == 1 or parent.name == "Union") -%}
+            {%- do reads.update({"around": parent.name}) if not alone and not reads.around -%}
+        {%- endfor -%}
+    {%- endfor -%}
+    {{ return(reads) }}
+{%- endmacro %}
+
+
+{% macro plan_steps(text) -%}
+    {#-
+        The steps of a plan that Spark prints as a tree, each above what it reads: {place, depth, name, table, branches}.
+        Lines of no such form belong to a string that has line breaks.
+    -#}
+    {%- set steps = [] -%}
+    {%- for line in text.strip().splitlines() -%}
+        {%- set found = modules.re.match("((?:[: ]  )*)([:+]- )?([A-Za-z]\\w*)(.*)", line) -%}
+        {%- if found is not none and (found.group(2) or not steps) -%}
+            {%- set name = found.group(3) -%}
+            {%- set of = {
+                "RelationV2": "\\[.*\\] (\\S.*)",
+                "Relation": " (\\S+?)\\[",
+                "HiveTableRelation": " \\[([^,]+),",
+            }.get(name) -%}
+            {%- set table = modules.re.match(of, found.group(4)) if of else none -%}
+            {%- do steps.append({
+                "place": steps | length,
+                "depth": found.group(1) | length // 3 + (1 if found.group(2) else 0),
+                "name": name,
+                "table": table.group(1) | replace("`", "") if table is not none else none,
+                "branches": [],
+            }) -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {{ return(steps) }}
+{%- endmacro %}
+
+
+{% macro is_named(name, read) -%}
+    {#- Whether a table, as name_of() calls it, is among those that a plan names with their catalog. -#}
+    {%- for one in read if strandline.is_any_of(one, [name]) -%}
+        {{ return(true) }}
+    {%- endfor -%}
+    {{ return(false) }}
+{%- endmacro %}
+
+
+{% macro is_any_of(read, names) -%}
+    {%- for name in names if (" ." ~ read | lower).endswith("." ~ name | lower) -%}
+        {{ return(true) }}
+    {%- endfor -%}
+    {{ return(false) }}
+{%- endmacro %}
