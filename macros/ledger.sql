@@ -52,8 +52,9 @@
 
 
 {% macro exists(relation) -%}
-    {#- load_relation() does not find names with capitals. -#}
-    {%- if relation.identifier != relation.identifier | lower or relation.schema != relation.schema | lower -%}
+    {#- load_relation() finds neither names with capitals nor a schema that names its catalog. -#}
+    {%- if "." in relation.schema or relation.identifier != relation.identifier | lower
+        or relation.schema != relation.schema | lower -%}
         {{ return(relation.identifier | lower in strandline.tables_in(relation.schema)) }}
     {%- endif -%}
     {{ return(load_relation(relation) is not none) }}

@@ -43,6 +43,8 @@ _REMEDIES = {
     "quote is a letter; else correct the file",
     "a quote stands behind a backslash": "If backslashes escape quotes, as Spark and MySQL write "
     "them, set the reader's option escape: '\\'; with escape: '\"' a backslash is a letter",
+    "a column's name is written with other letters": "Write it in one way in all files, and in "
+    "`columns`: in JSON `id` and `ID` are two names, in the lake one",
     "something stands behind a json value": "Write each value on a line of its own: Spark would "
     "read only the first one",
     "has digits below the microsecond": "Write it in microseconds (pyarrow: "

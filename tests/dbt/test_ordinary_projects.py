@@ -16,7 +16,7 @@ from tests.dbt.shop import META, READS, Shop, gone, row
 
 @pytest.fixture(scope="module")
 def shop(project: DbtProject, raw: RawSchema) -> Shop:
-    shop = Shop(project, raw, ["eu", "us", "gains", "keyed", "kept"])
+    shop = Shop(project, raw, ["eu", "us", "far", "gains", "keyed", "kept"])
     for table in ("eu", "us"):
         raw.append(table, 1, [row(1, 1, table)])
     return shop
@@ -63,18 +63,29 @@ def test_a_source_schema_may_name_its_catalog(shop: Shop) -> None:
         "models/far.yml",
         {
             "sources": [
-                {"name": "far", "schema": f"lake.{shop.raw.schema}", "tables": [{"name": "us"}]}
+                {
+                    "name": "far",
+                    "schema": f"lake.{shop.raw.schema}",
+                    "tables": [{"name": "far", "data_tests": ["strandline.batches_accounted"]}],
+                }
             ]
         },
     )
-    far = "select * from ({{ strandline.union_raw([source('far', 'us')]) }}) as orders"
+    shop.raw.append("far", 1, [row(1, 1), row(2, 1)])
+    shop.raw.append("far", 2, [row(2, 1)], generation=2)
+    refresh = {"batch": 2, "mode": "full_refresh", "generation": 2}
+    shop.raw.syncs("far", [{"batch": 1}, refresh])
+    far = "select * from ({{ strandline.union_raw([source('far', 'far')]) }}) as orders"
     for kind in ("latest", "history"):
         shop.model(f"far_{kind}", far, f"deduped_{kind}", delete_stale=True)
     shop.build("far_latest", "far_history")
+    assert shop.open_ids("far_latest") == {2: "open"}
     assert shop.build("far_latest", "far_history") == "NO NEW BATCH"
+    [accounted] = shop.run("test", "--select", "source:far").values()
+    assert accounted.status == "pass", accounted.message
     told = shop.project.spark.sql(f"show tblproperties {shop.project.schema}.far_latest").collect()
     stored = unveiled({one[0]: one[1] for one in told}["strandline.watermark"])
-    assert f'"raw": ["{shop.raw.schema}.us"]' in stored
+    assert f'"raw": ["{shop.raw.schema}.far"]' in stored
 
 
 def test_of_a_key_in_two_tables_the_one_named_last_counts(shop: Shop) -> None:

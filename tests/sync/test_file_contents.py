@@ -85,11 +85,25 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
     }
     json: dict[str, dict[str, object]] = {
         name: {"format": "json"}
-        for name in ("two", "comma", "arrays", "behind", "bytes", "whole", "stored", "rest")
+        for name in (
+            "two",
+            "comma",
+            "arrays",
+            "behind",
+            "bytes",
+            "whole",
+            "stored",
+            "rest",
+            "twice",
+            "cases",
+            "nested",
+            "within",
+        )
     }
     json["whole"]["options"] = {"multiLine": "true"}
     declared = {"columns": "id int, v string"}
     json["rest"] |= declared
+    json["letters"] = {"format": "json", "columns": "ID int, v string"}
     csv |= {"open_declared": dict(declared), "bare": {"options": {"header": "false"}}}
     csv["text"] = {"format": "text"}
     _files(project, "csv", same={}, **csv, **json)
@@ -118,9 +132,19 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
     _write(data / "bytes" / "1.json", '{"id":1,"v":"café"}\n'.encode("latin-1"))
     _write(data / "whole" / "1.json", '{"id":1}\n{"id":2}\n')
     _write(data / "stored" / "1.json", gzip.compress(b'{"id":1}\n'))
+    _write(data / "nested" / "1.json", '{"a":[{"b":1}]}\n{"a":[{"B":1}]}\n')
+    _write(data / "within" / "1.json", r'{"b":1,"s":"\"B\":1","c":{"D":1},"d":2}' + "\n")
+    _write(data / "letters" / "1.json", '{"ID":1,"v":"a"}\n{"v":"id","id":2}\n')
+    _write(data / "twice" / "1.json", '{"id":1,"v":"g","v":"h"}\n')
+    _write(data / "cases" / "1.json", '{"id":1}\n')
+    _write(data / "cases" / "2.json", '{"ID":1}\n')
     ran = project.loader("run")
     told = _told(ran)
     expected = {
+        "twice": "the column 'v' is there twice, as a key that comes again",
+        "cases": "a column's name is written with other letters, ",
+        "nested": "a column's name is written with other letters, ",
+        "letters": "a column's name is written with other letters, id, in file:",
         "slash": "a quote stands behind a backslash within a quoted value, in file:",
         "Same": "Same.2025-02.csv, same, same.2025-01.csv. To read them as one table, move",
         "open": "1.csv: 1,\"hello. If values go over several lines, set the reader's option mul",

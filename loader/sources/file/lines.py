@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from loader.sources.file import listing as list_of
+from loader.sources.file.letters import other_letters
 from loader.sources.file.listing import MODIFIED, PATH, RECURSIVE
 from loader.sources.file.quotes import escaped_quote, open_quote
 
@@ -47,7 +48,7 @@ def checked(
     form = native.format.lower()
     if form not in FORMATS:
         return rows
-    found = _refusals(native, form)
+    found = _refusals(native, form, rows.schema)
     if found is None:
         return rows
     read = lines(spark, native, chosen)
@@ -80,7 +81,7 @@ def _nothing(schema: StructType) -> list[Column]:
     return [f.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
 
 
-def _refusals(native: Native, form: str) -> Column | None:
+def _refusals(native: Native, form: str, schema: StructType) -> Column | None:
     """Returns why a line is refused, null if it is not; None if no line can be judged."""
     encoding = "UTF-8" if form == "text" else native.encoding
     if _WIDE.match(encoding) and native.option("linesep") is None:
@@ -106,6 +107,9 @@ def _refusals(native: Native, form: str) -> Column | None:
             found = f.when(f.lit(False), "")
         told = f.concat(f.lit("something stands behind a JSON value, in "), PATH)
         found = found.when(_goes_on(native, text), _shown(told, text))
+        other = other_letters(text, schema, native.columns is not None)
+        told = f.concat(f.lit("a column's name is written with other letters, "), other)
+        found = found.when(other.isNotNull(), _shown(f.concat(told, f.lit(", in "), PATH), text))
     return found
 
 

@@ -21,6 +21,7 @@ from loader.sources.file.packing import check_unpacked
 
 _COLON = re.compile(r"Relative path in absolute URI: (\S.*?)(?:\.crc)?$")
 _UNLIKE = re.compile(r'CANNOT_MERGE_SCHEMAS.*?"(STRUCT<[^"\n]*>)".*?"(STRUCT<[^"\n]*>)"', re.DOTALL)
+_TWICE = re.compile(r"COLUMN_ALREADY_EXISTS\W.*?`([^`\n]+)`", re.DOTALL)
 _LOOKED_AT = 100
 """So many files are looked at when a table cannot be read."""
 
@@ -50,6 +51,14 @@ def unread(
             where=where,
             remedy="Declare the table's `columns`, with types that hold all; or write the columns "
             "with one type",
+        )
+    twice = _TWICE.search(str(error))
+    if twice is not None:
+        return TableError(
+            f"the column {twice[1]!r} is there twice, as a key that comes again or has other "
+            "letters: the lake does not tell `id` from `ID`",
+            where=f"{where} ({native.path})",
+            remedy="Rename one in what writes the files, and in the files",
         )
     what = found.what
     remedy = (
