@@ -159,6 +159,8 @@ _MEANINGS = {
 
 # By the first characters of the SQLSTATE, longest first if they overlap.
 _REMEDIES = {
+    "22P02": "If the cursor's type was changed, the stored cursor is no value of it any more: "
+    "`loader state set`, or `loader run --full-refresh`",
     "28": "Check user and password of the source",
     "3D000": "Check the database's name in the source's url",
     "XJ004": "Check the database's name in the source's url",

@@ -23,13 +23,19 @@ UNKNOWN_BYTES = (
     "or write it as UTF-8; with ISO-8859-1, every byte is a character"
 )
 
+_STOPPED = (
+    "Nothing of this batch is visible; run again. If nobody stopped it, its memory was too small: "
+    "give it more (spark.driver.memory in the profile's target), or fewer wide rows at a time "
+    "(fetch_size)"
+)
+
 # A part of the text, in lower case, and what to do about it.
 _REMEDIES = {
     "no space left": "Free disk space and run again: nothing is half written",
     "read-only file system": "Mount it so that the user that runs the loader can write, or name "
     "another folder; nothing is half written",
     "cancelled": "Nothing of this batch is visible; run again",
-    "context was shut down": "Nothing of this batch is visible; run again",
+    "context was shut down": _STOPPED,
     "outofmemory": "Give Spark more memory (spark.driver.memory in the profile's target)",
     "java heap space": "Give Spark more memory (spark.driver.memory in the profile's target)",
     "exceeds max precision": "Read it through a view in the source that casts the column: Spark's "
@@ -89,6 +95,9 @@ def clear(error: BaseException, where: str) -> LoaderError:
             return broken
     if isinstance(error, Py4JJavaError):
         found = explain(error, where)
+        if "context was shut down" in found.what.lower():
+            told = "Spark was stopped while it worked on the table"
+            return TableError(told, where=where, remedy=_STOPPED)
         if re.search(r"\b(?:job|stage) \d+ (?:was )?cancelled", found.what, re.IGNORECASE):
             # Spark's own text is the number of a job.
             return TableError("the run was interrupted", where=where, remedy=_REMEDIES["cancelled"])

@@ -121,6 +121,54 @@ def test_a_restored_database_is_not_taken_for_the_one_that_it_was(
         assert project.rows("select id from raw.by_number order by id") == [(1,), (2,), (3,), (4,)]
 
 
+@pytest.mark.parametrize("same_server", [True, False])
+def test_a_view_is_told_from_one_of_another_database(
+    project: Project, primary: Postgres, postgres_database: Database, same_server: bool
+) -> None:
+    """Nothing says who wrote its rows: all are read, or it is refused until somebody decides."""
+    views = {
+        "by_time": "create view by_time as select * from t",
+        "kept": "create materialized view kept as select * from t",
+        "by_number": "create view by_number as select * from t",
+    }
+    options = {name: {"cursor_field": "at"} for name in views}
+    options["by_number"] = {"cursor_field": "id"}
+
+    def filled(database: Database, low: int, high: int, day: str) -> None:
+        database.execute(
+            "create table t (id int, at timestamptz)",
+            f"insert into t select n, '{day}' from generate_series({low}, {high}) as n",
+            *views.values(),
+        )
+
+    server = postgres_database.server if same_server else primary
+    filled(postgres_database, 1, 5, "2025-02-01")
+    project.jdbc(postgres_database, list(views), table_options=options)
+    project.run()
+    ran = project.run()
+    assert {ran.table(f"shop.{name}")["status"] for name in views} == {"nothing new"}
+    late = "shop.{}: in a view or a table of another server, rows that commit late are found"
+    assert all(any(late.format(name) in w for w in ran.warnings) for name in views)
+    with server.database() as other:
+        filled(other, 4, 9, "2025-01-01")
+        project.jdbc(other, list(views), table_options=options)
+        ran = project.loader("run")
+        for name in ("by_time", "kept"):
+            assert ran.table(f"shop.{name}")["appended"] == 6
+            told = f"shop.{name}: this is not the database of the last sync: all its rows are read"
+            assert any(told in w for w in ran.warnings)
+        [refused] = ran.errors
+        assert "table shop.by_number: this is not the database of the last sync" in refused
+        project.loader("state", "set", "shop.by_number", "0")
+        ran = project.run()
+        assert ran.table("shop.by_number")["appended"] == 6
+        assert {ran.table(f"shop.{n}")["status"] for n in ("by_time", "kept")} == {"nothing new"}
+        # made anew, as many tools do at each of their runs
+        other.execute("drop view by_number", views["by_number"])
+        ran = project.run()
+        assert {ran.table(f"shop.{name}")["status"] for name in views} == {"nothing new"}
+
+
 def test_numbers_that_a_failover_gives_out_again_are_read(
     project: Project, primary: Postgres
 ) -> None:

@@ -161,6 +161,34 @@ def test_a_small_number_is_no_boolean(project: Project, mariadb_database: Databa
     assert rows == [(2, 1), (127, 0), (-128, None)]
 
 
+def test_times_of_day_that_would_become_one_key_are_refused(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table a (c time primary key)",
+        "insert into a values ('00:00'), ('12:00')",
+        "create table b (c timetz primary key)",
+        "insert into b values ('09:00+00')",
+        "create table free (id int primary key, c time, z timetz)",
+        "insert into free values (1, '24:00', '10:00+01')",
+    )
+    options = {name: {"sync_mode": "full_refresh"} for name in ("a", "b", "free")}
+    project.jdbc(postgres_database, list(options), table_options=options)
+    project.run()
+    postgres_database.execute(
+        "insert into a values ('24:00')", "insert into b values ('10:00+01'), ('24:00+00')"
+    )
+    one = "and keys that differ would become one. Read the table through a view"
+    assert [
+        error.partition(", column c: ")[2] for error in sorted(project.loader("run").errors)
+    ] == [
+        f"1 values of c are the end of a day, and loaded as its begin, {one} that leaves them "
+        "out, or casts the column to text",
+        f"2 values of c are not times of UTC, {one} that leaves them out, or casts the column to "
+        "text",
+    ]
+
+
 @pytest.fixture
 def coded(project: Project, postgres_database: Database) -> Database:
     """A table whose cursor is a text that the database orders by a collation."""
@@ -171,6 +199,13 @@ def coded(project: Project, postgres_database: Database) -> Database:
     )
     project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "code"}})
     return postgres_database
+
+
+def test_a_stored_cursor_that_is_no_value_any_more(project: Project, coded: Database) -> None:
+    project.run()
+    coded.execute("alter type code rename value 'b' to 'bee'")
+    [told] = project.loader("run").errors
+    assert "the stored cursor is no value of it any more: `loader state set`" in told
 
 
 def _newest(project: Project) -> list[tuple[object, ...]]:

@@ -51,8 +51,11 @@ with stopping(list, list):
 _TWICE = """
 with stopping(stopped.set, list):
     print("ready", flush=True)
-    while True:
-        time.sleep(0.01)
+    try:
+        while True:
+            time.sleep(0.01)
+    finally:
+        time.sleep(60)  # closes a connection whose network is silent
 """
 
 

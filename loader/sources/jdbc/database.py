@@ -61,6 +61,7 @@ class Database(Source):
         given = self.options
         options = {
             "url": self.kind().url(given.url, given.properties),
+            **dict(self.kind.network),
             **startup,
             **given.properties,
         }
@@ -92,10 +93,18 @@ class Database(Source):
             quote = (meta.getIdentifierQuoteString() or "").strip()
             dialect = self.kind(quote or '"', bool(meta.storesUpperCaseIdentifiers()))
             version = int(meta.getDatabaseMajorVersion())
-            reading = self.kind.reading(version) if startup else {}
+            reading = self.kind.reading(version, self._readers) if startup else {}
             reading = reading if reading and dialect.met(connection) else {}
             streamed = self.kind.streamed(meta.getDriverName())
             return _Met(startup, dialect, self.kind.resting(version), reading, streamed)
+
+    @property
+    def _readers(self) -> int:
+        """How many tasks share one JVM."""
+        context = self.spark.sparkContext
+        if str(context.master).startswith("local"):
+            return int(context.defaultParallelism)
+        return int(context.getConf().get("spark.executor.cores") or 1)
 
     @contextmanager
     def connect(self, where: str = "") -> Iterator[Connection]:

@@ -47,6 +47,7 @@ class Dialect:
         shares_snapshots: whether many connections can read one snapshot of the database.
         rounds_floats: whether the text of a `float` has fewer digits than its value.
         hides_columns: whether `select *` may leave columns out.
+        network: driver properties of every connection, which the user's own overrule.
         instant_types: the database's names for types that hold an instant, not a wall clock.
     """
 
@@ -59,6 +60,7 @@ class Dialect:
     uses_catalogs: ClassVar[bool] = False
     instant_types: ClassVar[frozenset[str]] = frozenset()
     hides_columns: ClassVar[bool] = False
+    network: ClassVar[tuple[tuple[str, str], ...]] = ()
     utc_clock: ClassVar[str] = "select current_timestamp"
 
     def __init__(self, quote: str = '"', folds_to_upper: bool = False) -> None:
@@ -95,11 +97,12 @@ class Dialect:
         return True
 
     @classmethod
-    def reading(cls, version: int) -> dict[str, str]:
+    def reading(cls, version: int, readers: int) -> dict[str, str]:
         """Returns the driver's properties for reads, if nothing is between it and the database.
 
         Args:
             version: the database's major version.
+            readers: how many of them share one JVM's memory.
         """
         return {}
 

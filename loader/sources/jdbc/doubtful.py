@@ -47,6 +47,7 @@ class Doubt:
         loaded: SQL for the column as it is loaded; empty if as it is.
         cursors: whether a cursor is asked for them, too.
         alike: values, and what each of them is loaded as.
+        only_in_key: whether they matter in a key alone.
     """
 
     index: int
@@ -56,6 +57,7 @@ class Doubt:
     loaded: str = ""
     cursors: bool = True
     alike: tuple[tuple[str, str], ...] = ()
+    only_in_key: bool = False
 
     def condition(self, column: str) -> str:
         """Returns SQL that is true for such values."""
@@ -153,6 +155,8 @@ def postgresql_values(index: int, kind: t.DataType, row: Column) -> list[Doubt]:
         endless = Doubt(index, "value in ('infinity', '-infinity')", "hold infinite times", THROUGH)
         late = [_too_late(index, "value")] if of != "date" else []
         return [deep, *map(within, [endless, *late])]
+    if jdbc_type(row) == TIME:
+        return [_time_of_day(index, row)]
     if jdbc_type(row) not in (DATE, TIMESTAMP):
         return []
     infinite = Doubt(
@@ -168,6 +172,20 @@ def postgresql_values(index: int, kind: t.DataType, row: Column) -> list[Doubt]:
     before = f"({{}} < '{EVER}' and {{}} <> '-infinity')"
     ancient = Doubt(index, before, "lie before year 1, and would lose their era", THROUGH)
     return [infinite, ancient, _too_late(index, "{}")]
+
+
+def _time_of_day(index: int, row: Column) -> Doubt:
+    """Returns the times of a key that are loaded as others: 24:00, and 10:00+01 as 09:00."""
+    if row.get("TYPE_NAME") == "timetz":
+        zoned = "(extract(timezone from {}) <> 0 or {}::time = '24:00')"
+        return Doubt(index, zoned, "are not times of UTC", THROUGH, only_in_key=True)
+    return Doubt(
+        index,
+        "{} = '24:00'",
+        "are the end of a day, and loaded as its begin",
+        THROUGH,
+        only_in_key=True,
+    )
 
 
 def _too_late(index: int, value: str) -> Doubt:

@@ -21,6 +21,7 @@ class PostgreSQL(Dialect):
     driver = "org.postgresql.Driver"
     session = ("set time zone 'UTC'", "set standard_conforming_strings = on")
     shares_snapshots = True
+    network = (("tcpKeepAlive", "true"),)  # a network that fell silent ends a read at last
     instant_types = frozenset({"timestamptz"})
     system_schemas = frozenset({"information_schema", "pg_catalog", "pg_toast"})
 
@@ -50,13 +51,14 @@ class PostgreSQL(Dialect):
         return told == "on"
 
     @classmethod
-    def reading(cls, version: int) -> dict[str, str]:
+    def reading(cls, version: int, readers: int) -> dict[str, str]:
         # Values in binary, from the first query on: that halves the CPU of a read. Points and boxes
         # stay texts: the driver writes their coordinates in another way than PostgreSQL does.
         # Older versions are other products that speak the protocol.
         binary = {"prepareThreshold": "-1", "binaryTransferDisable": "POINT,BOX,TIME,TIMETZ"}
         # Rows that are wider than the statistics say end their own table's read, not the JVM.
-        return {**binary, "maxResultBuffer": "20percent"} if version >= 10 else {}
+        share = max(2, 40 // readers)  # of the heap; Spark holds as much again while it copies
+        return {**binary, "maxResultBuffer": f"{share}percent"} if version >= 10 else {}
 
     @classmethod
     def properties(cls, seconds: int) -> dict[str, str]:

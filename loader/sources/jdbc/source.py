@@ -113,7 +113,13 @@ class JdbcSource(Database):
         doubtful = [
             asked
             for d in doubtful
-            for asked in (of_key(d, relation) if schema.names[d.index] in key.columns else [d])
+            for asked in (
+                of_key(d, relation)
+                if schema.names[d.index] in key.columns
+                else []
+                if d.only_in_key
+                else [d]
+            )
         ]
         writers = self._by_writer(ref)
         if writers:

@@ -40,20 +40,25 @@ class LateRows:
         Raises:
             DatabaseError: if the table's cursors no longer mean the same.
         """
-        if self.horizon is None or not table.ref.native.stored:
+        if self.horizon is None:
             return
-        self._same_database(table, window)
         name = self.snapshot.dialect.text(self.snapshot.source.relation(table.ref.native))
         self.lineages[table.ref.name] = lineage(connection, name)
+        self._same_database(table, window)
+        if not table.ref.native.stored:
+            return
         self.added[table.ref.name] = self._added(connection, table, window)
 
     def mark(
         self, connection: Connection, table: SourceTable, window: Window
     ) -> dict[str, Any] | None:
         """Returns what the next sync must know."""
-        if self.horizon is None or not table.ref.native.stored:
+        if self.horizon is None:
             return None
-        return {**self.horizon.to_mark(), **self.lineages[table.ref.name].to_mark()}
+        own = self.lineages[table.ref.name].to_mark()
+        if not table.ref.native.stored:  # a view may be made anew at any time, and is the same
+            own = {"database": own["database"]}
+        return {**self.horizon.to_mark(), **own}
 
     def condition(
         self, table: SourceTable, window: Window, lowest: Cursor | None = None
@@ -65,6 +70,8 @@ class LateRows:
         cursor is known (`lowest`), the cursor's index finds the rows again.
         """
         before, now = self._before(table, window), self.horizon
+        if self._moved(table, window):
+            return "true"
         if before is None or now is None or window.cursor is None:
             return None
         column = self.snapshot.column(table, window.cursor.name)
@@ -103,11 +110,13 @@ class LateRows:
         Without it the next sync would read again what this one has read, or would not know what
         is in flight now: after `loader state set` there is no mark.
         """
-        if self.horizon is None or not table.ref.native.stored or window.low is None:
+        if self.horizon is None or window.low is None:
             return False
-        before = self._before(table, window)
+        before = self._last(window)
         if before is None or _by_hand(window):
             return True
+        if not table.ref.native.stored:
+            return self._moved(table, window)
         if self.lineages[table.ref.name].changed(window.mark):
             return True
         if before.fate(self.horizon) is not Fate.SAME or before.outlived(self.horizon):
@@ -120,7 +129,7 @@ class LateRows:
 
     def rewound(self, table: SourceTable, window: Window) -> bool:
         """Returns whether the database may reuse numbers; if so, its highest one is stored."""
-        before, now = self._before(table, window), self.horizon
+        before, now = self._last(window), self.horizon
         if before is None or now is None or window.cursor is None:
             return False
         return before.fate(now) is Fate.FAILED_OVER and not window.cursor.type.is_time
@@ -131,7 +140,12 @@ class LateRows:
         if not self.snapshot.dialect.shares_snapshots:
             return ()
         if not table.ref.native.stored:
-            return (f"in a view or a table of another server, {WITHIN}",) if is_time else ()
+            moved = (
+                "this is not the database of the last sync: all its rows are read; rows that it "
+                "lacks stay in raw until a full refresh"
+            )
+            late = f"in a view or a table of another server, {WITHIN}"
+            return (moved, late) if self._moved(table, window) else (late,)
         notes = []
         before = self._before(table, window)
         fate = before.fate(self.horizon) if before and self.horizon else Fate.SAME
@@ -163,14 +177,30 @@ class LateRows:
         return tuple(notes)
 
     def _before(self, table: SourceTable, window: Window) -> Horizon | None:
+        """Returns the horizon of the last sync, if it says which rows of a table come late."""
+        return self._last(window) if table.ref.native.stored else None
+
+    def _last(self, window: Window) -> Horizon | None:
         """Returns the horizon of the last sync, if it can be compared with this one's."""
-        if not table.ref.native.stored or window.low is None or self.horizon is None:
+        if window.low is None or self.horizon is None:
             return None
         before = Horizon.from_mark(window.mark)
         if before is None or before.fate(self.horizon) is Fate.SAME:
             return before
         # In another database, a cursor that somebody has set by hand is all that counts.
         return None if _by_hand(window) else before
+
+    def _moved(self, table: SourceTable, window: Window) -> bool:
+        """Returns whether a view is read in another database than at the last sync.
+
+        Nothing tells which of its rows are older than that.
+        """
+        before = self._last(window)
+        if table.ref.native.stored or before is None or self.horizon is None or _by_hand(window):
+            return False
+        fate = before.fate(self.horizon)
+        elsewhere = self.lineages[table.ref.name].elsewhere(window.mark)
+        return elsewhere or fate in (Fate.RESTORED, Fate.FAILED_OVER)
 
     def _replicated(self, table: SourceTable, window: Window) -> bool:
         """Returns whether rows come from another server, or did at the last sync."""
@@ -204,10 +234,12 @@ class LateRows:
         return f"{condition} and {column} >= {self.snapshot.dialect.literal(bottom)}"
 
     def _same_database(self, table: SourceTable, window: Window) -> None:
-        before = self._before(table, window)
+        before = self._last(window)
         if before is None or self.horizon is None or window.cursor is None:
             return
         fate = before.fate(self.horizon)
+        if self._moved(table, window) and fate is Fate.SAME:
+            fate = Fate.RESTORED  # another one on the same server
         if fate is Fate.BEHIND and not window.cursor.type.is_time:
             raise DatabaseError(
                 "this read replica is behind the database that was read last, so the cursor "

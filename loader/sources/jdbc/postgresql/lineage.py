@@ -53,7 +53,7 @@ class Lineage:
 
     def added(self, mark: Mapping[str, Any] | None) -> frozenset[int]:
         """Returns the tables added since a mark; all of them if it holds only another hash."""
-        if self._elsewhere(mark) or self.rearranged(mark):
+        if self.elsewhere(mark) or self.rearranged(mark):
             return self.tables
         before = str((mark or {}).get("tables") or "")
         if not before or before == self.to_mark()["tables"]:
@@ -64,7 +64,7 @@ class Lineage:
     def replaced(self, mark: Mapping[str, Any] | None) -> bool:
         """Returns whether another table had the name at the time of a mark."""
         before = str((mark or {}).get("tables") or "")
-        if self._elsewhere(mark) or self.rearranged(mark):
+        if self.elsewhere(mark) or self.rearranged(mark):
             return True
         known = before and not before.startswith("md5:")
         return bool(known) and self.root not in set(map(int, before.split()))
@@ -89,7 +89,7 @@ class Lineage:
         """The columns, by a short hash of each name."""
         return {f"{zlib.crc32(name.encode()):08x}": kind for name, kind in self.columns.items()}
 
-    def _elsewhere(self, mark: Mapping[str, Any] | None) -> bool:
+    def elsewhere(self, mark: Mapping[str, Any] | None) -> bool:
         """Returns whether a mark is of another database; older marks do not say."""
         before = (mark or {}).get("database")
         return before is not None and before != self.database
