@@ -104,8 +104,11 @@
     {#- The order counts, too: it decides which of two tables wins for a key in both. -#}
     {%- set was = covered.get("raw") or covered.said | list -%}
     {%- set now = goal.tables | map(attribute="name") | list -%}
+    {%- set rolled_back = strandline.rolled_back(covered, goal) -%}
     {%- if reloaded -%}
         {{ return(reloaded | join(", ") ~ " was dropped and reloaded") }}
+    {%- elif rolled_back -%}
+        {{ return(rolled_back | join(", ") ~ " was rolled back") }}
     {%- elif was != now -%}
         {{ return("it read " ~ (was | join(", ") or "other tables") ~ ", now " ~ now | join(", ")) }}
     {%- elif covered.get("definition") and covered.definition != goal.definition -%}
@@ -119,4 +122,22 @@
         {{ return(moved | join(", ") ~ ", which it reads besides raw, changed") }}
     {%- endif -%}
     {{ return(none) }}
+{%- endmacro %}
+
+
+{% macro rolled_back(covered, goal) -%}
+    {#-
+        The raw tables whose rows are no longer those of the last build and later ones: the Iceberg snapshot that it read
+        is still there, but no ancestor of the current one. Once it has expired, nothing tells.
+    -#}
+    {%- set found = [] -%}
+    {%- for table in goal.tables -%}
+        {%- set before = covered.get("raw_snapshots", {}).get(table.name) -%}
+        {%- if before is not none and table.snapshot is not none and before != table.snapshot
+            and before in strandline.parents_told(table.relation, table.snapshot)
+            and not strandline.descends(table.relation, before, table.snapshot) -%}
+            {%- do found.append(table.name) -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {{ return(found) }}
 {%- endmacro %}

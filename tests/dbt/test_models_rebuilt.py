@@ -13,7 +13,7 @@ from tests.dbt.shop import READS, Shop, row
 
 TABLES = [
     "written", "forbidden", "stuck", "stale", "typed", "old", "new", "beside", "small", "eu", "us",
-    "around", "rowwise",
+    "around", "rowwise", "rolled",
 ]  # fmt: skip
 FORBIDS = "`full_refresh: false` forbids a rebuild"
 
@@ -281,3 +281,24 @@ def test_rows_that_are_computed_from_their_own_version(shop: Shop) -> None:
     shop.messages("labels", *both)
     shop.raw.append("rowwise", 2, [row(2, 2, "shut"), row(3, 1)])
     assert shop.messages(*both) == dict.fromkeys(both, "MERGE to batch 2")
+
+
+def test_a_raw_table_that_was_rolled_back(shop: Shop) -> None:
+    """Later batches go on in numbers, and would be merged into what raw no longer has."""
+    both, raw = ("rolled_latest", "rolled_history"), f"{shop.raw.schema}.rolled"
+    for name in both:
+        shop.model(name, READS % "rolled", name.replace("rolled", "deduped"))
+    shop.raw.append("rolled", 1, [row(1, 1)])
+    snapshots = f"select snapshot_id from {raw}.snapshots order by committed_at desc limit 1"
+    [[good]] = shop.project.spark.sql(snapshots).collect()
+    shop.raw.append("rolled", 2, [row(1, 2, "bad"), row(2, 2, "bad")])
+    assert shop.messages(*both) == dict.fromkeys(both, "BUILD to batch 2")
+    shop.project.spark.sql(f"call lake.system.rollback_to_snapshot('{raw}', {good})")
+    shop.raw.append("rolled", 3, [row(3, 3)])
+    assert shop.messages(*both) == dict.fromkeys(both, "BUILD to batch 3")
+    assert shop.open_ids("rolled_latest") == {1: "open", 3: "open"}
+    rewrite = "call lake.system.rewrite_data_files(table => '{}', options => map('{}', 'true'))"
+    shop.project.spark.sql(rewrite.format(raw, "rewrite-all"))
+    assert shop.messages(*both) == dict.fromkeys(both, "NO NEW BATCH")
+    shop.raw.append("rolled", 4, [row(4, 4)])
+    assert shop.messages(*both) == dict.fromkeys(both, "MERGE to batch 4")
