@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
+from psycopg.errors import InvalidParameterValue
 
 from tests.services import Database
 from tests.sync.project import Project
@@ -206,6 +209,15 @@ def test_a_stored_cursor_that_is_no_value_any_more(project: Project, coded: Data
     coded.execute("alter type code rename value 'b' to 'bee'")
     [told] = project.loader("run").errors
     assert "the stored cursor is no value of it any more: `loader state set`" in told
+
+
+def test_a_scale_that_spark_has_not(project: Project, postgres_database: Database) -> None:
+    """Before PostgreSQL 15 the database refuses it itself."""
+    with suppress(InvalidParameterValue):
+        postgres_database.execute("create table t (id int primary key, a numeric(5, -2))")
+        project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "id"}})
+        [told] = project.loader("run").errors
+        assert "a scale below zero: read the table through a view that casts it" in told
 
 
 def _newest(project: Project) -> list[tuple[object, ...]]:

@@ -271,10 +271,14 @@ class JdbcSource(Database):
         except Py4JJavaError as error:
             raise explain(error, where) from error
         except PySparkException as error:
+            remedy = "Read it through a view in the database, with other names or fewer columns"
+            if "ecimal scale" in str(error):
+                remedy = (
+                    "A number has more digits after the point than in all, or a scale below zero: "
+                    "read the table through a view that casts it, to numeric(7, 0) for instance"
+                )
             raise TableError(
-                f"Spark cannot read its columns: {sentence(error)}",
-                where=where,
-                remedy="Read it through a view in the database, with other names or fewer columns",
+                f"Spark cannot read its columns: {sentence(error)}", where=where, remedy=remedy
             ) from error
         # Drivers report both instants and wall clocks as TIMESTAMP; only the database's own name
         # for the type tells them apart.
