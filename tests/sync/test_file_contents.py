@@ -104,6 +104,10 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
     declared = {"columns": "id int, v string"}
     json["rest"] |= declared
     json["letters"] = {"format": "json", "columns": "ID int, v string"}
+    json["inner"] = {"format": "json", "columns": "id int, o array<struct<a:int>>"}
+    json["outside"] = {"format": "json", "columns": "id int, o struct<a:int>"}
+    many = {"multiLine": "true"}
+    json["listed"] = {"format": "json", "columns": "id int, v string", "options": many}
     csv |= {"open_declared": dict(declared), "bare": {"options": {"header": "false"}}}
     csv["text"] = {"format": "text"}
     _files(project, "csv", same={}, **csv, **json)
@@ -134,6 +138,9 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
     _write(data / "stored" / "1.json", gzip.compress(b'{"id":1}\n'))
     _write(data / "nested" / "1.json", '{"a":[{"b":1}]}\n{"a":[{"B":1}]}\n')
     _write(data / "within" / "1.json", r'{"b":1,"s":"\"B\":1","c":{"D":1},"d":2}' + "\n")
+    _write(data / "inner" / "1.json", '{"id":1,"o":[{"a":5},{"A":6}]}\n')
+    _write(data / "outside" / "1.json", '{"id":1,"o":{"a":5,"ID":3},"rest":{"O":1,"A":{"o":1}}}\n')
+    _write(data / "listed" / "1.json", '[{"id":1,"v":"a"},\n{"id":2,"V":"b"}]\n')
     _write(data / "letters" / "1.json", '{"ID":1,"v":"a"}\n{"v":"id","id":2}\n')
     _write(data / "twice" / "1.json", '{"id":1,"v":"g","v":"h"}\n')
     _write(data / "cases" / "1.json", '{"id":1}\n')
@@ -145,6 +152,8 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
         "cases": "a column's name is written with other letters, ",
         "nested": "a column's name is written with other letters, ",
         "letters": "a column's name is written with other letters, id, in file:",
+        "inner": "a column's name is written with other letters, A, in file:",
+        "listed": "a column's name is written with other letters, V, in file:",
         "slash": "a quote stands behind a backslash within a quoted value, in file:",
         "Same": "Same.2025-02.csv, same, same.2025-01.csv. To read them as one table, move",
         "open": "1.csv: 1,\"hello. If values go over several lines, set the reader's option mul",
@@ -176,6 +185,7 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
         ("4", "\\"),
         ("5", '\\"x'),
     ]
+    assert project.rows("select id, o.a from raw.outside") == [(1, 5)]
     _files(project, "csv", same={}, fine={})
     checked = project.loader("check")
     assert (checked.code, set(_told(checked))) == (1, {"Same"})

@@ -6,6 +6,7 @@ The lake's names ignore case, so the two cannot be columns of their own either.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from pyspark.sql import Column
@@ -22,19 +23,25 @@ def other_letters(text: Column, schema: t.StructType, declared: bool) -> Column:
     Args:
         text: the line.
         schema: the columns that are read.
-        declared: whether the spec names the columns. Then what they leave out may have any names,
-            and only keys of the outermost object are judged.
+        declared: whether the spec names the columns. Then what they leave out may have any names:
+            a key counts only if the line has other values once the key is written as the name.
     """
-    names = sorted(set(schema.names if declared else _names(schema)))
-    lower = sorted({name.lower() for name in names})
-
-    def odd(keys: Column) -> Column:
-        alike = f.filter(keys, lambda key: f.lower(key).isin(lower) & ~key.isin(names))
-        return f.get(alike, f.lit(0))
-
-    anywhere = odd(f.regexp_extract_all(text, f.lit(_KEY), f.lit(1)))
-    # Parsing the line takes twice as long.
-    return f.when(anywhere.isNotNull(), odd(f.json_object_keys(text))) if declared else anywhere
+    names = sorted(set(_names(schema)))
+    lower = [name.lower() for name in names]
+    keys = f.regexp_extract_all(text, f.lit(_KEY), f.lit(1))
+    odd = f.filter(keys, lambda key: f.lower(key).isin(lower) & ~key.isin(names))
+    found = f.get(odd, f.lit(0))
+    if not declared:
+        return found
+    corrected = text
+    for name in (name for name in names if lower.count(name.lower()) == 1):
+        key, written = re.escape(name), name.replace("\\", "\\\\").replace("$", "\\$")
+        corrected = f.regexp_replace(corrected, rf'(?iu)"{key}"(\s*:)', f'"{written}"$1')
+    read, meant = (
+        f.to_json(f.struct(*(f.from_json(value, shape) for shape in (schema, t.ArrayType(schema)))))
+        for value in (text, corrected)
+    )
+    return f.when(found.isNotNull() & (read != meant), found)
 
 
 def _names(data_type: t.DataType) -> Iterator[str]:
