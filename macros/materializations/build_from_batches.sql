@@ -15,7 +15,6 @@
     {%- do strandline.check_row_filter(kind, owner) -%}
     {%- set selected = strandline.query_types(sql) -%}
     {%- do strandline.check_column_types(selected, owner) -%}
-    {%- do strandline.check_repeatable(sql, owner) -%}
     {%- set columns = selected.values() | map(attribute="name") | list -%}
     {%- set goal = strandline.goal(sql, columns, kind, owner) -%}
     {%- set covered = strandline.watermark(existing) if existing is not none and existing.is_iceberg else none -%}
@@ -103,10 +102,12 @@
     {%- set cursor_field = config.get("cursor_field") -%}
     {%- do strandline.check_version_columns(columns, primary_key, cursor_field, kind.added_columns, owner) -%}
     {%- set views = strandline.read_views(model.depends_on.nodes) -%}
-    {%- for unique_id, text in views.items() if text -%}
-        {%- do strandline.check_repeatable(text, owner, "the view " ~ graph.nodes[unique_id].name) -%}
-    {%- endfor -%}
     {%- set tables = strandline.read_tables(sql, columns, views, owner) -%}
+    {%- set raw_columns = tables | map(attribute="columns") | sum(start=[]) -%}
+    {%- do strandline.check_repeatable(sql, raw_columns, owner) -%}
+    {%- for unique_id, text in views.items() if text -%}
+        {%- do strandline.check_repeatable(text, raw_columns, owner, "the view " ~ graph.nodes[unique_id].name) -%}
+    {%- endfor -%}
     {%- set goal = {
         "kind": kind,
         "columns": columns,

@@ -35,15 +35,18 @@
 {%- endmacro %}
 
 
-{% macro changing_function(sql) -%}
+{% macro changing_function(sql, columns=[]) -%}
     {#-
         What in an SQL text gives something else at another time, in another session or from other files, as it is
-        written there; none if nothing does. Not if it is a column's name, in backticks or after a dot or `as`.
+        written there; none if nothing does. Not if it is the name of one of the columns, or any name in backticks, after
+        a dot or after `as`.
     -#}
-    {%- set code = modules.re.sub("`[^`]*`", " ", strandline.code_of(sql)) | lower -%}
+    {%- set code = modules.re.sub("`[^`]*`(?!\\s*\\()", " ", strandline.code_of(sql)).replace("`", "") | lower -%}
+    {%- set words = ["current_date", "current_timestamp", "current_time", "localtimestamp", "current_user", "session_user",
+        "_file", "_pos"] | reject("in", columns | map("lower") | list) | list -%}
     {%- set called = modules.re.search(
-        "(?<![\\w.])(?:(?<!\\bas )(?:current_date|current_timestamp|current_time|localtimestamp|current_user|session_user)\\b"
-        ~ "|(?:current_\\w+|now|curdate|user|rand|random|randn|randstr|uniform|uuid|monotonically_increasing_id|input_file_\\w+"
+        "(?<![\\w.])(?:(?<!\\bas )(?:" ~ words | join("|") ~ ")\\b(?!\\s*\\()"
+        ~ "|(?:current_\\w+|localtimestamp|session_user|reflect|java_method|shuffle|now|curdate|user|rand|random|randn|randstr|uniform|uuid|monotonically_increasing_id|input_file_\\w+"
         ~ "|spark_partition_id)(?=\\s*\\()|unix_timestamp(?=\\s*\\(\\s*\\)))",
         code
     ) -%}
@@ -54,9 +57,9 @@
 {%- endmacro %}
 
 
-{% macro check_repeatable(sql, owner, reads="its SELECT") -%}
+{% macro check_repeatable(sql, columns, owner, reads="its SELECT") -%}
     {#- A merge keeps what a SELECT gave for a version when it was new; a proof asks the SELECT again. -#}
-    {%- set changing = strandline.changing_function(sql) -%}
+    {%- set changing = strandline.changing_function(sql, columns) -%}
     {%- if changing -%}
         {{ exceptions.raise_compiler_error(
             owner ~ ": " ~ reads ~ " uses " ~ changing ~ ", which gives something else at each build, while the table keeps what "
@@ -107,7 +110,7 @@
 {% macro as_written(sql) -%}
     {#- SQL without line breaks and comments, which mean nothing, except union_raw()'s comments, which name tables. -#}
     {{ return(modules.re.sub(
-        "(`[^`]*`|'(?:\\\\.|[^'\\\\])*'|\"(?:\\\\.|[^\"\\\\])*\"|/\\* (?:end of )?union_raw.*?\\*/)"
+        "(`[^`]*`|\\b[rR](?:'[^']*'|\"[^\"]*\")|'(?:\\\\.|[^'\\\\])*'|\"(?:\\\\.|[^\"\\\\])*\"|/\\* (?:end of )?union_raw.*?\\*/)"
         ~ "|(?:--[^\\n]*|/\\*(?! (?:end of )?union_raw).*?\\*/|\\s)+",
         "\\1 ",
         sql,
@@ -119,7 +122,7 @@
 {% macro code_of(sql) -%}
     {#- SQL without its comments and string literals; names in backticks stay. -#}
     {{ return(modules.re.sub(
-        "(`[^`]*`)|'(?:\\\\.|[^'\\\\])*'|\"(?:\\\\.|[^\"\\\\])*\"|--[^\\n]*|/\\*.*?\\*/",
+        "(`[^`]*`)|\\b[rR](?:'[^']*'|\"[^\"]*\")|'(?:\\\\.|[^'\\\\])*'|\"(?:\\\\.|[^\"\\\\])*\"|--[^\\n]*|/\\*.*?\\*/",
         "\\1 ",
         sql,
         flags=modules.re.DOTALL

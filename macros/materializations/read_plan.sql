@@ -8,7 +8,7 @@
     {%- if reads is none -%}
         {{ return(none) }}
     {%- endif -%}
-    {%- if not invocation_args_dict.get("defer") -%}
+    {%- if reads.tables is not none and not invocation_args_dict.get("defer") -%}
         {%- for table in goal.tables if not strandline.is_named(table.name, reads.tables) -%}
             {{ exceptions.raise_compiler_error(
                 owner ~ ": by dbt's graph it reads " ~ table.name ~ ", but its SELECT reads "
@@ -44,8 +44,10 @@
     -#}
     {%- set plan = run_query("explain extended " ~ sql).columns[0].values()[0] -%}
     {%- set analyzed, found, rest = plan.partition("== Optimized Logical Plan ==") -%}
-    {%- if not found -%}
+    {%- if "== Parsed Logical Plan ==" not in plan -%}
         {{ return(none) }}
+    {%- elif "== Physical Plan ==" not in rest -%}
+        {{ return({"tables": none, "around": "a plan that spark.sql.maxPlanStringLength cuts off"}) }}
     {%- endif -%}
     {%- set reads = {"tables": [], "around": none} -%}
     {%- for step in strandline.plan_steps(analyzed.partition("== Analyzed Logical Plan ==")[2]) if step.table -%}
@@ -61,8 +63,9 @@
         {%- set parents = above | selectattr("depth", "lt", step.depth) | list -%}
         {%- do above.clear() -%}
         {%- do above.extend(parents + [step]) -%}
-        {%- set is_raw = step.name == "InMemoryRelation"
-            or step.table and strandline.is_any_of(step.table, tables | map(attribute="name") | list) -%}
+        {%- do reads.update({"around": "cached rows"}) if step.name == "InMemoryRelation" and not reads.around -%}
+        {%- set is_raw = step.table and strandline.is_any_of(step.table, tables | map(attribute="name") | list)
+            and not strandline.only_prunes(above) -%}
         {%- for parent in parents if is_raw -%}
             {%- set branch = above[loop.index].place -%}
             {%- do parent.branches.append(branch) if branch not in parent.branches -%}
@@ -76,28 +79,35 @@
 
 {% macro plan_steps(text) -%}
     {#-
-        The steps of a plan that Spark prints as a tree, each above what it reads: {place, depth, name, table, branches}.
-        Lines of no such form belong to a string that has line breaks.
+        The steps of a plan that Spark prints as a tree, each above what it reads: {place, depth, name, prunes, table,
+        branches}. A line of no such form goes on with a string, or a name, that has a line break.
     -#}
-    {%- set steps = [] -%}
+    {%- set lines = [] -%}
     {%- for line in text.strip().splitlines() -%}
-        {%- set found = modules.re.match("((?:[: ]  )*)([:+]- )?([A-Za-z]\\w*)(.*)", line) -%}
-        {%- if found is not none and (found.group(2) or not steps) -%}
-            {%- set name = found.group(3) -%}
-            {%- set of = {
-                "RelationV2": "\\[.*\\] (\\S.*)",
-                "Relation": " (\\S+?)\\[",
-                "HiveTableRelation": " \\[([^,]+),",
-            }.get(name) -%}
-            {%- set table = modules.re.match(of, found.group(4)) if of else none -%}
-            {%- do steps.append({
-                "place": steps | length,
-                "depth": found.group(1) | length // 3 + (1 if found.group(2) else 0),
-                "name": name,
-                "table": table.group(1) | replace("`", "") if table is not none else none,
-                "branches": [],
-            }) -%}
+        {%- if not lines or modules.re.match("(?:[: ]  )*[:+]- [A-Za-z]", line) -%}
+            {%- do lines.append(line) -%}
+        {%- else -%}
+            {%- do lines.append(lines.pop() ~ " " ~ line) -%}
         {%- endif -%}
+    {%- endfor -%}
+    {%- set steps = [] -%}
+    {%- for line in lines -%}
+        {%- set found = modules.re.match("((?:[: ]  )*)([:+]- )?(\\w+)(.*)", line) -%}
+        {%- set name = found.group(3) if found else line -%}
+        {%- set of = {
+            "RelationV2": "\\[.*\\] (\\S.*)",
+            "Relation": " (\\S+?)\\[",
+            "HiveTableRelation": " \\[([^,]+),",
+        }.get(name) -%}
+        {%- set table = modules.re.match(of, found.group(4)) if of else none -%}
+        {%- do steps.append({
+            "place": steps | length,
+            "depth": found.group(1) | length // 3 + (1 if found.group(2) else 0) if found else 0,
+            "name": name,
+            "prunes": name == "Filter" and "dynamicpruning#" in line and "subquery#" not in line,
+            "table": table.group(1) | replace("`", "") if table is not none else none,
+            "branches": [],
+        }) -%}
     {%- endfor -%}
     {{ return(steps) }}
 {%- endmacro %}
@@ -113,8 +123,20 @@
 
 
 {% macro is_any_of(read, names) -%}
-    {%- for name in names if (" ." ~ read | lower).endswith("." ~ name | lower) -%}
+    {#- Whether a table that a plan reads is one of several, or a branch, a tag or a metadata table of one. -#}
+    {%- for name in names if modules.re.search("(^|[ .])" ~ modules.re.escape(name | lower) ~ "($|[ .@])", read | lower) -%}
         {{ return(true) }}
+    {%- endfor -%}
+    {{ return(false) }}
+{%- endmacro %}
+
+
+{% macro only_prunes(path) -%}
+    {#- Whether the last step of a path is there only for Spark to skip partitions of another table. -#}
+    {%- for step in path -%}
+        {%- if step.prunes and not loop.last and loop.nextitem.depth > step.depth + 1 -%}
+            {{ return(true) }}
+        {%- endif -%}
     {%- endfor -%}
     {{ return(false) }}
 {%- endmacro %}

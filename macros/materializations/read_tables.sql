@@ -1,6 +1,6 @@
 {% macro read_tables(sql, columns, views, owner) -%}
     {#-
-        The raw tables that a model reads: [{name, relation, id, snapshot, sources, key, head, floor, refreshes}], in the order in which
+        The raw tables that a model reads: [{name, relation, id, snapshot, columns, sources, key, head, floor, refreshes}], in the order in which
         union_raw() lists them; without union_raw(), in the order of the SELECT's text. Looks through views and
         ephemeral models, down to the raw tables behind them; a table that dbt builds from raw does not count. Under
         --defer, a view may read a table that is not here: then there is one entry without a name.
@@ -19,6 +19,7 @@
                     "relation": relation,
                     "id": properties.get("strandline.table-id"),
                     "snapshot": strandline.snapshot_in(properties),
+                    "columns": names,
                     "sources": strandline.sharers_in(properties),
                     "key": ((node.config.get("meta") or {}).get("strandline") or {}).get("primary_key") or [],
                     "floor": none,
@@ -61,7 +62,7 @@
     {#- Under --empty a model reads no rows; under --defer a view may read other tables than the graph says. -#}
     {%- set asked = not tables or invocation_args_dict.get("defer") -%}
     {%- set found = strandline.heads_in(sql, tables) if asked and not flags.EMPTY else {} -%}
-    {%- for table in tables or [{"name": "", "relation": none, "id": none, "snapshot": none, "key": [], "floor": none, "refreshes": []}] -%}
+    {%- for table in tables or [{"name": "", "relation": none, "id": none, "snapshot": none, "columns": [], "key": [], "floor": none, "refreshes": []}] -%}
         {%- if flags.EMPTY -%}
             {%- do table.update({"head": 0}) -%}
         {%- elif asked -%}

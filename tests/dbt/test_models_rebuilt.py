@@ -13,7 +13,7 @@ from tests.dbt.shop import READS, Shop, row
 
 TABLES = [
     "written", "forbidden", "stuck", "stale", "typed", "old", "new", "beside", "small", "eu", "us",
-    "around", "rowwise", "rolled",
+    "around", "rowwise", "rolled", "cut",
 ]  # fmt: skip
 FORBIDS = "`full_refresh: false` forbids a rebuild"
 
@@ -227,6 +227,7 @@ AROUND = {
     "joined": "select o.*, n.more from {raw} as o "
     "left join (select id, count(*) as more from {raw} group by id) as n on o.id = n.id",
     "asked": "with o as (select * from {raw}) select *, (select max(cursor) from o) as more from o",
+    "tagged": "select *, (select max(cursor) from {raw} version as of 'main') as more from {raw}",
     "told": "select *, exists (select 1 from {raw} as n where n.cursor > o.cursor) as more "
     "from {raw} as o",
 }
@@ -252,6 +253,7 @@ def test_rows_that_are_computed_from_other_versions(shop: Shop) -> None:
     assert shown("others_latest") == {(1, 1): 2, (2, 2): 2}
     assert shown("joined_history") == dict.fromkeys([(1, 0), (1, 1), (2, 1), (2, 2)], 2)
     assert shown("asked_latest") == {(1, 1): 2, (2, 2): 2}
+    assert shown("tagged_latest") == {(1, 1): 2, (2, 2): 2}
     assert shown("told_latest") == {(1, 1): True, (2, 2): False}
     assert set(shop.messages(*models).values()) == {"NO NEW BATCH"}
     shop.model("window_latest", AROUND["window"].format(raw=raw), full_refresh=False)
@@ -276,7 +278,18 @@ def test_rows_that_are_computed_from_their_own_version(shop: Shop) -> None:
     """
     for kind in ("latest", "history"):
         shop.model(f"rowwise_{kind}", select, f"deduped_{kind}")
-    both = ("rowwise_latest", "rowwise_history")
+    # Spark reads raw a second time here, to skip partitions of the other table
+    sizes = f"{shop.raw.schema}.sizes"
+    shop.project.spark.sql(
+        f"create table {sizes} using iceberg partitioned by (id) as "
+        "select cast(id as int) as id, id * 2 as size from range(20)"
+    )
+    table = {"name": "parts", "schema": shop.raw.schema, "tables": [{"name": "sizes"}]}
+    shop.project.write("models/parts.yml", {"sources": [table]})
+    parted = f"select o.*, s.size from ({READS % 'rowwise'} where status = 'open' or id > 0) as o "
+    parted += "left join {{ source('parts', 'sizes') }} as s on o.id = s.id"
+    shop.model("rowwise_parted", parted)
+    both = ("rowwise_latest", "rowwise_history", "rowwise_parted")
     shop.raw.append("rowwise", 1, [row(1, 1), row(2, 1)])
     shop.messages("labels", *both)
     shop.raw.append("rowwise", 2, [row(2, 2, "shut"), row(3, 1)])
@@ -302,3 +315,17 @@ def test_a_raw_table_that_was_rolled_back(shop: Shop) -> None:
     assert shop.messages(*both) == dict.fromkeys(both, "NO NEW BATCH")
     shop.raw.append("rolled", 4, [row(4, 4)])
     assert shop.messages(*both) == dict.fromkeys(both, "MERGE to batch 4")
+
+
+def test_a_plan_that_spark_does_not_show_whole(shop: Shop) -> None:
+    """In doubt, the model is built anew."""
+    cut, conf = "spark.sql.maxPlanStringLength", shop.project.spark.conf
+    length = conf.get(cut)
+    shop.model("cut", AROUND["window"].format(raw=READS.partition("from ")[2] % "cut"))
+    try:
+        conf.set(cut, "300")
+        for batch in (1, 2):
+            shop.raw.append("cut", batch, [row(1, 2 - batch)])
+            assert shop.build("cut") == f"BUILD to batch {batch}"
+    finally:
+        conf.set(cut, length)
