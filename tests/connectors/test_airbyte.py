@@ -288,6 +288,33 @@ def test_what_is_not_a_record_of_the_catalog(program: Program) -> None:
     assert program.run().table("api.eu_items2")["status"] == "nothing new"
 
 
+def test_a_stream_lacks_what_its_connector_logs_an_error_about(program: Program) -> None:
+    """As `airbyte-cdk` does with a page that it cannot read: to it, that page is the last one."""
+    text = "Failed to parse it\nTraceback (most recent call last):\n  File x"
+    error = {"say": {"type": "LOG", "log": {"level": "ERROR", "message": text}}}
+    for name in ("before", "items", "later"):
+        program.stream(name, items(1, 2, 3, 4, 5))
+    program.stream("whole", items(1, 2, 3), cursor=None)
+    acts = {"items.4": [error], "whole.2": [error]}
+    program.configure(config={"acts": acts})
+    ran = program.project.loader("run")
+    assert ran.code == 1
+    went_on = "the connector reported an error and went on: Failed to parse it. What its states"
+    assert [error.partition(": ")[0] for error in ran.errors] == [
+        "table api.items",
+        "table api.whole",
+    ]
+    assert all(went_on in error for error in ran.errors)
+    assert "Traceback" not in ran.text
+    five = [(number, 1) for number in (1, 2, 3, 4, 5)]
+    assert program.raw("before") == program.raw("later") == five
+    assert program.raw("items") == five[:3]
+    program.configure(config={"acts": acts}, logged_errors="warn")
+    warned = program.run()
+    assert any("it reports an error: Failed to parse it" in w for w in warned.warnings)
+    assert [row[0] for row in program.raw("items")] == [1, 2, 3, 4, 5]
+
+
 def renewal(token: str) -> dict[str, Any]:
     """Returns the step by which a connector renews its token."""
     control = {"type": "CONNECTOR_CONFIG", "connectorConfig": {"config": {"token": token}}}

@@ -14,6 +14,7 @@ from loader.sources.airbyte.catalog import Key, key_of, meant
 from loader.sources.programs.delivery import Delivery
 from loader.sources.programs.digits import decode, encode
 from loader.sources.programs.malformed import is_broken, is_misnamed
+from loader.sources.programs.words import ERRORS, without_trace
 
 _VITAL = ("RECORD", "STATE", "DELETE", "TRACE")
 
@@ -24,14 +25,17 @@ class AirbyteDialect:
     Args:
         renew: keeps what a control message renews; returns whether it could.
         streams: all that the connector's catalog has.
+        strict: whether a stream lacks something if the connector logs an error and goes on.
     """
 
     def __init__(
         self,
         renew: Callable[[Mapping[str, Any]], bool],
         streams: Collection[Hashable],
+        strict: bool = True,
     ) -> None:
         self._renew = renew
+        self._strict = strict
         self._streams = streams
         self._meant: dict[Key, Key] = {}
 
@@ -58,7 +62,10 @@ class AirbyteDialect:
         elif kind == "LOG":
             log = message.get("log")
             said = log if isinstance(log, dict) else {"message": log}
-            delivery.words.say(str(said.get("level")), str(said.get("message")))
+            level, text = str(said.get("level")), str(said.get("message"))
+            delivery.words.say(level, text)
+            if self._strict and level in ERRORS:
+                delivery.doubt(without_trace(text))
         elif kind == "CONTROL" and not self._renew(_object(message, "control")):
             delivery.words.warn_once(
                 "it has renewed its configuration, and needs the new one at its next run (it may "

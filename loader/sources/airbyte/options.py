@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import model_validator
 
 from loader.sources.programs.options import Command, ProgramOptions
@@ -20,6 +22,8 @@ class AirbyteOptions(ProgramOptions):
         catalog: a file with the connector's catalog, relative to the spec; it is asked by default.
         docker_options: further options of `docker run`.
         renewed_config: a file for what the connector renews in its configuration (tokens).
+        logged_errors: what an error means that the connector logs, and goes on: that its streams
+            lack something (`fail`), or nothing (`warn`).
     """
 
     command: Command | None = None
@@ -28,6 +32,7 @@ class AirbyteOptions(ProgramOptions):
     catalog: Name | None = None
     docker_options: tuple[Name, ...] = ()
     renewed_config: Name | None = None
+    logged_errors: Literal["fail", "warn"] = "fail"
 
     @model_validator(mode="after")
     def _one_connector(self) -> AirbyteOptions:

@@ -89,7 +89,8 @@ class AirbyteSource(ProgramSource):
             files["state"] = written(folder, "state.json", state)
 
         words = self.command(folder, "read", files)
-        dialect = AirbyteDialect(self.renewed().keep, self._streams)
+        told = getattr(self.options, "logged_errors", "fail")
+        dialect = AirbyteDialect(self.renewed().keep, self._streams, told == "fail")
         return self.delivery(words, dialect, streams, number, attention)
 
     def learn_secrets(self) -> None:

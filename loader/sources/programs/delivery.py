@@ -184,7 +184,7 @@ class Delivery:
                     came = f"it sent {count:,.0f} records, and {stream.received:,} came"
                     self._ended(stream, failed(came, f"table {stream.name}"))
                 stream.received = 0
-            if stream.ended or not stream.takes():
+            if stream.ended or stream.doubt or not stream.takes():
                 continue
             piece = stream.spool.cover(memory)
             if piece is not None:
@@ -197,6 +197,9 @@ class Delivery:
         """
         stream = self.streams.get(key)
         if stream is None:
+            return
+        if stream.doubt is not None:
+            self._ended(stream, stream.problem or stream.doubt)
             return
         stream.complete = True
         memory = stream.spool.memory
@@ -216,6 +219,20 @@ class Delivery:
             self._failure = self._failure or text
         elif stream.problem is None:
             stream.problem = failed(text, f"table {stream.name}")
+
+    def doubt(self, text: str) -> None:
+        """Notes that the program reports an error and goes on, in one of the running streams.
+
+        It may have left something out: a page that it could not read is the last one to some.
+        """
+        streams = [s for s in self.streams.values() if not s.ended and not s.complete]
+        for stream in [s for s in streams if s.begun] or streams:
+            stream.doubt = stream.doubt or TableError(
+                f"the connector reported an error and went on: {text.strip()[:500]}".rstrip("."),
+                where=f"table {stream.name}",
+                remedy="What its states had covered before is appended; correct the cause, and "
+                "run again. If such errors leave nothing out, set logged_errors: warn",
+            )
 
     def incomplete(self, key: Hashable) -> None:
         """Notes that a stream has not ended well; what it failed with may follow."""
@@ -277,7 +294,7 @@ class Delivery:
             if tells and stream.begun and not stream.complete:
                 stream.incomplete = True
             of_it = stream.of_its_own(self._failure)
-            self._ended(stream, of_it or (None if stream.is_whole() else problem))
+            self._ended(stream, of_it or (None if stream.is_whole() else problem or stream.doubt))
 
     def _ended(self, stream: Stream, problem: LoaderError | None) -> None:
         if stream.ended:

@@ -23,6 +23,7 @@ class Stream:
         problem: why it has not.
         error: what the table fails with, after its last piece.
         ended: nothing more comes.
+        doubt: why records may be missing from now on, so that no further state counts.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Stream:
     incomplete: bool = False
     begun: bool = False
     ended: bool = False
+    doubt: LoaderError | None = None
     wanted: bool = True
     received: int = 0
 

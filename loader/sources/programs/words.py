@@ -15,6 +15,14 @@ _MOST = 20
 _LONGEST = 500
 
 
+ERRORS = ("ERROR", "FATAL", "CRITICAL")
+
+
+def without_trace(text: str) -> str:
+    """Returns what a program says, without the stack trace that some put behind it."""
+    return text.partition("Traceback (most recent call last)")[0].strip(" \n:,") or text
+
+
 def heeded() -> bool:
     """Returns whether somebody sees all that programs say."""
     return _log.isEnabledFor(logging.DEBUG)
@@ -41,9 +49,10 @@ class Words:
     def say(self, level: str, text: str) -> None:
         """Passes on what the program logs."""
         if level in ("WARN", "WARNING"):
-            self._pass_on(f"it warns: {text}")
-        elif level in ("ERROR", "FATAL", "CRITICAL"):
-            self._pass_on(f"it reports an error: {text}")
+            self._pass_on(f"it warns: {without_trace(text)}")
+        elif level in ERRORS:
+            self.note(text)
+            self._pass_on(f"it reports an error: {without_trace(text)}")
         else:
             self.note(text)
 
