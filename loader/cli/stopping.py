@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from loader.runtime.interruption import interrupt as interrupt_work
+from loader.runtime.private_folder import remove_all
 
 AT_ONCE = 1.0
 """Seconds in which several signals are one: `timeout` signals its child, then the whole group."""
@@ -20,7 +21,7 @@ def stopping(
     cancel: Callable[[], object],
     interrupt: Callable[[], bool] = bool,
 ) -> Iterator[None]:
-    """On SIGINT or SIGTERM, cancels running reads and publishes nothing more.
+    """On SIGINT, SIGTERM or SIGHUP, cancels running reads and publishes nothing more.
 
     A second signal, later than :data:`AT_ONCE`, ends the process at once, whatever it waits for: a
     connection whose network is silent is never closed.
@@ -45,6 +46,7 @@ def stopping(
         now = time.monotonic()
         if first is not None:
             if now - first > AT_ONCE:
+                remove_all()  # some hold secrets
                 signal.signal(number, signal.SIG_DFL)
                 signal.raise_signal(number)
             return
@@ -58,6 +60,8 @@ def stopping(
             raise KeyboardInterrupt
 
     numbers: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # `nohup` lets it be ignored
+        numbers = (*numbers, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in numbers}
     for number in numbers:
         signal.signal(number, handle)

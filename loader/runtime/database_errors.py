@@ -159,6 +159,7 @@ _MEANINGS = {
 
 # By the first characters of the SQLSTATE, longest first if they overlap.
 _REMEDIES = {
+    "70100": "Somebody ended the query: nothing of this batch is visible; run again",
     "22P02": "If the cursor's type was changed, the stored cursor is no value of it any more: "
     "`loader state set`, or `loader run --full-refresh`",
     "28": "Check user and password of the source",
@@ -171,7 +172,8 @@ _REMEDIES = {
     "42S22": "`loader discover --columns` lists the table's columns",
     "42X04": "`loader discover --columns` lists the table's columns",
     "42883": "Choose a cursor_field of a type that the database can order",
-    "42501": "Grant the source's user SELECT on it",
+    "42501": "Grant the source's user SELECT on it, on all columns; or let it read a view of those "
+    "that it may see",
     "42P05": "A pooler shares sessions: set prepareThreshold: 0 in the source's properties",
     "26000": "A pooler shares sessions: set prepareThreshold: 0 in the source's properties",
     "53200": "Raise the server's max_locks_per_transaction, or select fewer tables for a run",

@@ -27,9 +27,20 @@ def private_folder(kind: str, above: Path | None = None) -> Iterator[Path]:
             default.
     """
     folder = made(kind, above)
+    _open.append(folder)
     try:
         yield folder
     finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        _open.remove(folder)
+
+
+_open: list[Path] = []
+
+
+def remove_all() -> None:
+    """Removes all such folders of this process, which is about to be killed."""
+    for folder in list(_open):
         shutil.rmtree(folder, ignore_errors=True)
 
 

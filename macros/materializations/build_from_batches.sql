@@ -252,7 +252,7 @@
     {%- do properties.update(config.get("tblproperties") or {}) -%}
     {%- if properties["format-version"] | string == "1" -%}
         {{ exceptions.raise_compiler_error(
-            "Model '" ~ model.name ~ "': tblproperties sets format-version 1, in which Iceberg cannot delete rows, as a merge "
+            "Model '" ~ model.name ~ "' (" ~ goal.kind.name ~ "): tblproperties sets format-version 1, in which Iceberg cannot delete rows, as a merge "
             ~ "must. Set 2 or a later one, or leave it out."
         ) }}
     {%- endif -%}

@@ -51,7 +51,8 @@
         code
     ) -%}
     {%- set written = modules.re.search(
-        "(?i)\\b(?:date|timestamp(?:_ntz|_ltz)?)\\s*'\\s*(?:now|today|yesterday|tomorrow)\\b[^']*'", strandline.as_written(sql)
+        "(?i)(?:\\b(?:date|timestamp(?:_ntz|_ltz)?)\\s*|\\b(?:cast|try_cast|date|timestamp|to_date|to_timestamp\\w*)\\s*\\(\\s*|<(?!=?>)=?\\s*|(?<![<=])>=?\\s*|\\bbetween\\s*)"
+        ~ "'\\s*(?:now|today|yesterday|tomorrow)\\s*'", strandline.as_written(sql)
     ) -%}
     {{ return((called or written).group(0) if called or written else none) }}
 {%- endmacro %}

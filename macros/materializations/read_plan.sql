@@ -4,7 +4,8 @@
         build where a row depends on more than its own version: new versions would leave the rows of others as they
         were. Under --defer, a view reads other tables than the graph says.
     -#}
-    {%- set reads = strandline.read_plan(sql, goal.tables) -%}
+    {%- set raw = goal.tables | map(attribute="name") | list -%}
+    {%- set reads = strandline.read_plan(sql, goal.others | reject("in", raw) | list) -%}
     {%- if reads is none -%}
         {{ return(none) }}
     {%- endif -%}
@@ -13,15 +14,15 @@
             {{ exceptions.raise_compiler_error(
                 owner ~ ": by dbt's graph it reads " ~ table.name ~ ", but its SELECT reads "
                 ~ (reads.tables | join(", ") or "no table") ~ ", so its batches would be counted in the wrong place. Name "
-                ~ "the raw table by source() in the SELECT itself; if the project overrides source(), let it return the "
-                ~ "table that the source declares."
+                ~ "the raw table by source() in the SELECT itself; if it reads a view, build that, too (--select +"
+                ~ model.name ~ "); if the project overrides source(), let it return the table that the source declares."
             ) }}
         {%- endfor -%}
-        {%- set known = goal.tables | map(attribute="name") | list + goal.others | list -%}
+        {%- set known = raw + goal.others | list -%}
         {%- for read in reads.tables if not strandline.is_any_of(read, known) -%}
             {%- do exceptions.warn(
-                owner ~ ": it reads " ~ read ~ ", which it names without source() or ref(): its changes go unseen, and rows "
-                ~ "that no new batch touches stay as they were. Name it by source() or ref()."
+                owner ~ ": it reads " ~ read ~ ", which it names without source() or ref(): its changes go unseen "
+                ~ "until a new batch comes, which then rebuilds the table. Name it by source() or ref()."
             ) -%}
         {%- endfor -%}
     {%- endif -%}
@@ -35,12 +36,12 @@
 {%- endmacro %}
 
 
-{% macro read_plan(sql, tables) -%}
+{% macro read_plan(sql, others) -%}
     {#-
         What Spark reads for a SELECT: {tables, around}. `tables`: the names of all tables, through views. `around`: the
         step that computes a row from more than one version, as a window, an aggregate or a join of a raw table with
-        itself does; none if each row depends on its own version. In doubt, a step counts as such. none if the plan
-        has not the form of Spark's own.
+        itself does; none if each row depends on its own version. In doubt, a step counts as such, and a table as raw
+        unless it is one of the others, whose changes rebuild the model. none if the plan has not the form of Spark's own.
     -#}
     {%- set plan = run_query("explain extended " ~ sql).columns[0].values()[0] -%}
     {%- set analyzed, found, rest = plan.partition("== Optimized Logical Plan ==") -%}
@@ -64,8 +65,7 @@
         {%- do above.clear() -%}
         {%- do above.extend(parents + [step]) -%}
         {%- do reads.update({"around": "cached rows"}) if step.name == "InMemoryRelation" and not reads.around -%}
-        {%- set is_raw = step.table and strandline.is_any_of(step.table, tables | map(attribute="name") | list)
-            and not strandline.only_prunes(above) -%}
+        {%- set is_raw = step.table and not strandline.is_any_of(step.table, others) and not strandline.only_prunes(above) -%}
         {%- for parent in parents if is_raw -%}
             {%- set branch = above[loop.index].place -%}
             {%- do parent.branches.append(branch) if branch not in parent.branches -%}
