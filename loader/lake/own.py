@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -52,6 +52,7 @@ def named(lake: Tables, table: str, remedy: str) -> Iterator[None]:
 
     Raises:
         DamagedError: the table is damaged.
+        TableError: the warehouse was copied or moved.
     """
     try:
         yield
@@ -60,6 +61,8 @@ def named(lake: Tables, table: str, remedy: str) -> Iterator[None]:
         found = clear(problem, where)
         if not isinstance(found, DamagedError):
             raise
+        with suppress(Py4JError, PySparkException):
+            lake.fresh(table)  # says so if all of the warehouse was moved: then nothing is damaged
         raise DamagedError(found.what, where=where, remedy=remedy) from problem
 
 

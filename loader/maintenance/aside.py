@@ -32,6 +32,7 @@ def set_aside(lake: Lake, table: str) -> str | None:
     with lake.lock(table):
         try:
             if lake.exists(table):
+                lake.fresh(table)  # of a warehouse that was moved, nothing is damaged
                 lake.frame(table).write.format("noop").mode("overwrite").save()
             return None
         except (Py4JError, PySparkException) as problem:

@@ -24,7 +24,9 @@
     -#}
     {%- set deferred = (node.get("defer_relation") or {}).get("relation_name") -%}
     {%- set read = deferred if deferred and invocation_args_dict.get("defer") and not strandline.exists(relation) else relation -%}
-    {%- if node.resource_type == "seed" -%}
+    {%- if invocation_args_dict.get("defer") and read is not string and not strandline.exists(read) -%}
+        {{ return(none) }}
+    {%- elif node.resource_type == "seed" -%}
         {%- set content = run_query(
             "select count(*), cast(sum(cast(xxhash64(to_json(struct(*))) as decimal(38, 0))) as string) from " ~ read
         ).rows[0] -%}

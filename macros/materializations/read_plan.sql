@@ -100,12 +100,13 @@
             "HiveTableRelation": " \\[([^,]+),",
         }.get(name) -%}
         {%- set table = modules.re.match(of, found.group(4)) if of else none -%}
+        {%- set nameless = name if name in ("Relation", "RelationV2", "HiveTableRelation", "LogicalRDD") else none -%}
         {%- do steps.append({
             "place": steps | length,
             "depth": found.group(1) | length // 3 + (1 if found.group(2) else 0) if found else 0,
             "name": name,
             "prunes": name == "Filter" and "dynamicpruning#" in line and "subquery#" not in line,
-            "table": table.group(1) | replace("`", "") if table is not none else none,
+            "table": table.group(1) | replace("`", "") if table is not none else nameless,
             "branches": [],
         }) -%}
     {%- endfor -%}

@@ -11,7 +11,9 @@ import pytest
 
 from loader.errors import TableError
 from loader.lake.lake import Lake
+from loader.lake.own import named
 from loader.lake.owners import Owner
+from loader.maintenance.aside import set_aside
 from loader.runtime.spark import sibling
 from tests.maintenance.shop import Shop
 
@@ -140,3 +142,19 @@ def test_a_copied_warehouse_is_refused_and_a_link_to_it_is_not(
             seen_from("copy").handle(table)
         assert str(tmp_path / "copy") in str(told.value)
     assert seen_from("link").handle("orders").currentSnapshot() is not None
+    # the original is gone, so that none of the files is where the metadata says
+    elsewhere = warehouse.with_name(f"{warehouse.name}_moved")
+    elsewhere.mkdir()
+    (tmp_path / "moved").symlink_to(elsewhere)
+    (warehouse / schema).rename(elsewhere / schema)
+    try:
+        moved = seen_from("moved")
+        with pytest.raises(TableError, match="warehouse was copied or moved"):
+            set_aside(moved, "_cq_syncs")
+        with (
+            pytest.raises(TableError, match="warehouse was copied or moved"),
+            named(moved, "_cq_syncs", "make it anew"),
+        ):
+            moved.frame("_cq_syncs").count()
+    finally:
+        (elsewhere / schema).rename(warehouse / schema)
