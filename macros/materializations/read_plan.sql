@@ -4,6 +4,10 @@
         build where a row depends on more than its own version: new versions would leave the rows of others as they
         were. Under --defer, a view reads other tables than the graph says.
     -#}
+    {#- Such a SELECT reads what it says, and most models have one: Spark need not be asked. -#}
+    {%- if strandline.selects_whole_table(sql, goal.tables) -%}
+        {{ return(none) }}
+    {%- endif -%}
     {%- set raw = goal.tables | map(attribute="name") | list -%}
     {%- set reads = strandline.read_plan(sql, goal.others | reject("in", raw) | list) -%}
     {%- if reads is none -%}
