@@ -44,15 +44,19 @@
     {%- set code = modules.re.sub("`[^`]*`(?!\\s*\\()", " ", strandline.code_of(sql)).replace("`", "") | lower -%}
     {%- set words = ["current_date", "current_timestamp", "current_time", "localtimestamp", "current_user", "session_user",
         "_file", "_pos"] | reject("in", columns | map("lower") | list) | list -%}
+    {%- set functions = ["current_(?:catalog|database|schema|date|time|timestamp|timezone|user)", "localtimestamp",
+        "session_user", "now", "curdate", "user", "rand", "random", "randn", "randstr", "uniform", "uuid", "shuffle", "reflect",
+        "java_method", "monotonically_increasing_id", "input_file_\\w+", "spark_partition_id"] -%}
     {%- set called = modules.re.search(
         "(?<![\\w.])(?:(?<!\\bas )(?:" ~ words | join("|") ~ ")\\b(?!\\s*\\()"
-        ~ "|(?:current_\\w+|localtimestamp|session_user|reflect|java_method|shuffle|now|curdate|user|rand|random|randn|randstr|uniform|uuid|monotonically_increasing_id|input_file_\\w+"
-        ~ "|spark_partition_id)(?=\\s*\\()|unix_timestamp(?=\\s*\\(\\s*\\)))",
+        ~ "|(?:" ~ functions | join("|") ~ ")(?=\\s*\\()|unix_timestamp(?=\\s*\\(\\s*\\)))",
         code
     ) -%}
+    {#- Spark takes such a text for a time where it stands for one; compared by `=`, it may be no more than a text. -#}
     {%- set written = modules.re.search(
-        "(?i)(?:\\b(?:date|timestamp(?:_ntz|_ltz)?)\\s*|\\b(?:cast|try_cast|date|timestamp|to_date|to_timestamp\\w*)\\s*\\(\\s*|<(?!=?>)=?\\s*|(?<![<=])>=?\\s*|\\bbetween\\s*)"
-        ~ "'\\s*(?:now|today|yesterday|tomorrow)\\s*'", strandline.as_written(sql)
+        "(?i)(?:\\b(?:date|timestamp(?:_ntz|_ltz)?)\\s*|\\b(?:cast|try_cast|date|timestamp|to_date|to_timestamp\\w*)\\s*\\(\\s*"
+        ~ "|<(?!=?>)=?\\s*|(?<![<=])>=?\\s*|\\bbetween\\s*)'\\s*(?:now|today|yesterday|tomorrow)\\s*'",
+        strandline.as_written(sql)
     ) -%}
     {{ return((called or written).group(0) if called or written else none) }}
 {%- endmacro %}
