@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.dbt.shop import READS, Shop, row
 
 TABLES = [
     "written", "forbidden", "stuck", "stale", "typed", "old", "new", "beside", "small", "eu", "us",
-    "around", "rowwise", "rolled", "cut",
+    "around", "rowwise", "rolled", "cut", "pathed",
 ]  # fmt: skip
 FORBIDS = "`full_refresh: false` forbids a rebuild"
 
@@ -330,3 +331,18 @@ def test_a_plan_that_spark_does_not_show_whole(shop: Shop) -> None:
             assert shop.build("cut") == f"BUILD to batch {batch}"
     finally:
         conf.set(cut, length)
+
+
+def test_a_join_with_files_that_no_name_stands_for(shop: Shop, tmp_path: Path) -> None:
+    """Nobody is told that they change: each new batch builds the model anew."""
+    files = f"{tmp_path}/labels"
+    write = shop.project.spark.sql("select 1 as id, 'one' as label").write
+    write.parquet(files)
+    select = f"select o.*, f.label from ({READS % 'pathed'}) as o "
+    shop.model("pathed", f"{select} left join parquet.`{files}` as f on o.id = f.id")
+    shop.raw.append("pathed", 1, [row(1, 1)])
+    assert shop.build("pathed") == "BUILD to batch 1"
+    shop.project.spark.sql("select 1 as id, 'uno' as label").write.mode("overwrite").parquet(files)
+    shop.raw.append("pathed", 2, [row(2, 2)])
+    assert shop.build("pathed") == "BUILD to batch 2"
+    assert {one["id"]: one["label"] for one in shop.project.rows("pathed")} == {1: "uno", 2: None}
