@@ -20,8 +20,8 @@
 {% macro watermark(relation) -%}
     {#-
         What a table of a deduped_ materialization covers: {batches, said, exact, generation_floor,
-        snapshot_id, primary_key, cursor_field, row_filter, raw, raw_ids, raw_snapshots, others, definition, select, columns, types,
-        materialization, current}.
+        snapshot_id, primary_key, cursor_field, row_filter, raw, raw_ids, raw_snapshots, others, definition,
+        select, columns, types, materialization, current}.
         `batches` ({raw table: newest batch}) is trusted as long as the table's content is the one that it was
         written for (`exact`). It is not after a crash between the merge and the property, a rollback or a
         foreign write, or if a column has been dropped since (which makes no Iceberg snapshot). Then `batches`

@@ -16,6 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+_open: list[Path] = []
+"""The folders that this process has made and not removed yet."""
+
 
 @contextmanager
 def private_folder(kind: str, above: Path | None = None) -> Iterator[Path]:
@@ -33,9 +36,6 @@ def private_folder(kind: str, above: Path | None = None) -> Iterator[Path]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         _open.remove(folder)
-
-
-_open: list[Path] = []
 
 
 def remove_all() -> None:

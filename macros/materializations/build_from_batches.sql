@@ -252,8 +252,8 @@
     {%- do properties.update(config.get("tblproperties") or {}) -%}
     {%- if properties["format-version"] | string == "1" -%}
         {{ exceptions.raise_compiler_error(
-            "Model '" ~ model.name ~ "' (" ~ goal.kind.name ~ "): tblproperties sets format-version 1, in which Iceberg cannot delete rows, as a merge "
-            ~ "must. Set 2 or a later one, or leave it out."
+            "Model '" ~ model.name ~ "' (" ~ goal.kind.name ~ "): tblproperties sets format-version 1, in which Iceberg cannot "
+            ~ "delete rows, as a merge must. Set 2 or a later one, or leave it out."
         ) }}
     {%- endif -%}
     {#- Still without a snapshot id: enough to recognize our table after a crash before set_watermark(). -#}

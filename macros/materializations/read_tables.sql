@@ -1,7 +1,7 @@
 {% macro read_tables(sql, columns, views, owner) -%}
     {#-
-        The raw tables that a model reads: [{name, relation, id, snapshot, columns, sources, key, head, floor, refreshes}], in the order in which
-        union_raw() lists them; without union_raw(), in the order of the SELECT's text. Looks through views and
+        The raw tables that a model reads: [{name, relation, id, snapshot, columns, sources, key, head, floor, refreshes}],
+        in the order in which union_raw() lists them; without union_raw(), in the order of the SELECT's text. Looks through views and
         ephemeral models, down to the raw tables behind them; a table that dbt builds from raw does not count. Under
         --defer, a view may read a table that is not here: then there is one entry without a name.
     -#}
@@ -62,7 +62,10 @@
     {#- Under --empty a model reads no rows; under --defer a view may read other tables than the graph says. -#}
     {%- set asked = not tables or invocation_args_dict.get("defer") -%}
     {%- set found = strandline.heads_in(sql, tables) if asked and not flags.EMPTY else {} -%}
-    {%- for table in tables or [{"name": "", "relation": none, "id": none, "snapshot": none, "columns": [], "key": [], "floor": none, "refreshes": []}] -%}
+    {%- set nameless = {
+        "name": "", "relation": none, "id": none, "snapshot": none, "columns": [], "key": [], "floor": none, "refreshes": []
+    } -%}
+    {%- for table in tables or [nameless] -%}
         {%- if flags.EMPTY -%}
             {%- do table.update({"head": 0}) -%}
         {%- elif asked -%}

@@ -207,3 +207,13 @@ def test_a_broken_off_merge_of_deletes_alone_goes_on(shop: Shop) -> None:
     shop.project.spark.sql(f"delete from {shop.project.schema}.kept where id = 2")
     assert shop.build("kept") == "MERGE to batch 2"
     assert sorted(shop.open_ids("kept")) == [1]
+
+
+def test_a_key_and_a_condition_that_meet_the_proofs_own_words(shop: Shop) -> None:
+    """A column called as one of a proof's own; a comment at the end of a condition."""
+    select = f"select id as actual_rows, cursor, status, {META} from {{{{ source('shop', 'eu') }}}}"
+    shop.model("worded", select, primary_key="actual_rows")
+    condition = {"arguments": {"row_condition": "status is not null -- only those"}}
+    tests = ["strandline.latest_matches_raw", {"strandline.unique_key": condition}]
+    shop.project.write("models/worded.yml", {"models": [{"name": "worded", "data_tests": tests}]})
+    shop.build("worded")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from loader.sources.jdbc.dialect import Place
 from loader.sources.jdbc.fetch import Extent
 from loader.sources.jdbc.options import JdbcOptions
+from loader.sources.jdbc.postgres import PostgreSQL
 from loader.sources.jdbc.source import JdbcSource
 from tests.services import Database
 from tests.sync.project import Project
@@ -100,3 +101,9 @@ def test_mariadb_tells_how_wide_rows_are(project: Project, mariadb_database: Dat
     assert _extent(project, mariadb_database, (mariadb_database.name, None, "v")) is None
     project.jdbc(mariadb_database, ["t"], table_options={"t": {"cursor_field": "id"}})
     assert project.run().table("shop.t")["appended"] == 300
+
+
+def test_readers_share_the_heap_of_their_jvm() -> None:
+    """Four of them with a fifth each once left Spark nothing to copy with."""
+    shares = [PostgreSQL.reading(15, readers)["maxResultBuffer"] for readers in (1, 2, 4, 64)]
+    assert shares == ["40percent", "20percent", "10percent", "2percent"]

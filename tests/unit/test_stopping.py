@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -49,8 +50,9 @@ with stopping(list, list):
         print(ended.wait(5), flush=True)
 """
 _TWICE = """
-with stopping(stopped.set, list):
-    print("ready", flush=True)
+from loader.runtime.private_folder import private_folder
+with stopping(stopped.set, list), private_folder("secrets") as folder:
+    print(folder, flush=True)
     try:
         while True:
             time.sleep(0.01)
@@ -67,7 +69,7 @@ def test_signals_at_the_same_time_end_it_once_and_in_order() -> None:
     assert (done.returncode, done.stdout) == (0, "ended in order\n"), done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_second_signal_ends_it_at_once(number: signal.Signals) -> None:
     """Once a moment has passed: somebody has lost patience."""
     script = (
@@ -80,7 +82,8 @@ def test_a_second_signal_ends_it_at_once(number: signal.Signals) -> None:
     ) as child:
         try:
             assert child.stdout is not None
-            assert child.stdout.readline() == "ready\n"
+            folder = Path(child.stdout.readline().strip())
+            assert folder.is_dir()
             os.kill(child.pid, number)
             with pytest.raises(subprocess.TimeoutExpired):
                 child.wait(0.5)
@@ -89,6 +92,7 @@ def test_a_second_signal_ends_it_at_once(number: signal.Signals) -> None:
         finally:
             child.kill()
     assert child.returncode == -number
+    assert not folder.exists(), "what holds secrets stays behind"
 
 
 def test_work_that_asks_nobody_is_ended() -> None:

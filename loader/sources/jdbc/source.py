@@ -110,16 +110,12 @@ class JdbcSource(Database):
             sql = self.dialect.shown(row)
             shown += [(index, sql)] if sql else []
         relation = self.relation(native)
+        in_key = {index for index, name in enumerate(schema.names) if name in key.columns}
         doubtful = [
             asked
             for d in doubtful
-            for asked in (
-                of_key(d, relation)
-                if schema.names[d.index] in key.columns
-                else []
-                if d.only_in_key
-                else [d]
-            )
+            if d.index in in_key or not d.only_in_key
+            for asked in (of_key(d, relation) if d.index in in_key else [d])
         ]
         writers = self._by_writer(ref)
         if writers:
