@@ -221,3 +221,23 @@ def _at_alone(step: str, call: Callable[[], None], project: Project) -> Outcome:
             call()
 
     return run_with(project, reached)["shop.orders"]
+
+
+def test_connections_of_a_long_read_are_kept_alive(
+    project: Project, postgres_database: Database
+) -> None:
+    """A firewall that forgets silent connections would end a read while the server sorts."""
+    postgres_database.execute(
+        "create table t (id int primary key, at timestamptz default now())",
+        "insert into t values (1)",
+        "create view v as select t.*, current_setting('tcp_keepalives_idle')::int as idle from t",
+    )
+    options = {"v": {"cursor_field": "at", "primary_key": ["id"]}}
+    project.jdbc(postgres_database, ["v"], table_options=options)
+    project.run()
+    [(name,)] = postgres_database.query("select current_database()")
+    sooner = f"alter database {name} set tcp_keepalives_idle = 20"
+    postgres_database.execute(sooner, "insert into t values (2)")
+    project.run()
+    seen = project.rows("select distinct _cq_batch, idle from raw.v order by _cq_batch")
+    assert [idle for _, idle in seen] == [60, 20]

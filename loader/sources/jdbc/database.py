@@ -34,6 +34,7 @@ class _Met(NamedTuple):
 
     startup: Mapping[str, str]
     dialect: Dialect
+    kept_alive: tuple[str, ...]
     resting: tuple[str, ...]
     reading: Mapping[str, str]
     streamed: int | None
@@ -96,7 +97,8 @@ class Database(Source):
             reading = self.kind.reading(version, self._readers) if startup else {}
             reading = reading if reading and dialect.met(connection) else {}
             streamed = self.kind.streamed(meta.getDriverName())
-            return _Met(startup, dialect, self.kind.resting(version), reading, streamed)
+            kept, resting = dialect.kept_alive(connection), self.kind.resting(version)
+            return _Met(startup, dialect, kept, resting, reading, streamed)
 
     @property
     def _readers(self) -> int:
@@ -137,7 +139,8 @@ class Database(Source):
     @property
     def session(self) -> tuple[str, ...]:
         """Statements that every connection must run first."""
-        return (*self.kind.session, *self.kind.waiting(self.lock_timeout))
+        waiting = self.kind.waiting(self.lock_timeout)
+        return (*self.kind.session, *waiting, *self._met.kept_alive)
 
     @property
     def dialect(self) -> Dialect:

@@ -92,6 +92,14 @@ class Dialect:
         """
         return ()
 
+    def kept_alive(self, connection: Connection) -> tuple[str, ...]:
+        """Returns statements that let the server speak on a silent connection, each minute or so.
+
+        Firewalls forget connections that are silent for longer, as one is while the server sorts,
+        or while it holds the snapshot of a long load.
+        """
+        return ()
+
     def met(self, connection: Connection) -> bool:
         """Returns whether :meth:`properties` have reached the database: a pooler may drop them."""
         return True

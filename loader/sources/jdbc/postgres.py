@@ -12,6 +12,8 @@ from loader.sources.jdbc.fetch import Extent
 
 _LONGEST = 10485760
 """The length that a `char(n)` may have."""
+_SILENT = 60
+"""Seconds after which a server asks whether the other end still lives."""
 
 
 class PostgreSQL(Dialect):
@@ -44,6 +46,12 @@ class PostgreSQL(Dialect):
     @classmethod
     def resting(cls, version: int) -> tuple[str, ...]:
         return ("set idle_session_timeout = 0",) if version >= 14 else ()
+
+    def kept_alive(self, connection: Connection) -> tuple[str, ...]:
+        # The driver leaves it to the system, and systems ask after two hours.
+        [(seconds,)] = connection.rows("select current_setting('tcp_keepalives_idle')")
+        kept = 0 < int(seconds or 0) <= _SILENT
+        return () if kept else (f"set tcp_keepalives_idle = {_SILENT}",)
 
     def met(self, connection: Connection) -> bool:
         # A setting of our own: what a pooler drops, a session that it shares may have all the same.
