@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import errno
+import io
 import json
 import logging
 import re
@@ -111,9 +112,10 @@ class Output:
         if self.out.is_terminal:
             self.streams.write(OUT, lambda: self.out.print(drawn))
             return
-        with self.out.capture() as captured:
-            self.out.print(drawn)
-        lines = [line.rstrip() for line in captured.get().splitlines()]
+        # Not `capture`, which writes an empty text to the stream that may be full or gone.
+        page = io.StringIO()
+        _Console(highlight=False, width=_WIDE, file=page).print(drawn)
+        lines = [line.rstrip() for line in page.getvalue().splitlines()]
         self.streams.write(OUT, lambda: print(*lines, sep="\n"))
 
     def say(self, text: str) -> None:

@@ -28,7 +28,8 @@ def work(settings, ends):
             for n in range(3):
                 progress.phase("shop.orders", "reading", n)
                 progress.warn("shop.orders", "slow")
-                output.say("said")
+                if ends == 0:
+                    output.say("said")
         threads = [threading.Thread(target=sync) for _ in range(2)]
         [thread.start() for thread in threads]
         [thread.join() for thread in threads]
@@ -48,11 +49,14 @@ main(prog_name="loader")
 class Worked:
     """What became of a command whose output goes to `output` (a shell's redirection)."""
 
-    def __init__(self, folder: Path, output: str, *arguments: str) -> None:
+    def __init__(
+        self, folder: Path, output: str, *arguments: str, unbuffered: bool = False
+    ) -> None:
         (folder / "command.py").write_text(COMMAND)
         words = " ".join(["command.py", *(arguments or ("work", "0"))])
-        # Python buffers what it writes, unless somebody has told it not to.
+        # Python buffers what it writes, unless somebody has told it not to, as in containers.
         ours = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+        ours |= {"PYTHONUNBUFFERED": "1"} if unbuffered else {}
         done = subprocess.run(
             ["bash", "-c", f"{sys.executable} {words} {output}; echo ${{PIPESTATUS[0]}} > code"],
             cwd=folder,
@@ -73,6 +77,7 @@ WORK = "The command did its work without it; `loader status` shows the tables"
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("unbuffered", [False, True])
 @pytest.mark.parametrize(
     ("output", "code", "told"),
     [
@@ -82,9 +87,9 @@ WORK = "The command did its work without it; `loader status` shows the tables"
     ],
 )
 def test_standard_output_that_is_lost_fails_nothing(
-    tmp_path: Path, form: str, output: str, code: int, told: str
+    tmp_path: Path, form: str, unbuffered: bool, output: str, code: int, told: str
 ) -> None:
-    worked = Worked(tmp_path, output, "--log-format", form, "work", "2")
+    worked = Worked(tmp_path, output, "--log-format", form, "work", "2", unbuffered=unbuffered)
     assert (worked.finished, worked.code) == (True, code), worked.err
     assert "Traceback" not in worked.err
     assert "Exception" not in worked.err
