@@ -35,7 +35,7 @@ ROWS = 4000
 @click.option("--tables", default=5, show_default=True)
 def main(rounds: int, tables: int) -> None:
     place = Path(tempfile.mkdtemp(prefix="strandline-endurance-"))
-    server = Postgres()
+    server = Postgres(hashed=True)
     try:
         bench = Bench(server, place, Sizes(table_rows=ROWS, tables=tables))
         found = _followed(bench.ours(bench.many, "loop"), rounds)

@@ -115,7 +115,7 @@ def main(
     # so that a server does not outlive it
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     place = Path(tempfile.mkdtemp(prefix="strandline-bench-"))
-    server = Postgres()
+    server = Postgres(hashed=True)
     # absolute, but not resolved: an environment's Python is a link
     bench = Bench(server, place, sizes, peers.absolute() if peers else None, beside)
     try:

@@ -111,7 +111,7 @@ def main(rounds: int, beside: tuple[str, ...]) -> None:
     from benchmarks.shop import Shop
     from tests.services import Postgres
 
-    place, server = Path(tempfile.mkdtemp(prefix="strandline-steps-")), Postgres()
+    place, server = Path(tempfile.mkdtemp(prefix="strandline-steps-")), Postgres(hashed=True)
     roots = {"now": ROOT, **{one.split("=")[0]: Path(one.split("=")[1]) for one in beside}}
     took: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in roots}
     try:

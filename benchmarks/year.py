@@ -73,7 +73,7 @@ def main() -> int:
     parser.add_argument("--runs-a-day", type=int, default=24)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     given = parser.parse_args()
-    server = Postgres()
+    server = Postgres(hashed=True)
     folder = Path(tempfile.mkdtemp(prefix="strandline-year-"))
     try:
         with server.database() as database:

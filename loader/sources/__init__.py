@@ -258,7 +258,10 @@ class Source(ABC):
 
     @contextmanager
     def asked(self) -> Iterator[None]:
-        """Encloses questions about many tables: a connection that they need may stay open."""
+        """Encloses questions about many tables: a connection that they need may stay open.
+
+        A run encloses its plan and its syncs, and within it the plan itself.
+        """
         yield
 
     @property

@@ -81,6 +81,17 @@ class Pipeline(Selection):
         Raises:
             SpecError: if a selection matches nothing.
         """
+        with self.asked():
+            yield from self._run(watch, select, full_refresh, concurrency, work)
+
+    def _run(
+        self,
+        watch: Watch,
+        select: Sequence[str],
+        full_refresh: bool,
+        concurrency: int | None,
+        work: Work,
+    ) -> Iterator[Outcome]:
         run_id = uuid.uuid4().hex[:12]
         watch.redact = self.spec.redactor.redact
         if not Pipeline._rehearsed:

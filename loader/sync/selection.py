@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -121,10 +121,16 @@ class Selection:
         Raises:
             SpecError: if a selection matches nothing.
         """
+        with self.asked():
+            return self._parts(select, full_refresh)
+
+    @contextmanager
+    def asked(self) -> Iterator[None]:
+        """Encloses questions to the sources: their connections are used again."""
         with ExitStack() as asked:
             for _, bound in self.sources:
                 asked.enter_context(bound.asked())
-            return self._parts(select, full_refresh)
+            yield
 
     def _parts(self, select: Sequence[str], full_refresh: bool) -> list[Planned]:
         parts: list[Planned] = []

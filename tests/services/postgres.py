@@ -15,12 +15,18 @@ from tests.services.server import PASSWORD, USER, Server, ServerMissing, tail
 
 
 class Postgres(Server):
-    """PostgreSQL from PyPI, or with STRANDLINE_TEST_POSTGRES=FOLDER the one in FOLDER."""
+    """PostgreSQL from PyPI, or with STRANDLINE_TEST_POSTGRES=FOLDER the one in FOLDER.
+
+    Args:
+        hashed: whether clients must hash their password four thousand times for each connection,
+            as most servers ask. The suite opens thousands of connections.
+    """
 
     time_zone = "America/New_York"
 
-    def __init__(self) -> None:
+    def __init__(self, hashed: bool = False) -> None:
         super().__init__()
+        self._authentication = "scram-sha-256" if hashed else "password"
         given = os.environ.get("STRANDLINE_TEST_POSTGRES")
         self._data = self.folder / "data"
         if given:
@@ -123,7 +129,8 @@ class Postgres(Server):
         with (self._data / "postgresql.conf").open("a") as file:
             file.write("\n".join(["", *lines, ""]))
         (self._data / "pg_hba.conf").write_text(
-            "local all,replication postgres trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
+            "local all,replication postgres trust\n"
+            f"host all all 127.0.0.1/32 {self._authentication}\n"
         )
 
     def _run(self, program: str, *arguments: str) -> None:

@@ -62,3 +62,33 @@ def test_comments_arrive_as_they_are(project: Project, postgres_database: Databa
     assert {name: told[name] for name in COMMENTS} == COMMENTS
     assert told["id"] == ""
     assert plan.table.schema.names == ["id", 'a "b", c', *COMMENTS]
+
+
+def test_a_run_opens_few_connections(project: Project, postgres_database: Database) -> None:
+    """Each costs the driver thousands of hashes of the password, and the server a process."""
+    postgres_database.execute(
+        "create table t (id int primary key, at timestamptz default now(), name text)",
+        "insert into t select n, now(), 'x' from generate_series(1, 100) as n",
+    )
+    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "at"}})
+
+    def connections() -> int:
+        """How many a run opened."""
+        before = settled()
+        project.run()
+        return settled() - before
+
+    def settled() -> int:
+        """How many this database has had, but those that write: it counts them as they end."""
+        seen, now = -1, None
+        while seen != now:
+            time.sleep(0.5)
+            seen, now = now, counting.execute(opened).fetchone()[0]
+        return int(now)
+
+    opened = "select sessions from pg_stat_database where datname = current_database()"
+    with postgres_database.server.connect(postgres_database.name) as counting:
+        assert connections() == 4  # holds the snapshot, asks in it and beyond it, reads the rows
+        assert connections() == 2  # nothing new: holds it, and asks
+        postgres_database.execute("insert into t values (101)")
+        assert connections() == 4

@@ -27,6 +27,20 @@ csv.field_size_limit(2**31 - 1)  # a comment may be long
 _NULL = "\x1f"  # ASCII's unit separator, which no name contains
 
 
+def spark_options(spark: SparkSession, options: Mapping[str, str], relation: str = "unused") -> Any:
+    """Returns JDBC options as Spark's own class.
+
+    Args:
+        relation: the table or subquery that a reader reads.
+    """
+    jvm: Any = spark._jvm
+    java_map = jvm.java.util.HashMap()
+    for key, value in {**options, "dbtable": relation}.items():
+        java_map.put(key, value)
+    scala_map = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(java_map)
+    return jvm.org.apache.spark.sql.execution.datasources.jdbc.JDBCOptions(scala_map)
+
+
 class Connection:
     """One JDBC connection, for small results, read as text."""
 
@@ -52,14 +66,9 @@ class Connection:
             DatabaseError: if the database is down, the password is refused, or there is no driver.
         """
         jvm: Any = spark._jvm
-        java_map = jvm.java.util.HashMap()
-        for key, value in {**options, "dbtable": "unused"}.items():
-            java_map.put(key, value)
         try:
-            scala_map = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(java_map)
-            jdbc = jvm.org.apache.spark.sql.execution.datasources.jdbc.JDBCOptions(scala_map)
             dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(options["url"])
-            java = dialect.createConnectionFactory(jdbc).apply(-1)
+            java = dialect.createConnectionFactory(spark_options(spark, options)).apply(-1)
         except Py4JJavaError as error:
             raise explain(error, where, options["url"]) from error
         connection = cls(spark, java, where, options["url"])
@@ -85,6 +94,16 @@ class Connection:
         if statements:
             self.execute("; ".join(statements))
 
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Encloses statements that are rolled back, and settings that end with them."""
+        self.java.setAutoCommit(False)
+        try:
+            yield
+        finally:
+            self._quietly(self.java.rollback)
+            self._quietly(lambda: self.java.setAutoCommit(True))
+
     def rows(self, sql: str) -> list[tuple[str | None, ...]]:
         """Runs a query and returns its rows as text; timestamps have all digits.
 
@@ -100,6 +119,17 @@ class Connection:
             meta = self._statement.executeQuery(sql).getMetaData()
             columns = range(1, meta.getColumnCount() + 1)
             return {meta.getColumnLabel(i): meta.getColumnTypeName(i) for i in columns}
+
+    def columns(self, dialect: Any, sql: str) -> Any:
+        """Returns a query's columns as Spark reads them: its ``StructType``, in Java.
+
+        Args:
+            dialect: Spark's dialect for the database, which maps the types.
+        """
+        with self._explained():
+            result = self._statement.executeQuery(sql)
+            jdbc = self._jvm.org.apache.spark.sql.execution.datasources.jdbc
+            return jdbc.JdbcUtils.getSchema(result, dialect, True, True)
 
     def metadata(
         self, call: str, *arguments: Any, labels: Sequence[str]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +27,7 @@ from loader.sources.jdbc.fetch import MOST_ROWS
 from loader.sources.jdbc.idle import Idle
 from loader.sources.jdbc.native import Native
 from loader.sources.jdbc.options import JdbcOptions, JdbcTableOptions
+from loader.sources.jdbc.relation import frame
 
 
 class _Met(NamedTuple):
@@ -34,7 +35,7 @@ class _Met(NamedTuple):
 
     startup: Mapping[str, str]
     dialect: Dialect
-    kept_alive: tuple[str, ...]
+    session: tuple[str, ...]
     resting: tuple[str, ...]
     reading: Mapping[str, str]
     streamed: int | None
@@ -89,7 +90,10 @@ class Database(Source):
         return self._greeted({})
 
     def _greeted(self, startup: Mapping[str, str]) -> _Met:
-        with Connection.open(self.spark, self._options(startup), self.where) as connection:
+        with ExitStack() as opened:
+            connection = opened.enter_context(
+                Connection.open(self.spark, self._options(startup), self.where)
+            )
             meta = connection.java.getMetaData()
             quote = (meta.getIdentifierQuoteString() or "").strip()
             dialect = self.kind(quote or '"', bool(meta.storesUpperCaseIdentifiers()))
@@ -97,8 +101,12 @@ class Database(Source):
             reading = self.kind.reading(version, self._readers) if startup else {}
             reading = reading if reading and dialect.met(connection) else {}
             streamed = self.kind.streamed(meta.getDriverName())
-            kept, resting = dialect.kept_alive(connection), self.kind.resting(version)
-            return _Met(startup, dialect, kept, resting, reading, streamed)
+            waiting = self.kind.waiting(self.lock_timeout)
+            session = (*self.kind.session, *waiting, *dialect.kept_alive(connection))
+            resting = self.kind.resting(version)
+            connection.prepare((*session, *resting))
+            self._idle.keep(connection, opened.pop_all())
+            return _Met(startup, dialect, session, resting, reading, streamed)
 
     @property
     def _readers(self) -> int:
@@ -121,6 +129,10 @@ class Database(Source):
 
     @contextmanager
     def asked(self) -> Iterator[None]:
+        if not self._idle.closed:  # within a run, which needs its connections once more
+            yield
+            self._idle.spare()
+            return
         self._idle = Idle(self.connect)
         try:
             yield
@@ -128,7 +140,11 @@ class Database(Source):
             self._idle.close()
 
     def question(self, where: str = "") -> AbstractContextManager[Connection]:
-        """Lends such a connection to a user that leaves the session as it is."""
+        """Lends a connection to a user that leaves the session as it is.
+
+        Within :meth:`asked` it is used again.
+        """
+        self._met  # noqa: B018 - the connection that greets a database is the first to be lent
         return self._idle.lent(where or self.where)
 
     @property
@@ -139,8 +155,7 @@ class Database(Source):
     @property
     def session(self) -> tuple[str, ...]:
         """Statements that every connection must run first."""
-        waiting = self.kind.waiting(self.lock_timeout)
-        return (*self.kind.session, *waiting, *self._met.kept_alive)
+        return self._met.session
 
     @property
     def dialect(self) -> Dialect:
@@ -156,8 +171,9 @@ class Database(Source):
     def reader(
         self,
         spark: SparkSession,
+        connection: Connection,
         relation: str,
-        predicates: list[str] | None = None,
+        predicates: Sequence[str] | None = None,
         session: tuple[str, ...] = (),
         types: Mapping[str, str] | None = None,
         fetch_size: int = MOST_ROWS,
@@ -165,6 +181,7 @@ class Database(Source):
         """Reads a relation lazily through Spark, with one partition for each predicate.
 
         Args:
+            connection: where to ask for the relation's columns.
             session: statements that every connection of the read runs first.
             types: types of the columns to read as another type than Spark would choose.
             fetch_size: how many rows to fetch at once, unless the spec says so.
@@ -181,11 +198,7 @@ class Database(Source):
         statements = (*self.session, *session)
         if statements:
             options["sessionInitStatement"] = "; ".join(statements)
-        if predicates:
-            return spark.read.jdbc(
-                options.pop("url"), relation, predicates=predicates, properties=options
-            )
-        return spark.read.format("jdbc").options(**options, dbtable=relation).load()
+        return frame(spark, connection, options, relation, predicates or ())
 
     def _reading(self, types: Mapping[str, str] | None) -> Mapping[str, str]:
         """Returns the driver's properties for reads; none where a pooler may be in between.

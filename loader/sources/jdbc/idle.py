@@ -36,9 +36,31 @@ class Idle:
         connection, opened = self._taken(where)
         with opened:
             yield connection
-            with self._alone:
-                if not self._closed:
-                    self._idle.append((connection, opened.pop_all(), time.monotonic()))
+            self.keep(connection, opened.pop_all())
+
+    @property
+    def closed(self) -> bool:
+        """Whether each connection is closed after its use."""
+        return self._closed
+
+    def keep(self, connection: Connection, opened: ExitStack) -> None:
+        """Takes a connection that nobody uses any more.
+
+        Args:
+            opened: closes it.
+        """
+        with self._alone:
+            if not self._closed:
+                self._idle.append((connection, opened, time.monotonic()))
+                return
+        opened.close()
+
+    def spare(self) -> None:
+        """Closes all idle connections but the one that was used last."""
+        with self._alone:
+            idle, self._idle = self._idle[:-1], self._idle[-1:]
+        for _, opened, _ in idle:
+            opened.close()
 
     def _taken(self, where: str) -> tuple[Connection, ExitStack]:
         while True:

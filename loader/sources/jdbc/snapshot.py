@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
@@ -27,7 +27,7 @@ from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.contents import JdbcContents, compared
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.digest import digest_of
-from loader.sources.jdbc.fetch import SAMPLE, asks, fetch_size
+from loader.sources.jdbc.fetch import MOST_ROWS, SAMPLE, asks, fetch_size
 from loader.sources.jdbc.idle import Idle
 from loader.sources.jdbc.late import Late
 from loader.sources.jdbc.late_work import LateWork
@@ -80,8 +80,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
 
     @contextmanager
     def _connected(self, where: str) -> Iterator[Connection]:
-        with self.source.connect(where) as connection:
-            connection.java.setAutoCommit(False)
+        with self.source.question(where) as connection, connection.transaction():
             connection.prepare(self.session)
             yield connection
 
@@ -245,9 +244,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                     [known[name] for name in key],
                     parts,
                     left_out,
-                    lambda sql: self.source.reader(
-                        spark, f"({sql}) strandline", session=self.session
-                    ),
+                    lambda sql: self._read(spark, table, f"({sql}) strandline"),
                     lambda where, hashed: self._selected(
                         spark, table, where, self._fetch_size(table), key=hashed
                     ),
@@ -290,9 +287,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         types = {self._alias_name(native, native.columns.index(n)): k for n, k in native.types}
         relation = f"(select {columns} from {source.relation(native)}{where}) strandline"
         try:
-            frame = source.reader(
-                spark, relation, division.conditions, self.session, types, fetch_size
-            )
+            frame = self._read(spark, table, relation, division.conditions, types, fetch_size)
         except Py4JJavaError as error:
             raise explain(error, f"table {source.name}.{table.ref.name}") from error
         hashed = [KEY] if key else []
@@ -315,6 +310,20 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             ),
             *hashed,
         )
+
+    def _read(
+        self,
+        spark: SparkSession,
+        table: SourceTable,
+        relation: str,
+        conditions: Sequence[str] | None = None,
+        types: Mapping[str, str] | None = None,
+        fetch_size: int = MOST_ROWS,
+    ) -> DataFrame:
+        with self.connect(table) as connection:
+            return self.source.reader(
+                spark, connection, relation, conditions, self.session, types, fetch_size
+            )
 
     def where(self, table: SourceTable, window: Window, bounds: Bounds | None = None) -> str:
         """Returns a WHERE clause for the rows of a window, limited by its bounds once known."""

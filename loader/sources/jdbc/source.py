@@ -263,7 +263,8 @@ class JdbcSource(Database):
         columns = ", ".join(map(self.dialect.quote, told)) if self.dialect.hides_columns else ""
         try:
             query = f"(select {columns or '*'} from {self.relation(native)}) t"
-            schema = self.reader(self.spark, query).schema
+            with self.question(where) as connection:
+                schema = self.reader(self.spark, connection, query).schema
         except Py4JJavaError as error:
             raise explain(error, where) from error
         except PySparkException as error:

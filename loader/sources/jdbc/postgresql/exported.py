@@ -44,7 +44,7 @@ def exported(database: Database, tables: Sequence[SourceTable]) -> Iterator[Expo
         holder.execute("set transaction isolation level repeatable read read only")
         relations = {table.ref.name: database.relation(table.ref.native) for table in tables}
         refused = hold(holder, relations, database.lock_timeout)
-        with database.connect() as connection:
+        with database.question() as connection:
             seen = activity(connection, int(pid or 0))
         found = horizon(holder, seen)
         [(name,)] = holder.rows("select pg_catalog.pg_export_snapshot()")
