@@ -136,14 +136,20 @@ def _staged_lately(handle: Any) -> Iterator[int]:
 
 
 def _published(handle: Any) -> set[int]:
-    """Returns the current snapshot and all before it, and those that they were staged as."""
-    published = set()
-    snapshot = handle.currentSnapshot()
-    while snapshot is not None:
-        published.add(int(snapshot.snapshotId()))
-        parent = snapshot.parentId()
-        source = snapshot.summary().get("source-snapshot-id")
-        if source is not None:
-            published.add(int(source))
-        snapshot = handle.snapshot(parent) if parent is not None else None
+    """Returns the heads of all branches and tags, all before them, and what those were staged as.
+
+    What a tag keeps may be older than all that is left of the branch it was set on.
+    """
+    published: set[int] = set()
+    refs = handle.refs()
+    heads = [handle.currentSnapshot(), *(handle.snapshot(refs[n].snapshotId()) for n in refs)]
+    for head in heads:
+        snapshot = head
+        while snapshot is not None and snapshot.snapshotId() not in published:
+            published.add(int(snapshot.snapshotId()))
+            parent = snapshot.parentId()
+            source = snapshot.summary().get("source-snapshot-id")
+            if source is not None:
+                published.add(int(source))
+            snapshot = handle.snapshot(parent) if parent is not None else None
     return published

@@ -11,7 +11,7 @@ import datetime as dt
 import math
 import re
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
     from loader.duration import Lookback
+
+
+EXACT = Context(prec=200)
+"""For arithmetic with decimals: by default, Python rounds to 28 digits."""
 
 
 class CursorType(str, Enum):
@@ -173,6 +177,8 @@ class Cursor:
             lower = self.order - min(span, self.order - first)
             text = lower.isoformat() if self.type is CursorType.DATE else _datetime_text(lower)
             return Cursor(text, self.type)
+        if self.type is CursorType.DECIMAL and lookback.steps is not None:
+            return Cursor.parse(str(EXACT.subtract(self.order, lookback.steps)), self.type)
         if self.type.is_number and lookback.steps is not None:
             return Cursor.parse(str(self.order - lookback.steps), self.type)
         raise TableError(

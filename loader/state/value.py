@@ -53,7 +53,8 @@ class TableState:
         cursor: None if no row with a cursor was seen yet, or the table has none.
         cursor_field: the cursor's column.
         mark: what the connector remembered with it (PostgreSQL: its transaction horizon).
-        backfill: the progress of an unfinished backfill: from, to, done_to.
+        backfill: the progress of an unfinished backfill: from, to, done_to, and whether that end is
+            the stored cursor (to_cursor).
         boundary: what the next window begins with; see :mod:`loader.sync.boundary`.
     """
 
@@ -63,7 +64,7 @@ class TableState:
     cursor_field: str | None = None
     mark: Mapping[str, Any] | None = None
     base: int | None = None
-    backfill: Mapping[str, str] | None = None
+    backfill: Mapping[str, Any] | None = None
     boundary: Mapping[str, Any] | None = None
 
     def to_json(self) -> str:

@@ -8,15 +8,15 @@ already has are redelivered, and dropped.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from decimal import Decimal
+from decimal import Context, Decimal, localcontext
 from typing import Any
 
 from loader.duration import Lookback
 from loader.errors import TableError
 from loader.lake.ledger import SyncRecord
-from loader.rows.cursor import Cursor, CursorType
+from loader.rows.cursor import EXACT, Cursor, CursorType
 from loader.rows.window import Window
 from loader.sources import Snapshot
 from loader.state import TableState
@@ -59,14 +59,14 @@ class Backfill:
             attempt.reached("locked")
             known = recover(attempt)
             low, high = self._range(plan, known.state)
-            whole = {"from": low.text, "to": high.text}
-            progress = known.state.backfill or {}
-            begun = {name: progress.get(name) for name in whole} == whole
-            if begun:
+            whole = {"from": low.text, "to": high.text, "to_cursor": self.high is None}
+            if self._began(known.state.backfill, whole):
+                progress = known.state.backfill or {}
                 low = _after(Cursor.parse(str(progress["done_to"]), low.type))
                 attempt.warn(f"an earlier backfill was interrupted: resuming at {low.text}")
             total = None
-            pieces = list(self._pieces(plan, attempt.snapshot, low, high))
+            with localcontext(EXACT):
+                pieces = list(self._pieces(plan, attempt.snapshot, low, high))
             for number, (bottom, top) in enumerate(pieces, start=1):
                 attempt.phase(f"chunk {number} of {len(pieces)}, {bottom.text} to {top.text}")
                 last = number == len(pieces)
@@ -87,6 +87,17 @@ class Backfill:
                 total = done if total is None else total.plus(done)
         assert total is not None  # a range has at least one chunk
         return total
+
+    @staticmethod
+    def _began(progress: Mapping[str, Any] | None, whole: Mapping[str, Any]) -> bool:
+        """Returns whether a backfill of this range was broken off.
+
+        If it goes to the stored cursor, syncs may have moved that since.
+        """
+        if progress is None or progress.get("from") != whole["from"]:
+            return False
+        open_end = bool(progress.get("to_cursor")) and bool(whole["to_cursor"])
+        return open_end or progress.get("to") == whole["to"]
 
     def _range(self, plan: Plan, state: TableState) -> tuple[Cursor, Cursor]:
         if plan.cursor is None:
@@ -130,7 +141,9 @@ class Backfill:
             return
         if (high.order - low.order) / step > _MOST_CHUNKS:
             raise TableError(
-                f"{self.chunk} cuts the range into more than {_MOST_CHUNKS} batches",
+                f"{self.chunk} cuts the range into more than {_MOST_CHUNKS} batches"
+                if self.chunk
+                else f"the range has rows for more than {_MOST_CHUNKS} batches",
                 where=where,
                 remedy="Give a larger --chunk",
             )
@@ -138,7 +151,13 @@ class Backfill:
         while bottom <= high.order:
             top = min(bottom + step - _UNITS.get(low.type, 0), high.order)
             yield _cursor(bottom, low.type), _cursor(top, low.type)
-            bottom += step
+            before, bottom = bottom, bottom + step
+            if bottom == before:
+                raise TableError(
+                    f"at {before} the cursor's own values are further apart than {step}",
+                    where=where,
+                    remedy="Give a larger --chunk",
+                )
 
 
 def _chunk(
@@ -189,6 +208,8 @@ def _share(span: Any, pieces: int) -> Any:
     """Divides a span into pieces; rounds up to a whole unit of the cursor."""
     if isinstance(span, dt.timedelta):
         return max(span / pieces, dt.timedelta(microseconds=1))
+    if isinstance(span, Decimal):
+        return Context().divide(span, pieces)  # 28 digits are enough for where a chunk ends
     return -(-span // pieces) if isinstance(span, int) else span / pieces
 
 

@@ -158,3 +158,21 @@ def test_a_copied_warehouse_is_refused_and_a_link_to_it_is_not(
             moved.frame("_cq_syncs").count()
     finally:
         (elsewhere / schema).rename(warehouse / schema)
+
+
+@pytest.mark.parametrize("kind", ["tag", "branch"])
+def test_what_a_name_keeps_was_not_left_over(shop: Shop, kind: str) -> None:
+    """Compaction lets the commits between a tag and the newest one go; then nothing links them."""
+    raw = f"{shop.project.schema}.orders"
+    shop.change()
+    shop.project.run()
+    shop.project.spark.sql(f"alter table {raw} create {kind} january")
+    january = shop.project.rows(f"select count(*) from {raw}")
+    for _ in range(2):
+        shop.change()
+        shop.project.run()
+    for _ in range(2):
+        shop.compact("--expire-days", "0")
+        shop.change()
+        assert shop.project.run().table("shop.orders")["appended"] > 0
+    assert shop.project.rows(f"select count(*) from {raw} version as of 'january'") == january

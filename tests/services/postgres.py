@@ -152,6 +152,7 @@ class _Replica(Postgres):
         Server.__init__(self)
         self._data = self.folder / "data"
         self._bin, self._os_user, self.version = primary._bin, primary._os_user, primary.version
+        self._authentication = primary._authentication
         self.folder.chmod(0o777)
         source = ("-h", str(primary.folder), "-p", str(primary.port), "-U", "postgres")
         self._run("pg_basebackup", "-R", "-c", "fast", *source)

@@ -96,3 +96,26 @@ def test_needs_something_to_go_back_to(project: Project, postgres_database: Data
 def test_an_end_alone_is_wrong_usage(project: Project, orders: Database) -> None:
     ran = project.loader("run", "--to", "2025-01-01")
     assert (ran.code, "set its start with --from" in ran.text) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [("double precision", "1.7e18"), ("numeric(38)", "12345678901234567890123456789012345000")],
+)
+def test_large_numbers_are_cut_or_refused(
+    project: Project, postgres_database: Database, type_: str, value: str
+) -> None:
+    """Floating point numbers of that size are 256 apart, and Python rounds long decimals."""
+    postgres_database.execute(
+        f"create table t (id int primary key, at {type_})",
+        f"insert into t select n, {value} + n * 100 from generate_series(0, 9) as n",
+    )
+    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "at"}})
+    project.run()
+    if type_ == "numeric(38)":
+        again = project.run("--from", value, "--chunk", "100").table("shop.t")
+        assert (again["appended"], again["redelivered"]) == (0, 19)  # chunks share their bounds
+        return
+    ran = project.loader("run", "--from", value, "--chunk", "100")
+    assert (ran.code, "further apart than 100" in ran.errors[0]) == (1, True)
+    assert project.run("--from", value, "--chunk", "512").table("shop.t")["appended"] == 0

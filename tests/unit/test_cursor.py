@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from loader.duration import Lookback
 from loader.errors import TableError
-from loader.rows.cursor import Cursor, CursorType, later
+from loader.rows.cursor import EXACT, Cursor, CursorType, later
 
 moments = st.datetimes(dt.datetime(1, 1, 2), dt.datetime(9999, 12, 30))
 zones = st.integers(-14 * 60, 14 * 60)
@@ -84,6 +84,14 @@ def test_a_lookback_goes_back_as_far_as_the_calendar(moment: dt.datetime, second
         whole = -(-seconds // 86_400) * 86_400 if type_ is CursorType.DATE else seconds
         room = (cursor.order - first) // dt.timedelta(seconds=1)
         assert lower.order == (first if whole > room else value - dt.timedelta(seconds=whole))
+
+
+@given(st.integers(0, 10**38 - 1), st.integers(0, 10**6), st.sampled_from((0, 10, 38)))
+def test_a_lookback_on_a_long_decimal_is_exact(number: int, steps: int, scale: int) -> None:
+    """Python's own arithmetic rounds to 28 digits: a window could begin above its cursor."""
+    cursor = Cursor.parse(str(Decimal(f"{number}E-{scale}")), CursorType.DECIMAL)
+    lower = cursor.minus(Lookback.parse(str(steps)))
+    assert int(lower.order.scaleb(scale, EXACT)) == number - steps * 10**scale
 
 
 @pytest.mark.parametrize(
