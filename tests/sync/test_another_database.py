@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.services import Database, Postgres
+from tests.services import Database, MariaDb, Postgres
 from tests.sync.project import Project
 
 TABLES = {
@@ -167,6 +167,65 @@ def test_a_view_is_told_from_one_of_another_database(
         other.execute("drop view by_number", views["by_number"])
         ran = project.run()
         assert {ran.table(f"shop.{name}")["status"] for name in views} == {"nothing new"}
+
+
+def test_a_view_that_was_changed_is_read_whole(
+    project: Project, postgres_database: Database
+) -> None:
+    """Also one of another schema: the url's currentSchema, or the role's search_path."""
+    names = {"by_time": "at", "by_number": "id"}
+    columns = "id int, at timestamptz"
+    postgres_database.execute(
+        "create schema other",
+        *(f"create table {schema}.t ({columns})" for schema in ("public", "other")),
+        "insert into t select n, '2025-02-01' from generate_series(1, 9) as n",
+        "insert into other.t select n, '2025-01-01' from generate_series(11, 13) as n",
+        *(f"create view {name} as select * from t where id <> 2" for name in names),
+        "insert into t values (90, '2025-02-02')",
+        *(f"create view other.{name} as select * from other.t" for name in names),
+    )
+    options = {name: {"cursor_field": cursor} for name, cursor in names.items()}
+
+    def appended() -> list[int]:
+        ran = project.run()
+        return [ran.table(f"shop.{name}")["appended"] or 0 for name in names]
+
+    project.jdbc(postgres_database, list(names), table_options=options)
+    assert (appended(), appended()) == ([9, 9], [0, 0])
+    postgres_database.execute(
+        *(f"create or replace view {name} as select * from t" for name in names)
+    )
+    assert (appended(), appended()) == ([1, 1], [0, 0])
+    project.jdbc(
+        postgres_database, list(names), table_options=options, properties={"currentSchema": "other"}
+    )
+    assert (appended(), appended()) == ([3, 3], [0, 0])
+
+
+def test_mariadb_tells_a_view_of_another_database(
+    project: Project, mariadb: MariaDb, mariadb_database: Database
+) -> None:
+    def filled(database: Database, numbers: str, day: str) -> None:
+        database.execute(
+            "create table t (id int, at datetime)",
+            *(f"insert into t values ({n}, '{day}')" for n in numbers),
+            "create view v as select * from t where id <> 2",
+        )
+
+    options = {"v": {"cursor_field": "at"}}
+    filled(mariadb_database, "12", "2025-02-01")
+    project.jdbc(mariadb_database, ["v"], table_options=options)
+    assert project.run().table("shop.v")["appended"] == 1
+    mariadb_database.execute("create or replace view v as select * from t")
+    assert project.run().table("shop.v")["appended"] == 1
+    assert project.run().table("shop.v")["status"] == "nothing new"
+    with mariadb.database() as other:
+        filled(other, "345", "2025-01-01")
+        project.jdbc(other, ["v"], table_options=options)
+        ran = project.run()
+        assert ran.table("shop.v")["appended"] == 3
+        assert any("the view is another one than at the last sync" in w for w in ran.warnings)
+        assert project.run().table("shop.v")["status"] == "nothing new"
 
 
 def test_numbers_that_a_failover_gives_out_again_are_read(

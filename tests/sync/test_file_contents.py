@@ -108,6 +108,16 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
     json["outside"] = {"format": "json", "columns": "id int, o struct<a:int>"}
     many = {"multiLine": "true"}
     json["listed"] = {"format": "json", "columns": "id int, v string", "options": many}
+    json["places"] = {"format": "json", "columns": "id int, o struct<ID:int>"}
+    json["mapped"] = {"format": "json", "columns": "id int, m map<string,struct<a:int>>"}
+    json["dated"] = {
+        "format": "json",
+        "columns": "id int, at date",
+        "options": {"dateFormat": "dd.MM.yyyy"},
+    }
+    json |= {name: {"format": "json"} for name in ("escaped", "single", "places_found", "empty")}
+    json["kept"] = {"format": "json", "columns": "id int, type string, m map<string,string>"}
+    json["broad"] = {"format": "json", "columns": ", ".join(f"c{n} int" for n in range(700))}
     csv |= {"open_declared": dict(declared), "bare": {"options": {"header": "false"}}}
     csv["text"] = {"format": "text"}
     _files(project, "csv", same={}, **csv, **json)
@@ -143,6 +153,19 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
     _write(data / "listed" / "1.json", '[{"id":1,"v":"a"},\n{"id":2,"V":"b"}]\n')
     _write(data / "letters" / "1.json", '{"ID":1,"v":"a"}\n{"v":"id","id":2}\n')
     _write(data / "twice" / "1.json", '{"id":1,"v":"g","v":"h"}\n')
+    _write(data / "places" / "1.json", '{"id":1,"o":{"ID":7}}\n{"ID":2,"o":{"ID":8}}\n')
+    _write(data / "places_found" / "1.json", '{"id":1,"o":{"ID":7}}\n')
+    _write(data / "places_found" / "2.json", '{"ID":2,"o":{"ID":8}}\n')
+    _write(data / "mapped" / "1.json", '{"id":1,"m":{"x":{"A":2}}}\n')
+    _write(data / "dated" / "1.json", '{"id":1,"At":"30.12.2024"}\n')
+    _write(data / "escaped" / "1.json", '{"gr\\u00f6\\u00dfe":1}\n{"Gr\\u00f6\\u00dfe":2}\n')
+    _write(data / "single" / "1.json", "{'id':1}\n{'ID':2}\n")
+    # No columns of theirs: an empty object, a map's keys, and text that is JSON itself.
+    _write(data / "empty" / "1.json", '{"id":1,"o":{"ID":{}}}\n')
+    page = '<a href=\\"x\\">' * 3000
+    kept = '{"id":1,"type":{"Type":"' + page + '"},"m":{"Id":"5"}}\n'
+    _write(data / "kept" / "1.json", kept)
+    _write(data / "broad" / "1.json", '{"c0":1,"other":{"C1":2}}\n')
     _write(data / "cases" / "1.json", '{"id":1}\n')
     _write(data / "cases" / "2.json", '{"ID":1}\n')
     ran = project.loader("run")
@@ -152,6 +175,12 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
         "cases": "a column's name is written with other letters, ",
         "nested": "a column's name is written with other letters, ",
         "letters": "a column's name is written with other letters, id, in file:",
+        "places": "a column's name is written with other letters, ID, in file:",
+        "places_found": "a column's name is written with other letters, ",
+        "mapped": "a column's name is written with other letters, A, in file:",
+        "dated": "a column's name is written with other letters, At, in file:",
+        "escaped": "a column's name is written with other letters, ",
+        "single": "a column's name is written with other letters, ",
         "inner": "a column's name is written with other letters, A, in file:",
         "listed": "a column's name is written with other letters, V, in file:",
         "slash": "a quote stands behind a backslash within a quoted value, in file:",

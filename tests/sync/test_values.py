@@ -174,10 +174,19 @@ def test_times_of_day_that_would_become_one_key_are_refused(
         "insert into b values ('09:00+00')",
         "create table free (id int primary key, c time, z timetz)",
         "insert into free values (1, '24:00', '10:00+01')",
+        'create table said ("C" time, d date)',  # its key is declared in the spec
+        "insert into said values ('24:00', 'infinity'), ('00:00', '9999-12-31')",
     )
     options = {name: {"sync_mode": "full_refresh"} for name in ("a", "b", "free")}
     project.jdbc(postgres_database, list(options), table_options=options)
     project.run()
+    for key, told in (("c", "1 values of C are the end of a day"), ("d", "2 values of d are inf")):
+        said = {"said": {"sync_mode": "full_refresh", "primary_key": [key]}}
+        project.jdbc(postgres_database, ["said"], table_options=said)
+        (error,) = project.loader("run").errors
+        assert told in error
+        assert "and keys that differ would become one" in error
+    project.jdbc(postgres_database, list(options), table_options=options)
     postgres_database.execute(
         "insert into a values ('24:00')", "insert into b values ('10:00+01'), ('24:00+00')"
     )

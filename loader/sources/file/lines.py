@@ -107,7 +107,7 @@ def _refusals(native: Native, form: str, schema: StructType) -> Column | None:
             found = f.when(f.lit(False), "")
         told = f.concat(f.lit("something stands behind a JSON value, in "), PATH)
         found = found.when(_goes_on(native, text), _shown(told, text))
-        other = other_letters(text, schema, native.columns is not None)
+        other = other_letters(text, schema, _options(native))
         told = f.concat(f.lit("a column's name is written with other letters, "), other)
         found = found.when(other.isNotNull(), _shown(f.concat(told, f.lit(", in "), PATH), text))
     return found
@@ -117,14 +117,18 @@ def _shown(told: Column, text: Column) -> Column:
     return f.concat(told, f.lit(": "), f.substring(text, 1, _SHOWN))
 
 
+def _options(native: Native) -> dict[str, str]:
+    """Returns the reader's options that are about one value."""
+    return {k.lower(): v for k, v in native.options if k.lower() not in _NOT_OF_LINES}
+
+
 def _goes_on(native: Native, text: Column) -> Column:
     """Returns whether something stands behind the first value of a line that has a valid one.
 
     In brackets, such a line is no array of one value. A comma alone may stand there. Spark's
     functions for plain JSON are quick; only if they object, the table's own options count.
     """
-    given = {k.lower(): v for k, v in native.options if k.lower() not in _NOT_OF_LINES}
-    options = {**given, "columnNameOfCorruptRecord": "_cq_bad"}
+    options = {**_options(native), "columnNameOfCorruptRecord": "_cq_bad"}
     ends = f.substring(text, -1, 1).isin(",", " ", "\t", "\r", "\n")
     bare = f.when(ends, f.regexp_replace(text, r"[,\s]+$", "")).otherwise(text)
     listed = f.concat(f.lit("["), bare, f.lit("\n]"))

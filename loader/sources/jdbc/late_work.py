@@ -34,9 +34,8 @@ class LateWork:
     def look(self, connection: Connection, table: SourceTable, window: Window) -> None:
         """Reads the open work, before the clock and the rows."""
         native = table.ref.native
-        if native.stored:
-            text, schema = self.snapshot.dialect.text, native.catalog or ""
-            self.standings[table.ref.name] = standing(connection, text, schema, native.table)
+        text, schema = self.snapshot.dialect.text, native.catalog or ""
+        self.standings[table.ref.name] = standing(connection, text, schema, native.table)
         if native.stored and window.cursor is not None and window.cursor.type.is_time:
             seen = self.lookout.seen(connection, native.catalog or "", native.table)
             self.activities[table.ref.name] = seen
@@ -93,17 +92,20 @@ class LateWork:
     def notes(self, table: SourceTable, window: Window) -> tuple[str, ...]:
         """Returns why late rows may be missed, if they may."""
         replaced = self._replaced(table, window)
-        told = (
+        what = (
             "its name stands for another table than at the last sync (TRUNCATE, RENAME, an ALTER "
-            "that made it anew, another server): all its rows are read; rows that it lacks stay in "
-            "raw until a full refresh",
-        ) * replaced
+            "that made it anew, another server)"
+            if table.ref.native.stored
+            else "the view is another one than at the last sync, or of another server"
+        )
+        lacks = "all its rows are read; rows that it lacks stay in raw until a full refresh"
+        told = (f"{what}: {lacks}",) * replaced
         if self._turned_back(table, window):
             told += ("the database's clock was set back: all its rows are read",)
         if window.cursor is None or not window.cursor.type.is_time:
             return told
         if not table.ref.native.stored:
-            return (f"in a view, {WITHIN}",)
+            return (*told, f"in a view, {WITHIN}")
         blind = self.activities[table.ref.name].blind
         return (*told, f"{blind}: {WITHIN}") if blind else told
 

@@ -31,7 +31,7 @@ def frame(
 
     Raises:
         DatabaseError: if the database has no such relation.
-        PySparkException: if Spark has no type for one of its columns.
+        PySparkException: if Spark has no type for one of its columns, or two have one name.
     """
     session: Any = spark
     java, jvm = session._jsparkSession, session._jvm
@@ -42,6 +42,10 @@ def frame(
     if chosen:
         resolver = java.sessionState().conf().resolver()
         columns = jdbc.JdbcUtils.getCustomSchema(columns, chosen, resolver)
+    tells_letters = java.sessionState().conf().caseSensitiveAnalysis()
+    jvm.org.apache.spark.sql.util.SchemaUtils.checkSchemaColumnNameDuplication(
+        columns, tells_letters
+    )
     partitions = session.sparkContext._gateway.new_array(
         jvm.org.apache.spark.Partition, max(1, len(conditions))
     )

@@ -110,7 +110,12 @@ class JdbcSource(Database):
             sql = self.dialect.shown(row)
             shown += [(index, sql)] if sql else []
         relation = self.relation(native)
-        in_key = {index for index, name in enumerate(schema.names) if name in key.columns}
+        declared = {name.lower() for name in self.read_options(ref).primary_key or ()}
+        in_key = {
+            index
+            for index, name in enumerate(schema.names)
+            if name in key.columns or self.dialect.lake_name(name).lower() in declared
+        }
         doubtful = [
             asked
             for d in doubtful

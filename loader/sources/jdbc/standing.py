@@ -23,7 +23,8 @@ def standing(connection: Connection, text: Callable[[str], str], schema: str, ta
 
     An id changes whenever a table is made anew, also by an ALTER that rewrites it. It takes the
     privilege PROCESS; without it, and for other engines, the time of creation has to do. Of a
-    partitioned table only the server is known: it gets new parts every day.
+    partitioned table only the server is known: it gets new parts every day. A view is known by its
+    name and its SQL.
 
     Args:
         text: writes a string literal.
@@ -43,6 +44,11 @@ def standing(connection: Connection, text: Callable[[str], str], schema: str, ta
         if (engine or "").lower() == "innodb" and _PLAIN.fullmatch(f"{schema}{table}"):
             number = _number(connection, text(f"{schema}/{table}"))
         found.append(number or created or "")
+    views = connection.rows(
+        "select md5(concat(table_schema, '.', table_name, view_definition)) "
+        f"from information_schema.views where {where}"
+    )
+    found += [view or "" for (view,) in views]
     return " ".join(found).strip()
 
 

@@ -57,7 +57,7 @@ class LateRows:
             return None
         own = self.lineages[table.ref.name].to_mark()
         if not table.ref.native.stored:  # a view may be made anew at any time, and is the same
-            own = {"database": own["database"]}
+            own = {name: own[name] for name in ("database", "view") if name in own}
         return {**self.horizon.to_mark(), **own}
 
     def condition(
@@ -132,7 +132,10 @@ class LateRows:
         before, now = self._last(window), self.horizon
         if before is None or now is None or window.cursor is None:
             return False
-        return before.fate(now) is Fate.FAILED_OVER and not window.cursor.type.is_time
+        anew = before.fate(now) is Fate.FAILED_OVER or (
+            self._moved(table, window) and self.lineages[table.ref.name].redefined(window.mark)
+        )
+        return anew and not window.cursor.type.is_time
 
     def notes(self, table: SourceTable, window: Window) -> tuple[str, ...]:
         """Returns warnings about late rows; the sync goes on."""
@@ -140,9 +143,11 @@ class LateRows:
         if not self.snapshot.dialect.shares_snapshots:
             return ()
         if not table.ref.native.stored:
+            redefined = self.lineages[table.ref.name].redefined(window.mark)
+            what = "the view is another one than at" if redefined else "this is not the database of"
             moved = (
-                "this is not the database of the last sync: all its rows are read; rows that it "
-                "lacks stay in raw until a full refresh"
+                f"{what} the last sync: all its rows are read; rows that it lacks stay in raw "
+                "until a full refresh"
             )
             late = f"in a view or a table of another server, {WITHIN}"
             return (moved, late) if self._moved(table, window) else (late,)
@@ -191,7 +196,7 @@ class LateRows:
         return None if _by_hand(window) else before
 
     def _moved(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether a view is read in another database than at the last sync.
+        """Returns whether a view is another one than at the last sync, or of another database.
 
         Nothing tells which of its rows are older than that.
         """
@@ -199,8 +204,9 @@ class LateRows:
         if table.ref.native.stored or before is None or self.horizon is None or _by_hand(window):
             return False
         fate = before.fate(self.horizon)
-        elsewhere = self.lineages[table.ref.name].elsewhere(window.mark)
-        return elsewhere or fate in (Fate.RESTORED, Fate.FAILED_OVER)
+        lineage = self.lineages[table.ref.name]
+        another = lineage.elsewhere(window.mark) or lineage.redefined(window.mark)
+        return another or fate in (Fate.RESTORED, Fate.FAILED_OVER)
 
     def _replicated(self, table: SourceTable, window: Window) -> bool:
         """Returns whether rows come from another server, or did at the last sync."""
@@ -238,7 +244,8 @@ class LateRows:
         if before is None or self.horizon is None or window.cursor is None:
             return
         fate = before.fate(self.horizon)
-        if self._moved(table, window) and fate is Fate.SAME:
+        elsewhere = self.lineages[table.ref.name].elsewhere(window.mark)
+        if elsewhere and self._moved(table, window) and fate is Fate.SAME:
             fate = Fate.RESTORED  # another one on the same server
         if fate is Fate.BEHIND and not window.cursor.type.is_time:
             raise DatabaseError(

@@ -33,6 +33,7 @@ class Lineage:
         columns: number and type of each column. A column that was dropped and added again, or that
             took the name of another, has another number.
         replicated: whether rows may come from another server, with times of its clock.
+        view: a hash of a view's name and definition; empty for tables.
     """
 
     root: int
@@ -40,6 +41,7 @@ class Lineage:
     replicated: bool
     database: int = 0
     columns: Mapping[str, str] = field(default_factory=dict)
+    view: str = ""
 
     def to_mark(self) -> dict[str, Any]:
         """Returns the form that the state stores, beside the horizon."""
@@ -49,6 +51,7 @@ class Lineage:
         own: dict[str, Any] = {"tables": text, "database": self.database}
         if self.columns:
             own["columns"] = " ".join(f"{name}:{kind}" for name, kind in self._named.items())
+        own |= {"view": self.view} if self.view else {}
         return own | ({"replicated": True} if self.replicated else {})
 
     def added(self, mark: Mapping[str, Any] | None) -> frozenset[int]:
@@ -94,6 +97,11 @@ class Lineage:
         before = (mark or {}).get("database")
         return before is not None and before != self.database
 
+    def redefined(self, mark: Mapping[str, Any] | None) -> bool:
+        """Returns whether a mark is of a view with another name or SQL; older marks do not say."""
+        before = (mark or {}).get("view")
+        return before is not None and before != self.view
+
     def changed(self, mark: Mapping[str, Any] | None) -> bool:
         """Returns whether a mark differs from this lineage."""
         own = self.to_mark()
@@ -103,7 +111,7 @@ class Lineage:
 _TEXTS = {"25", "1042", "1043"}
 """The object ids of text, char and varchar."""
 
-_NAMES = ("tables", "replicated", "database", "columns")
+_NAMES = ("tables", "replicated", "database", "columns", "view")
 
 
 def lineage(connection: Connection, relation: str) -> Lineage:
@@ -115,7 +123,7 @@ def lineage(connection: Connection, relation: str) -> Lineage:
     Args:
         relation: the table's quoted name, as a text literal.
     """
-    [(root, database, columns, tables, replicated)] = connection.rows(
+    [(root, database, columns, tables, view, replicated)] = connection.rows(
         f"""
         with recursive tree as (
             select {relation}::regclass::oid as id
@@ -139,6 +147,12 @@ def lineage(connection: Connection, relation: str) -> Lineage:
             ),
             string_agg(id::text, ' '),
             (
+                select md5(n.nspname || '.' || c.relname || pg_catalog.pg_get_viewdef(c.oid))
+                from pg_catalog.pg_class as c
+                join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+                where c.oid = {relation}::regclass and c.relkind in ('v', 'm')
+            ),
+            (
                 exists (
                     select from pg_catalog.pg_subscription_rel
                     where srrelid in (select id from tree)
@@ -153,7 +167,7 @@ def lineage(connection: Connection, relation: str) -> Lineage:
     )
     ids = frozenset(map(int, (tables or "").split()))
     told = json.loads(columns or "{}")
-    return Lineage(int(root or 0), ids, replicated == "true", int(database or 0), told)
+    return Lineage(int(root or 0), ids, replicated == "true", int(database or 0), told, view or "")
 
 
 def lowest(connection: Connection, tables: Iterable[int], minimum: str) -> list[str] | None:
