@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 
 _NO_PATH = re.compile(r"[/\x00-\x1f\x7f]")
 _AS_IT_IS = re.compile(r"[^/%\x00-\x1f\x7f]")
@@ -19,6 +21,29 @@ _LONGEST = 180  # bytes; file systems take 255, and suffixes come on top
 def in_the_lake(name: str) -> str:
     """Returns a source table's name as raw's: there, dots would be namespaces, slashes folders."""
     return re.sub(r"[./\x00-\x1f\x7f]", "_", name)
+
+
+def selected(name: str, select: Sequence[str]) -> set[str]:
+    """Returns the patterns of `--select` that match a table, by the source's name of it or raw's.
+
+    Args:
+        name: with its source: `shop.sales.orders`, or `shop.sales_orders` as messages have it.
+    """
+    names = {name.lower(), _in_raw(name.lower())}
+    return {
+        pattern
+        for pattern in select
+        if any(
+            fnmatchcase(one, form)
+            for one in names
+            for form in (pattern.lower(), _in_raw(pattern.lower()))
+        )
+    }
+
+
+def _in_raw(name: str) -> str:
+    source, dot, table = name.partition(".")
+    return f"{source}{dot}{in_the_lake(table)}"
 
 
 def refused(name: str) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +11,7 @@ import click
 from loader.cli.own_tables import VERSIONS, own_tables
 from loader.cli.state_stores import backends
 from loader.errors import LoaderError, SpecError
+from loader.names import selected
 
 if TYPE_CHECKING:
     from loader.cli.output import Output
@@ -225,7 +225,7 @@ def _chosen(
         tables, unreadable = lake.raw_tables()
         for table in (*tables, *unreadable):
             name = f"{source.name}.{table}"
-            if select and not any(fnmatchcase(name.lower(), p.lower()) for p in select):
+            if select and not selected(name, select):
                 continue
             try:
                 if table in unreadable:

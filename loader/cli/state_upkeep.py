@@ -15,7 +15,7 @@ from loader.cli.own_tables import own_tables
 from loader.cli.state_stores import backends, held, stores_of
 from loader.cli.streams import OUT
 from loader.errors import LoaderError, NewerStateError, SpecError, StateError
-from loader.names import in_the_lake
+from loader.names import in_the_lake, selected
 
 if TYPE_CHECKING:
     from loader.cli.settings import Settings
@@ -294,7 +294,7 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
 
 
 def _chosen(name: str, select: tuple[str, ...]) -> bool:
-    return not select or any(fnmatchcase(name.lower(), p.lower()) for p in select)
+    return not select or bool(selected(name, select))
 
 
 def _silent(text: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any
 
 from loader.codegen import naming, rendering
@@ -13,6 +12,7 @@ from loader.codegen.files import LEFT_OUT, File, carried, model_file, properties
 from loader.codegen.memory import Memory, fingerprint
 from loader.codegen.rendering import HISTORY, LATEST, Named
 from loader.codegen.table import Table
+from loader.names import selected
 
 SOURCES = "sources.yml"
 MODELS = "models.yml"
@@ -98,8 +98,7 @@ def generate(
 
 def matches(table: Table, patterns: Sequence[str]) -> list[str]:
     """Returns the patterns that match the table."""
-    name = table.selectable.lower()
-    return [pattern for pattern in patterns if fnmatchcase(name, pattern.lower())]
+    return sorted(selected(table.selectable, patterns))
 
 
 def _named(tables: Sequence[Table], memory: Memory) -> list[Named]:

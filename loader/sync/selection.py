@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from loader.errors import LoaderError, SpecError, TableError
 from loader.lake.lake import Lake
 from loader.lake.ledger import Ledger
+from loader.names import selected
 from loader.problems import did_you_mean
 from loader.runtime.failures import clear
 from loader.sources import Source, TableRef, connector
@@ -145,7 +145,7 @@ class Selection:
             if isinstance(refs, LoaderError):
                 down = refs
                 named = [n for n in source.tables if not is_wildcard(n)]
-                named = [n for n in named if not select or _patterns(f"{source.name}.{n}", select)]
+                named = [n for n in named if not select or selected(f"{source.name}.{n}", select)]
                 refused: dict[str, LoaderError] = {TableRef(n).lake_name: down for n in named}
                 errors = [] if refused else [down]
                 parts.append(Planned(bound, source, errors=errors, refused=refused))
@@ -155,7 +155,7 @@ class Selection:
             if select:
                 names = {n: f"{source.name}.{n}" for n in (*(r.name for r in wanted), *missing)}
                 seen += names.values()
-                picked = {n: _patterns(full, select) for n, full in names.items()}
+                picked = {n: selected(full, select) for n, full in names.items()}
                 matched.update(*picked.values())
                 wanted = [ref for ref in wanted if picked[ref.name]]
                 missing = {n: error for n, error in missing.items() if picked[n]}
@@ -298,7 +298,3 @@ def _shape_of(claim: Claim, source: Source, ref: TableRef) -> Plan | None:
         return plan(claim.source, source.describe(ref), options_of(source, ref))
     except Exception:
         return None
-
-
-def _patterns(name: str, select: Sequence[str]) -> set[str]:
-    return {p for p in select if fnmatchcase(name.lower(), p.lower())}

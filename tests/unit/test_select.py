@@ -1,0 +1,21 @@
+"""`--select`: a table is chosen by the source's name of it, or by raw's, in all commands."""
+
+from __future__ import annotations
+
+import pytest
+
+from loader.names import selected
+
+
+@pytest.mark.parametrize("name", ["shop.Sales.Orders", "shop.sales_orders"])
+def test_both_names_choose_a_table(name: str) -> None:
+    found = [
+        "shop.sales.orders",
+        "SHOP.sales_orders",
+        "shop.*",
+        "*.sales.*",
+        "*orders",
+        "shop.sales*",
+    ]
+    others = ["shop.orders", "sales.orders", "shop", "other.*", "shop.sales"]
+    assert selected(name, [*found, *others]) == set(found)
