@@ -168,6 +168,12 @@ class Database(Source):
         parts = [part for part in (space, native.table) if part]
         return ".".join(self.dialect.quote(part) for part in parts)
 
+    @property
+    def streamed(self) -> int | None:
+        """The fetch size with which the driver streams rows; None if others do."""
+        own, chosen = self._met.streamed, self.options.fetch_size
+        return own if own is None or own < 0 else chosen or own
+
     def reader(
         self,
         spark: SparkSession,
@@ -189,7 +195,7 @@ class Database(Source):
         options = {
             **self._reading(types),
             **self.reader_options,
-            "fetchsize": str(self._met.streamed or self.options.fetch_size or fetch_size),
+            "fetchsize": str(self.streamed or self.options.fetch_size or fetch_size),
             "preferTimestampNTZ": "true",
             "pushDownPredicate": "false",
         }

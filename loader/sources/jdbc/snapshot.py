@@ -255,7 +255,8 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         self, table: SourceTable, rows: int | None = None, *, whole: bool = False
     ) -> int:
         """Returns how many rows a reader fetches at once; the database tells how wide they are."""
-        if not asks(table.schema, rows) or self.source.options.fetch_size is not None:
+        told = self.source.streamed or self.source.options.fetch_size
+        if told is not None or not asks(table.schema, rows):
             return fetch_size(table.schema, rows)
         native, sampled = table.ref.native, None
         with self.connect(table) as connection:
