@@ -80,8 +80,8 @@ class MySQL(Dialect):
 
     @classmethod
     def streamed(cls, driver: str) -> int | None:
-        # MySQL's own driver, at any other size, first reads all rows into memory. MariaDB's asks the
-        # server nothing for the next rows, so that many at once save no time.
+        # MySQL's own driver, at any other size, first reads all rows into memory. MariaDB's asks
+        # the server nothing for the next rows, so that many at once save no time.
         return -(2**31) if driver.startswith("MySQL") else _FEW
 
     @classmethod
