@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from loader.codegen.table import Table
 
 
-@click.command()
+@click.command(short_help="Writes dbt sources, tests and models.")
 @click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
 @click.option(
     "--history",

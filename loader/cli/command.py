@@ -99,7 +99,7 @@ def _readable(error: Exception) -> LoaderError:
     type=click.Path(path_type=Path),
     default="loader.yml",
     show_default=True,
-    help="The spec.",
+    help="The spec file.",
 )
 @click.option(
     "--log-format",
@@ -124,7 +124,7 @@ def main(ctx: click.Context, config: Path, form: str, quiet: bool, debug: bool) 
         ctx.with_resource(Overheard(output).listening())
 
 
-@main.command()
+@main.command(short_help="Writes a starter project.")
 @click.pass_obj
 def init(settings: Settings) -> None:
     """Writes a starter project: loader.yml, profiles, a dbt project wired to the package."""
@@ -133,7 +133,7 @@ def init(settings: Settings) -> None:
     scaffold.create(Path.cwd(), settings.output.say)
 
 
-@main.command()
+@main.command(short_help="Prepares Spark, Java and JDBC drivers.")
 @click.argument("drivers", nargs=-1)
 @click.option(
     "--archive/--no-archive",
@@ -142,9 +142,10 @@ def init(settings: Settings) -> None:
 )
 @click.pass_obj
 def setup(settings: Settings, drivers: tuple[str, ...], archive: bool) -> None:
-    """Prepares the embedded Spark: Iceberg, Java if there is none, JDBC DRIVERS by name.
+    """Prepares the embedded Spark: Iceberg, Java if there is none, JDBC DRIVERS.
 
-    `cdc` among the DRIVERS shows what databases need before their logs can be read.
+    DRIVERS are postgresql, mariadb, mysql, sqlite, derby (which comes with Spark), or paths of
+    jars. `cdc` among them shows what databases need before their logs can be read.
     """
     from loader.cli.log_setup import NAME, prepare_log
     from loader.runtime.setup import prepare
@@ -163,7 +164,7 @@ def setup(settings: Settings, drivers: tuple[str, ...], archive: bool) -> None:
         classes.prepare(sparkhome.find(), report)
 
 
-@main.command()
+@main.command(short_help="Checks spec, connections and cursors.")
 @click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
 @click.pass_obj
 def check(settings: Settings, select: tuple[str, ...]) -> None:
@@ -193,9 +194,9 @@ def check(settings: Settings, select: tuple[str, ...]) -> None:
         settings.output.say("All tables can be synced.")
 
 
-@main.command()
+@main.command(short_help="Lists tables, keys and possible cursors.")
 @click.argument("sources", nargs=-1)
-@click.option("--columns", is_flag=True, help="Also list columns and their types.")
+@click.option("--columns", is_flag=True, help="List columns and their types instead.")
 @click.pass_obj
 def discover(settings: Settings, sources: tuple[str, ...], columns: bool) -> None:
     """Lists the tables, keys and cursor candidates of SOURCES (default: all)."""
@@ -224,7 +225,7 @@ def discover(settings: Settings, sources: tuple[str, ...], columns: bool) -> Non
             sys.exit(1)
 
 
-@main.command()
+@main.command(short_help="Shows cursors, ages and last errors.")
 @click.pass_obj
 def status(settings: Settings) -> None:
     """Shows each table's cursor, last batch, rows, age and last error."""

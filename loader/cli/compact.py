@@ -21,8 +21,14 @@ if TYPE_CHECKING:
     from loader.sync.pipeline import Pipeline
 
 
-@click.command()
-@click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
+@click.command(short_help="Frees what is no longer needed.")
+@click.option(
+    "-s",
+    "--select",
+    multiple=True,
+    help="source.table or a wildcard; repeatable. The loader's own tables are compacted only "
+    "without it.",
+)
 @click.option(
     "--keep-versions",
     type=click.IntRange(1),

@@ -19,7 +19,7 @@ BUCKETS = 64
 _MOST = 4096
 
 
-@click.command()
+@click.command(short_help="Finds changes that cursors miss.")
 @click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
 @click.option("--repair", is_flag=True, help="Append what was missed, as one batch per table.")
 @click.option(
@@ -54,7 +54,8 @@ def reconcile(
 ) -> None:
     """Compares sources with the lake to find updates, rows and deletes that cursors miss.
 
-    Each table is synced first, as by `loader run`. Exits with 1 if differences remain.
+    Each table is synced first, as by `loader run`. Exits with 1 if differences remain or a table
+    failed. Tables that cannot be compared are skipped with a warning.
     """
     from loader.cli.output import Progress
     from loader.cli.settings import opened

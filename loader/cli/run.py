@@ -27,15 +27,29 @@ def _interval(_ctx: click.Context, _param: click.Parameter, value: str | None) -
     return seconds
 
 
-@click.command()
+@click.command(short_help="Appends what changed since the last run.")
 @click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
-@click.option("--full-refresh", is_flag=True, help="Read everything again, in a new generation.")
+@click.option(
+    "--full-refresh",
+    is_flag=True,
+    help="Read everything again, in a new generation: it counts as newer than all before.",
+)
 @click.option("--concurrency", type=click.IntRange(1), help="How many tables to sync at once.")
 @click.option("--dry-run", is_flag=True, help="Show what would be read, write nothing.")
-@click.option("--accept-key-change", is_flag=True, help="Widen keys and cursors as the source did.")
-@click.option("--from", "low", help="Read again from this value on; the stored cursor stays.")
-@click.option("--to", "high", help="End of that range, inclusive; default: the stored cursor.")
-@click.option("--chunk", help="How much of that a batch covers: '1 day', or 10000 for numbers.")
+@click.option(
+    "--accept-key-change",
+    is_flag=True,
+    help="Let key and cursor columns in raw take the wider types that they have in the source.",
+)
+@click.option(
+    "--from", "low", help="Read a range again, from this cursor on; the stored cursor stays."
+)
+@click.option(
+    "--to", "high", help="With --from: where the range ends, inclusive; default: the stored cursor."
+)
+@click.option(
+    "--chunk", help="With --from: how much one batch covers: '1 day', or 10000 for numbers."
+)
 @click.option("--build", is_flag=True, help="Then run `dbt build`, in the same warm Spark.")
 @click.option(
     "--every",
@@ -73,11 +87,16 @@ def run(
         raise click.UsageError(
             "--every repeats an incremental sync: remove --full-refresh, --dry-run and --from."
         )
+    if every is not None and accept_key_change:
+        raise click.UsageError(
+            "--accept-key-change accepts the change that you have looked at, and --every would "
+            "accept all later ones, too: run once without --every."
+        )
     if dbt_arguments and not build:
         first = dbt_arguments[0]
         raise click.UsageError(
-            f"{first!r} is not an option. Choose tables with --select {first}; put arguments for "
-            "dbt after `--build --`."
+            f"unexpected argument {first!r}. Choose tables with --select {first}; put arguments "
+            "for dbt after `--build --`."
         )
     spec = settings.spec()
     from loader.cli.building import Build

@@ -29,9 +29,17 @@ class Warnings:
         self.output.warning(f"{table}: {text}", table=table)
 
 
-@click.command(context_settings=_LIKE_A_PLUGIN)
+@click.command(
+    context_settings=_LIKE_A_PLUGIN, short_help="Lets `cloudquery sync` write to the lake."
+)
 @click.option("--address", default="localhost:7778", show_default=True, help="Where to listen.")
-@click.option("--network", type=click.Choice(["tcp", "unix"]), default="tcp", show_default=True)
+@click.option(
+    "--network",
+    type=click.Choice(["tcp", "unix"]),
+    default="tcp",
+    show_default=True,
+    help="What --address is: host:port, or the path of a Unix socket.",
+)
 @click.option("--destination", help="The destination to write to; default: the spec's first lake.")
 @click.option("--python", help="A Python that has cloudquery-plugin-pb; default: the loader's.")
 @click.pass_obj

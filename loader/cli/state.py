@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from loader.sync.stores import Stores
 
 
-@click.group()
+@click.group(short_help="Shows, moves, exports or rebuilds cursors.")
 def state() -> None:
     """Shows and changes stored cursors. A change is a new version; old ones stay."""
 
 
-@state.command("list")
+@state.command("list", short_help="Shows every table's cursor.")
 @click.pass_obj
 def list_(settings: Settings) -> None:
     """Shows the newest state of every table."""
@@ -53,7 +53,7 @@ def list_(settings: Settings) -> None:
             settings.output.say("No cursor is stored yet: run `loader run`.")
 
 
-@state.command()
+@state.command(short_help="Shows all versions of a cursor.")
 @click.argument("table")
 @click.pass_obj
 def show(settings: Settings, table: str) -> None:
@@ -76,7 +76,7 @@ def show(settings: Settings, table: str) -> None:
         )
 
 
-@state.command("set")
+@state.command("set", short_help="Moves a cursor.")
 @click.argument("table")
 @click.argument("cursor")
 @click.pass_obj
@@ -112,7 +112,7 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
         _store(settings, pipeline, table, known.set_by_hand(moved))
 
 
-@state.command()
+@state.command(short_help="Begins a table again from the start.")
 @click.argument("table")
 @click.pass_obj
 def reset(settings: Settings, table: str) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from loader.sync.pipeline import Pipeline
 
 
-@click.command()
+@click.command(short_help="Forgets old versions of cursors.")
 @click.option(
     "--keep",
     type=click.IntRange(1),
@@ -44,7 +44,7 @@ def prune(settings: Settings, keep: int) -> None:
             settings.output.say(f"No table has more than {keep} versions.")
 
 
-@click.command()
+@click.command(short_help="Writes all cursors to a file.")
 @click.argument("file", type=click.File("w", encoding="utf-8", atomic=True), default="-")
 @click.pass_obj
 def export(settings: Settings, file: IO[str]) -> None:
@@ -68,7 +68,7 @@ def export(settings: Settings, file: IO[str]) -> None:
                         file.write(text)
 
 
-@click.command("import")
+@click.command("import", short_help="Adds the cursors of an export.")
 @click.argument("file", type=click.File("r", encoding="utf-8-sig"))
 @click.option("--force", is_flag=True, help="Import even if the backend has other, newer versions.")
 @click.pass_obj
@@ -224,7 +224,7 @@ def _wanted(state: StateBackend, key: str, rows: list[StateRow], force: bool) ->
     return [StateRow(key, newest.value, there.version + 1)]
 
 
-@click.command()
+@click.command(short_help="Rebuilds state and ledger from raw tables.")
 @click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
 @click.pass_obj
 def rebuild(settings: Settings, select: tuple[str, ...]) -> None:

@@ -244,7 +244,8 @@ class Ledger:
                 table_name,
                 max_by(batch, batch) as batch,
                 sum(rows_appended) as rows,
-                max_by(cursor_high, finished_at) filter (where status <> 'failed') as cursor,
+                max_by(cursor_high, finished_at)
+                    filter (where status in ('synced', 'nothing new', 'recovered')) as cursor,
                 cast(
                     max(finished_at) filter (where status in ('synced', 'nothing new', 'recovered'))
                     as string

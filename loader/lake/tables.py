@@ -13,7 +13,6 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from loader.errors import SpecError
 from loader.lake.place import confirm_place
 from loader.lake.records import Records
 from loader.rows.order import quoted
@@ -177,19 +176,6 @@ class Tables:
     def catalog(self) -> str:
         """The catalog that two-part names belong to."""
         return self.spark.conf.get("spark.sql.defaultCatalog", None) or "spark_catalog"
-
-
-@contextmanager
-def iceberg_present(spark: SparkSession) -> Iterator[None]:
-    """Turns a missing Iceberg runtime into one clear error."""
-    jvm: Any = spark._jvm
-    try:
-        jvm.java.lang.Class.forName("org.apache.iceberg.spark.Spark3Util")
-    except Py4JJavaError as error:
-        raise SpecError(
-            "Spark has no Iceberg runtime", where="Spark", remedy="Run `loader setup`"
-        ) from error
-    yield
 
 
 def _text(value: str) -> str:

@@ -83,11 +83,6 @@ def problem() -> str | None:
     return None
 
 
-def has_driver(driver: jdbc.Driver) -> bool:
-    """Whether Spark's own folder holds this JDBC driver, in any version."""
-    return _present(sparkhome.find(), driver) is not None
-
-
 def _iceberg(home: Path) -> str:
     source = sparkhome.iceberg_runtime()
     others = [jar for jar in _iceberg_jars(home) if jar.name != source.name]

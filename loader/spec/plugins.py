@@ -63,7 +63,7 @@ class BackendOptions(Strict):
 
     Attributes:
         table_name: the state table.
-        connection: ``@@plugins.<name>.connection`` of a destination; default: the source's first.
+        connection: ``@@plugins.<name>.connection`` of a destination; default: the tables'.
     """
 
     table_name: Annotated[FolderName, AfterValidator(_state_name)] = _STATE
@@ -106,7 +106,7 @@ class SourceSpec(_Plugin):
         path: the connector.
         version, registry: accepted for CloudQuery's users; unused.
         tables, skip_tables: names or wildcards.
-        destinations: names of destinations that hold tables (`path: spark`).
+        destinations: the name of the destination that holds the tables (`path: spark`).
         backend_options: where cursors live.
         backend, backend_spec: the older way to set that: `local` JSON files.
         concurrency: how many tables are synced at once; the command line overrides it.
@@ -125,6 +125,16 @@ class SourceSpec(_Plugin):
     spec: dict[str, Any] = Field(default_factory=dict)
 
     _unique_names = field_validator("tables", "skip_tables", "destinations", "formerly")(unique)
+
+    @field_validator("destinations")
+    @classmethod
+    def _one_destination(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(value) > 1:
+            raise OptionError(
+                f"a source loads into one destination, and this one names {len(value)}",
+                "Keep one of them; a second source can load the same tables into another",
+            )
+        return value
 
     @field_validator("spec", "backend_options", mode="before")
     @classmethod

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from filelock import FileLock, Timeout
 
 from loader.errors import StateError
 from loader.lake.owners import lock_file
+from loader.runtime.durable import put
 from loader.state import StateBackend, StateRow, taken
 from loader.state.value import moment, moment_text
 
@@ -117,17 +117,11 @@ class LocalState(StateBackend):
             try:
                 file.write(text + "\n")
                 file.flush()
-                os.fsync(file.fileno())
-                os.replace(file.name, path)
+                # The version counts as written only once its file is on disk.
+                put(Path(file.name), path)
             except BaseException:
-                os.unlink(file.name)
+                Path(file.name).unlink(missing_ok=True)
                 raise
-        # The name too must be on disk before the version counts as written.
-        folder = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     def _foreign(self, path: Path) -> StateError:
         return StateError(

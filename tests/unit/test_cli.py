@@ -103,8 +103,25 @@ def test_a_mistyped_command_or_option(tmp_path: Path) -> None:
     assert (typo.exit_code, "No such command 'rn'. Did you mean 'run'?" in typo.output) == (2, True)
     nested = _loader(tmp_path, SPEC, "state", "shwo", "shop.orders")
     assert "Did you mean 'show'?" in nested.output
+    table = _loader(tmp_path, SPEC, "run", "shop.orders")
+    assert "unexpected argument 'shop.orders'. Choose tables with --select" in table.output
     option = _loader(tmp_path, SPEC, "run", "--selec", "x")
     assert (option.exit_code, "--select" in option.output) == (2, True)
+
+
+@pytest.mark.parametrize("group", [(), ("state",)])
+def test_the_list_of_commands_cuts_none_short(group: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(main, [*group, "--help"]).output
+    commands = shown.partition("Commands:\n")[2].splitlines()
+    assert commands
+    assert all(line.endswith(".") and not line.endswith("...") for line in commands), shown
+
+
+def test_a_loop_accepts_no_key_change(tmp_path: Path) -> None:
+    """It would accept changes that nobody has looked at."""
+    result = _loader(tmp_path, None, "run", "--every", "30s", "--accept-key-change")
+    assert result.exit_code == 2
+    assert "run once without --every" in " ".join(result.output.split())
 
 
 def test_an_error_as_a_json_line(tmp_path: Path) -> None:

@@ -200,6 +200,14 @@ def test_a_source_and_a_destination_may_share_a_name(tmp_path: Path) -> None:
         ("destinations: [lake]", "destinations: []", ["spec.destinations: must not be empty"]),
         (
             "destinations: [lake]",
+            "destinations: [lake, archive]",
+            [
+                "spec.destinations: a source loads into one destination, and this one names 2. "
+                "Keep one of them"
+            ],
+        ),
+        (
+            "destinations: [lake]",
             "destinations: [lak]",
             ["spec.destinations[0]: there is no destination 'lak'. Did you mean `lake`?"],
         ),

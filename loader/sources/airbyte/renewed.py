@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from loader.errors import SpecError, TableError
+from loader.runtime.durable import put
 from loader.sources.programs.digits import decode
 from loader.sources.programs.workspace import written
 
@@ -83,7 +83,7 @@ class Renewed:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             new.unlink(missing_ok=True)  # its mode counts only when it is made
             written(self.path.parent, new.name, {"of": self._made_from(), "config": values})
-            os.replace(new, self.path)
+            put(new, self.path)  # the old token may be used up: losing this one would be final
         except OSError as error:
             raise TableError(
                 f"the connector has renewed its configuration, which cannot be kept: "

@@ -59,7 +59,8 @@ class JdbcOptions(BaseModel):
             decides whether a row is dated in the future, and on MariaDB and MySQL it is one of two
             bounds for late rows.
         fetch_size: rows per round trip; None for as many as fit into a few megabytes.
-        lock_timeout: how long to wait for a table that another session locks (PostgreSQL).
+        lock_timeout: how long to wait for a table that another session locks (PostgreSQL, MariaDB,
+            MySQL).
         slot: the name of the replication slot and of the publication, for tables with
             `sync_mode: cdc` (PostgreSQL).
         batch_rows: after how many rows a first load by the log is committed, and can go on.
