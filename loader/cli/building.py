@@ -18,6 +18,7 @@ import yaml
 
 from loader.cli.output import Output
 from loader.errors import SpecError
+from loader.spec.redaction import excerpt
 
 if TYPE_CHECKING:
     from loader.runtime.profile import Profile
@@ -224,7 +225,7 @@ def _unfinished(error: BaseException) -> SpecError:
         )
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     return SpecError(
-        " ".join(lines[:3])[:500].rstrip(".") or type(error).__name__,
+        excerpt(" ".join(lines[:3]), 500).rstrip(".") or type(error).__name__,
         where="dbt build",
         remedy="Correct the dbt project, or the arguments after `--`",
     )

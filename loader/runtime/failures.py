@@ -12,6 +12,7 @@ from loader.damage import damaged
 from loader.errors import JavaEndedError, LoaderError, LockedError, TableError
 from loader.runtime.database_errors import explain
 from loader.runtime.java_end import java_ended
+from loader.spec.redaction import excerpt
 
 BROKEN_LINE = (
     "A line does not have the table's columns: its file is half written (run again), of another "
@@ -132,7 +133,7 @@ def _first(text: str) -> str:
     line = re.sub(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ", "", line)
     line = re.sub(r"^\[[A-Z_.]+\] ", "", line)
     line = re.sub(r"\(line \d+, pos \d+\)$", "", line.strip())  # in DDL that no user wrote
-    return line.strip().rstrip(".")[:500]
+    return excerpt(line.strip().rstrip("."), 500)
 
 
 def _remedy(text: str, remedy: str) -> str:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Iterable, Iterator
 from urllib.parse import quote, quote_plus, unquote
+from weakref import WeakSet
 
 MASK = "***"
 _BYTES = "surrogateescape"  # how os.environ decodes a variable that is not UTF-8
 _SHORTEST = 3  # shorter values would mangle every text, and hide little
+_BEYOND = 1 << 16
+"""So much is looked at behind an excerpt: no secret that begins in it is taken to be longer."""
 
 _SECRET_WORDS = (
     r"(?:passwords?|passwd|pwd|passphrase|secrets?|token|credentials?|private[_.-]?key"
@@ -87,6 +91,42 @@ def url_secrets(text: str) -> Iterator[str]:
             yield unquote(secret)
 
 
+def excerpt(text: str, longest: int) -> str:
+    """Returns the beginning of a text, without secrets: the only way to cut what is shown.
+
+    A secret across the cut would be found no more, and its first half would be shown. So this
+    removes all that a redactor of this process knows, and whatever stands where secrets do, before
+    it cuts.
+
+    Args:
+        longest: so many of the text's characters are shown at most.
+    """
+    with _known_lock:
+        known = list(_known)
+    beyond = max([_BEYOND, *(redactor.longest for redactor in known)])
+    seen = text[: longest + beyond]
+    spans = {span for redactor in known for span in redactor.registered(seen)}
+    return _masked(seen, sorted(spans.union(_open(seen))), longest)
+
+
+def _open(text: str) -> Iterator[tuple[int, int]]:
+    """Yields where what stands where secrets do begins and ends, registered or not."""
+    return (found.span("secret") for found in _places(text))
+
+
+def _masked(text: str, spans: Iterable[tuple[int, int]], longest: int) -> str:
+    """Returns the beginning of a text with a mask at each of the spans, which are sorted."""
+    # Overlapping secrets become one mask: masking one must not leave the rest of the other.
+    pieces, end = [], 0
+    for start, stop in spans:
+        if start >= longest:
+            break
+        if start >= end:
+            pieces += [text[end:start], MASK]
+        end = max(end, stop)
+    return "".join([*pieces, text[end:longest]])
+
+
 def _places(text: str) -> Iterator[re.Match[str]]:
     """Yields what stands where secrets do, in time proportional to the text."""
     quoted: set[int] = set()
@@ -107,6 +147,8 @@ class Redactor:
         # Tuples are replaced, never changed: another thread may be reading them.
         self._parts: tuple[str, ...] = ()
         self._words: tuple[re.Pattern[str], ...] = ()
+        with _known_lock:
+            _known.add(self)
 
     def add(self, *values: str, whole_word: bool = False) -> None:
         """Registers secrets; values of fewer than three characters are not registered.
@@ -128,18 +170,16 @@ class Redactor:
 
     def redact(self, text: str) -> str:
         """Replaces every registered secret, and whatever stands where secrets do, by ``***``."""
-        spans = sorted(self._spans(text))
-        if not spans:
-            return text
-        # Overlapping secrets become one mask: masking one must not leave the rest of the other.
-        pieces, end = [], 0
-        for start, stop in spans:
-            if start >= end:
-                pieces += [text[end:start], MASK]
-            end = max(end, stop)
-        return "".join([*pieces, text[end:]])
+        spans = sorted({*self.registered(text), *_open(text)})
+        return _masked(text, spans, len(text)) if spans else text
 
-    def _spans(self, text: str) -> Iterator[tuple[int, int]]:
+    @property
+    def longest(self) -> int:
+        """The most characters that a registered secret has."""
+        return len(self._parts[0]) if self._parts else 0
+
+    def registered(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yields where a registered secret begins and ends."""
         for part in self._parts:
             start = text.find(part)
             while start >= 0:
@@ -148,11 +188,13 @@ class Redactor:
         for word in self._words:
             for found in word.finditer(text):
                 yield found.span()
-        for found in _places(text):
-            yield found.span("secret")
 
     def __repr__(self) -> str:
         return f"Redactor({len(self._parts) + len(self._words)} forms of secrets)"
+
+
+_known: WeakSet[Redactor] = WeakSet()
+_known_lock = threading.Lock()
 
 
 def _forms(value: str) -> set[str]:

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from loader.errors import SpecError, StateError
 from loader.spec.plugins import StateStoreOptions
-from loader.spec.redaction import Redactor
+from loader.spec.redaction import excerpt
 from loader.state import Place, StateBackend, StateRow, taken
 from loader.state.value import moment, moment_text
 
@@ -124,7 +124,9 @@ class RedisState(StateBackend):
                     key, str(held["value"]), int(held["version"] or 0), held.get("updated_at")
                 )
             except (ValueError, KeyError, TypeError, AttributeError):
-                raise self._foreign(f"{member[:80]!r} in the key {self._name(key)}") from None
+                raise self._foreign(
+                    f"{excerpt(member, 80)!r} in the key {self._name(key)}"
+                ) from None
             found.append(row)
         return sorted(found, key=lambda row: -row.version)
 
@@ -142,7 +144,7 @@ class RedisState(StateBackend):
         except RedisError as problem:
             what = str(problem).strip().splitlines() or [type(problem).__name__]
             raise StateError(
-                Redactor().redact(what[0]).rstrip(". ")[:500],
+                excerpt(what[0], 500).rstrip(". "),
                 where=self.where,
                 remedy="Check `connection_string`, that Redis runs and accepts writes; "
                 "then run again",

@@ -17,7 +17,7 @@ from sqlalchemy.pool import NullPool
 
 from loader.errors import SpecError, StateError
 from loader.spec.plugins import StateStoreOptions
-from loader.spec.redaction import Redactor
+from loader.spec.redaction import Redactor, excerpt
 from loader.state import Place, StateBackend, StateRow, taken
 from loader.state.value import moment, moment_text
 
@@ -179,7 +179,7 @@ class SqlState(StateBackend):
         # libpq's last line is the server's answer, or advice; the first names host and port.
         what = " ".join(line.strip() for line in said[:2]) or type(problem).__name__
         return StateError(
-            Redactor().redact(what).rstrip(". ")[:500],
+            excerpt(what, 500).rstrip(". "),
             where=self.where,
             remedy="Check `connection_string`, that the database runs, and that its user may "
             "create, read and write the table; then run again",

@@ -11,6 +11,7 @@ from typing import Any
 from loader.errors import NewerStateError, StateError
 from loader.rows.cursor import Cursor, CursorType, stored
 from loader.rows.window import BY_HAND
+from loader.spec.redaction import excerpt
 
 FORMAT = 1
 """The form of stored values that this loader knows. Values without `format` have form 1.
@@ -124,8 +125,9 @@ class TableState:
             )
         except (ValueError, KeyError, TypeError, RecursionError) as problem:
             why = "it is nested too deeply" if isinstance(problem, RecursionError) else problem
+            shown = excerpt(str(text), 80)
             raise StateError(
-                f"the stored state {str(text)[:80]!r} was not written by this loader ({why})",
+                f"the stored state {shown!r} was not written by this loader ({why})",
                 where=f"state {key}",
                 remedy=_REMEDY,
             ) from None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from loader.sources.programs.process import Process
 from loader.sources.programs.spool import Limits, Piece, Spool
 from loader.sources.programs.stream import Stream
 from loader.sources.singer.messages import SingerDialect
+from loader.spec.redaction import Redactor
 
 KEY = (None, "items")
 SCHEMA = {"properties": {"id": {"type": "integer"}, "text": {"type": "string"}}}
@@ -49,12 +52,14 @@ def _opened(
     more: tuple[tuple[str | None, str], ...] = (),
     silence: float = 30.0,
     renew: Callable[[Any], bool] = lambda _: False,
+    before: Callable[[], None] = lambda: None,
 ) -> tuple[Delivery, Callable[[], Piece]]:
     """Starts a read of a Python program.
 
     Args:
         key: the stream that is read.
         more: other streams of the catalog.
+        before: called before the program's own words are shown.
     """
     layout = Layout("api.items", columns(SCHEMA, {}), ("id",), ())
     stream = Stream("api.items", Spool(folder, 0, layout, "id", limits), limits is not None)
@@ -71,7 +76,7 @@ def _opened(
         silence,
         lambda _table, text: warned.append(text),
         "api",
-        lambda: None,
+        before,
     )
     return found, lambda: found.next(key, lambda: None)
 
@@ -102,6 +107,46 @@ def test_pieces_end_at_states(tmp_path: Path) -> None:
     lines = [json.loads(line) for p in pieces if p.path for line in p.path.open()]
     assert [line["c0"] for line in lines] == [*range(1, 11)]
     delivery.close()
+
+
+_TOKEN = "tok_ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789abcdefghij"
+
+
+def _log(level: str, text: str) -> dict[str, Any]:
+    return {"type": "LOG", "log": {"level": level, "message": text}}
+
+
+def _error(text: str, **more: Any) -> dict[str, Any]:
+    return {"type": "TRACE", "trace": {"type": "ERROR", "error": {"message": text, **more}}}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        _sends(_log("ERROR", "x" * 420 + _TOKEN)),
+        _sends(_log("WARN", "x" * 470 + _TOKEN)),
+        _sends(_error("x" * 970 + _TOKEN, stream_descriptor={"name": "items"})),
+        _sends(_error("x" * 970 + _TOKEN)),
+        f"import sys; print('x' * 960, {_TOKEN!r}, file=sys.stderr); sys.exit(1)",
+        f"import sys; print('x' * 65520, {_TOKEN!r}, file=sys.stderr); sys.exit(1)",
+        f"""print('{{"type": "RECORD", "record": {{"stream": "items", "data": {{"key": "', end='')
+print('x' * 20, {_TOKEN!r}, sep='')""",
+        _sends({"type": "RECORD", "record": {"stream": "x" * 60 + _TOKEN, "data": {}}}),
+    ],
+)
+def test_a_secret_across_the_end_of_what_is_shown(tmp_path: Path, said: str) -> None:
+    redactor = Redactor()  # knows it only when words are about to be shown, as of a connector
+    warned: list[str] = []
+    hide = partial(redactor.add, _TOKEN)
+    delivery, following = _opened(tmp_path, said, Limits(100), warned, before=hide)
+    try:
+        while not following().last:
+            pass
+    except LoaderError as error:
+        warned.append(error.what)
+    delivery.close()
+    assert warned
+    assert not re.search("tok|hij", "".join(warned))
 
 
 @pytest.mark.parametrize("then", ["sys.exit(3)", "import os; os.kill(os.getpid(), 9)"])

@@ -361,7 +361,7 @@ def test_what_a_connector_gets_back() -> None:
 )
 def test_a_broken_record_or_state_is_an_error(line: bytes) -> None:
     with pytest.raises(TableError, match="cannot be read"):
-        parsed(line, "api")
+        parsed(line, "api", lambda: None)
     tap = line.replace(b'"data": {}', b'"stream": "a"')
     if b'"record"' in tap:
         with pytest.raises(TableError, match="cannot be read"):
@@ -384,7 +384,7 @@ def test_a_broken_record_or_state_is_an_error(line: bytes) -> None:
     ],
 )
 def test_other_lines_are_a_log(line: bytes) -> None:
-    assert parsed(line, "api") is None
+    assert parsed(line, "api", lambda: None) is None
     delivery = Mock(source="tap")
     SingerDialect({}, {"a": "a"}).hear(line, delivery)
     assert {call[0] for call in delivery.mock_calls} <= {"words.say"}

@@ -15,6 +15,7 @@ from loader.sources.programs.delivery import Delivery
 from loader.sources.programs.digits import decode, encode
 from loader.sources.programs.malformed import is_broken, is_misnamed
 from loader.sources.programs.words import ERRORS, without_trace
+from loader.spec.redaction import excerpt
 
 _VITAL = ("RECORD", "STATE", "DELETE", "TRACE")
 
@@ -40,7 +41,7 @@ class AirbyteDialect:
         self._meant: dict[Key, Key] = {}
 
     def hear(self, line: bytes, delivery: Delivery) -> None:
-        message = parsed(line, delivery.source)
+        message = parsed(line, delivery.source, delivery.words.before)
         if message is None:
             text = line.decode("utf-8", "replace").strip()
             if text:
@@ -81,10 +82,10 @@ class AirbyteDialect:
         if key not in self._meant:
             found = meant(key, delivery.streams, self._streams)
             if found is None:
+                name = excerpt(".".join(filter(None, key)), 80)
                 raise TableError(
-                    f"the connector sent a record of {'.'.join(filter(None, key))[:80]!r}, and its "
-                    "catalog has no such stream, or several: a state would cover a record that no "
-                    "table gets",
+                    f"the connector sent a record of {name!r}, and its catalog has no such stream, "
+                    "or several: a state would cover a record that no table gets",
                     where=f"source {delivery.source}",
                     remedy="Correct the catalog (`catalog` names a file), or report it to the "
                     "connector's authors",
@@ -125,38 +126,48 @@ class AirbyteDialect:
             delivery.fail(reason(error), self._key(error, delivery) if named else None)
 
 
-def parsed(line: bytes, source: str) -> dict[str, Any] | None:
+def parsed(line: bytes, source: str, before: Callable[[], None]) -> dict[str, Any] | None:
     """Returns a line's message; None if it is a log line.
+
+    Args:
+        before: called before the line is shown.
 
     Raises:
         TableError: if it is a broken message.
     """
+    message, broken = _read(line)
+    if broken:
+        before()
+        raise TableError(
+            "the program sent a message that cannot be read: "
+            f"{excerpt(line.decode('utf-8', 'replace'), 120)!r}",
+            where=f"source {source}",
+            remedy="What its states cover is appended; run again. If it stays, report it to the "
+            "connector's authors",
+        )
+    return message
+
+
+def _read(line: bytes) -> tuple[dict[str, Any] | None, bool]:
+    """Returns a line's message, and whether it is a broken one."""
     try:
         message = decode(line.decode())
     except (ValueError, RecursionError):
-        if is_broken(line):
-            raise _broken(line, source) from None
-        return None
+        return None, is_broken(line)
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        if is_misnamed(message, line):
-            raise _broken(line, source)
-        return None
+        return None, is_misnamed(message, line)
     kind = message["type"]
     body = message.get(kind.lower())
-    if kind != "RECORD" and is_misnamed(message, line):
-        raise _broken(line, source)
-    if kind in _VITAL and not isinstance(body, dict):
-        raise _broken(line, source)
-    if kind == "RECORD" and not (
-        isinstance(body, dict)
-        and isinstance(body.get("stream"), str)
-        and isinstance(body.get("data"), dict)
-        and isinstance(body.get("namespace"), str | None)
-    ):
-        raise _broken(line, source)
-    if kind == "STATE" and not _is_state(message["state"]):
-        raise _broken(line, source)
-    return message
+    if kind == "RECORD":
+        broken = not (
+            isinstance(body, dict)
+            and isinstance(body.get("stream"), str)
+            and isinstance(body.get("data"), dict)
+            and isinstance(body.get("namespace"), str | None)
+        )
+    else:
+        broken = is_misnamed(message, line) or (kind in _VITAL and not isinstance(body, dict))
+    return message, broken or (kind == "STATE" and not _is_state(message["state"]))
 
 
 def _is_state(state: Mapping[str, Any]) -> bool:
@@ -171,16 +182,6 @@ def _object(message: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Returns an object of a message; an empty one if it has none."""
     found = message.get(name)
     return found if isinstance(found, dict) else {}
-
-
-def _broken(line: bytes, source: str) -> TableError:
-    begins = line[:120].decode("utf-8", "replace")
-    return TableError(
-        f"the program sent a message that cannot be read: {begins!r}",
-        where=f"source {source}",
-        remedy="What its states cover is appended; run again. If it stays, report it to the "
-        "connector's authors",
-    )
 
 
 def reason(error: Mapping[str, Any]) -> str:

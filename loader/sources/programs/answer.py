@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from loader.errors import TableError
 from loader.sources.programs.process import Process
+from loader.spec.redaction import excerpt
 
 _log = logging.getLogger("loader.program")
 
@@ -72,7 +73,7 @@ def answered(
         said = next(iter(why), "") or process.last_words
         how = f"it was killed by signal {-code}" if code < 0 else f"exit code {code}"
         raise TableError(
-            f"the program failed ({how}){': ' if said else ''}{said[:1000].rstrip('.')}",
+            f"the program failed ({how}){': ' if said else ''}{excerpt(said, 1000).rstrip('.')}",
             where=where,
             remedy="Correct the connector's `config`; with --debug, all that it says is shown",
         )

@@ -16,6 +16,7 @@ from loader.sources.programs.process import Process
 from loader.sources.programs.spool import Piece, Spool
 from loader.sources.programs.stream import Stream, failed, shown
 from loader.sources.programs.words import Words
+from loader.spec.redaction import excerpt
 
 _AHEAD = 2 << 30
 """So many bytes may wait to be committed; then the program waits, as its pipe is full."""
@@ -215,6 +216,7 @@ class Delivery:
     def fail(self, text: str, key: Hashable | None = None) -> None:
         """Notes that a stream, or the program, has failed; it may go on with other streams."""
         stream = self.streams.get(key) if key is not None else None
+        self.words.before()
         if stream is None:
             self._failure = self._failure or text
         elif stream.problem is None:
@@ -225,10 +227,12 @@ class Delivery:
 
         It may have left something out: a page that it could not read is the last one to some.
         """
+        self.words.before()
         streams = [s for s in self.streams.values() if not s.ended and not s.complete]
+        told = excerpt(text.strip(), 500).rstrip(".")
         for stream in [s for s in streams if s.begun] or streams:
             stream.doubt = stream.doubt or TableError(
-                f"the connector reported an error and went on: {text.strip()[:500]}".rstrip("."),
+                f"the connector reported an error and went on: {told}",
                 where=f"table {stream.name}",
                 remedy="What its states had covered before is appended; correct the cause, and "
                 "run again. If such errors leave nothing out, set logged_errors: warn",

@@ -18,6 +18,7 @@ from loader.rows.order import quoted
 from loader.sources.programs.columns import REST, Column, is_skipped
 from loader.sources.programs.distinct import distinct
 from loader.sources.programs.values import Misfit, held_as, read_as, text_of
+from loader.spec.redaction import excerpt
 
 _LONGEST_TEXT = 16_000_000  # Spark's JSON parser refuses a text of 20 million characters
 _SPLIT = 32 << 20
@@ -139,8 +140,9 @@ class Layout:
                 place, convert = self._places[name]
                 wire[place] = convert(value)
             except (KeyError, Misfit) as problem:
+                shown = excerpt(text_of(value), 80)
                 raise TableError(
-                    f"rows are deleted at the source whose {name} is {text_of(value)[:80]!r}, and "
+                    f"rows are deleted at the source whose {name} is {shown!r}, and "
                     + (
                         "raw has no such column"
                         if isinstance(problem, KeyError)
@@ -197,7 +199,7 @@ class Layout:
 
     def _unfit_key(self, name: str, value: Any) -> TableError:
         return TableError(
-            f"a record's {name} is {text_of(value)[:80]!r}, which does not fit its type, "
+            f"a record's {name} is {excerpt(text_of(value), 80)!r}, which does not fit its type, "
             f"{next(c.type.simpleString() for c in self.columns if c.name == name)}, exactly: "
             "with another key, the record would be taken for another one",
             where=f"table {self.name}",

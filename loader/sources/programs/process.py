@@ -96,7 +96,7 @@ class Process:
         """When it last wrote one to its standard output."""
         self._ended: float | None = None
         self._hear = hear
-        self._tail: deque[str] = deque(maxlen=20)
+        self._tail: deque[str] = deque(maxlen=2)
         known = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         known["TZ"] = "UTC"  # some connectors take the machine's wall clock for UTC
         prelude = [sys.executable, "-I", "-S", "-c", _PRELUDE, str(os.getpid())]
@@ -205,16 +205,17 @@ class Process:
 
     @property
     def last_words(self) -> str:
-        """The last line that it wrote to its standard error; empty if there was none."""
-        return next((line for line in reversed(self._tail) if line.strip()), "")
+        """The last line with words on its standard error; empty if there was none."""
+        return self._tail[-1] if self._tail else ""
 
     def _listen(self) -> None:
         read = io.BufferedReader(self._errors).readline
         with suppress(ValueError, OSError):
-            while line := read(1 << 16):
+            while line := read(self.longest):
                 self.heard = time.monotonic()
                 text = line.decode("utf-8", "replace").rstrip()
-                self._tail.append(text)
+                if text:
+                    self._tail.append(text)
                 self._hear(text)
 
     def _unstartable(self, why: str) -> TableError:

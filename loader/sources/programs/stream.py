@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from loader.errors import LoaderError, TableError
 from loader.sources.programs.spool import Piece, Spool
+from loader.spec.redaction import excerpt
 
 
 @dataclass
@@ -66,7 +67,7 @@ class Stream:
 def failed(text: str, where: str) -> TableError:
     """Returns the error of a read that a program did not bring to its end."""
     return TableError(
-        text.strip()[:1000].rstrip("."),
+        excerpt(text.strip(), 1000).rstrip("."),
         where=where,
         remedy="What its states cover is appended; correct the cause, and run again",
     )

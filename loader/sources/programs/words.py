@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from loader.spec.redaction import excerpt
+
 _log = logging.getLogger("loader.program")
 
 _MOST = 20
@@ -62,11 +64,11 @@ class Words:
 
     def warn_once(self, text: str, table: str | None = None) -> None:
         """Warns the user, unless the same was said already."""
-        text = text.strip()[:_LONGEST]
+        self.before()
+        text = excerpt(text.strip(), _LONGEST)
         if text in self._warned:
             return
         self._warned.add(text)
-        self.before()
         self._warn(table or self.source, text)
 
     def _pass_on(self, text: str) -> None:

@@ -12,6 +12,7 @@ from loader.errors import TableError
 from loader.sources.programs.delivery import Delivery
 from loader.sources.programs.digits import decode, encode
 from loader.sources.programs.malformed import is_broken, is_misnamed
+from loader.spec.redaction import excerpt
 
 
 class SingerDialect:
@@ -64,8 +65,8 @@ class SingerDialect:
         key = self._aliases.get(name)
         if key is None:
             raise TableError(
-                f"the tap sent a record of {name[:80]!r}, and its catalog has no such stream, or "
-                "several: its state would cover a record that no table gets",
+                f"the tap sent a record of {excerpt(name, 80)!r}, and its catalog has no such "
+                "stream, or several: its state would cover a record that no table gets",
                 where=f"source {delivery.source}",
                 remedy="Add the stream to the tap's catalog (`catalog` names a file), or leave it "
                 "out in the tap's configuration",
@@ -84,7 +85,7 @@ class SingerDialect:
 
 
 def _broken(line: bytes, source: str) -> TableError:
-    begins = line[:120].decode("utf-8", "replace")
+    begins = excerpt(line.decode("utf-8", "replace"), 120)
     return TableError(
         f"the program sent a message that cannot be read: {begins!r}",
         where=f"source {source}",

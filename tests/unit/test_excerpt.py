@@ -1,0 +1,79 @@
+"""What is shown of a long text: its beginning, and never half a secret."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loader.spec.redaction import MASK, Redactor, excerpt
+
+ROOT = Path(__file__).resolve().parents[2]
+SECRET = "tok_ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+
+CUT = {
+    "cli/loop.py": "a list of functions",
+    "names.py": "a name that the spec must not have",
+    "problems.py": "a list of errors",
+    "runtime/private_folder.py": "the machine's name",
+    "sources/contents.py": "a digest",
+    "sources/file/numerals.py": "a number",
+    "sources/jdbc/cdc/slot.py": "a slot's name",
+    "sources/programs/malformed.py": "compared, not shown",
+    "state/local.py": "a file's name",
+    "sync/pipeline.py": "secrets were removed before",
+}
+"""The modules that cut something that has more than 30 parts, and why none of it is a secret."""
+
+
+@given(st.integers(0, 600), st.integers(1, 600))
+def test_a_secret_across_the_cut_shows_no_part_of_itself(before: int, longest: int) -> None:
+    redactor = Redactor()
+    redactor.add(SECRET)
+    shown = excerpt("x" * before + SECRET + "y" * 100, longest)
+    assert "tok" not in shown
+    assert len(shown) <= max(longest, before + len(MASK))
+    assert shown.startswith("x" * min(before, longest))
+    assert redactor.redact(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "text", ["https://user:{}-at-the-end@host/x", 'password="{}"', '{{"api_key": "{}"}}']
+)
+def test_what_stands_where_secrets_do_is_found_before_the_cut(text: str) -> None:
+    whole = text.format(SECRET)
+    for longest in range(whole.index(SECRET) + 1, whole.index(SECRET) + len(SECRET)):
+        assert "tok" not in excerpt(whole, longest)
+
+
+def test_a_secret_that_is_longer_than_all_that_is_looked_at() -> None:
+    redactor = Redactor()
+    redactor.add("k" * 100_000)
+    assert excerpt("a " + "k" * 100_000 + " b", 500) == "a ***"
+    many = " ".join(["k" * 100_000] * 3)  # their masks are short: what is behind stays behind
+    assert excerpt(many, 250_000) == "*** *** ***"
+
+
+def test_nothing_that_is_shown_is_cut_otherwise() -> None:
+    found = {
+        path.relative_to(ROOT / "loader").as_posix(): _cuts(path.read_text(encoding="utf-8"))
+        for path in (ROOT / "loader").rglob("*.py")
+    }
+    cuts = {name: texts for name, texts in found.items() if texts}
+    assert {n: texts for n, texts in cuts.items() if n not in CUT} == {}, "use excerpt()"
+    assert set(CUT) <= set(cuts), "these cut nothing any more"
+
+
+def _cuts(text: str) -> list[str | None]:
+    """Returns the expressions that keep the first so many characters of something."""
+    cuts = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
+            end = node.slice.upper
+            number = isinstance(end, ast.Constant) and isinstance(end.value, int) and end.value > 30
+            if number or (isinstance(end, ast.Name) and end.id.isupper()):
+                cuts.append(ast.get_source_segment(text, node))
+    return cuts
