@@ -20,6 +20,7 @@ from loader.cli.run import run
 from loader.cli.serve import serve
 from loader.cli.settings import Settings, opened
 from loader.cli.state import state
+from loader.cli.stopping import unwinding
 from loader.cli.streams import discard
 from loader.errors import LoaderError
 
@@ -38,7 +39,8 @@ class _Commands(click.Group):
 
     def main(self, *args: Any, **extra: Any) -> Any:
         try:
-            return super().main(*args, **extra)
+            with unwinding():
+                return super().main(*args, **extra)
         except OSError as error:  # of `--help` and the like: commands write by their Output
             discard(sys.stdout)
             click.echo(f"error: standard output: it cannot be written: {error.strerror}", err=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from loader.runtime.interruption import interrupt as interrupt_work
+from loader.runtime.interruption import resume
 from loader.runtime.private_folder import remove_all
 
 AT_ONCE = 1.0
@@ -20,7 +21,7 @@ def stopping(
     stop: Callable[[], object],
     cancel: Callable[[], object],
     interrupt: Callable[[], bool] = bool,
-) -> Iterator[None]:
+) -> Iterator[list[int]]:
     """On SIGINT, SIGTERM or SIGHUP, cancels running reads and publishes nothing more.
 
     A second signal, later than :data:`AT_ONCE`, ends the process at once, whatever it waits for: a
@@ -31,8 +32,12 @@ def stopping(
         cancel: cancels Spark's jobs.
         interrupt: whether also to raise KeyboardInterrupt, now that the signal has come: for work
             that does not ask whether to stop.
+
+    Yields:
+        The signal, once one has come.
     """
     first: float | None = None
+    came: list[int] = []
 
     def end() -> None:
         stop()
@@ -51,6 +56,7 @@ def stopping(
                 signal.raise_signal(number)
             return
         first = now
+        came.append(number)
         # Not in this thread. It may hold the lock that `stop` wants, or be in the middle of a
         # call to the JVM: a second call would use the same connection.
         stops.start()
@@ -60,15 +66,41 @@ def stopping(
             raise KeyboardInterrupt
 
     numbers: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # `nohup` lets it be ignored
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` lets it be ignored
         numbers = (*numbers, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in numbers}
     for number in numbers:
         signal.signal(number, handle)
     try:
-        yield
+        yield came
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
         if first is not None:
             stops.join(1)
+            resume()
+
+
+@contextmanager
+def unwinding() -> Iterator[None]:
+    """On SIGINT, SIGTERM or SIGHUP, raises KeyboardInterrupt, so that all that is open is closed.
+
+    It may be a folder with secrets, or a connector. SIGTERM and SIGHUP then end the process, as
+    they do by default. A command that ends in order by itself (:func:`stopping`) does so in this.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    try:
+        with stopping(_nothing, _nothing, interrupt=lambda: True) as came:
+            yield
+    finally:
+        if came and came[0] != signal.SIGINT:
+            remove_all()
+            signal.signal(came[0], signal.SIG_DFL)
+            signal.raise_signal(came[0])
+
+
+def _nothing() -> None:
+    """Does nothing: the exception says all."""

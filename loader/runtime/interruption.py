@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+_lock = threading.Lock()
 _running: list[Callable[[], object]] = []
+_told = threading.Event()
 
 
 @contextmanager
 def interruptible(end: Callable[[], object]) -> Iterator[None]:
-    """While this is open, :func:`interrupt` calls `end`, in another thread than the work's."""
-    _running.append(end)
+    """While this is open, :func:`interrupt` calls `end`, in another thread than the work's.
+
+    If it has been called already, so is `end`, at once: a stopped command begins nothing.
+    """
+    with _lock:
+        _running.append(end)
+        late = _told.is_set()
+    if late:
+        end()
     try:
         yield
     finally:
-        _running.remove(end)
+        with _lock:
+            _running.remove(end)
 
 
 def interrupt() -> None:
     """Ends all such work of this process; whoever waits for it gets an error."""
-    for end in list(_running):
+    with _lock:
+        _told.set()
+        running = list(_running)
+    for end in running:
         end()
+
+
+def resume() -> None:
+    """Lets such work run again: the command that was to stop has ended."""
+    _told.clear()

@@ -77,6 +77,40 @@ def test_a_connector_dies_with_the_loader(program: Program, worker: Worker) -> N
     assert not list(above.glob(left)), "its configuration holds secrets"
 
 
+@pytest.mark.parametrize(
+    ("verb", "number", "command"),
+    [
+        ("discover", signal.SIGINT, ("run",)),
+        ("discover", signal.SIGHUP, ("run", "--every", "1h")),
+        ("check", signal.SIGTERM, ("check",)),
+        ("discover", signal.SIGHUP, ("discover",)),
+    ],
+)
+def test_a_signal_ends_a_connector_that_is_asked(
+    program: Program, worker: Worker, verb: str, number: signal.Signals, command: tuple[str, ...]
+) -> None:
+    """One signal, within seconds, whatever the command; its configuration is not left behind."""
+    program.stream("items", items(1))
+    program.configure(config={"acts": {verb: [{"deaf": ["SIGTERM", "SIGINT"], "sleep": 300}]}})
+    program.project.add("later", "airbyte", ["*"], program.project.sources[0]["spec"])
+    worker.start(program.project, *command)
+    before = time.monotonic()
+    while not program.calls(verb) and time.monotonic() < before + 60:
+        time.sleep(0.1)
+    call = program.calls(verb)[0]
+    before = time.monotonic()
+    os.kill(worker.process.pid, number)
+    if command[0] == "run":
+        ran = worker.ended()
+        assert ran.code == (0 if "--every" in command else 1), ran.text
+    else:
+        assert worker.died() == number
+    assert time.monotonic() - before < 10
+    assert not _runs(call["pid"])
+    left = f"{named(KIND)}{worker.process.pid}-*"
+    assert not list(Path(tempfile.gettempdir()).glob(left))
+
+
 def _runs(pid: int) -> bool:
     try:
         os.kill(pid, 0)

@@ -59,6 +59,23 @@ with stopping(stopped.set, list), private_folder("secrets") as folder:
     finally:
         time.sleep(60)  # closes a connection whose network is silent
 """
+_UNWOUND = """
+import sys
+from loader.cli.stopping import unwinding
+from loader.runtime.interruption import interruptible
+from loader.runtime.private_folder import private_folder
+number = int(sys.argv[1])
+with unwinding():
+    with stopping(stopped.set, list):
+        os.kill(os.getpid(), number)
+        print(stopped.wait(5), flush=True)
+        with interruptible(lambda: print("begins nothing", flush=True)):
+            pass
+    with private_folder("secrets") as folder, interruptible(lambda: print("ended", flush=True)):
+        print(folder, flush=True)
+        os.kill(os.getpid(), number)
+        time.sleep(60)
+"""
 
 
 def test_signals_at_the_same_time_end_it_once_and_in_order() -> None:
@@ -101,3 +118,18 @@ def test_work_that_asks_nobody_is_ended() -> None:
         [sys.executable, "-c", _PREPARED + _WAITING], capture_output=True, text=True, timeout=20
     )
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_command_that_does_not_stop_by_itself_is_unwound(number: signal.Signals) -> None:
+    """What it has opened is closed; then it ends as by default. One that does, does so within."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PREPARED + _UNWOUND, str(int(number))],
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    stopped, late, folder, ended = done.stdout.splitlines()
+    assert (stopped, late, ended) == ("True", "begins nothing", "ended")
+    assert done.returncode == -number
+    assert not Path(folder).exists()

@@ -152,4 +152,5 @@ class AirbyteSource(ProgramSource):
             self.options.timeout,
             f"source {self.name}",
             self.learn_secrets,
+            waits=verb == "spec",  # what it calls secret may be in what is shown in the end
         )

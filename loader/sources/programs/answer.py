@@ -6,15 +6,19 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from loader.errors import TableError
+from loader.runtime.interruption import interruptible
 from loader.sources.programs.process import Process
 from loader.spec.redaction import excerpt
 
 _log = logging.getLogger("loader.program")
 
 Message = TypeVar("Message", bound=Any)
+
+_TICK = 0.5
 
 
 def answered(
@@ -24,6 +28,7 @@ def answered(
     silence: float,
     where: str,
     before_words: Callable[[], None] = lambda: None,
+    waits: bool = False,
 ) -> Iterator[Message]:
     """Yields what a program answers, until it ends.
 
@@ -34,17 +39,19 @@ def answered(
         silence: after so many seconds without a word it is ended.
         where: the source, for messages.
         before_words: called before the program's own words are shown.
+        waits: whether a run that is told to stop waits for it all the same.
 
     Raises:
-        TableError: if it fails.
+        TableError: if it fails, or the run is told to stop.
     """
     process = start(lambda text: _log.debug("%s: %s", where, text))
     done = threading.Event()
     hung = threading.Event()
+    interrupted = threading.Event()
 
     def watch() -> None:
-        while not done.wait(min(1.0, silence)):
-            if process.lingers():  # it has answered
+        while not done.wait(min(_TICK, silence)):
+            if process.lingers() or interrupted.is_set():  # it has answered, or nobody asks
                 process.stop(patience=1.0)
                 return
             if time.monotonic() - process.heard > silence:
@@ -54,14 +61,21 @@ def answered(
 
     threading.Thread(target=watch, name="watch", daemon=True).start()
     try:
-        for line in process.lines():
-            message = hear(line)
-            if message is not None:
-                yield message
-        code = process.end()
+        with nullcontext() if waits else interruptible(interrupted.set):
+            for line in process.lines():
+                message = hear(line)
+                if message is not None:
+                    yield message
+            code = process.end()
     finally:
         done.set()
         process.stop(patience=1.0)
+    if interrupted.is_set():
+        raise TableError(
+            "the run was interrupted while the program answered",
+            where=where,
+            remedy="Nothing of it is visible; run again",
+        )
     if hung.is_set():
         raise TableError(
             f"the program has said nothing for {silence:,.0f} seconds, and was ended",
