@@ -111,6 +111,8 @@ def test_pieces_end_at_states(tmp_path: Path) -> None:
 
 _TOKEN = "tok_ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789abcdefghij"
 
+_OTHER = {"stream_descriptor": {"name": "other"}}
+
 
 def _log(level: str, text: str) -> dict[str, Any]:
     return {"type": "LOG", "log": {"level": level, "message": text}}
@@ -320,6 +322,41 @@ def test_a_stream_that_began_and_never_ended_is_not_whole(tmp_path: Path) -> Non
     assert read(began, _record(1)).counts.rows == 1  # it never says so
     assert read(_record(1), other).counts.rows == 1
     assert read(began, _record(1), status("items", "COMPLETE"), other).counts.rows == 1
+
+
+@pytest.mark.parametrize(
+    ("named", "lost"),
+    [({"stream_descriptor": {"name": "items"}}, True), ({}, True), (_OTHER, False)],
+)
+def test_a_stream_is_not_complete_after_an_error(
+    tmp_path: Path, named: dict[str, Any], lost: bool
+) -> None:
+    """Whatever the connector says afterwards; one about another stream is none of its business."""
+
+    def status(what: str) -> dict[str, Any]:
+        told = {"stream_descriptor": {"name": "items"}, "status": what}
+        return {"type": "TRACE", "trace": {"type": "STREAM_STATUS", "stream_status": told}}
+
+    said = [
+        status("STARTED"),
+        _record(1),
+        _state(1),
+        _error("page 2 is gone", **named),
+        _record(3),
+        _state(3),
+        status("COMPLETE"),
+    ]
+    more = ((None, "other"),)
+    delivery, following = _opened(tmp_path, _sends(*said), Limits(1), [], more=more)
+    assert following().counts.rows == 1
+    if lost:
+        assert following().counts.rows == 0
+        with pytest.raises(TableError, match="page 2 is gone"):
+            following()
+    else:
+        assert following().counts.rows == 1
+        assert following().last
+    delivery.close()
 
 
 def test_messages_of_an_odd_shape_do_not_end_the_read(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ class Delivery:
                     came = f"it sent {count:,.0f} records, and {stream.received:,} came"
                     self._ended(stream, failed(came, f"table {stream.name}"))
                 stream.received = 0
-            if stream.ended or stream.doubt or not stream.takes():
+            if stream.ended or stream.doubted() or not stream.takes():
                 continue
             piece = stream.spool.cover(memory)
             if piece is not None:
@@ -199,8 +199,8 @@ class Delivery:
         stream = self.streams.get(key)
         if stream is None:
             return
-        if stream.doubt is not None:
-            self._ended(stream, stream.problem or stream.doubt)
+        if stream.doubted():
+            self._ended(stream, stream.doubted())
             return
         stream.complete = True
         memory = stream.spool.memory
@@ -214,11 +214,16 @@ class Delivery:
             stream.begun = True
 
     def fail(self, text: str, key: Hashable | None = None) -> None:
-        """Notes that a stream, or the program, has failed; it may go on with other streams."""
+        """Notes that a stream, or the program, has failed; it may go on with other streams.
+
+        What comes after that does not count: nobody knows what is missing.
+        """
         stream = self.streams.get(key) if key is not None else None
         self.words.before()
         if stream is None:
             self._failure = self._failure or text
+            for each in self._in_doubt() if key is None else ():
+                each.doubt = each.doubt or failed(text, f"table {each.name}")
         elif stream.problem is None:
             stream.problem = failed(text, f"table {stream.name}")
 
@@ -228,15 +233,19 @@ class Delivery:
         It may have left something out: a page that it could not read is the last one to some.
         """
         self.words.before()
-        streams = [s for s in self.streams.values() if not s.ended and not s.complete]
         told = excerpt(text.strip(), 500).rstrip(".")
-        for stream in [s for s in streams if s.begun] or streams:
+        for stream in self._in_doubt():
             stream.doubt = stream.doubt or TableError(
                 f"the connector reported an error and went on: {told}",
                 where=f"table {stream.name}",
                 remedy="What its states had covered before is appended; correct the cause, and "
                 "run again. If such errors leave nothing out, set logged_errors: warn",
             )
+
+    def _in_doubt(self) -> list[Stream]:
+        """Returns the streams that something may be about that names none: those that run."""
+        streams = [s for s in self.streams.values() if not s.ended and not s.complete]
+        return [s for s in streams if s.begun] or streams
 
     def incomplete(self, key: Hashable) -> None:
         """Notes that a stream has not ended well; what it failed with may follow."""

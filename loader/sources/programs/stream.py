@@ -45,6 +45,10 @@ class Stream:
         """Whether its records are still wanted."""
         return self.wanted and self.error is None
 
+    def doubted(self) -> LoaderError | None:
+        """Returns why records may be missing from now on; None if nothing says so."""
+        return self.problem or self.doubt
+
     def of_its_own(self, failure: str) -> LoaderError | None:
         """Returns what the program says is wrong with this stream; None if nothing is.
 
