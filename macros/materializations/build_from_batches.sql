@@ -124,6 +124,7 @@
             tojson([strandline.as_written(sql), config.get("row_filter"), views], sort_keys=true)
         )),
     } -%}
+    {%- do strandline.check_time_travel(sql, views, goal, owner) -%}
     {%- if kind.keeps_versions -%}
         {%- do goal.update({"generation": strandline.newest_generation(sql, tables)}) -%}
     {%- endif -%}

@@ -228,7 +228,6 @@ AROUND = {
     "joined": "select o.*, n.more from {raw} as o "
     "left join (select id, count(*) as more from {raw} group by id) as n on o.id = n.id",
     "asked": "with o as (select * from {raw}) select *, (select max(cursor) from o) as more from o",
-    "tagged": "select *, (select max(cursor) from {raw} version as of 'main') as more from {raw}",
     "told": "select *, exists (select 1 from {raw} as n where n.cursor > o.cursor) as more "
     "from {raw} as o",
 }
@@ -255,7 +254,6 @@ def test_rows_that_are_computed_from_other_versions(shop: Shop) -> None:
     assert shown("others_latest") == {(1, 1): 2, (2, 2): 2}
     assert shown("joined_history") == dict.fromkeys([(1, 0), (1, 1), (2, 1), (2, 2)], 2)
     assert shown("asked_latest") == {(1, 1): 2, (2, 2): 2}
-    assert shown("tagged_latest") == {(1, 1): 2, (2, 2): 2}
     assert shown("told_latest") == {(1, 1): True, (2, 2): False}
     assert set(shop.messages(*models).values()) == {"NO NEW BATCH"}
     shop.model("others_latest", AROUND["others"].format(raw=raw), full_refresh=False)

@@ -14,6 +14,8 @@ from tests.dbt.shop import META, READS, Shop, gone, row
 READ = READS % "orders"
 RENAMED = f"select id as order_id, cursor, status, {META} from {{{{ source('shop', 'orders') }}}}"
 NAMELESS = "select * from {{ target.schema | replace('analytics', 'raw') }}.orders"
+RATES = "{{ source('others', 'rates') }}%s as r on o.id = r.id"
+FIXED = "{{ source('others', 'rates') }} version as of 'fixed'"
 UNION = "select * from ({{ strandline.union_raw([source('shop', 'orders')]) }}) as orders"
 
 
@@ -23,6 +25,12 @@ def shop(project: DbtProject, raw: RawSchema) -> Shop:
     raw.append("orders", 1, [row(1, 1), row(2, 1)])
     raw.append("orders", 2, [row(1, 2, "shut"), gone(2, 2), row(200, 1)])
     raw.append("one", 1, [row(1, 1), row(2, 1)])
+    raw.spark.sql(f"create table {raw.schema}.rates using iceberg as select 1 as id, 2 as rate")
+    refs = ("orders create tag audited", "orders create branch audit", "rates create tag fixed")
+    for ref in refs:
+        raw.spark.sql(f"alter table {raw.schema}.{ref}")
+    others = {"name": "others", "schema": raw.schema, "tables": [{"name": "rates"}]}
+    project.write("models/others.yml", {"sources": [others]})
     return shop
 
 
@@ -113,6 +121,26 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
         *("history", NAMELESS + " -- {{ source('shop', 'one') }}", {}),
         ".one, but its SELECT reads ",
     ),
+    "tagged": (
+        *("latest", READ + " version as of 'audited'", {}),
+        ".orders at a tag, a branch or a time (version as of), but new batches are looked for",
+    ),
+    "timed": (
+        *("history", READ + " for /* x */ TIMESTAMP AS OF '2999-01-01' as o", {}),
+        "and name the moment in the model's config: as_of={'tag': 'january'}",
+    ),
+    "branched": (
+        *("latest", READ + ".branch_audit", {}),
+        ".orders at a tag, a branch or a time (branch_audit), but new batches are looked for",
+    ),
+    "tagged_beside": (
+        *("latest", f"select o.* from ({READ}) as o left join {RATES % '.`tag_fixed`'}", {}),
+        ".rates at a tag or a branch (tag_fixed), and when that moves, no build sees it",
+    ),
+    "versioned_beside": (
+        *("history", f"select * from ({READ}) where id in (select id from {FIXED})", {}),
+        "Read the table itself, or one Iceberg snapshot of it by its number",
+    ),
     "renamed_and_filtered": (
         *("latest", RENAMED + " where status = 'open'", {"primary_key": "order_id"}),
         "leaves out 2 versions, and raw has no column order_id to tell whether it keeps others",
@@ -139,7 +167,11 @@ def test_what_only_looks_alike_is_built(shop: Shop) -> None:
     shop.model("renamed", RENAMED, primary_key="order_id", row_filter="order_id < 100")
     of_source = {"primary_key": ["_cq_source_name", "order_id"]}
     shop.model("of_source", RENAMED + " where _cq_source_name = 'elsewhere'", **of_source)
-    built = ("text", "renamed", "of_source")
+    built = ("text", "renamed", "of_source", "rated")
+    snapshot = f"select snapshot_id from {shop.raw.schema}.rates.snapshots"
+    [[number]] = shop.project.spark.sql(snapshot).collect()
+    at = RATES.replace("%s", f" version as of {number}")
+    shop.model("rated", f"select o.*, r.id as `r.tag_id` from ({READ}) as o left join {at}")
     assert shop.messages(*built) == dict.fromkeys(built, "BUILD to batch 2")
     assert [one["order_id"] for one in shop.project.rows("renamed")] == [1]
 
