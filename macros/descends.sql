@@ -17,6 +17,31 @@
 {%- endmacro %}
 
 
+{% macro branched_off(relation, before, now) -%}
+    {#-
+        Whether one Iceberg snapshot is certainly no ancestor of another: the chain of parents leads past it, to the first
+        commit of all or to one that is older. If the commits in between have expired, nothing tells.
+    -#}
+    {%- set parents = strandline.parents_told(relation, now) -%}
+    {%- set reached = namespace(snapshot=now, last=none) -%}
+    {%- for step in parents if reached.snapshot in parents and reached.snapshot != before -%}
+        {%- set reached.last = reached.snapshot -%}
+        {%- set reached.snapshot = parents[reached.snapshot] -%}
+    {%- endfor -%}
+    {%- if reached.snapshot == before or reached.last is none -%}
+        {{ return(false) }}
+    {%- elif reached.snapshot is none -%}
+        {{ return(true) }}
+    {%- endif -%}
+    {%- set older_sql -%}
+        select cast(min_by(snapshot_id, committed_at) as string)
+        from {{ relation }}.snapshots as snapshots
+        where snapshot_id in ({{ reached.last }}, {{ before }})
+    {%- endset -%}
+    {{ return(run_query(older_sql).columns[0].values()[0] == reached.last) }}
+{%- endmacro %}
+
+
 {% macro parents_told(relation, now, by=none) -%}
     {#- A table's Iceberg snapshots and the parent of each, as they are when `now` is current: asked once an invocation. -#}
     {%- set known = strandline.remembered("ancestors") -%}

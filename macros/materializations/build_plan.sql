@@ -128,14 +128,14 @@
 {% macro rolled_back(covered, goal) -%}
     {#-
         The raw tables whose rows are no longer those of the last build and later ones: the Iceberg snapshot that it read
-        is still there, but no ancestor of the current one. Once it has expired, nothing tells.
+        is still there, but no ancestor of the current one. Once it has expired, or a tag alone has kept it, nothing tells.
     -#}
     {%- set found = [] -%}
     {%- for table in goal.tables -%}
         {%- set before = covered.get("raw_snapshots", {}).get(table.name) -%}
         {%- if before is not none and table.snapshot is not none and before != table.snapshot
             and before in strandline.parents_told(table.relation, table.snapshot)
-            and not strandline.descends(table.relation, before, table.snapshot) -%}
+            and strandline.branched_off(table.relation, before, table.snapshot) -%}
             {%- do found.append(table.name) -%}
         {%- endif -%}
     {%- endfor -%}

@@ -315,6 +315,20 @@ def test_a_raw_table_that_was_rolled_back(shop: Shop) -> None:
     assert shop.messages(*both) == dict.fromkeys(both, "NO NEW BATCH")
     shop.raw.append("rolled", 4, [row(4, 4)])
     assert shop.messages(*both) == dict.fromkeys(both, "MERGE to batch 4")
+    # what a tag keeps is out of the chain of parents once the commits after it have expired
+    shop.project.spark.sql(f"alter table {raw} create tag january")
+    for batch in (5, 6):
+        shop.raw.append("rolled", batch, [row(batch, batch)])
+    [[good]] = shop.project.spark.sql(snapshots).collect()
+    expire = f"call lake.system.expire_snapshots(table => '{raw}', "
+    shop.project.spark.sql(f"{expire} older_than => timestamp '2999-01-01', retain_last => 1)")
+    assert shop.messages(*both) == dict.fromkeys(both, "MERGE to batch 6")
+    # but a chain that leads past what was read is enough, without the first commit
+    shop.raw.append("rolled", 7, [row(7, 7, "bad")])
+    assert shop.messages(*both) == dict.fromkeys(both, "MERGE to batch 7")
+    shop.project.spark.sql(f"call lake.system.rollback_to_snapshot('{raw}', {good})")
+    shop.raw.append("rolled", 8, [row(8, 8)])
+    assert shop.messages(*both) == dict.fromkeys(both, "BUILD to batch 8")
 
 
 def test_a_plan_that_spark_does_not_show_whole(shop: Shop) -> None:
