@@ -30,6 +30,12 @@
 
 {% macro tables_in(schema) -%}
     {#- The names of a schema's tables in lower case; an empty list if there is no such schema. -#}
+    {{ return(strandline.names_in(schema, "tables") | map("lower") | list) }}
+{%- endmacro %}
+
+
+{% macro names_in(schema, kind) -%}
+    {#- `kind` is `tables` or `views`. In an Iceberg catalog, no view is among the tables. -#}
     {%- set within, dot, name = schema.rpartition(".") -%}
     {%- set found = run_query(
         "show schemas" ~ (" in " ~ strandline.quoted_path(within) if within else "") ~ " like " ~ strandline.text_literal(name)
@@ -38,8 +44,8 @@
         {{ return([]) }}
     {%- endif -%}
     {%- set names = [] -%}
-    {%- for row in run_query("show tables in " ~ strandline.quoted_path(schema)) -%}
-        {%- do names.append(row[1] | lower) -%}
+    {%- for row in run_query("show " ~ kind ~ " in " ~ strandline.quoted_path(schema)) -%}
+        {%- do names.append(row[1]) -%}
     {%- endfor -%}
     {{ return(names) }}
 {%- endmacro %}

@@ -26,7 +26,11 @@
 
 
 {% macro iceberg_call(procedure, relation, arguments=none) -%}
-    {%- set catalog = run_query("select current_catalog()").columns[0].values()[0] -%}
+    {#- A procedure works on the tables of its own catalog. -#}
+    {%- set catalog = relation.schema.partition(".")[0] -%}
+    {%- if "." not in relation.schema or not strandline.is_iceberg_catalog("spark.sql.catalog." ~ catalog) -%}
+        {%- set catalog = run_query("select current_catalog()").columns[0].values()[0] -%}
+    {%- endif -%}
     {%- set given = ["table => " ~ strandline.text_literal(strandline.full_name(relation)), arguments] | select | join(", ") -%}
     {{ return(run_query("call " ~ strandline.quoted(catalog) ~ ".system." ~ procedure ~ "(" ~ given ~ ")")) }}
 {%- endmacro %}

@@ -180,7 +180,19 @@
 
 
 {% macro existing(relation) -%}
-    {#- The relation as the catalog has it, or none. dbt's own search does not find a name with capitals. -#}
+    {#-
+        The relation as the catalog has it, or none. dbt's own search finds neither a name with capitals nor a schema that
+        names its catalog.
+    -#}
+    {%- if "." in relation.schema -%}
+        {%- if relation.identifier in strandline.names_in(relation.schema, "views") -%}
+            {{ return(relation.incorporate(type="view")) }}
+        {%- elif relation.identifier in strandline.names_in(relation.schema, "tables") -%}
+            {%- set format = strandline.table_properties(relation).get("format", "") -%}
+            {{ return(relation.incorporate(type="table", is_iceberg=format.startswith("iceberg"))) }}
+        {%- endif -%}
+        {{ return(none) }}
+    {%- endif -%}
     {%- if relation.identifier == relation.identifier | lower -%}
         {{ return(load_relation(relation)) }}
     {%- endif -%}

@@ -16,7 +16,7 @@ from tests.dbt.shop import META, READS, Shop, gone, row
 
 @pytest.fixture(scope="module")
 def shop(project: DbtProject, raw: RawSchema) -> Shop:
-    shop = Shop(project, raw, ["eu", "us", "far", "gains", "keyed", "kept"])
+    shop = Shop(project, raw, ["eu", "us", "far", "gains", "keyed", "kept", "dotted"])
     for table in ("eu", "us"):
         raw.append(table, 1, [row(1, 1, table)])
     return shop
@@ -46,15 +46,46 @@ def test_a_target_schema_may_name_its_catalog(
     dotted = DbtProject(spark, tmp_path, schema="lake.dotted_ordinary", raw_schema=raw.schema)
     dotted.write(
         "models/sources.yml",
-        {"sources": [{"name": "shop", "schema": raw.schema, "tables": [{"name": "eu"}]}]},
+        {
+            "sources": [
+                {
+                    "name": "shop",
+                    "schema": raw.schema,
+                    "tables": [{"name": t} for t in ("eu", "dotted")],
+                }
+            ]
+        },
     )
     dotted.write(
         "models/plain.sql",
         "{{ config(materialized='table', file_format='iceberg') }}\n" + READS % "eu",
     )
-    for _ in range(2):
-        built = dotted.run("run", "--select", "plain")
+    for kind in ("latest", "history"):
+        dotted.write(
+            f"models/{kind}.sql",
+            f"{{{{ config(materialized='deduped_{kind}', primary_key='id', full_refresh=false) }}}}\n"
+            + READS % "dotted",
+        )
+
+    def build(*flags: str) -> list[str]:
+        built = dotted.run("run", "--select", "plain", "latest", "history", *flags)
         assert built["plain"].status == "success", built["plain"].message
+        return [built[kind].message for kind in ("latest", "history")]
+
+    raw.append("dotted", 1, [row(1, 1)])
+    assert build() == ["BUILD to batch 1"] * 2
+    raw.append("dotted", 2, [row(1, 2), row(2, 2)])
+    assert build() == ["MERGE to batch 2"] * 2
+    # what raw no longer holds stays
+    spark.sql(f"delete from {raw.schema}.dotted where _cq_batch = 1")
+    assert build() == ["NO NEW BATCH"] * 2
+    assert all("--empty" in message for message in build("--empty"))
+    assert len(dotted.rows("history")) == 3
+    spark.sql(f"delete from {dotted.schema}.latest where id = 1")
+    assert "`full_refresh: false` forbids a rebuild" in build()[0]
+    rewrite = {"relation": f"{dotted.schema}.history", "alone": True}
+    assert dotted.operation("rewrite_files", **rewrite)
+    assert build()[1] == "NO NEW BATCH"
 
 
 def test_a_source_schema_may_name_its_catalog(shop: Shop) -> None:
