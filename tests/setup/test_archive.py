@@ -78,9 +78,9 @@ def test_the_users_own_options_come_last(home: Path) -> None:
     (home / "conf" / "log4j2.properties").touch()
     folder, options = _sourced(home, SPARK_SUBMIT_OPTS="-Dmine=1 -Xlog:cds=info")
     assert folder == f"{home}/strandline/no-conf"
-    ours = ("-XX:Tier4", "-XX:GCTimeRatio=", "-XX:MaxGCPauseMillis=")
+    ours = ("-XX:Tier4", "-XX:GCTimeRatio=", "-XX:MaxGCPauseMillis=", "-Djdk.lang.Process.")
     own = [option for option in options.split(" ") if not option.startswith(ours)]
-    assert len(options.split(" ")) == len(own) + 6
+    assert len(options.split(" ")) == len(own) + 7
     assert " ".join(own) == (
         f"-XX:SharedArchiveFile={home}/strandline/classes.jsa -Xlog:cds*=off "
         f"-Dlog4j.configurationFile={home}/conf/log4j2.properties -Dmine=1 -Xlog:cds=info"
