@@ -47,6 +47,8 @@ class Connection:
     def __init__(self, spark: SparkSession, java: Any, where: str, url: str = "") -> None:
         self.java = java
         self.where = where
+        self.lost = False
+        """Whether its session is not known to be as it was: nobody may use it again."""
         self._jvm: Any = spark._jvm
         self._told_at_once = url.startswith(_WRITABLE)
         self._places: dict[str, dict[str, int]] = {}  # columns of the driver's answers, by call
@@ -101,8 +103,13 @@ class Connection:
         try:
             yield
         finally:
-            self._quietly(self.java.rollback)
-            self._quietly(lambda: self.java.setAutoCommit(True))
+            self.lost = True
+            self._quietly(self._rolled_back)
+
+    def _rolled_back(self) -> None:
+        self.java.rollback()
+        self.java.setAutoCommit(True)
+        self.lost = False
 
     def rows(self, sql: str) -> list[tuple[str | None, ...]]:
         """Runs a query and returns its rows as text; timestamps have all digits.

@@ -50,7 +50,7 @@ class Idle:
             opened: closes it.
         """
         with self._alone:
-            if not self._closed:
+            if not self._closed and not connection.lost:
                 self._idle.append((connection, opened, time.monotonic()))
                 return
         opened.close()

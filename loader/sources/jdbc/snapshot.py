@@ -75,7 +75,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         if table.ref.name in self.refused:
             error = self.refused[table.ref.name]
             raise DatabaseError(error.what, where=where, remedy=error.remedy)
-        with (self._idle.lent if self.session else self.source.connect)(where) as connection:
+        with (self._idle.lent if self.session else self.source.question)(where) as connection:
             yield connection
 
     @contextmanager
