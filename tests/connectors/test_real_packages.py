@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
+from loader.sources.airbyte.logs import LEFT_OUT
 from tests.connectors.installed import installed
 from tests.dbt.dbtproject import DbtProject
 from tests.sync.project import ROOT, Project
@@ -45,6 +47,15 @@ def test_source_faker(project: Project) -> None:
     more = project.run().table("faker.users")
     assert more["appended"] >= 10
     assert project.rows("select count(distinct id) from raw.users") == [(40,)]
+
+
+@pytest.mark.usefixtures("project")  # not in the fast lane: it needs the connectors
+def test_the_words_by_which_airbyte_cdk_leaves_records_out() -> None:
+    """They are its own: another version may say it otherwise."""
+    program = Path(installed("source-declarative-manifest"))
+    [package] = program.parents[1].glob("lib/*/site-packages/airbyte_cdk")
+    said = "".join(path.read_text("utf-8") for path in package.joinpath("sources").rglob("*.py"))
+    assert [text for text in LEFT_OUT if text not in said] == []
 
 
 def test_tap_jsonl(project: Project) -> None:

@@ -109,9 +109,8 @@ def test_pieces_end_at_states(tmp_path: Path) -> None:
     delivery.close()
 
 
+_XML = "Response cannot be parsed from XML: response.status_code=204, response.text='{}', exc=…"
 _TOKEN = "tok_ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789abcdefghij"
-
-_OTHER = {"stream_descriptor": {"name": "other"}}
 
 
 def _log(level: str, text: str) -> dict[str, Any]:
@@ -325,11 +324,22 @@ def test_a_stream_that_began_and_never_ended_is_not_whole(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("named", "lost"),
-    [({"stream_descriptor": {"name": "items"}}, True), ({}, True), (_OTHER, False)],
+    ("message", "lost"),
+    [
+        (_error("page 2 is gone", stream_descriptor={"name": "items"}), True),
+        (_error("page 2 is gone"), True),
+        (_error("page 2 is gone", stream_descriptor={"name": "other"}), False),
+        (_log("error", "page 2 is gone"), True),
+        (_log("Warn", "Response cannot be parsed from XML: page 2 is gone"), True),
+        (_log("WARN", "Cannot decode/parse line b'page 2 is gone' as JSON, error: …"), True),
+        (_log("WARN", "Cannot decode/parse line b' \\r\\n' as JSON, error: …"), False),
+        (_log("WARN", _XML.format("")), False),
+        (_log("WARN", _XML.format("page 2 is gone")), True),
+        (_log("WARN", "page 2 is gone"), False),
+    ],
 )
 def test_a_stream_is_not_complete_after_an_error(
-    tmp_path: Path, named: dict[str, Any], lost: bool
+    tmp_path: Path, message: dict[str, Any], lost: bool
 ) -> None:
     """Whatever the connector says afterwards; one about another stream is none of its business."""
 
@@ -341,7 +351,7 @@ def test_a_stream_is_not_complete_after_an_error(
         status("STARTED"),
         _record(1),
         _state(1),
-        _error("page 2 is gone", **named),
+        message,
         _record(3),
         _state(3),
         status("COMPLETE"),

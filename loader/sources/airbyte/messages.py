@@ -11,10 +11,11 @@ from typing import Any
 
 from loader.errors import TableError
 from loader.sources.airbyte.catalog import Key, key_of, meant
+from loader.sources.airbyte.logs import lacks
 from loader.sources.programs.delivery import Delivery
 from loader.sources.programs.digits import decode, encode
 from loader.sources.programs.malformed import is_broken, is_misnamed
-from loader.sources.programs.words import ERRORS, without_trace
+from loader.sources.programs.words import without_trace
 from loader.spec.redaction import excerpt
 
 _VITAL = ("RECORD", "STATE", "DELETE", "TRACE")
@@ -26,7 +27,7 @@ class AirbyteDialect:
     Args:
         renew: keeps what a control message renews; returns whether it could.
         streams: all that the connector's catalog has.
-        strict: whether a stream lacks something if the connector logs an error and goes on.
+        strict: whether a stream lacks something if the connector's log says so, and it goes on.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class AirbyteDialect:
             said = log if isinstance(log, dict) else {"message": log}
             level, text = str(said.get("level")), str(said.get("message"))
             delivery.words.say(level, text)
-            if self._strict and level in ERRORS:
+            if self._strict and lacks(level, text):
                 delivery.doubt(without_trace(text))
         elif kind == "CONTROL" and not self._renew(_object(message, "control")):
             delivery.words.warn_once(

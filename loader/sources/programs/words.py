@@ -17,7 +17,17 @@ _MOST = 20
 _LONGEST = 500
 
 
-ERRORS = ("ERROR", "FATAL", "CRITICAL")
+_FATAL = ("FATAL", "CRITICAL")
+
+
+def is_error(level: str) -> bool:
+    """Whether a level of a log is an error's; programs write them in letters of either case."""
+    return level.strip().upper() == "ERROR" or is_fatal(level)
+
+
+def is_fatal(level: str) -> bool:
+    """Whether a level of a log is that of the error which ends the program."""
+    return level.strip().upper() in _FATAL
 
 
 def without_trace(text: str) -> str:
@@ -50,9 +60,9 @@ class Words:
 
     def say(self, level: str, text: str) -> None:
         """Passes on what the program logs."""
-        if level in ("WARN", "WARNING"):
+        if level.strip().upper() in ("WARN", "WARNING"):
             self._pass_on(f"it warns: {without_trace(text)}")
-        elif level in ERRORS:
+        elif is_error(level):
             self.note(text)
             self._pass_on(f"it reports an error: {without_trace(text)}")
         else:

@@ -1,0 +1,24 @@
+"""What a connector's log says about records that are missing."""
+
+from __future__ import annotations
+
+import re
+
+from loader.sources.programs.words import is_error
+
+LEFT_OUT = (
+    "Cannot decode/parse line ",  # JsonLineParser: a record
+    "Response cannot be parsed from XML: ",  # XmlDecoder: a page, and all behind it
+    "older than the last time it was synced. This is unexpected. Skipping the file.",
+    "Unable to fetch permissions. stream=",  # PermissionsFileBasedStream: a record
+)
+"""Warnings by which `airbyte-cdk` leaves something out that nobody has asked it to leave out."""
+
+_EMPTY = re.compile(r"parse line b'(?:\s|\\[rnt])*' as JSON|response\.text='', ")
+"""What these warnings say if they are about a blank line or an empty answer: nothing is missing."""
+
+
+def lacks(level: str, text: str) -> bool:
+    """Whether what a connector logs means that its streams may lack something."""
+    left_out = any(part in text for part in LEFT_OUT) and not _EMPTY.search(text)
+    return is_error(level) or left_out
