@@ -118,6 +118,7 @@ class LakeState(StateBackend):
             below.append(f"(key = :key{i} and coalesce(version, 0) < :floor{i})")
             given |= {f"key{i}": key, f"floor{i}": floor}
         with self._told(), self.lake.lock(self.table):
+            self.lake.fresh(self.table)  # a copy would write into the original's folder
             self.lake.spark.sql(
                 f"delete from {self.lake.name(self.table)} where {' or '.join(below)}", args=given
             )
@@ -160,6 +161,7 @@ class LakeState(StateBackend):
         with self._told():
             if not self.lake.exists(self.table):
                 return []
+            self.lake.fresh(self.table)  # says so if the warehouse was copied or moved
             found = self.lake.spark.sql(sql, args=given).collect()
             return [StateRow(row["key"], row["value"], row["version"], row["at"]) for row in found]
 

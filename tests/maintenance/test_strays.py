@@ -15,6 +15,7 @@ from loader.lake.own import named
 from loader.lake.owners import Owner
 from loader.maintenance.aside import set_aside
 from loader.runtime.spark import sibling
+from loader.state.lake_table import LakeState
 from tests.maintenance.shop import Shop
 
 DAYS = 86_400.0
@@ -141,6 +142,7 @@ def test_a_copied_warehouse_is_refused_and_a_link_to_it_is_not(
         with pytest.raises(TableError, match="warehouse was copied or moved") as told:
             seen_from("copy").handle(table)
         assert str(tmp_path / "copy") in str(told.value)
+    _no_state_of(seen_from("copy"))
     assert seen_from("link").handle("orders").currentSnapshot() is not None
     # the original is gone, so that none of the files is where the metadata says
     elsewhere = warehouse.with_name(f"{warehouse.name}_moved")
@@ -149,6 +151,7 @@ def test_a_copied_warehouse_is_refused_and_a_link_to_it_is_not(
     (warehouse / schema).rename(elsewhere / schema)
     try:
         moved = seen_from("moved")
+        _no_state_of(moved)
         with pytest.raises(TableError, match="warehouse was copied or moved"):
             set_aside(moved, "_cq_syncs")
         with (
@@ -158,6 +161,14 @@ def test_a_copied_warehouse_is_refused_and_a_link_to_it_is_not(
             moved.frame("_cq_syncs").count()
     finally:
         (elsewhere / schema).rename(warehouse / schema)
+
+
+def _no_state_of(lake: Lake) -> None:
+    """Its state is neither shown nor changed, nor called damaged."""
+    state = LakeState(lake, "_cq_state")
+    for ask in (state.rows, lambda: state.rows("shop.orders"), lambda: state.prune({"x": 1})):
+        with pytest.raises(TableError, match="warehouse was copied or moved"):
+            ask()
 
 
 @pytest.mark.parametrize("kind", ["tag", "branch"])
