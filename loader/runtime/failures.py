@@ -106,6 +106,12 @@ def clear(error: BaseException, where: str) -> LoaderError:
     if isinstance(error, (PySparkException, Py4JError, OSError)):
         text = _first(_said(error))
         return TableError(text, where=where, remedy=_remedy(str(error), ""))
+    if isinstance(error, RecursionError):
+        return TableError(
+            "something is nested too deeply to be read",
+            where=where,
+            remedy="Declare the column that holds it as text (`columns`), or nest it less deeply",
+        )
     return TableError(
         f"{type(error).__name__}: {_first(str(error))}",
         where=where,

@@ -109,6 +109,7 @@ def test_pieces_end_at_states(tmp_path: Path) -> None:
     delivery.close()
 
 
+_QUOTA = "the quota is used up\nTraceback (most recent call last): …"
 _XML = "Response cannot be parsed from XML: response.status_code=204, response.text='{}', exc=…"
 _TOKEN = "tok_ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789abcdefghij"
 
@@ -281,6 +282,26 @@ def test_a_program_that_fails_after_all_is_sent_is_told_of(tmp_path: Path) -> No
     assert following().last
     delivery.close()
     assert warned == ["all its streams are complete, but the program failed (exit code 3)"]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ([], "bye"),
+        ([_log("FATAL", _QUOTA), _log("CRITICAL", "that was it")], "the quota is used up"),
+        ([_log("FATAL", _QUOTA), _error("HTTP 429")], "HTTP 429"),
+    ],
+)
+def test_why_a_program_ended_is_in_its_log(
+    tmp_path: Path, said: list[dict[str, Any]], told: str
+) -> None:
+    """Its own error trace says it better, and what is last on standard error less well."""
+    script = _sends(*said, then="print('bye', file=sys.stderr); sys.exit(1)")
+    delivery, following = _opened(tmp_path, script, Limits(9), [])
+    with pytest.raises(TableError) as failed:
+        following()
+    assert failed.value.what == f"the program failed (exit code 1): {told}"
+    delivery.close()
 
 
 def test_a_stream_that_began_and_never_ended_is_not_whole(tmp_path: Path) -> None:

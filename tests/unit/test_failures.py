@@ -38,3 +38,9 @@ def _failed(number: int, file: str | None = None) -> str:
 )
 def test_the_systems_errors_are_sentences(number: int, file: str | None, text: str) -> None:
     assert _failed(number, file) == f"table shop.orders: {text}"
+
+
+def test_what_is_nested_too_deeply_is_no_defect() -> None:
+    """Such as a JSON file's value, of whose type Python asks whether it is raw's."""
+    told = str(clear(RecursionError("maximum recursion depth exceeded"), "table files.deep"))
+    assert told.startswith("table files.deep: something is nested too deeply to be read. Declare")

@@ -15,7 +15,7 @@ from loader.sources.airbyte.logs import lacks
 from loader.sources.programs.delivery import Delivery
 from loader.sources.programs.digits import decode, encode
 from loader.sources.programs.malformed import is_broken, is_misnamed
-from loader.sources.programs.words import without_trace
+from loader.sources.programs.words import is_fatal, without_trace
 from loader.spec.redaction import excerpt
 
 _VITAL = ("RECORD", "STATE", "DELETE", "TRACE")
@@ -66,6 +66,8 @@ class AirbyteDialect:
             said = log if isinstance(log, dict) else {"message": log}
             level, text = str(said.get("level")), str(said.get("message"))
             delivery.words.say(level, text)
+            if is_fatal(level):
+                delivery.fatal(without_trace(text))
             if self._strict and lacks(level, text):
                 delivery.doubt(without_trace(text))
         elif kind == "CONTROL" and not self._renew(_object(message, "control")):

@@ -75,6 +75,7 @@ class Delivery:
         self._changed = threading.Condition()
         self._waiting = 0
         self._failure: str = ""
+        self._fatal: str = ""
         self._stopped: LoaderError | None = None
         self._reader = threading.Thread(target=self._read, name=f"read {source}", daemon=True)
         self._reader.start()
@@ -227,6 +228,10 @@ class Delivery:
         elif stream.problem is None:
             stream.problem = failed(text, f"table {stream.name}")
 
+    def fatal(self, text: str) -> None:
+        """Notes what the program logs as its end: why it failed, unless it says so otherwise."""
+        self._fatal = self._fatal or text
+
     def doubt(self, text: str) -> None:
         """Notes that the program reports an error and goes on, in one of the running streams.
 
@@ -296,7 +301,7 @@ class Delivery:
         if problem is None and (code or self._failure):
             assert self._process is not None
             self.words.before()
-            said = self._failure or self._process.last_words
+            said = self._failure or self._fatal or self._process.last_words
             how = f"it was killed by signal {-code}" if code and code < 0 else f"exit code {code}"
             ended = f"the program failed ({how})" if code else "the program failed"
             problem = failed(f"{ended}: {said}" if said else ended, f"source {self.source}")
