@@ -12,7 +12,7 @@
     {%- do strandline.check_all_rows_asked(existing, target, owner) -%}
 
     {%- do strandline.check_select_text(sql, owner) -%}
-    {%- do strandline.check_row_filter(kind, owner) -%}
+    {%- do strandline.check_row_filter(kind, sql, owner) -%}
     {%- set selected = strandline.query_types(sql) -%}
     {%- do strandline.check_column_types(selected, owner) -%}
     {%- set columns = selected.values() | map(attribute="name") | list -%}

@@ -22,6 +22,12 @@
             ~ "first one, too. Give the new one another name, or list the columns instead of `*`."
         ) }}
     {%- endfor -%}
+    {%- for column in selected.values() if column.name | lower in ["_file", "_pos", "_deleted", "_spec_id", "_partition"] -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": its SELECT has a column " ~ column.name ~ ", a name that Iceberg keeps for itself: nobody could read the "
+            ~ "table. Give the column another name."
+        ) }}
+    {%- endfor -%}
     {%- set cursor = config.get("cursor_field") -%}
     {%- for name in strandline.key_columns(config.get("primary_key"), owner) + ([cursor] if cursor else []) -%}
         {%- set type = selected.get(name | lower, {}).get("type") or "" -%}
@@ -35,47 +41,7 @@
 {%- endmacro %}
 
 
-{% macro changing_function(sql, columns=[]) -%}
-    {#-
-        What in an SQL text gives something else at another time, in another session or from other files, as it is
-        written there; none if nothing does. Not if it is the name of one of the columns, or any name in backticks, after
-        a dot or after `as`.
-    -#}
-    {%- set code = modules.re.sub("`[^`]*`(?!\\s*\\()", " ", strandline.code_of(sql)).replace("`", "") | lower -%}
-    {%- set words = ["current_date", "current_timestamp", "current_time", "localtimestamp", "current_user", "session_user",
-        "_file", "_pos"] | reject("in", columns | map("lower") | list) | list -%}
-    {%- set functions = ["current_(?:catalog|database|schema|date|time|timestamp|timezone|user)", "localtimestamp",
-        "session_user", "now", "curdate", "user", "rand", "random", "randn", "randstr", "uniform", "uuid", "shuffle", "reflect",
-        "java_method", "monotonically_increasing_id", "input_file_\\w+", "spark_partition_id"] -%}
-    {%- set called = modules.re.search(
-        "(?<![\\w.])(?:(?<!\\bas )(?:" ~ words | join("|") ~ ")\\b(?!\\s*\\()"
-        ~ "|(?:" ~ functions | join("|") ~ ")(?=\\s*\\()|unix_timestamp(?=\\s*\\(\\s*\\)))",
-        code
-    ) -%}
-    {#- Spark takes such a text for a time where it stands for one; compared by `=`, it may be no more than a text. -#}
-    {%- set written = modules.re.search(
-        "(?i)(?:\\b(?:date|timestamp(?:_ntz|_ltz)?)\\s*|\\b(?:cast|try_cast|date|timestamp|to_date|to_timestamp\\w*)\\s*\\(\\s*"
-        ~ "|<(?!=?>)=?\\s*|(?<![<=])>=?\\s*|\\bbetween\\s*)'\\s*(?:now|today|yesterday|tomorrow)\\s*'",
-        strandline.as_written(sql)
-    ) -%}
-    {{ return((called or written).group(0) if called or written else none) }}
-{%- endmacro %}
-
-
-{% macro check_repeatable(sql, columns, owner, reads="its SELECT") -%}
-    {#- A merge keeps what a SELECT gave for a version when it was new; a proof asks the SELECT again. -#}
-    {%- set changing = strandline.changing_function(sql, columns) -%}
-    {%- if changing -%}
-        {{ exceptions.raise_compiler_error(
-            owner ~ ": " ~ reads ~ " uses " ~ changing ~ ", which gives something else at each build, while the table keeps what "
-            ~ "it gave when a version was new. Use it in a model that reads " ~ this ~ "; for the time at which a row was "
-            ~ "loaded, there is _cq_sync_time."
-        ) }}
-    {%- endif -%}
-{%- endmacro %}
-
-
-{% macro check_row_filter(kind, owner) -%}
+{% macro check_row_filter(kind, sql, owner) -%}
     {#-
         A row_filter is evaluated once per version, when it arrives. So it must not depend on what the history
         computes later, nor on anything that changes without a new version.
@@ -101,7 +67,7 @@
             ~ "pass row_filter. Put the condition into a model that reads " ~ this ~ "."
         ) }}
     {%- endif -%}
-    {%- set changing = strandline.changing_function(given or "")
+    {%- set changing = strandline.changing_function(given or "", rows=sql)
         or ("another SELECT" if modules.re.search("\\bselect\\b", modules.re.sub("`[^`]*`", " ", code)) else none) -%}
     {%- if changing is not none -%}
         {{ exceptions.raise_compiler_error(
@@ -127,9 +93,20 @@
 {% macro code_of(sql) -%}
     {#- SQL without its comments and string literals; names in backticks stay. -#}
     {{ return(modules.re.sub(
-        "(`[^`]*`)|\\b[rR](?:'[^']*'|\"[^\"]*\")|'(?:\\\\.|[^'\\\\])*'|\"(?:\\\\.|[^\"\\\\])*\"|--[^\\n]*|/\\*.*?\\*/",
+        "(`[^`]*`)|\\b[rR](?:'[^']*'|\"[^\"]*\")|'(?:\\\\.|[^'\\\\])*'|\"(?:\\\\.|[^\"\\\\])*\"|--[^\\n]*|"
+        ~ strandline.comment_pattern(),
         "\\1 ",
         sql,
         flags=modules.re.DOTALL
     )) }}
+{%- endmacro %}
+
+
+{% macro comment_pattern() -%}
+    {#- Spark's comments may hold comments, here up to four deep. -#}
+    {%- set nested = namespace(pattern="(?!)") -%}
+    {%- for depth in range(4) -%}
+        {%- set nested.pattern = "/\\*(?:" ~ nested.pattern ~ "|(?!/\\*|\\*/).)*\\*/" -%}
+    {%- endfor -%}
+    {{ return(nested.pattern) }}
 {%- endmacro %}

@@ -63,8 +63,8 @@ def test_a_target_schema_may_name_its_catalog(
     for kind in ("latest", "history"):
         dotted.write(
             f"models/{kind}.sql",
-            f"{{{{ config(materialized='deduped_{kind}', primary_key='id', "
-            "full_refresh=false) }}\n" + READS % "dotted",
+            f"{{{{ config(materialized='deduped_{kind}', full_refresh=false, primary_key='id') }}}}"
+            f"\n{READS % 'dotted'}",
         )
 
     def build(*flags: str) -> list[str]:
