@@ -175,7 +175,24 @@
     {%- if strandline.existing(relation) is none -%}
         {{ return(none) }}
     {%- endif -%}
-    {{ return(run_query("show create table " ~ relation).columns[0].values()[0]) }}
+    {{ return(strandline.query_of(run_query("show create table " ~ relation).columns[0].values()[0])) }}
+{%- endmacro %}
+
+
+{% macro query_of(statement) -%}
+    {#-
+        The SELECT in the statement that would create a view. Before it are the view's columns, whose comments Iceberg
+        does not escape, its own comment, and properties, which every Iceberg view has.
+    -#}
+    {%- set pair = "\\n  '(?:\\\\.|[^'\\\\])*' = '(?:\\\\.|[^'\\\\])*',?" -%}
+    {%- set properties = "\\nTBLPROPERTIES \\((?:" ~ pair ~ ")*\\)" -%}
+    {%- for before in [properties, "\\)(?:\\nCOMMENT '(?:\\\\.|[^'\\\\])*')?(?:" ~ properties ~ ")?"] -%}
+        {%- set found = modules.re.search(before ~ "\\nAS\\s", statement) -%}
+        {%- if found is not none -%}
+            {{ return(statement[found.end():]) }}
+        {%- endif -%}
+    {%- endfor -%}
+    {{ return(statement) }}
 {%- endmacro %}
 
 

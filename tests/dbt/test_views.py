@@ -56,6 +56,15 @@ def test_views(catalog: SparkSession, tmp_path: Path) -> None:
             "models": [{"name": "orders", "data_tests": ["strandline.latest_matches_raw"]}],
         },
     )
+
+    def describe(text: str) -> None:
+        """Writes the description of the view's key, which dbt stores in the view."""
+        persisted = {"persist_docs": {"relation": True, "columns": True}}
+        columns = [{"name": "id", "description": text}]
+        model = {"name": "stg_orders", "description": text, "config": persisted, "columns": columns}
+        project.write("models/staging.yml", {"models": [model]})
+
+    describe("the customer's key (as of now)\nAS uuid()")
     project.write(
         "models/orders.sql",
         "{{ config(materialized='deduped_latest', primary_key='id', cursor_field='cursor') }}\n"
@@ -82,6 +91,7 @@ def test_views(catalog: SparkSession, tmp_path: Path) -> None:
     project.write("models/stg_orders.sql", STAGED % "upper(status)")
     assert build() == "BUILD to batch 2"
     assert states("prod") == {1: "SHUT"}
+    describe("now() the customer's key")
     assert build() == "NO NEW BATCH"
 
     project.write("models/stg_orders.sql", STAGED % "if(now() is null, '', status)")
