@@ -85,9 +85,11 @@ def status(output: Output, pipeline: Pipeline) -> None:
         stores = pipeline.stores(source)
         if stores.lake.schema not in ledgers:
             ledgers[stores.lake.schema] = stores.ledger.newest()
-        for known in ledgers[stores.lake.schema]:
-            name = f"{known['source_name']}.{known['table_name']}"
-            if known["source_name"] != source.name or name in seen:
+        called = (source.name, *source.formerly)  # a table is renamed with its next sync
+        own = [known for known in ledgers[stores.lake.schema] if known["source_name"] in called]
+        for known in sorted(own, key=lambda known: called.index(known["source_name"])):
+            name = f"{source.name}.{known['table_name']}"
+            if name in seen:
                 continue
             seen.add(name)
             rows.append(

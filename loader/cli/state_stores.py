@@ -53,7 +53,10 @@ def backends(pipeline: Pipeline) -> list[Shared]:
         table = (source.state_destination, source.state_table)
         found.setdefault((source.local_state,) if source.local_state else table, []).append(source)
     return [
-        Shared(pipeline.stores(sources[0]), tuple(source.name for source in sources))
+        Shared(
+            pipeline.stores(sources[0]),
+            tuple(name for source in sources for name in (source.name, *source.formerly)),
+        )
         for sources in found.values()
     ]
 

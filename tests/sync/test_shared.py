@@ -113,6 +113,14 @@ def test_a_renamed_source_goes_on_with_its_table(
     project.run()
     project.sources = []
     _source(project, "europe", eu)
+    project.sources[0]["formerly"] = ["eu"]
+    project.write()
+    # Until its next sync, too, its tables are shown and its cursors exported.
+    [seen] = project.loader("status").events
+    assert (seen["table"], seen["batch"], seen["cursor"]) == ("europe.orders", 1, "10")
+    assert "eu.orders" in project.loader("state", "export").text
+    del project.sources[0]["formerly"]
+    project.write()
     assert "If europe is the new name of eu" in project.loader("run").errors[0]
     project.sources[0]["formerly"] = ["eu"]
     project.write()
