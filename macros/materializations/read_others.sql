@@ -19,7 +19,8 @@
 
 {% macro state_of_other(node, relation, owner) -%}
     {#-
-        A seed's rows and types, because each `dbt build` writes it again; another table's Iceberg snapshot.
+        A seed's rows and types, because each `dbt build` writes it again; another table's Iceberg snapshot and columns,
+        because to rename one makes no snapshot.
         none, with a warning, if changes cannot be detected.
     -#}
     {%- set deferred = (node.get("defer_relation") or {}).get("relation_name") -%}
@@ -27,18 +28,26 @@
     {%- if invocation_args_dict.get("defer") and read is not string and not strandline.exists(read) -%}
         {{ return(none) }}
     {%- elif node.resource_type == "seed" -%}
-        {%- set content = run_query(
-            "select count(*), cast(sum(cast(xxhash64(to_json(struct(*))) as decimal(38, 0))) as string) from " ~ read
-        ).rows[0] -%}
         {%- set types = adapter.get_columns_in_relation(read) | map(attribute="dtype") | join(",") -%}
+        {#- JSON tells two columns apart if one of them is null, but cuts times to milliseconds. -#}
+        {%- set hash = "xxhash64(to_json(struct(*))" ~ (", *" if "timestamp" in types else "") ~ ")" -%}
+        {%- set content = run_query(
+            "select count(*), cast(sum(cast(" ~ hash ~ " as decimal(38, 0))) as string) from " ~ read
+        ).rows[0] -%}
         {{ return("rows " ~ content[0] ~ ":" ~ content[1] ~ ":" ~ types) }}
     {%- endif -%}
-    {%- set provider = {} -%}
-    {%- for row in run_query("describe table extended " ~ read) if row[0] == "Provider" -%}
-        {%- do provider.update({"name": row[1] | lower}) -%}
+    {%- set columns = [] -%}
+    {%- set described = namespace(columns=true, provider=none) -%}
+    {%- for row in run_query("describe table extended " ~ read) -%}
+        {%- set described.columns = described.columns and row[0] and not row[0].startswith("#") -%}
+        {%- if described.columns -%}
+            {%- do columns.append([row[0], row[1]]) -%}
+        {%- elif row[0] == "Provider" -%}
+            {%- set described.provider = row[1] | lower -%}
+        {%- endif -%}
     {%- endfor -%}
-    {%- if provider.get("name") == "iceberg" -%}
-        {{ return("snapshot " ~ strandline.current_snapshot(read)) }}
+    {%- if described.provider == "iceberg" -%}
+        {{ return("snapshot " ~ strandline.current_snapshot(read) ~ ":" ~ local_md5(tojson(columns))) }}
     {%- endif -%}
     {%- do exceptions.warn(
         owner ~ ": it reads " ~ relation ~ ", which is not an Iceberg table: its changes go unseen, and rows that no new "

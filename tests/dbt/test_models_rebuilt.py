@@ -159,17 +159,22 @@ def test_of_a_key_in_two_tables_the_later_in_the_list_tells(shop: Shop) -> None:
 def test_what_is_joined_beside_raw(shop: Shop) -> None:
     """A seed, a foreign table, a model: if their rows change, old rows change, too."""
     raw, spark = shop.raw, shop.project.spark
-    spark.sql(f"create table {raw.schema}.rates using iceberg as select 1 as id, 2 as rate")
+    spark.sql(
+        f"create table {raw.schema}.rates using iceberg as select 1 as id, 2 as rate, 5 as old"
+    )
     shop.project.write(
         "models/others.yml",
         {"sources": [{"name": "others", "schema": raw.schema, "tables": [{"name": "rates"}]}]},
     )
     shop.model("rated", "select * from {{ source('others', 'rates') }}", "ephemeral")
-    shop.project.write("seeds/names.csv", "status,label\nopen,Open\n")
+    typed = {"name": "names", "config": {"column_types": {"at": "timestamp"}}}
+    shop.project.write("seeds/names.yml", {"seeds": [typed]})
+    named = "status,label,at\nopen,%s,2025-01-01 00:00:00.00000%s\n"
+    shop.project.write("seeds/names.csv", named % ("Open", 1))
     raw.append("beside", 1, [row(1, 1)])
     shop.model(
         "beside",
-        f"select o.*, n.label, r.rate from ({READS % 'beside'}) as o "
+        f"select o.*, n.label, n.at, r.rate from ({READS % 'beside'}) as o "
         "left join {{ ref('names') }} as n on o.status = n.status "
         "left join {{ ref('rated') }} as r on o.id = r.id",
     )
@@ -178,7 +183,7 @@ def test_what_is_joined_beside_raw(shop: Shop) -> None:
     assert shop.build("names", "beside") == "NO NEW BATCH"
     raw.append("beside", 2, [row(2, 1)])
     assert shop.build("beside") == "MERGE to batch 2"
-    shop.project.write("seeds/names.csv", "status,label\nopen,Opened\n")
+    shop.project.write("seeds/names.csv", named % ("Opened", 1))
     shop.run("seed")
     assert shop.proof("beside").status == "fail"
     assert shop.build("beside") == "BUILD to batch 2"
@@ -187,6 +192,13 @@ def test_what_is_joined_beside_raw(shop: Shop) -> None:
     assert shop.build("beside") == "BUILD to batch 2"
     assert [one["rate"] for one in shop.project.rows("beside") if one["id"] == 1] == [3]
     assert shop.build("beside") == "NO NEW BATCH"
+    shop.project.write("seeds/names.csv", named % ("Opened", 2))
+    assert shop.build("names", "beside") == "BUILD to batch 2"
+    # two columns change their names, which makes no snapshot
+    for before, after in (("rate", "new"), ("old", "rate"), ("new", "old")):
+        spark.sql(f"alter table {raw.schema}.rates rename column {before} to {after}")
+    assert shop.build("beside") == "BUILD to batch 2"
+    assert [one["rate"] for one in shop.project.rows("beside") if one["id"] == 1] == [5]
 
 
 def test_types_that_iceberg_stores_as_others(shop: Shop) -> None:
