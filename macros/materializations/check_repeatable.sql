@@ -81,7 +81,7 @@
             {%- do words.append(modules.re.findall("\\w+", modules.re.sub(named, " ", plan.optimized | lower)) | sort) -%}
         {%- endif -%}
     {%- endfor -%}
-    {%- if words | length == 2 and words[0] == words[1] -%}
+    {%- if not texts or words | length == 2 and words[0] == words[1] -%}
         {{ return(none) }}
     {%- elif words | length == 2 -%}
         {{ return(texts[0]) }}

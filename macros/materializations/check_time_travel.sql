@@ -10,7 +10,7 @@
     {%- for text in [sql] + views.values() | select | list -%}
         {%- set code = strandline.code_of(text) -%}
         {%- for found in modules.re.finditer(named, code) -%}
-            {%- set name = modules.re.sub("[`\\s]", "", found.group(1)) -%}
+            {%- set name = modules.re.sub("\\s*\\.\\s*", ".", found.group(1)).replace("`", "") -%}
             {%- if strandline.is_any_of(name, raw) or found.group(3) and not found.group(4) -%}
                 {%- do strandline.refuse_time_travel(name, found.group(2), strandline.is_any_of(name, raw), owner) -%}
             {%- endif -%}

@@ -187,7 +187,7 @@
     {%- set pair = "\\n  '(?:\\\\.|[^'\\\\])*' = '(?:\\\\.|[^'\\\\])*',?" -%}
     {%- set properties = "\\nTBLPROPERTIES \\((?:" ~ pair ~ ")*\\)" -%}
     {%- for before in [properties, "\\)(?:\\nCOMMENT '(?:\\\\.|[^'\\\\])*')?(?:" ~ properties ~ ")?"] -%}
-        {%- set found = modules.re.search(before ~ "\\nAS\\s", statement) -%}
+        {%- set found = modules.re.search(before ~ "(?:\\nWITH SCHEMA [A-Z ]+)?\\nAS\\s", statement) -%}
         {%- if found is not none -%}
             {{ return(statement[found.end():]) }}
         {%- endif -%}
