@@ -17,6 +17,7 @@ class Line:
     def __init__(self, where: str) -> None:
         self.where = where
         self.open = True
+        self.lost = False
 
 
 @pytest.fixture
@@ -78,3 +79,17 @@ def test_after_the_end_nothing_stays_open(pool: Idle, lines: list[Line]) -> None
     with pool.lent("table b"):
         pass
     assert [line.open for line in lines] == [False, False]
+
+
+def test_one_whose_session_is_lost_is_not_used_again(pool: Idle, lines: list[Line]) -> None:
+    with pool.lent("table a"):
+        lines[0].lost = True
+    with pool.lent("table b"):
+        assert [line.open for line in lines] == [False, True]
+
+
+def test_all_but_one_are_closed_once_few_are_needed(pool: Idle, lines: list[Line]) -> None:
+    with pool.lent("table a"), pool.lent("table b"):
+        pass
+    pool.spare()
+    assert [line.open for line in lines] == [True, False]
