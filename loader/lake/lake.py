@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import Any
 
 from filelock import FileLock, Timeout
-from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
 from loader.errors import TableError
@@ -163,18 +162,13 @@ class Lake(Staging):
                 unreadable[name] = problem
         return found, unreadable
 
-    def append(self, table: str, rows: DataFrame) -> None:
-        """Appends rows to a shared table: one writer at a time."""
-        with self._alone(table):
-            rows.writeTo(self.name(table)).append()
-
     def add(
         self,
         table: str,
         rows: Sequence[Mapping[str, Any]],
         note: Callable[[dict[Any, Any]], None] | None = None,
     ) -> None:
-        """Appends a few rows to a shared table, without a Spark job; see :meth:`append`.
+        """Appends a few rows to a shared table, without a Spark job: one writer at a time.
 
         Args:
             rows: values by column, as :meth:`loader.lake.records.Records.append` takes them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 
 from loader import __version__
 from loader.lake.lake import Lake
@@ -72,9 +72,7 @@ class Reconciled:
         """Adds rows in one commit, durably; creates the table if it does not exist."""
         columns = ", ".join(f"{f.name} {_TYPES.get(f.name, 'bigint')}" for f in fields(Verified))
         self.lake.ensure(TABLE, columns)
-        values = [tuple(getattr(row, f.name) for f in fields(Verified)) for row in verified]
-        frame = self.lake.spark.createDataFrame(values, columns)
-        self.lake.append(TABLE, frame.coalesce(1))
+        self.lake.add(TABLE, [asdict(row) for row in verified])
 
     @_named
     def prune(self, keep: int) -> int:

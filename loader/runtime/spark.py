@@ -16,6 +16,7 @@ from loader.spec.redaction import java_regex
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from loader.runtime.profile import Profile
 
@@ -161,6 +162,16 @@ def held(rows: DataFrame) -> DataFrame:
     return DataFrame(
         spark._jsparkSession.createDataFrame(found.collectAsList(), found.schema()), spark
     )
+
+
+def empty(spark: SparkSession, schema: StructType) -> DataFrame:
+    """Returns a frame without rows. PySpark's own takes a second to start a process for them."""
+    from pyspark.sql import DataFrame
+
+    session: Any = spark
+    kind = session._jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
+    rows = session._jvm.java.util.ArrayList()
+    return DataFrame(session._jsparkSession.createDataFrame(rows, kind), spark)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from loader.errors import TableError
 from loader.rows.cursor import Cursor, clock_now
+from loader.runtime.spark import empty
 from loader.sources import Attention, Bounds, Request, Snapshot, SourceTable, Window, edge
 from loader.sources.programs.deletions import with_deleted
 from loader.sources.programs.delivery import Delivery
@@ -188,7 +189,7 @@ class ProgramSnapshot(Snapshot):
                 remedy="Read everything again with `loader run --full-refresh`",
             )
         if piece.path is None:
-            return spark.createDataFrame([], table.schema)
+            return empty(spark, table.schema)
         layout = self._layouts[self._key_of(table)]
         if piece.deleted is None:
             return layout.frame(spark, piece.path)

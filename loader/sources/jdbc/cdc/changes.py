@@ -8,7 +8,8 @@ change are not in the log, and come from the row's version before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
@@ -234,9 +235,8 @@ class Changes:
             lives[new] = lives.get(old, old)
             lives[old] = f"{old} {number}"  # whoever gets the old key now is another row
             begun += [(key, number, lives[key]) for key in (old, new)]
-        spans = versions.sparkSession.createDataFrame(
-            begun, "_cq_key string, _cq_since long, _cq_then string"
-        )
+        columns = {"_cq_key": "string", "_cq_since": "bigint", "_cq_then": "string"}
+        spans = _rows(versions.sparkSession, columns, begun)
         till = f.lead("_cq_since").over(Over.partitionBy("_cq_key").orderBy("_cq_since"))
         spans = spans.select("*", till.alias("_cq_till"))
         within = (
@@ -265,9 +265,8 @@ class Changes:
         types = {field.name: field.dataType for field in self.table.schema.fields}
         # Of each time between two TRUNCATEs, what lived at its end; the rest of what came before
         # has its tombstone.
-        spans = rows.sparkSession.createDataFrame(
-            list(pairwise([0, *points])), "_cq_since long, _cq_till long"
-        )
+        columns = {"_cq_since": "bigint", "_cq_till": "bigint"}
+        spans = _rows(rows.sparkSession, columns, list(pairwise([0, *points])))
         within = (f.col(_NUMBER) >= f.col("_cq_since")) & (f.col(_NUMBER) < f.col("_cq_till"))
         alive = (
             self._with_raw(rest, window)
@@ -321,3 +320,12 @@ class Changes:
             f.lit(False).alias(_INSERT),
         )
         return there.unionByName(rows)
+
+
+def _rows(
+    spark: SparkSession, columns: Mapping[str, str], values: Sequence[tuple[object, ...]]
+) -> DataFrame:
+    """Returns a few rows. PySpark's own way takes a second to start a process for them."""
+    text = json.dumps([dict(zip(columns, row, strict=True)) for row in values])
+    fields = ", ".join(f"{name}: {kind}" for name, kind in columns.items())
+    return spark.range(1).select(f.inline(f.from_json(f.lit(text), f"array<struct<{fields}>>")))
