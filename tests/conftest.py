@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,6 +29,9 @@ ROOT = Path(__file__).resolve().parents[1]
 # A deadline for each example would judge how busy the machine is.
 hypothesis.settings.register_profile("suite", deadline=None)
 hypothesis.settings.load_profile("suite")
+
+# The suite may run under `nohup`, and what it starts would ignore a closed terminal.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # The machine, the session (UTC) and the databases are in four different zones, so a time that is
 # taken for another zone's shows. Set before anything starts a JVM.

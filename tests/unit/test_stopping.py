@@ -13,7 +13,6 @@ import pytest
 _PREPARED = """
 import os, signal, threading, time
 from loader.cli.stopping import stopping
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the suite may run under nohup
 stopped = threading.Event()
 """
 _ROUNDS = """
