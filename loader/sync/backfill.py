@@ -60,9 +60,9 @@ class Backfill:
             known = recover(attempt)
             low, high = self._range(plan, known.state)
             whole = {"from": low.text, "to": high.text, "to_cursor": self.high is None}
-            if self._began(known.state.backfill, whole):
-                progress = known.state.backfill or {}
-                low = _after(Cursor.parse(str(progress["done_to"]), low.type))
+            before = done_to(known.state.backfill, whole, high)
+            if before is not None:
+                low = _after(before)
                 attempt.warn(f"an earlier backfill was interrupted: resuming at {low.text}")
             total = None
             with localcontext(EXACT):
@@ -87,17 +87,6 @@ class Backfill:
                 total = done if total is None else total.plus(done)
         assert total is not None  # a range has at least one chunk
         return total
-
-    @staticmethod
-    def _began(progress: Mapping[str, Any] | None, whole: Mapping[str, Any]) -> bool:
-        """Returns whether a backfill of this range was broken off.
-
-        If it goes to the stored cursor, syncs may have moved that since.
-        """
-        if progress is None or progress.get("from") != whole["from"]:
-            return False
-        open_end = bool(progress.get("to_cursor")) and bool(whole["to_cursor"])
-        return open_end or progress.get("to") == whole["to"]
 
     def _range(self, plan: Plan, state: TableState) -> tuple[Cursor, Cursor]:
         if plan.cursor is None:
@@ -158,6 +147,26 @@ class Backfill:
                     where=where,
                     remedy="Give a larger --chunk",
                 )
+
+
+def done_to(
+    progress: Mapping[str, Any] | None, whole: Mapping[str, Any], high: Cursor
+) -> Cursor | None:
+    """Returns up to where a backfill of this range came that was broken off; None if none was.
+
+    Args:
+        progress: what the state says of an unfinished backfill.
+        whole: the range: `from`, `to`, and whether that is the stored cursor (`to_cursor`). If it
+            is, somebody may have moved that since, onwards or back.
+        high: where the range ends.
+    """
+    if progress is None or progress.get("from") != whole["from"]:
+        return None
+    done = Cursor.parse(str(progress["done_to"]), high.type)
+    if progress.get("to") == whole["to"]:
+        return done
+    both_open = progress.get("to_cursor") and whole["to_cursor"]
+    return done if both_open and done.order < high.order else None
 
 
 def _chunk(

@@ -38,18 +38,25 @@ def standing(connection: Connection, text: Callable[[str], str], schema: str, ta
         f"select engine, create_time, create_options from information_schema.tables where {where}"
     )
     for engine, created, options in told:
+        if engine is None:
+            found.append(_sql(connection, where))
+            continue
         if "partitioned" in (options or ""):
             continue
         number = None
-        if (engine or "").lower() == "innodb" and _PLAIN.fullmatch(f"{schema}{table}"):
+        if engine.lower() == "innodb" and _PLAIN.fullmatch(f"{schema}{table}"):
             number = _number(connection, text(f"{schema}/{table}"))
         found.append(number or created or "")
-    views = connection.rows(
+    return " ".join(found).strip()
+
+
+def _sql(connection: Connection, where: str) -> str:
+    """Returns a hash of a view's name and SQL; empty if it is no view."""
+    rows = connection.rows(
         "select md5(concat(table_schema, '.', table_name, view_definition)) "
         f"from information_schema.views where {where}"
     )
-    found += [view or "" for (view,) in views]
-    return " ".join(found).strip()
+    return "".join(view or "" for (view,) in rows)
 
 
 def _number(connection: Connection, name: str) -> str | None:

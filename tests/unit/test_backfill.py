@@ -1,0 +1,33 @@
+"""Where a backfill goes on that was broken off."""
+
+from __future__ import annotations
+
+import pytest
+
+from loader.rows.cursor import Cursor, CursorType
+from loader.sync.backfill import done_to
+
+BEGUN = {"from": "1", "to": "50", "to_cursor": True, "done_to": "20"}
+
+
+@pytest.mark.parametrize(
+    ("change", "high", "open_end", "done"),
+    [
+        ({}, 50, True, "20"),
+        ({}, 60, True, "20"),  # a sync has moved the cursor
+        ({}, 20, True, None),  # somebody has moved it back: nothing of the range is left
+        ({}, 9, True, None),
+        ({}, 50, False, "20"),
+        ({}, 60, False, None),
+        ({"from": "2"}, 50, True, None),
+        ({"to_cursor": False}, 60, True, None),
+        (None, 50, True, None),
+    ],
+)
+def test_it_goes_on_only_in_the_same_range(
+    change: dict[str, object] | None, high: int, open_end: bool, done: str | None
+) -> None:
+    whole = {"from": "1", "to": str(high), "to_cursor": open_end}
+    progress = None if change is None else BEGUN | change
+    found = done_to(progress, whole, Cursor(str(high), CursorType.INTEGER))
+    assert (found and found.text) == done
