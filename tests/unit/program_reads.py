@@ -1,0 +1,86 @@
+"""Starts reads of programs that tests write, without Spark."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from loader.sources.airbyte.messages import AirbyteDialect
+from loader.sources.programs.columns import columns
+from loader.sources.programs.delivery import Delivery
+from loader.sources.programs.layout import Layout
+from loader.sources.programs.process import Process
+from loader.sources.programs.spool import Limits, Piece, Spool
+from loader.sources.programs.stream import Stream
+
+KEY = (None, "items")
+SCHEMA = {"properties": {"id": {"type": "integer"}, "text": {"type": "string"}}}
+
+
+def record_of(number: int) -> dict[str, Any]:
+    """A record of the stream `items`."""
+    data = {"id": number, "text": "x" * 100}
+    return {"type": "RECORD", "record": {"stream": "items", "data": data, "emitted_at": 1}}
+
+
+def state_of(number: int) -> dict[str, Any]:
+    """A state of the stream `items`."""
+    stream = {"stream_descriptor": {"name": "items"}, "stream_state": {"n": number}}
+    return {"type": "STATE", "state": {"type": "STREAM", "stream": stream}}
+
+
+def opened(
+    folder: Path,
+    script: str,
+    limits: Limits | None,
+    warned: list[str],
+    key: tuple[str | None, str] = KEY,
+    more: tuple[tuple[str | None, str], ...] = (),
+    silence: float = 30.0,
+    renew: Callable[[Any], bool] = lambda _: False,
+    before: Callable[[], None] = lambda: None,
+) -> tuple[Delivery, Callable[[], Piece]]:
+    """Starts a read of a Python program.
+
+    Args:
+        key: the stream that is read.
+        more: other streams of the catalog.
+        before: called before the program's own words are shown.
+    """
+    layout = Layout("api.items", columns(SCHEMA, {}), ("id",), ())
+    stream = Stream("api.items", Spool(folder, 0, layout, "id", limits), limits is not None)
+
+    def start(hear: Callable[[str], None]) -> Process:
+        return Process([sys.executable, "-c", script], folder, {}, 1 << 20, hear)
+
+    found = Delivery(
+        start,
+        AirbyteDialect(renew, {key, *more}),
+        {key: stream},
+        "airbyte",
+        0,
+        silence,
+        lambda _table, text: warned.append(text),
+        "api",
+        before,
+    )
+    return found, lambda: found.next(key, lambda: None)
+
+
+def sends(*messages: dict[str, Any], then: str = "") -> str:
+    """Returns a Python program that sends these messages."""
+    lines = "\n".join(map(json.dumps, messages))
+    return f"import sys, time\nprint({lines!r}, flush=True)\n{then}"
+
+
+def log_line(level: str, text: str) -> dict[str, Any]:
+    """A line of the connector's log."""
+    return {"type": "LOG", "log": {"level": level, "message": text}}
+
+
+def error_trace(text: str, **more: Any) -> dict[str, Any]:
+    """The protocol's own message about an error."""
+    return {"type": "TRACE", "trace": {"type": "ERROR", "error": {"message": text, **more}}}

@@ -1,0 +1,78 @@
+"""One read of a Singer tap, without Spark: records find their stream."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loader.errors import TableError
+from loader.sources.programs.columns import columns
+from loader.sources.programs.delivery import Delivery
+from loader.sources.programs.layout import Layout
+from loader.sources.programs.process import Process
+from loader.sources.programs.spool import Limits, Spool
+from loader.sources.programs.stream import Stream
+from loader.sources.singer.messages import SingerDialect
+from tests.unit.program_reads import (
+    SCHEMA,
+    sends,
+)
+
+
+def test_a_table_that_is_read_whole_and_fails_beside_a_shared_state_is_told_of(
+    tmp_path: Path,
+) -> None:
+    """Its records may belong to another stream's, whose state goes on."""
+    records = [{"type": "RECORD", "stream": name, "record": {"id": 1}} for name in ("a", "b")]
+    warned: list[str] = []
+    delivery = _tap(tmp_path, sends(*records, {"type": "STATE", "value": {}}), warned)
+    assert delivery.next("a", lambda: None).last
+    assert delivery.next("b", lambda: None).last
+    delivery.abandon("a")
+    assert warned == []
+    delivery.abandon("b")
+    assert "the other tables' state goes on without it" in warned[0]
+    delivery.close()
+
+
+def test_records_of_a_tap_find_their_stream(tmp_path: Path) -> None:
+    """By any name of it; one that the catalog does not have would be lost with the next state."""
+
+    def record(name: str, number: int) -> dict[str, Any]:
+        return {"type": "RECORD", "stream": name, "record": {"id": number}}
+
+    state = {"type": "STATE", "value": {}}
+    warned: list[str] = []
+    sent = [record("a", 1), record("public-a", 2), record("c", 9), state]
+    delivery = _tap(tmp_path, sends(*sent, record("new", 3), state), warned)
+    piece = delivery.next("a", lambda: None)
+    assert (piece.counts.rows, piece.last) == (2, False)
+    with pytest.raises(TableError, match="a record of 'new', and its catalog has no such stream"):
+        delivery.next("a", lambda: None)
+    delivery.close()
+    assert warned == ["records of c, which was not asked for, are ignored"]
+
+
+def _tap(folder: Path, script: str, warned: list[str]) -> Delivery:
+    """Starts a tap with the streams `a`, from a state, and `b`, whole."""
+    streams = {}
+    for number, name in enumerate("ab"):
+        layout = Layout(f"tap.{name}", columns(SCHEMA, {}), ("id",), ())
+        limits = None if number else Limits(100)
+        streams[name] = Stream(
+            f"tap.{name}", Spool(folder, number, layout, "id", limits), not number
+        )
+    return Delivery(
+        lambda hear: Process([sys.executable, "-c", script], folder, {}, 1 << 20, hear),
+        SingerDialect({}, {"a": "a", "b": "b", "public-a": "a", "c": "c"}),
+        dict(streams),
+        "singer",
+        0,
+        30.0,
+        lambda _table, text: warned.append(text),
+        "tap",
+        lambda: None,
+    )
