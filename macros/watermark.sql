@@ -20,7 +20,7 @@
 {% macro watermark(relation) -%}
     {#-
         What a table of a deduped_ materialization covers: {batches, said, exact, generation_floor,
-        snapshot_id, primary_key, cursor_field, row_filter, raw, raw_ids, raw_snapshots, others, definition,
+        snapshot_id, primary_key, cursor_field, row_filter, raw, raw_ids, raw_snapshots, raw_types, others, definition,
         select, columns, types, materialization, current}.
         `batches` ({raw table: newest batch}) is trusted as long as the table's content is the one that it was
         written for (`exact`). It is not after a crash between the merge and the property, a rollback or a
@@ -87,10 +87,12 @@
     {%- set batches = {} -%}
     {%- set raw_ids = {} -%}
     {%- set raw_snapshots = {} -%}
+    {%- set raw_types = {} -%}
     {%- for table in goal.tables -%}
         {%- do batches.update({table.name: table.head}) -%}
         {%- do raw_ids.update({table.name: table.id} if table.name else {}) -%}
         {%- do raw_snapshots.update({table.name: table.snapshot} if table.snapshot else {}) -%}
+        {%- do raw_types.update({table.name: table.types} if goal.computes else {}) -%}
     {%- endfor -%}
     {{- return(strandline.veiled(tojson({
         "batch": batches.values() | min,
@@ -104,6 +106,7 @@
         "raw": goal.tables | map(attribute="name") | select | list,
         "raw_ids": raw_ids,
         "raw_snapshots": raw_snapshots,
+        "raw_types": raw_types,
         "row_filter": goal.row_filter,
         "snapshot_id": snapshot_id,
     }, sort_keys=true))) -}}

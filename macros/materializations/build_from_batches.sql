@@ -21,6 +21,7 @@
     {%- set plan = strandline.build_plan(existing, covered, goal, owner) -%}
     {%- if plan.step != "nothing" -%}
         {%- do strandline.check_reads(sql, goal, plan, owner) -%}
+        {%- do strandline.check_computed(sql, goal, covered, plan, owner) -%}
     {%- endif -%}
     {%- if plan.step != "build" -%}
         {%- if plan.step == "merge" and config.get("contract").enforced -%}
@@ -93,10 +94,11 @@
 {% macro goal(sql, columns, kind, owner) -%}
     {#-
         What the table has to cover: {kind, columns, primary_key, cursor_field, row_filter, tables, others,
-        floor, generation, refreshes, definition}. Fixed before the first statement, as a loader may be running.
+        floor, generation, refreshes, computes, definition}. Fixed before the first statement, as a loader may be running.
         `tables`: see read_tables(); `others`: see read_others(). build_plan() adds `low` to each table, the batch
         up to which it is covered, and `exact` to the goal: the model's table is as the build of its watermark
-        left it. Before a merge, `stored` are the columns of the model's table.
+        left it. `computes`: its SELECT may do more than take raw's columns as they are. Before a merge, `stored` are
+        the columns of the model's table.
     -#}
     {%- set primary_key = strandline.key_columns(config.get("primary_key"), owner) -%}
     {%- set cursor_field = config.get("cursor_field") -%}
@@ -120,6 +122,7 @@
         "generation": 0,
         "refreshes": [],
         "stored": none,
+        "computes": not strandline.selects_whole_table(sql, tables),
         "definition": local_md5(strandline.without_unions(
             tojson([strandline.as_written(sql), config.get("row_filter"), views], sort_keys=true)
         )),

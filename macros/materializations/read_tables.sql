@@ -1,6 +1,6 @@
 {% macro read_tables(sql, columns, views, owner) -%}
     {#-
-        The raw tables that a model reads: [{name, relation, id, snapshot, columns, sources, key, head, floor, refreshes}],
+        The raw tables that a model reads: [{name, relation, id, snapshot, columns, types, sources, key, head, floor, refreshes}],
         in the order in which union_raw() lists them; without union_raw(), in the order of the SELECT's text. Looks through views and
         ephemeral models, down to the raw tables behind them; a table that dbt builds from raw does not count. Under
         --defer, a view may read a table that is not here: then there is one entry without a name.
@@ -9,7 +9,11 @@
     {%- set made_of_raw = [] -%}
     {%- for node in strandline.read_nodes(model.depends_on.nodes) -%}
         {%- set relation = strandline.relation_of(node) -%}
-        {%- set names = adapter.get_columns_in_relation(relation) | map(attribute="name") | map("lower") | list -%}
+        {%- set types = {} -%}
+        {%- for column in adapter.get_columns_in_relation(relation) -%}
+            {%- do types.update({column.name | lower: column.dtype}) -%}
+        {%- endfor -%}
+        {%- set names = types | list -%}
         {%- if "_cq_batch" in names and "_cq_seq" in names -%}
             {%- if node.resource_type in ("source", "seed") -%}
                 {%- set properties = strandline.table_properties(relation) -%}
@@ -20,6 +24,7 @@
                     "id": properties.get("strandline.table-id"),
                     "snapshot": strandline.snapshot_in(properties),
                     "columns": names,
+                    "types": types,
                     "sources": strandline.sharers_in(properties),
                     "key": ((node.config.get("meta") or {}).get("strandline") or {}).get("primary_key") or [],
                     "floor": none,
@@ -63,7 +68,7 @@
     {%- set asked = not tables or invocation_args_dict.get("defer") -%}
     {%- set found = strandline.heads_in(sql, tables) if asked and not flags.EMPTY else {} -%}
     {%- set nameless = {
-        "name": "", "relation": none, "id": none, "snapshot": none, "columns": [], "key": [], "floor": none, "refreshes": []
+        "name": "", "relation": none, "id": none, "snapshot": none, "columns": [], "types": {}, "key": [], "floor": none, "refreshes": []
     } -%}
     {%- for table in tables or [nameless] -%}
         {%- if flags.EMPTY -%}

@@ -10,11 +10,11 @@ import pytest
 
 from tests.dbt.dbtproject import DbtProject
 from tests.dbt.rawtables import RawSchema
-from tests.dbt.shop import READS, Shop, row
+from tests.dbt.shop import META, READS, Shop, row
 
 TABLES = [
     "written", "forbidden", "stuck", "stale", "typed", "old", "new", "beside", "small", "eu", "us",
-    "around", "rowwise", "rolled", "cut", "pathed",
+    "around", "rowwise", "rolled", "cut", "pathed", "grown",
 ]  # fmt: skip
 FORBIDS = "`full_refresh: false` forbids a rebuild"
 
@@ -370,3 +370,38 @@ def test_a_join_with_files_that_no_name_stands_for(shop: Shop, tmp_path: Path) -
     shop.raw.append("pathed", 2, [row(2, 2)])
     assert shop.build("pathed") == "BUILD to batch 2"
     assert {one["id"]: one["label"] for one in shop.project.rows("pathed")} == {1: "uno", 2: None}
+
+
+def test_what_is_computed_from_columns_of_raw_that_have_grown(shop: Shop) -> None:
+    """It gives something else for old rows, too; columns that are only shown do not."""
+    spark, table = shop.project.spark, f"{shop.raw.schema}.grown"
+    spark.sql(f"alter table {table} add columns (price float, who struct<name: string>)")
+    shop.raw.append("grown", 1, [row(1, 1, price=0.1), row(2, 1)])
+    given = "{{ source('shop', 'grown') }}"
+    hashed = f"select xxhash64(id) as sk, id, cursor, {META} from {given}"
+    shop.model("by_hash", hashed, "deduped_history", primary_key="sk")
+    shop.model(
+        "told",
+        f"select id, cursor, p || '' as told, {META} from (select *, price as p from {given})",
+    )
+    shop.model("whole", f"select id, cursor, to_csv(struct(o.*)) as c, {META} from {given} as o")
+    shown = (
+        f"select id as number, cursor, price as p, who.name as name, upper(status) as s, {META} "
+    )
+    shop.model("shown", shown + f"from {given} where status <> 'gone'", primary_key="number")
+    names = ("by_hash", "told", "whole", "shown")
+    assert set(shop.messages(*names).values()) == {"BUILD to batch 1"}
+    shop.prove()
+    changes = (
+        "alter column id type bigint",
+        "alter column price type double",
+        "add columns (more int)",
+    )
+    for change in (*changes, "add column who.age int"):
+        spark.sql(f"alter table {table} {change}")
+    shop.raw.append("grown", 2, [row(1, 2, "shut"), row(3, 1)])
+    rebuilt = dict.fromkeys(names[:3], "BUILD to batch 2")
+    assert shop.messages(*names) == rebuilt | {"shown": "MERGE to batch 2"}
+    assert {one["id"] for one in shop.project.rows("by_hash")} == {1, 2, 3}
+    shop.raw.append("grown", 3, [row(4, 1)])
+    assert set(shop.messages(*names).values()) == {"MERGE to batch 3"}

@@ -15,6 +15,7 @@ READ = READS % "orders"
 RENAMED = f"select id as order_id, cursor, status, {META} from {{{{ source('shop', 'orders') }}}}"
 NAMELESS = "select * from {{ target.schema | replace('analytics', 'raw') }}.orders"
 RATES = "{{ source('others', 'rates') }}%s as r on o.id = r.id"
+SINCE = "datediff('today', _cq_sync_time) as since"
 FIXED = "{{ source('others', 'rates') }} version as of 'fixed'"
 UNION = "select * from ({{ strandline.union_raw([source('shop', 'orders')]) }}) as orders"
 
@@ -95,6 +96,38 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "since": (
         *("history", READ.replace("*", '*, datediff(" Now", _cq_sync_time) as since'), {}),
         'its SELECT uses " Now", which gives something else at each build',
+    ),
+    "since_a_month": (
+        *(
+            "latest",
+            READ.replace("*", "*, cast(trim('today') as date) > '2026-06-01' as rated"),
+            {},
+        ),
+        "its SELECT uses 'today', which gives something else at each build",
+    ),
+    "by_hour": (
+        *(
+            "latest",
+            READ,
+            {"row_filter": "status = 'open' and hour(cast('now' as timestamp)) < 12"},
+        ),
+        "its row_filter uses 'now', whose result changes without a new version",
+    ),
+    "by_clock": (
+        *("latest", READ, {"row_filter": "_cq_sync_time > '10:30'"}),
+        "its row_filter uses '10:30', whose result changes without a new version",
+    ),
+    "beside_a_schema": (
+        *("latest", READ.replace("*", "*, from_json(status, 'now int') as s, " + SINCE), {}),
+        "its SELECT uses 'today', which gives something else at each build",
+    ),
+    "in_place": (
+        *("latest", READ.replace("*", "o.*, o._pos as place") + " as o", {}),
+        "its SELECT uses _pos, which gives something else at each build",
+    ),
+    "quoted": (
+        *("latest", READ.replace("*", "*, `current_date` as day"), {}),
+        "its SELECT uses current_date, which gives something else at each build",
     ),
     "in_values": (
         *("latest", f"select * from ({READ}) join (values (date /* */ 'Yesterday')) as v(day)", {}),
@@ -197,7 +230,12 @@ def test_what_only_looks_alike_is_built(shop: Shop) -> None:
     words = READ.replace("*", "*, 'now()' as `current_user`, status as uuid, 1 as current_date")
     shop.model("text", words + " -- is this all; or\n/* no; */", row_filter=said)
     columns = "o.*, t.*, _pos + 1 as place, transform(array(id), x -> x + 1) as next, "
-    columns += "current_time = 'b' as timed, status in ('NOW', 'b', 'today') as due"
+    columns += "current_time = 'b' as timed, status in ('NOW', 'b', 'today') as due, "
+    columns += "md5('now') as sum, map('today', 1, 'now', 2)[status] as known, "
+    columns += (
+        "from_json(status, 'now string') as parsed, substr('today', 1, 3) > '08:30' as part, "
+    )
+    columns += "cast(cast(id as string) || ':30' as timestamp) > '2025-01-01' as late"
     table = "(values ('now', date '2025-01-01', 'user')) as t(current_time, localtimestamp, user)"
     looks = f"/* a /* nested */ now() */ select {columns} from ({READ}) as o join {table} "
     looks += "lateral view posexplode(array('today')) as _pos, v "

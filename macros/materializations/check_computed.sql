@@ -1,0 +1,64 @@
+{% macro check_computed(sql, goal, covered, plan, owner) -%}
+    {#-
+        Turns a merge into a build if the SELECT computes something from columns of raw that have come, or whose type has
+        grown, since the last build: it computes something else from the same row now, and a merge leaves old rows as they
+        are.
+    -#}
+    {%- if plan.step != "merge" or not goal.computes -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {%- set changed = [] -%}
+    {%- for table in goal.tables -%}
+        {%- set before = covered.get("raw_types", {}).get(table.name) or table.types -%}
+        {%- for name, type in table.types.items() if before.get(name) != type and name not in changed -%}
+            {%- do changed.append(name) -%}
+        {%- endfor -%}
+    {%- endfor -%}
+    {%- set computed = strandline.computed_from(sql, changed) if changed else [] -%}
+    {%- if computed -%}
+        {%- do plan.update({
+            "step": "build",
+            "reason": "its SELECT computes from " ~ computed | join(", ") ~ ", which raw did not have, or in another type",
+        }) -%}
+        {%- do strandline.check_may_build(plan.reason, owner) -%}
+    {%- endif -%}
+{%- endmacro %}
+
+
+{% macro computed_from(sql, columns) -%}
+    {#-
+        Which of raw's columns a SELECT uses for more than to show them, under whatever name: in a function, a condition,
+        a join. A field of a struct is shown, too. In doubt, all.
+    -#}
+    {%- set plan = strandline.planned(sql) -%}
+    {%- if plan is none -%}
+        {{ return(columns) }}
+    {%- endif -%}
+    {%- set found = [] -%}
+    {%- for column in columns -%}
+        {%- set name = modules.re.escape(column) -%}
+        {%- set seen = namespace(ids=[], before=none) -%}
+        {%- for line in plan.optimized.splitlines() if modules.re.search("\\bRelation(?:V2)?\\b.*\\[", line) -%}
+            {%- do seen.ids.extend(modules.re.findall("(?i)[\\[ ,]" ~ name ~ "#(\\d+)", line)) -%}
+        {%- endfor -%}
+        {#- Names that it is given later are its own, too. -#}
+        {%- for depth in range(50) if seen.ids != seen.before -%}
+            {%- set seen.before = seen.ids -%}
+            {%- set seen.ids = (seen.ids + modules.re.findall(
+                "[\\[ ][^#\\[\\]]*#(?:" ~ seen.ids | join("|") ~ ")L?(?:\\.[^#, \\[\\]]+)* AS [^#]*#(\\d+)", plan.optimized
+            ) if seen.ids else []) | unique | list -%}
+        {%- endfor -%}
+        {%- for line in plan.optimized.splitlines() if seen.ids and column not in found -%}
+            {%- set id = "#(?:" ~ seen.ids | join("|") ~ ")L?(?![0-9])" -%}
+            {%- if not modules.re.search("\\bRelation(?:V2)?\\b.*\\[", line) -%}
+                {#- What is left once the list of columns is without those that are only shown. -#}
+                {%- set alias = "(?: AS [^#]*#\\d+L?)?" -%}
+                {%- set shown = "(?<=[\\[ ])[^#,()\\[\\]]*" ~ id ~ "(?:\\.[^#, \\[\\]]+)*" ~ alias ~ "(?=, |\\]$)" -%}
+                {%- set lists = modules.re.match("[:+\\- ]*Project \\[", line) -%}
+                {%- set rest = modules.re.sub(shown, "", line) if lists else line -%}
+                {%- do found.append(column) if modules.re.search(id, rest) -%}
+            {%- endif -%}
+        {%- endfor -%}
+    {%- endfor -%}
+    {{ return(found) }}
+{%- endmacro %}
