@@ -49,6 +49,18 @@ with stopping(list, list):
         os.kill(os.getpid(), signal.SIGTERM)
         print(ended.wait(5), flush=True)
 """
+_WHILE_IT_IMPORTS = """
+import os, signal, sys
+
+class Interrupted:
+    def find_spec(self, name, *_):
+        if name == "loader.cli.command":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupted())
+from loader.__main__ import start
+start()
+"""
 _TWICE = """
 from loader.runtime.private_folder import private_folder
 with stopping(stopped.set, list), private_folder("secrets") as folder:
@@ -133,3 +145,10 @@ def test_a_command_that_does_not_stop_by_itself_is_unwound(number: signal.Signal
     assert (stopped, late, ended) == ("True", "begins nothing", "ended")
     assert done.returncode == -number
     assert not Path(folder).exists()
+
+
+def test_while_it_imports_a_signal_ends_it_without_a_stack_trace() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _WHILE_IT_IMPORTS], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "")
