@@ -66,6 +66,11 @@ def _one_error(result: Result) -> str:
         ("target: embedded", "target: embeded", "there is no target 'embeded'. Did you mean"),
         ("path: jdbc", "path: jbdc", "there is no connector 'jbdc'. Did you mean 'jdbc'?"),
         ("jdbc:postgresql:", "postgresql:", "spec.spec.url: this is not a JDBC url. Begin it with"),
+        (
+            "postgresql://",
+            "postgresql://me:pw@",
+            "spec.spec.url: a JDBC url of PostgreSQL has no user",
+        ),
         ("updated_at}", "updated_at, lookback: soon}", "orders.lookback: "),
         ("user: tide", "time_zone: Atlantis", "time_zone: there is no time zone 'Atlantis'. Use"),
         ("[lake]", "[pond]", "there is no destination 'pond'. There are: lake"),

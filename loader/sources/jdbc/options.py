@@ -88,6 +88,11 @@ class JdbcOptions(BaseModel):
                 "this is not a JDBC url",
                 'Begin it with "jdbc:", for example jdbc:postgresql://localhost:5432/shop',
             )
+        if re.match("(?i)jdbc:postgresql://[^/?]*@", url):
+            raise OptionError(
+                "a JDBC url of PostgreSQL has no user or password before its host",
+                "Name them as `user` and `password` beside it: jdbc:postgresql://localhost/shop",
+            )
         return url
 
     @field_validator("slot")
