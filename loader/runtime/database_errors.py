@@ -22,11 +22,18 @@ class DatabaseError(TableError):
     state: str = ""
 
 
-def explain(error: Py4JJavaError, where: str, url: str = "") -> DatabaseError:
+class Refused(DatabaseError):
+    """The database has answered, and says no: its connection can be used for other questions."""
+
+
+def explain(
+    error: Py4JJavaError, where: str, url: str = "", kind: type[DatabaseError] = DatabaseError
+) -> DatabaseError:
     """Turns a JDBC driver's exception into one clear error, with the remedy for its SQLSTATE.
 
     Args:
         url: the database's, if the error is from connecting to it.
+        kind: the error's class.
     """
     throwable = error.java_exception
     cause = root_cause(throwable)
@@ -46,7 +53,7 @@ def explain(error: Py4JJavaError, where: str, url: str = "") -> DatabaseError:
     remedy = _LOST if lost else _FEWER_ROWS if wide else _remedy(state, message, host)
     if _of_catalog(throwable):
         message, remedy = f"the catalog's database: {message}", _catalog_remedy(remedy)
-    told = DatabaseError(message, where=where, remedy=remedy)
+    told = kind(message, where=where, remedy=remedy)
     told.state = state
     return told
 

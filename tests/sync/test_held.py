@@ -12,9 +12,7 @@ from pyspark.sql.types import StructType
 from loader.runtime.database_errors import DatabaseError
 from loader.sources import SourceTable, TableRef, Window
 from loader.sources.jdbc.native import Native
-from loader.sources.jdbc.options import JdbcOptions
 from loader.sources.jdbc.snapshot import JdbcSnapshot
-from loader.sources.jdbc.source import JdbcSource
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Outcome, Pipeline
 from tests.crash.steps import run_with
@@ -243,26 +241,3 @@ def test_connections_of_a_long_read_are_kept_alive(
     project.run()
     seen = project.rows("select distinct _cq_batch, idle from raw.v order by _cq_batch")
     assert [idle for _, idle in seen] == [60, 20]
-
-
-def test_a_connection_that_was_ended_in_its_transaction_is_not_used_again(
-    project: Project, postgres_database: Database
-) -> None:
-    options = JdbcOptions(
-        url=postgres_database.url, user=postgres_database.user, password=postgres_database.password
-    )
-    source = JdbcSource("shop", options, project.spark, project.folder)
-    own = "select pg_catalog.pg_backend_pid()"
-    with source.asked():
-        with source.question() as connection, connection.transaction():
-            [(ended,)] = connection.rows(own)
-            postgres_database.query(f"select pg_terminate_backend({ended})")
-        with source.question() as connection:
-            [(fresh,)] = connection.rows(own)
-            with connection.transaction():
-                connection.execute("set statement_timeout = 9000")
-        with source.question() as connection:  # as it was before the transaction
-            assert connection.rows(own) == [(fresh,)]
-            assert connection.rows("show statement_timeout") == [("0",)]
-            assert connection.java.getAutoCommit()
-    assert fresh != ended

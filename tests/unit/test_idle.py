@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -18,6 +18,7 @@ class Line:
         self.where = where
         self.open = True
         self.lost = False
+        self.another: Callable[[], Line] | None = None
 
 
 @pytest.fixture
@@ -86,6 +87,20 @@ def test_one_whose_session_is_lost_is_not_used_again(pool: Idle, lines: list[Lin
         lines[0].lost = True
     with pool.lent("table b"):
         assert [line.open for line in lines] == [False, True]
+
+
+def test_one_that_died_while_it_lay_idle_is_closed_and_replaced(
+    pool: Idle, lines: list[Line]
+) -> None:
+    with pool.lent("table a") as first:
+        assert first.another is None  # it was opened for this user
+    with pool.lent("table b"):
+        assert lines[0].another is not None
+        assert lines[0].another() is lines[1]
+        assert [line.open for line in lines] == [False, True]
+        assert lines[1].where == "table b"
+    pool.close()
+    assert [line.open for line in lines] == [False, False]
 
 
 def test_all_but_one_are_closed_once_few_are_needed(pool: Idle, lines: list[Line]) -> None:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
-from loader.runtime.database_errors import explain
+from loader.runtime.database_errors import DatabaseError, Refused, explain
 
 _TIMES = (93, 2014)
 """`TIMESTAMP` and `TIMESTAMP_WITH_TIMEZONE` of ``java.sql.Types``."""
@@ -25,6 +25,7 @@ _WRITABLE = ("jdbc:postgresql:", "jdbc:mariadb:", "jdbc:mysql:")
 """Databases whose drivers describe tables in nothing but texts and numbers."""
 csv.field_size_limit(2**31 - 1)  # a comment may be long
 _NULL = "\x1f"  # ASCII's unit separator, which no name contains
+Answer = TypeVar("Answer")
 
 
 def spark_options(spark: SparkSession, options: Mapping[str, str], relation: str = "unused") -> Any:
@@ -49,6 +50,9 @@ class Connection:
         self.where = where
         self.lost = False
         """Whether its session is not known to be as it was: nobody may use it again."""
+        self.another: Callable[[], Connection] | None = None
+        """Opens one like it, if it turns out at its next question that it has died meanwhile."""
+        self._in_transaction = False
         self._jvm: Any = spark._jvm
         self._told_at_once = url.startswith(_WRITABLE)
         self._places: dict[str, dict[str, int]] = {}  # columns of the driver's answers, by call
@@ -88,8 +92,7 @@ class Connection:
 
     def execute(self, sql: str) -> None:
         """Runs a statement without a result."""
-        with self._explained():
-            self._statement.execute(sql)
+        self._asked(lambda: self._statement.execute(sql))
 
     def prepare(self, statements: Sequence[str]) -> None:
         """Runs the statements that a session begins with, in one round trip."""
@@ -99,12 +102,18 @@ class Connection:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Encloses statements that are rolled back, and settings that end with them."""
-        self.java.setAutoCommit(False)
+        self.begin()
         try:
             yield
         finally:
-            self.lost = True
+            ended, self.lost, self._in_transaction = self.lost, True, False
             self._quietly(self._rolled_back)
+            self.lost = self.lost or ended
+
+    def begin(self) -> None:
+        """Begins a transaction with the next statement."""
+        self._explained(lambda: self.java.setAutoCommit(False))
+        self._in_transaction = True
 
     def _rolled_back(self) -> None:
         self.java.rollback()
@@ -117,15 +126,16 @@ class Connection:
         Timestamps come as ``2025-01-01 00:00:00.123456789``; instants in the JVM's zone, which
         the loader sets to UTC.
         """
-        with self._explained():
-            return list(self._fetch(self._statement.executeQuery(sql)))
+        return self._asked(lambda: list(self._fetch(self._statement.executeQuery(sql))))
 
     def types(self, sql: str) -> dict[str, str]:
         """Returns a query's columns and the database's names for their types, without domains."""
-        with self._explained():
-            meta = self._statement.executeQuery(sql).getMetaData()
-            columns = range(1, meta.getColumnCount() + 1)
-            return {meta.getColumnLabel(i): meta.getColumnTypeName(i) for i in columns}
+        return self._asked(lambda: self._types(sql))
+
+    def _types(self, sql: str) -> dict[str, str]:
+        meta = self._statement.executeQuery(sql).getMetaData()
+        columns = range(1, meta.getColumnCount() + 1)
+        return {meta.getColumnLabel(i): meta.getColumnTypeName(i) for i in columns}
 
     def columns(self, dialect: Any, sql: str) -> Any:
         """Returns a query's columns as Spark reads them: its ``StructType``, in Java.
@@ -133,10 +143,15 @@ class Connection:
         Args:
             dialect: Spark's dialect for the database, which maps the types.
         """
-        with self._explained():
-            result = self._statement.executeQuery(sql)
-            jdbc = self._jvm.org.apache.spark.sql.execution.datasources.jdbc
-            return jdbc.JdbcUtils.getSchema(result, dialect, True, True)
+        jdbc = self._jvm.org.apache.spark.sql.execution.datasources.jdbc
+        return self._asked(
+            lambda: jdbc.JdbcUtils.getSchema(self._statement.executeQuery(sql), dialect, True, True)
+        )
+
+    def home(self, kind: str) -> str | None:
+        """Returns the `Catalog` or the `Schema` that names without one are looked up in."""
+        found: str | None = self._asked(lambda: getattr(self.java, f"get{kind}")())
+        return found
 
     def metadata(
         self, call: str, *arguments: Any, labels: Sequence[str]
@@ -147,26 +162,30 @@ class Connection:
             labels: the columns to return, in upper case: each value is a call to the JVM. One that
                 the driver does not have is null.
         """
-        with self._explained():
-            result = getattr(self.java.getMetaData(), call)(*arguments)
-            if self._told_at_once:
-                found = self._at_once(result)
-                return [{label: row.get(label) for label in labels} for row in found]
-            if call not in self._places:
-                meta = result.getMetaData()
-                columns = range(1, meta.getColumnCount() + 1)
-                self._places[call] = {meta.getColumnLabel(i).upper(): i for i in columns}
-            places = self._places[call]
-            found = []
-            while result.next():
-                found.append(
-                    {
-                        label: result.getString(places[label]) if label in places else None
-                        for label in labels
-                    }
-                )
-            result.close()
-            return found
+        return self._asked(lambda: self._metadata(call, arguments, labels))
+
+    def _metadata(
+        self, call: str, arguments: Sequence[Any], labels: Sequence[str]
+    ) -> list[dict[str, str | None]]:
+        result = getattr(self.java.getMetaData(), call)(*arguments)
+        if self._told_at_once:
+            found = self._at_once(result)
+            return [{label: row.get(label) for label in labels} for row in found]
+        if call not in self._places:
+            meta = result.getMetaData()
+            columns = range(1, meta.getColumnCount() + 1)
+            self._places[call] = {meta.getColumnLabel(i).upper(): i for i in columns}
+        places = self._places[call]
+        found = []
+        while result.next():
+            found.append(
+                {
+                    label: result.getString(places[label]) if label in places else None
+                    for label in labels
+                }
+            )
+        result.close()
+        return found
 
     def _at_once(self, result: Any) -> list[dict[str, str | None]]:
         """Returns all of a small result in one call to the JVM, by Spark's own CSV writer."""
@@ -219,12 +238,38 @@ class Connection:
         """One for all questions: the next one closes the result of the one before."""
         return self.java.createStatement()
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _asked(self, question: Callable[[], Answer]) -> Answer:
+        """Asks the database, over another connection if this one died before its first question.
+
+        Raises:
+            Refused: if the database says no.
+            DatabaseError: if the connection is gone.
+        """
+        another, self.another = self.another, None
         try:
-            yield
+            return self._explained(question)
+        except DatabaseError:
+            if another is None or not self.lost:
+                raise
+        self._become(another())
+        return self._explained(question)
+
+    def _explained(self, question: Callable[[], Answer]) -> Answer:
+        try:
+            return question()
         except Py4JJavaError as error:
-            raise explain(error, self.where) from error
+            closed = True
+            with suppress(Py4JJavaError):
+                closed = self.java.isClosed()  # drivers close what the other end has left
+            self.lost = self.lost or closed
+            kind = DatabaseError if closed else Refused
+            raise explain(error, self.where, kind=kind) from error
+
+    def _become(self, other: Connection) -> None:
+        self.java, self.lost = other.java, other.lost
+        self.__dict__.pop("_statement", None)
+        if self._in_transaction:
+            self.begin()
 
     @staticmethod
     def _quietly(call: Any) -> None:

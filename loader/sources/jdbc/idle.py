@@ -6,11 +6,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 
 from loader.sources.jdbc.connection import Connection
 
 _SECONDS = 30
-"""Networks and poolers forget a connection that says nothing; a younger one is taken as alive."""
+"""Networks forget a connection that says nothing, and nobody notices: an older one is closed.
+
+What a server or a pooler has ended sooner shows at once, and is replaced (``Connection.another``).
+"""
 
 
 class Idle:
@@ -70,10 +74,16 @@ class Idle:
                 connection, opened, since = self._idle.pop()
             if time.monotonic() - since < _SECONDS:
                 connection.where = where
+                connection.another = partial(self._anew, opened, where)
                 return connection, opened
             opened.close()
         opened = ExitStack()
         return opened.enter_context(self._opened(where)), opened
+
+    def _anew(self, opened: ExitStack, where: str) -> Connection:
+        """Opens a connection in place of the one that `opened` closes."""
+        opened.close()
+        return opened.enter_context(self._opened(where))
 
     def close(self) -> None:
         """Closes those that are idle, and from now on each one after its use."""

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 
-from loader.runtime.database_errors import DatabaseError
+from loader.runtime.database_errors import Refused
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.open_work import Activity, Lookout, Writer
 
@@ -76,7 +76,7 @@ class InnodbLookout(Lookout):
             if self._standing is None:
                 self._standing = _standing(connection)
             return _Seen(blind=self._standing) if self._standing else _look(connection)
-        except DatabaseError as error:
+        except Refused as error:
             if "PROCESS" in str(error):
                 return _Seen(blind="this account cannot see open transactions (grant it PROCESS)")
             return _Seen(blind="this server does not show open transactions")
@@ -118,7 +118,7 @@ def _replicates(connection: Connection) -> bool:
     for statement in ("show all slaves status", "show replica status", "show slave status"):
         try:
             return bool(connection.rows(statement))
-        except DatabaseError:  # not this server's syntax, or no privilege
+        except Refused:  # not this server's syntax, or no privilege
             continue
     return False
 

@@ -16,6 +16,8 @@ from loader.sources.jdbc.open_work import Lookout
 _PADDED = ("ENUM", "SET", "INET", "UUID")
 _FEW = 10
 """Rows that are held in memory at once: some may have a hundred times the bytes of all others."""
+_RESTING = "wait_timeout = cast(greatest(@@wait_timeout, 28800) as unsigned)"
+"""Lets a session wait for its next question for eight hours, as these servers do by default."""
 
 
 class MySQL(Dialect):
@@ -74,8 +76,8 @@ class MySQL(Dialect):
         limit = f", lock_wait_timeout = {seconds}" if seconds else ""
         return (
             "set time_zone = '+00:00', sql_select_limit = 18446744073709551615, sql_mode = ''"
-            f"{limit} /*M! , tx_isolation = 'REPEATABLE-READ' */ "
-            "/*!50720 , transaction_isolation = 'REPEATABLE-READ' */",
+            f"{limit} /*M! , tx_isolation = 'REPEATABLE-READ', {_RESTING} */ "
+            f"/*!50720 , transaction_isolation = 'REPEATABLE-READ', {_RESTING} */",
         )
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql.types import DataType
 
-from loader.runtime.database_errors import DatabaseError
+from loader.runtime.database_errors import Refused
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.dialect import Dialect, Key, Place
 from loader.sources.jdbc.doubtful import CHAR, TIME, Column, Doubt, jdbc_type, postgresql_values
@@ -151,7 +151,7 @@ class PostgreSQL(Dialect):
                 join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
                 """
             )
-        except DatabaseError:  # speaks PostgreSQL's protocol, but is not PostgreSQL
+        except Refused:  # speaks PostgreSQL's protocol, but is not PostgreSQL
             return set()
         return {(schema or "", name or "") for schema, name in found}
 
@@ -160,7 +160,7 @@ class PostgreSQL(Dialect):
             [(hides,)] = connection.rows(
                 f"select pg_catalog.row_security_active({self.text(relation)}::regclass)::text"
             )
-        except DatabaseError:  # speaks PostgreSQL's protocol, but is not PostgreSQL
+        except Refused:  # speaks PostgreSQL's protocol, but is not PostgreSQL
             return []
         if hides != "true":
             return []
@@ -195,7 +195,7 @@ class PostgreSQL(Dialect):
                 where c.relkind in ('r', 'm')
                 """
             )
-        except DatabaseError:  # speaks PostgreSQL's protocol, but is not PostgreSQL
+        except Refused:  # speaks PostgreSQL's protocol, but is not PostgreSQL
             return None
         return Extent(int(size), int(rows or 0)) if size is not None else None
 
@@ -230,7 +230,7 @@ class PostgreSQL(Dialect):
                 order by part.place
                 """
             )
-        except DatabaseError:  # speaks PostgreSQL's protocol, but is not PostgreSQL
+        except Refused:  # speaks PostgreSQL's protocol, but is not PostgreSQL
             return super().key(connection, place)
         columns = tuple(name or "" for name, _ in found)
         if any(inherited == "true" for _, inherited in found):

@@ -57,8 +57,8 @@ class JdbcSource(Database):
     def tables(self) -> list[TableRef]:
         dialect = self.dialect
         with self.question() as connection:
-            home = connection.java.getCatalog() if dialect.uses_catalogs else None
-            default = connection.java.getSchema() if not dialect.uses_catalogs else home
+            home = connection.home("Catalog") if dialect.uses_catalogs else None
+            default = home if dialect.uses_catalogs else connection.home("Schema")
             kinds = connection.array(
                 "TABLE",
                 "BASE TABLE",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from loader.runtime.database_errors import DatabaseError
+from loader.runtime.database_errors import Refused
 from loader.sources.jdbc.connection import Connection
 
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
@@ -65,7 +65,7 @@ def _number(connection: Connection, name: str) -> str | None:
             rows = connection.rows(
                 f"select table_id from information_schema.{listed} where name = {name}"
             )
-        except DatabaseError:
+        except Refused:
             continue
         return rows[0][0] if rows else None
     return None

@@ -40,7 +40,7 @@ def exported(database: Database, tables: Sequence[SourceTable]) -> Iterator[Expo
         for statement in (*long, "set statement_timeout = 0"):
             holder.execute(statement)
         [(pid,)] = holder.rows("select pg_catalog.pg_backend_pid()")
-        holder.java.setAutoCommit(False)
+        holder.begin()
         holder.execute("set transaction isolation level repeatable read read only")
         relations = {table.ref.name: database.relation(table.ref.native) for table in tables}
         refused = hold(holder, relations, database.lock_timeout)

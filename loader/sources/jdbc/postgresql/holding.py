@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from loader.runtime.database_errors import DatabaseError
+from loader.runtime.database_errors import DatabaseError, Refused
 from loader.sources.jdbc.connection import Connection
 
 _LEFT = ("42809", "42501", "42P01", "0A000")
@@ -74,7 +74,7 @@ def _held(connection: Connection, relations: Mapping[str, str]) -> dict[str, Dat
                 f"set local lock_timeout = {_MILLISECONDS}; savepoint held; "
                 f"lock table {relation} in access share mode; release savepoint held"
             )
-        except DatabaseError as error:
+        except Refused as error:
             connection.execute("rollback to savepoint held; release savepoint held")
             if error.state not in _LEFT:
                 refused[name] = error

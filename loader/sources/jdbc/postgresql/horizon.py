@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loader.rows.cursor import Cursor, CursorType
-from loader.runtime.database_errors import DatabaseError
+from loader.runtime.database_errors import Refused
 from loader.sources.jdbc.connection import Connection
 
 _HALF = 2**31
@@ -224,7 +224,7 @@ def activity(connection: Connection, holder: int = 0) -> Activity:
                 and backend_type is distinct from 'autovacuum worker'
             """
         )
-    except DatabaseError:  # speaks PostgreSQL's protocol, but is not PostgreSQL
+    except Refused:  # speaks PostgreSQL's protocol, but is not PostgreSQL
         return Activity(None, True, "", "this server does not show open transactions")
     told = Cursor.parse(clock or "", CursorType.TIMESTAMP).text
     if int(hidden or 0):
@@ -253,7 +253,7 @@ def horizon(connection: Connection, seen: Activity) -> Horizon | None:
             from pg_catalog.pg_current_snapshot() as s
             """
         )
-    except DatabaseError:
+    except Refused:
         return None
     return Horizon(
         since=seen.since,
@@ -290,6 +290,6 @@ def _system(connection: Connection) -> str:
             from pg_catalog.pg_control_system() as s, pg_catalog.pg_control_checkpoint() as c
             """
         )
-    except DatabaseError:
+    except Refused:
         return ""
     return identity or ""

@@ -1,0 +1,123 @@
+"""Connections that are used again: what ends them, and how they are replaced."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from loader.runtime.database_errors import DatabaseError
+from loader.sources import Window
+from loader.sources.jdbc.connection import Connection
+from loader.sources.jdbc.options import JdbcOptions
+from loader.sources.jdbc.postgresql.horizon import activity
+from loader.sources.jdbc.source import JdbcSource
+from tests.services import Database, MariaDb
+from tests.sync.project import Project
+
+_PID = "select pg_catalog.pg_backend_pid()"
+
+
+def _source(project: Project, database: Database) -> JdbcSource:
+    options = JdbcOptions(url=database.url, user=database.user, password=database.password)
+    return JdbcSource("shop", options, project.spark, project.folder)
+
+
+def _end(connection: Connection, database: Database) -> str | None:
+    """Ends a connection's session, at the server; returns the session's number."""
+    [(pid,)] = connection.rows(_PID)
+    database.query(f"select pg_terminate_backend({pid}, 5000)")
+    return pid
+
+
+def _end_idle(database: Database) -> None:
+    """Ends all sessions of a database that wait for a question, but not what holds a snapshot."""
+    database.query(
+        "select pg_terminate_backend(pid, 5000) from pg_stat_activity "
+        "where datname = current_database() and pid <> pg_backend_pid() "
+        "and state like 'idle%' and query not like '%pg_export_snapshot%'"
+    )
+
+
+def test_a_connection_that_was_ended_in_its_transaction_is_not_used_again(
+    project: Project, postgres_database: Database
+) -> None:
+    source = _source(project, postgres_database)
+    with source.asked():
+        with source.question() as connection, connection.transaction():
+            ended = _end(connection, postgres_database)
+        with source.question() as connection:
+            [(fresh,)] = connection.rows(_PID)
+            with connection.transaction():
+                connection.execute("set statement_timeout = 9000")
+        with source.question() as connection:  # as it was before the transaction
+            assert connection.rows(_PID) == [(fresh,)]
+            assert connection.rows("show statement_timeout") == [("0",)]
+            assert connection.java.getAutoCommit()
+    assert fresh != ended
+
+
+def test_a_connection_that_was_ended_while_it_lay_idle_is_replaced(
+    project: Project, postgres_database: Database
+) -> None:
+    """Whatever is asked first: nothing was done on it, so nothing is lost."""
+    postgres_database.execute("create table t (id int primary key)", "insert into t values (1)")
+    source = _source(project, postgres_database)
+    with source.asked():
+        [ref] = source.tables()
+        _end_idle(postgres_database)
+        assert source.tables() == [ref]
+        _end_idle(postgres_database)
+        table = source.describe(ref)
+        _end_idle(postgres_database)
+        with source.snapshot([table]) as snapshot:
+            _end_idle(postgres_database)
+            assert snapshot.bounds(table, Window()).rows == 1
+            _end_idle(postgres_database)
+            assert snapshot.bounds(table, Window()).rows == 1
+        with source.question() as connection:
+            assert connection.rows("show idle_session_timeout") == [("0",)]
+
+
+def test_a_connection_that_dies_between_two_questions_says_so_and_is_not_used_again(
+    project: Project, postgres_database: Database
+) -> None:
+    """Who asks may take an error for an answer: there are servers that lack what was asked for."""
+    source = _source(project, postgres_database)
+    with source.asked():
+        with source.question() as connection, suppress(DatabaseError):
+            _end(connection, postgres_database)
+            connection.rows("select 1")
+        with source.question() as connection:
+            assert connection.rows("select 1") == [("1",)]
+            _end(connection, postgres_database)
+            with pytest.raises(DatabaseError, match="administrator"):
+                activity(connection)
+        with source.question() as connection:
+            _end(connection, postgres_database)
+            with pytest.raises(DatabaseError):  # and nothing of Java's
+                connection.home("Schema")
+            with pytest.raises(DatabaseError), connection.transaction():
+                connection.execute("select 1")
+
+
+def test_mariadb_keeps_a_session_that_lies_idle(
+    project: Project, mariadb: MariaDb, mariadb_database: Database
+) -> None:
+    source = _source(project, mariadb_database)
+    [(before,)] = mariadb_database.query("select @@global.wait_timeout")
+    mariadb_database.execute("set global wait_timeout = 2")
+    try:
+        with source.asked(), source.question() as connection:
+            assert connection.rows("select @@wait_timeout") == [("28800",)]
+            mariadb_database.execute("set global wait_timeout = 40000")
+            with source.connect() as other:
+                assert other.rows("select @@wait_timeout") == [("40000",)]
+    finally:
+        mariadb_database.execute(f"set global wait_timeout = {before}")
+    with source.asked():
+        with source.question() as connection:
+            [(number,)] = connection.rows("select connection_id()")
+        mariadb_database.execute(f"kill {number}")
+        with source.question() as connection:
+            assert connection.rows("select connection_id()") > [(number,)]
