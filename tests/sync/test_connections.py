@@ -121,3 +121,25 @@ def test_mariadb_keeps_a_session_that_lies_idle(
         mariadb_database.execute(f"kill {number}")
         with source.question() as connection:
             assert connection.rows("select connection_id()") > [(number,)]
+
+
+def test_a_server_that_cannot_keep_a_silent_connection_alive_is_read_all_the_same(
+    project: Project, postgres_database: Database
+) -> None:
+    """Some speak PostgreSQL's protocol, and lack this setting: a function stands for them."""
+    role = f"{postgres_database.name}_role"
+    postgres_database.execute(
+        "create schema lacks",
+        "create function lacks.current_setting(text) returns text language plpgsql as "
+        "$$ begin raise 'unrecognized configuration parameter' using errcode = '42704'; end $$",
+        f"create role {role} login password 'lacks-4711'",
+        f"grant usage on schema lacks to {role}",
+        f"alter role {role} set search_path = lacks, pg_catalog, public",
+    )
+    url = postgres_database.url
+    options = JdbcOptions(url=url, user=role, password="lacks-4711")
+    source = JdbcSource("shop", options, project.spark, project.folder)
+    try:
+        assert source.tables() == []
+    finally:
+        postgres_database.execute(f"drop owned by {role}", f"drop role {role}")

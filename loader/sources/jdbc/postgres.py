@@ -49,7 +49,10 @@ class PostgreSQL(Dialect):
 
     def kept_alive(self, connection: Connection) -> tuple[str, ...]:
         # The driver leaves it to the system, and systems ask after two hours.
-        [(seconds,)] = connection.rows("select current_setting('tcp_keepalives_idle')")
+        try:
+            [(seconds,)] = connection.rows("select current_setting('tcp_keepalives_idle')")
+        except Refused:  # speaks PostgreSQL's protocol, but is not PostgreSQL
+            return ()
         kept = 0 < int(seconds or 0) <= _SILENT
         return () if kept else (f"set tcp_keepalives_idle = {_SILENT}",)
 
