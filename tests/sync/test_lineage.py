@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from loader.sources.jdbc.options import JdbcOptions
+from loader.sources.jdbc.postgresql.lineage import Lineage, lineage
+from loader.sources.jdbc.source import JdbcSource
 from tests.services import Database
 from tests.sync.project import Project
 
@@ -175,3 +178,48 @@ def test_columns_that_change_places_between_two_runs_are_read_again(
             f"select id, note, other from {table} order by id"
         ), table
     assert project.run().warnings == []
+
+
+def test_a_view_is_the_same_whatever_the_search_path_and_without_the_databases_md5(
+    project: Project, postgres_database: Database
+) -> None:
+    """Marks of earlier versions have a hash by md5(), of the SQL as the search_path shows it."""
+    name = "äöü€"
+    role = f"{postgres_database.name}_role"
+    postgres_database.execute(
+        "create schema lacks",
+        "create function lacks.md5(text) returns text language plpgsql as "
+        "$$ begin raise 'could not compute MD5 hash: unsupported'; end $$",
+        "create table t (id int)",
+        f'create view "{name}" as select id, \'{name}\' as "{name}" from t',
+        f"create role {role} login password 'lacks-4711'",
+        f"grant usage on schema lacks to {role}",
+    )
+    [(stored,)] = postgres_database.query(
+        f"select md5('public.{name}' || pg_get_viewdef('public.{name}'::regclass))"
+    )
+
+    def look(path: str) -> Lineage:
+        """Reads the view's lineage in a search_path, which stays as it was."""
+        postgres_database.execute(f"alter role {role} set search_path = {path}")
+        options = JdbcOptions(url=postgres_database.url, user=role, password="lacks-4711")
+        source = JdbcSource("shop", options, project.spark, project.folder)
+        with source.connect() as connection, connection.transaction():
+            connection.execute("set transaction isolation level repeatable read read only")
+            found = lineage(connection, f"'public.\"{name}\"'")
+            assert lineage(connection, f"'public.\"{name}\"'") == found
+            assert connection.rows("show search_path") == [(path,)]
+        return found
+
+    try:
+        before, elsewhere = look("public"), look("lacks, pg_catalog")
+        assert not before.redefined({"view": stored})
+        assert before.view == elsewhere.view
+        mark = before.to_mark()
+        postgres_database.execute(
+            f'create or replace view "{name}" as select id, \'{name}\' as "{name}" from t limit 9'
+        )
+        assert look("public").redefined(mark)
+        assert look("lacks, pg_catalog").redefined({"view": stored})
+    finally:
+        postgres_database.execute(f"drop owned by {role}", f"drop role {role}")

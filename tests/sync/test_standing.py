@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from loader.sources.jdbc.options import JdbcOptions
+from loader.sources.jdbc.source import JdbcSource
+from loader.sources.jdbc.standing import standing
 from tests.services import Database
 from tests.sync.project import Project
 
@@ -45,6 +48,22 @@ def test_a_table_that_was_emptied_or_replaced_is_read(
     project.run()
     assert _notes(project)[0] == (1, "swapped")
     assert project.run().warnings == []
+
+
+def test_a_view_is_the_one_of_marks_with_the_servers_own_md5(
+    project: Project, mariadb_database: Database
+) -> None:
+    mariadb_database.execute("create view v as select 'äöü€' as x, 1 as y")
+    [(stored,)] = mariadb_database.query(
+        "select md5(concat(table_schema, '.', table_name, view_definition)) "
+        "from information_schema.views where table_schema = database()"
+    )
+    database = mariadb_database
+    options = JdbcOptions(url=database.url, user=database.user, password=database.password)
+    source = JdbcSource("shop", options, project.spark, project.folder)
+    with source.connect() as connection:
+        found = standing(connection, source.dialect.text, database.name, "v")
+    assert found.split()[-1] == stored
 
 
 def test_columns_that_a_star_leaves_out_are_read(

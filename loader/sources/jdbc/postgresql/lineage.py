@@ -34,6 +34,8 @@ class Lineage:
             took the name of another, has another number.
         replicated: whether rows may come from another server, with times of its clock.
         view: a hash of a view's name and definition; empty for tables.
+        view_in_path: the same of its definition as the session's search_path shows it, which marks
+            of earlier versions have.
     """
 
     root: int
@@ -42,12 +44,13 @@ class Lineage:
     database: int = 0
     columns: Mapping[str, str] = field(default_factory=dict)
     view: str = ""
+    view_in_path: str = ""
 
     def to_mark(self) -> dict[str, Any]:
         """Returns the form that the state stores, beside the horizon."""
         text = " ".join(map(str, sorted(self.tables)))
         if len(text) > _LONGEST:
-            text = "md5:" + hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+            text = "md5:" + hashed(text)
         own: dict[str, Any] = {"tables": text, "database": self.database}
         if self.columns:
             own["columns"] = " ".join(f"{name}:{kind}" for name, kind in self._named.items())
@@ -100,7 +103,7 @@ class Lineage:
     def redefined(self, mark: Mapping[str, Any] | None) -> bool:
         """Returns whether a mark is of a view with another name or SQL; older marks do not say."""
         before = (mark or {}).get("view")
-        return before is not None and before != self.view
+        return before not in (None, self.view, self.view_in_path)
 
     def changed(self, mark: Mapping[str, Any] | None) -> bool:
         """Returns whether a mark differs from this lineage."""
@@ -114,8 +117,16 @@ _TEXTS = {"25", "1042", "1043"}
 _NAMES = ("tables", "replicated", "database", "columns", "view")
 
 
+def hashed(text: str) -> str:
+    """Returns a short hash; not the database's md5, which some do not allow (FIPS)."""
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+
 def lineage(connection: Connection, relation: str) -> Lineage:
     """Reads a table's lineage, as a connection's transaction sees it.
+
+    How a view's definition names tables depends on the search_path, so it is asked for with one
+    that is always the same; it is then as it was, as each step takes the result of the one before.
 
     Replication origins other than PostgreSQL's own subscriptions do not say which tables they
     write, so they count for all tables.
@@ -123,7 +134,7 @@ def lineage(connection: Connection, relation: str) -> Lineage:
     Args:
         relation: the table's quoted name, as a text literal.
     """
-    [(root, database, columns, tables, view, replicated)] = connection.rows(
+    [(root, database, columns, tables, views, replicated)] = connection.rows(
         f"""
         with recursive tree as (
             select {relation}::regclass::oid as id
@@ -147,10 +158,33 @@ def lineage(connection: Connection, relation: str) -> Lineage:
             ),
             string_agg(id::text, ' '),
             (
-                select md5(n.nspname || '.' || c.relname || pg_catalog.pg_get_viewdef(c.oid))
-                from pg_catalog.pg_class as c
-                join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
-                where c.oid = {relation}::regclass and c.relkind in ('v', 'm')
+                select
+                    json_build_array(
+                        name || fixed, name || shown, set_config('search_path', path, true)
+                    )
+                from (
+                    select
+                        name,
+                        shown,
+                        path,
+                        pg_catalog.pg_get_viewdef(
+                            case set_config('search_path', 'pg_catalog', true)
+                                when 'pg_catalog' then id
+                            end
+                        ) as fixed
+                    from (
+                        select
+                            c.oid as id,
+                            n.nspname || '.' || c.relname as name,
+                            pg_catalog.pg_get_viewdef(c.oid) as shown,
+                            current_setting('search_path') as path
+                        from pg_catalog.pg_class as c
+                        join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+                        where c.oid = {relation}::regclass and c.relkind in ('v', 'm')
+                        offset 0
+                    ) as found
+                    offset 0
+                ) as told
             ),
             (
                 exists (
@@ -167,7 +201,10 @@ def lineage(connection: Connection, relation: str) -> Lineage:
     )
     ids = frozenset(map(int, (tables or "").split()))
     told = json.loads(columns or "{}")
-    return Lineage(int(root or 0), ids, replicated == "true", int(database or 0), told, view or "")
+    shown = json.loads(views)[:2] if views else ("", "")
+    view, in_path = (hashed(text) if text else "" for text in shown)
+    own = int(database or 0)
+    return Lineage(int(root or 0), ids, replicated == "true", own, told, view, in_path)
 
 
 def lowest(connection: Connection, tables: Iterable[int], minimum: str) -> list[str] | None:
