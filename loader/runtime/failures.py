@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from loader.damage import damaged
 from loader.errors import JavaEndedError, LoaderError, LockedError, TableError
 from loader.runtime.database_errors import explain
+from loader.runtime.interruption import interrupted
 from loader.runtime.java_end import java_ended
 from loader.spec.redaction import excerpt
 
@@ -101,7 +102,7 @@ def clear(error: BaseException, where: str) -> LoaderError:
             return TableError(told, where=where, remedy=_STOPPED)
         if re.search(r"\b(?:job|stage) \d+ (?:was )?cancelled", found.what, re.IGNORECASE):
             # Spark's own text is the number of a job.
-            return TableError("the run was interrupted", where=where, remedy=_REMEDIES["cancelled"])
+            return interrupted(where)
         return TableError(_first(found.what), where=where, remedy=_remedy(found.what, found.remedy))
     if isinstance(error, (PySparkException, Py4JError, OSError)):
         text = _first(_said(error))

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from loader.errors import TableError
+
 _lock = threading.Lock()
 _running: list[Callable[[], object]] = []
 _told = threading.Event()
@@ -36,6 +38,22 @@ def interrupt() -> None:
         running = list(_running)
     for end in running:
         end()
+
+
+def interrupted(where: str) -> TableError:
+    """Returns the error of work that ends because the command was told to stop."""
+    again = "Nothing of this batch is visible; run again"
+    return TableError("the run was interrupted", where=where, remedy=again)
+
+
+def proceed(where: str) -> None:
+    """Does nothing, unless the command was told to stop.
+
+    Raises:
+        TableError: if it was.
+    """
+    if _told.is_set():
+        raise interrupted(where)
 
 
 def resume() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from loader.runtime.interruption import proceed
 from loader.sources import Source, SourceTable, TableRef
 
 _AT_ONCE = 4
@@ -18,6 +19,9 @@ def described(
 
     def one(ref: TableRef) -> SourceTable | Exception:
         try:
+            proceed(
+                f"table {source.name}.{ref.name}"
+            )  # a table may be locked, and the next one too
             return source.describe(ref)
         except Exception as problem:
             return problem

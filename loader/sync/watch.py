@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from loader.errors import TableError
+from loader.runtime.interruption import interrupted
 
 _log = logging.getLogger("loader")
 
@@ -78,8 +78,4 @@ class Watch:
             TableError: if it was; the next run discards what is staged.
         """
         if self.stopped.is_set():
-            raise TableError(
-                "the run was interrupted",
-                where=f"table {table}",
-                remedy="Nothing of this batch is visible; run again",
-            )
+            raise interrupted(f"table {table}")

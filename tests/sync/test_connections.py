@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 
 import pytest
 
+from loader.errors import TableError
+from loader.runtime import interruption
 from loader.runtime.database_errors import DatabaseError
 from loader.sources import Window
 from loader.sources.jdbc.connection import Connection
@@ -121,6 +124,37 @@ def test_mariadb_keeps_a_session_that_lies_idle(
         mariadb_database.execute(f"kill {number}")
         with source.question() as connection:
             assert connection.rows("select connection_id()") > [(number,)]
+
+
+def test_a_signal_ends_what_waits_for_a_locked_table_of_mariadb(
+    project: Project, mariadb_database: Database
+) -> None:
+    told: list[str] = []
+    mariadb_database.execute("create table t (id int)")
+    source = _source(project, mariadb_database)
+
+    def asked() -> None:
+        try:
+            with source.connect() as connection:
+                connection.rows("select count(*) from t")
+        except TableError as error:
+            told.append(error.what)
+
+    waits = "select count(*) from information_schema.processlist where state like '%metadata lock%'"
+    thread = threading.Thread(target=asked)
+    with mariadb_database.connect() as session, session.cursor() as cursor:
+        cursor.execute("lock tables t write")
+        thread.start()
+        while mariadb_database.query(waits) == [(0,)]:
+            pass
+        interruption.interrupt()
+        try:
+            thread.join(20)
+        finally:
+            interruption.resume()
+        cursor.execute("unlock tables")
+    thread.join()
+    assert told == ["the run was interrupted"]
 
 
 def test_a_server_that_cannot_keep_a_silent_connection_alive_is_read_all_the_same(

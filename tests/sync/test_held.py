@@ -9,6 +9,8 @@ import psycopg
 import pytest
 from pyspark.sql.types import StructType
 
+from loader.errors import TableError
+from loader.runtime import interruption
 from loader.runtime.database_errors import DatabaseError
 from loader.sources import SourceTable, TableRef, Window
 from loader.sources.jdbc.native import Native
@@ -106,6 +108,46 @@ def test_a_table_that_another_session_locks_fails_alone(project: Project, shop: 
     assert str(refused.value) == told
     assert ran.errors == [told]
     assert ran.table("shop.customers")["status"] == "nothing new"
+    assert project.run().table("shop.orders")["appended"] == 10
+
+
+def test_a_signal_ends_what_waits_for_a_locked_table(project: Project, shop: Database) -> None:
+    """While its columns are read, and while it is locked as readers do."""
+    told: list[str] = []
+    options = {"orders": {"cursor_field": "id"}}
+    project.jdbc(shop, ["orders"], table_options=options, lock_timeout="60 seconds")
+    [(_, source)] = Pipeline(load_spec(project.folder / "loader.yml"), project.spark).sources
+    ref = TableRef("orders", Native(None, "public", "orders"))
+
+    def describe() -> None:
+        source.describe(ref)
+
+    def hold() -> None:
+        with source.snapshot([SourceTable(ref, StructType())]):
+            pass
+
+    def waiting(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except TableError as error:
+            told.append(error.what)
+
+    with shop.connect() as session:
+        session.autocommit = False
+        session.execute("lock table orders in access exclusive mode")
+        for work in (describe, hold):
+            thread = threading.Thread(target=waiting, args=(work,))
+            thread.start()
+            waits = "select count(*) from pg_locks where not granted"
+            while shop.query(waits) == [(0,)]:
+                pass
+            interruption.interrupt()
+            try:
+                thread.join(20)
+            finally:
+                interruption.resume()
+        session.rollback()
+    assert told == ["the run was interrupted"] * 2
     assert project.run().table("shop.orders")["appended"] == 10
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -17,6 +18,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
 from loader.runtime.database_errors import DatabaseError, Refused, explain
+from loader.runtime.interruption import interruptible, proceed
 
 _TIMES = (93, 2014)
 """`TIMESTAMP` and `TIMESTAMP_WITH_TIMEZONE` of ``java.sql.Types``."""
@@ -25,6 +27,8 @@ _WRITABLE = ("jdbc:postgresql:", "jdbc:mariadb:", "jdbc:mysql:")
 """Databases whose drivers describe tables in nothing but texts and numbers."""
 csv.field_size_limit(2**31 - 1)  # a comment may be long
 _NULL = "\x1f"  # ASCII's unit separator, which no name contains
+_CANCEL = ("cancelQuery", "cancelCurrentQuery")
+"""What PostgreSQL's and MariaDB's drivers call it to end whatever runs, descriptions too."""
 Answer = TypeVar("Answer")
 
 
@@ -53,6 +57,7 @@ class Connection:
         self.another: Callable[[], Connection] | None = None
         """Opens one like it, if it turns out at its next question that it has died meanwhile."""
         self._in_transaction = False
+        self._asking = False
         self._jvm: Any = spark._jvm
         self._told_at_once = url.startswith(_WRITABLE)
         self._places: dict[str, dict[str, int]] = {}  # columns of the driver's answers, by call
@@ -256,14 +261,35 @@ class Connection:
 
     def _explained(self, question: Callable[[], Answer]) -> Answer:
         try:
-            return question()
+            with interruptible(self._cancel):
+                self._asking = True
+                return question()
         except Py4JJavaError as error:
             closed = True
             with suppress(Py4JJavaError):
                 closed = self.java.isClosed()  # drivers close what the other end has left
             self.lost = self.lost or closed
+            proceed(self.where)
             kind = DatabaseError if closed else Refused
             raise explain(error, self.where, kind=kind) from error
+        finally:
+            self._asking = False
+
+    def _cancel(self) -> None:
+        """Ends what the database is asked: it may wait for a lock.
+
+        In a thread that nobody waits for, as it takes a connection. What is asked after a signal is
+        asked all the same: some things must still be put in order.
+        """
+        if self._asking:
+            threading.Thread(target=self._end_question, name="cancel", daemon=True).start()
+
+    def _end_question(self) -> None:
+        for call in _CANCEL:
+            with suppress(Py4JError, OSError):
+                getattr(self.java, call)()
+                return
+        self._quietly(lambda: self._statement.cancel())
 
     def _become(self, other: Connection) -> None:
         self.java, self.lost = other.java, other.lost
