@@ -27,13 +27,14 @@ class Refused(DatabaseError):
 
 
 def explain(
-    error: Py4JJavaError, where: str, url: str = "", kind: type[DatabaseError] = DatabaseError
+    error: Py4JJavaError, where: str, url: str = "", answered: bool = False
 ) -> DatabaseError:
     """Turns a JDBC driver's exception into one clear error, with the remedy for its SQLSTATE.
 
     Args:
         url: the database's, if the error is from connecting to it.
-        kind: the error's class.
+        answered: whether the driver has not closed the connection; the error is then a
+            :class:`Refused`, unless its SQLSTATE says otherwise.
     """
     throwable = error.java_exception
     cause = root_cause(throwable)
@@ -53,6 +54,7 @@ def explain(
     remedy = _LOST if lost else _FEWER_ROWS if wide else _remedy(state, message, host)
     if _of_catalog(throwable):
         message, remedy = f"the catalog's database: {message}", _catalog_remedy(remedy)
+    kind = Refused if answered and not state.startswith(_GONE) else DatabaseError
     told = kind(message, where=where, remedy=remedy)
     told.state = state
     return told
@@ -157,6 +159,9 @@ _FEWER_ROWS = (
     "Set `fetch_size: 10` in the source's spec: fewer rows at a time. If one row alone is too "
     "much, give Spark more memory (spark.driver.memory in the profile's target)"
 )
+
+_GONE = ("080", "08S", "57P01", "57P02", "57P03")
+"""SQLSTATEs of connections that are gone, for drivers that do not close them."""
 
 # What a SQLSTATE means here, if the database's own text does not say it.
 _MEANINGS = {

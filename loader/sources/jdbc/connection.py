@@ -268,10 +268,10 @@ class Connection:
             closed = True
             with suppress(Py4JJavaError):
                 closed = self.java.isClosed()  # drivers close what the other end has left
-            self.lost = self.lost or closed
+            told = explain(error, self.where, answered=not closed)
+            self.lost = self.lost or not isinstance(told, Refused)
             proceed(self.where)
-            kind = DatabaseError if closed else Refused
-            raise explain(error, self.where, kind=kind) from error
+            raise told from error
         finally:
             self._asking = False
 
