@@ -7,10 +7,14 @@ import gzip
 import os
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
+from loader.sources.file.letters import other_letters
 from tests.sync.project import Project, Ran
 
 
@@ -116,6 +120,10 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
         "options": {"dateFormat": "dd.MM.yyyy"},
     }
     json |= {name: {"format": "json"} for name in ("escaped", "single", "places_found", "empty")}
+    json["apostrophe"] = {"format": "json"}
+    json["comment"] = {"format": "json", "options": {"allowComments": "true"}}
+    json["again"] = {"format": "json", "columns": "id int, o struct<a:int>"}
+    json["deep"] = {"format": "json", "columns": f"id int, o {_deep('int')}"}
     json["kept"] = {"format": "json", "columns": "id int, type string, m map<string,string>"}
     json["broad"] = {"format": "json", "columns": ", ".join(f"c{n} int" for n in range(700))}
     csv |= {"open_declared": dict(declared), "bare": {"options": {"header": "false"}}}
@@ -147,7 +155,8 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
     _write(data / "whole" / "1.json", '{"id":1}\n{"id":2}\n')
     _write(data / "stored" / "1.json", gzip.compress(b'{"id":1}\n'))
     _write(data / "nested" / "1.json", '{"a":[{"b":1}]}\n{"a":[{"B":1}]}\n')
-    _write(data / "within" / "1.json", r'{"b":1,"s":"\"B\":1","c":{"D":1},"d":2}' + "\n")
+    quoted = """{"b":1,"s":'"B": 1',"d":2}\n"""
+    _write(data / "within" / "1.json", r'{"b":1,"s":"\"B\":1","c":{"D":1},"d":2}' + f"\n{quoted}")
     _write(data / "inner" / "1.json", '{"id":1,"o":[{"a":5},{"A":6}]}\n')
     _write(data / "outside" / "1.json", '{"id":1,"o":{"a":5,"ID":3},"rest":{"O":1,"A":{"o":1}}}\n')
     _write(data / "listed" / "1.json", '[{"id":1,"v":"a"},\n{"id":2,"V":"b"}]\n')
@@ -160,6 +169,10 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
     _write(data / "dated" / "1.json", '{"id":1,"At":"30.12.2024"}\n')
     _write(data / "escaped" / "1.json", '{"gr\\u00f6\\u00dfe":1}\n{"Gr\\u00f6\\u00dfe":2}\n')
     _write(data / "single" / "1.json", "{'id':1}\n{'ID':2}\n")
+    _write(data / "apostrophe" / "1.json", """{"id":1,"v":"x"}\n{"v":'a"b',"ID":2}\n""")
+    _write(data / "comment" / "1.json", '{"id":1}\n/* " */{"ID":2}\n')
+    _write(data / "again" / "1.json", '{"id":1,"o":{"a":1},"o":{"A":2}}\n')
+    _write(data / "deep" / "1.json", '{"id":1,"o":' + '{"o":' * 35 + '{"A":1}' + "}" * 36 + "\n")
     # No columns of theirs: an empty object, a map's keys, and text that is JSON itself.
     _write(data / "empty" / "1.json", '{"id":1,"o":{"ID":{}}}\n')
     page = '<a href=\\"x\\">' * 3000
@@ -181,6 +194,10 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
         "dated": "a column's name is written with other letters, At, in file:",
         "escaped": "a column's name is written with other letters, ",
         "single": "a column's name is written with other letters, ",
+        "apostrophe": "a column's name is written with other letters, ID, in file:",
+        "comment": "a column's name is written with other letters, ",
+        "again": "a column's name is written with other letters, A, in file:",
+        "deep": "a column's name is written with other letters, A, in file:",
         "inner": "a column's name is written with other letters, A, in file:",
         "listed": "a column's name is written with other letters, V, in file:",
         "slash": "a quote stands behind a backslash within a quoted value, in file:",
@@ -218,6 +235,21 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
     _files(project, "csv", same={}, fine={})
     checked = project.loader("check")
     assert (checked.code, set(_told(checked))) == (1, {"Same"})
+
+
+def test_json_keys_are_checked_by_an_expression_that_does_not_grow(spark: SparkSession) -> None:
+    lines, asked = spark.createDataFrame([], "value string"), []
+    for columns in ("id int", "id int, o struct<o:struct<o:struct<a:array<int>>>>"):
+        schema = spark.createDataFrame([], columns).schema
+        read: Any = lines.select(other_letters(f.col("value"), schema, {}).alias("found"))
+        plan = read._jdf.queryExecution().analyzed().toString()
+        asked.append((plan.count("from_json("), plan.count("lambdafunction(")))
+    assert asked[0] == asked[1]
+
+
+def _deep(leaf: str) -> str:
+    """Returns the type of objects within each other, 35 of them around one with a field `a`."""
+    return "struct<o:" * 35 + f"struct<a:{leaf}>" + ">" * 35
 
 
 def test_a_changed_type_does_not_bring_rows_without_a_key_again(project: Project) -> None:
