@@ -78,9 +78,10 @@ def test_the_users_own_options_come_last(home: Path) -> None:
     (home / "conf" / "log4j2.properties").touch()
     folder, options = _sourced(home, SPARK_SUBMIT_OPTS="-Dmine=1 -Xlog:cds=info")
     assert folder == f"{home}/strandline/no-conf"
-    ours = ("-XX:Tier4", "-XX:GCTimeRatio=", "-XX:MaxGCPauseMillis=", "-Djdk.lang.Process.")
+    ours = ("-XX:Tier4", "-XX:-C1Profile", "-XX:GCTimeRatio=", "-XX:MaxGCPauseMillis=")
+    ours = (*ours, "-Djdk.lang.Process.")
     own = [option for option in options.split(" ") if not option.startswith(ours)]
-    assert len(options.split(" ")) == len(own) + 7
+    assert len(options.split(" ")) == len(own) + 10
     assert " ".join(own) == (
         f"-XX:SharedArchiveFile={home}/strandline/classes.jsa -Xlog:cds*=off "
         f"-Dlog4j.configurationFile={home}/conf/log4j2.properties -Dmine=1 -Xlog:cds=info"
@@ -235,3 +236,16 @@ def test_machines_are_told_as_people_are(tmp_path: Path) -> None:
     assert {line["event"] for line in told} == {"setup"}
     assert told[0]["text"] == f"Spark: {home}"
     assert "for hive-site.xml" in told[-1]["text"]
+
+
+def test_a_java_that_does_not_know_our_options_gets_no_archive(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = tmp_path / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho \"Unrecognized VM option '-C1ProfileBranches'\" >&2; exit 1\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    told: list[str] = []
+    archive.prepare(home, told.append)
+    assert "does not know our options: Unrecognized VM option '-C1ProfileBranches'" in told[0]
