@@ -49,16 +49,32 @@
             ) if seen.ids else []) | unique | list -%}
         {%- endfor -%}
         {%- for line in plan.optimized.splitlines() if seen.ids and column not in found -%}
-            {%- set id = "#(?:" ~ seen.ids | join("|") ~ ")L?(?![0-9])" -%}
             {%- if not modules.re.search("\\bRelation(?:V2)?\\b.*\\[", line) -%}
-                {#- What is left once the list of columns is without those that are only shown. -#}
-                {%- set alias = "(?: AS [^#]*#\\d+L?)?" -%}
-                {%- set shown = "(?<=[\\[ ])[^#,()\\[\\]]*" ~ id ~ "(?:\\.[^#, \\[\\]]+)*" ~ alias ~ "(?=, |\\]$)" -%}
-                {%- set lists = modules.re.match("[:+\\- ]*Project \\[", line) -%}
-                {%- set rest = modules.re.sub(shown, "", line) if lists else line -%}
-                {%- do found.append(column) if modules.re.search(id, rest) -%}
+                {%- set used = strandline.more_than_shown(line) -%}
+                {%- do found.append(column) if modules.re.search("#(?:" ~ seen.ids | join("|") ~ ")L?(?![0-9])", used) -%}
             {%- endif -%}
         {%- endfor -%}
     {%- endfor -%}
     {{ return(found) }}
+{%- endmacro %}
+
+
+{% macro more_than_shown(line) -%}
+    {#- What a line of a plan does besides showing columns, under their names or new ones, or fields of them. -#}
+    {%- set columns = modules.re.match("[:+\\- ]*Project \\[(.*)\\]$", line) -%}
+    {%- if not columns -%}
+        {{ return(line) }}
+    {%- endif -%}
+    {#- What stands in parentheses is an argument. -#}
+    {%- set left = namespace(text=columns.group(1), arguments=["none"], more=[]) -%}
+    {%- for depth in range(1000) if left.arguments -%}
+        {%- set left.arguments = modules.re.findall("\\([^()]*\\)", left.text) -%}
+        {%- do left.more.extend(left.arguments) -%}
+        {%- set left.text = modules.re.sub("\\([^()]*\\)", "", left.text) -%}
+    {%- endfor -%}
+    {%- set shown = "(?![-~]|NOT )[^#]*#\\d+L?(?:\\.[^#]*)?(?: AS [^#]*#\\d+L?)?" -%}
+    {%- for one in left.text.split(", ") if not modules.re.fullmatch(shown, one) -%}
+        {%- do left.more.append(one) -%}
+    {%- endfor -%}
+    {{ return(left.more | join(" ")) }}
 {%- endmacro %}
