@@ -8,7 +8,7 @@
     {%- set text = "(['\"])\\s*(?:(?:now|today|yesterday|tomorrow)(?:[^\\w'\"][^'\"]*)?|" ~ clock ~ ")\\1" -%}
     {%- set written = strandline.as_written(sql) -%}
     {#- Of VALUES, a plan does not show the rows. -#}
-    {%- set typed = modules.re.search("(?i)\\b(?:date|timestamp(?:_ntz|_ltz)?)\\s*" ~ text, written) -%}
+    {%- set typed = modules.re.search("(?i)\\b(?:date|timestamp(?:_ntz|_ltz)?)\\s*r?" ~ text, written) -%}
     {%- if typed or not modules.re.search("(?i)" ~ text, written) -%}
         {{ return(typed.group(0) if typed else none) }}
     {%- endif -%}
@@ -20,7 +20,9 @@
     ) -%}
     {%- set places = [] -%}
     {%- for token in tokens -%}
-        {%- do places.append(loop.index0) if modules.re.fullmatch("(?i)r?" ~ text, token) -%}
+        {#- The text of an interval is a part of the literal. -#}
+        {%- set before = tokens[:loop.index0] | join if modules.re.fullmatch("(?i)r?" ~ text, token) else "interval " -%}
+        {%- do places.append(loop.index0) if not modules.re.search("(?i)\\binterval\\s*[-+]?\\s*$", before) -%}
     {%- endfor -%}
     {%- set together = strandline.cast_to_times(tokens, places, rows) if places else [] -%}
     {%- if together is not none -%}

@@ -235,6 +235,7 @@ def test_what_only_looks_alike_is_built(shop: Shop) -> None:
     columns += (
         "from_json(status, 'now string') as parsed, substr('today', 1, 3) > '08:30' as part, "
     )
+    columns += "_cq_sync_time + interval '10:30' hour to minute as later, "
     columns += "cast(cast(id as string) || ':30' as timestamp) > '2025-01-01' as late"
     table = "(values ('now', date '2025-01-01', 'user')) as t(current_time, localtimestamp, user)"
     looks = f"/* a /* nested */ now() */ select {columns} from ({READ}) as o join {table} "
