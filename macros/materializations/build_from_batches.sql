@@ -122,7 +122,7 @@
         "generation": 0,
         "refreshes": [],
         "stored": none,
-        "computes": not strandline.selects_whole_table(sql, tables),
+        "computes": not strandline.selects_whole_table(sql, tables) or config.get("row_filter") is not none,
         "definition": local_md5(strandline.without_unions(
             tojson([strandline.as_written(sql), config.get("row_filter"), views], sort_keys=true)
         )),

@@ -15,7 +15,7 @@
             {%- do changed.append(name) if "more fields" not in type ~ before.get(name, "") -%}
         {%- endfor -%}
     {%- endfor -%}
-    {%- set computed = strandline.computed_from(sql, changed) if changed else [] -%}
+    {%- set computed = strandline.computed_from(sql, changed, goal.row_filter) if changed else [] -%}
     {%- if computed -%}
         {%- do plan.update({
             "step": "build",
@@ -26,12 +26,12 @@
 {%- endmacro %}
 
 
-{% macro computed_from(sql, columns) -%}
+{% macro computed_from(sql, columns, row_filter=none) -%}
     {#-
         Which of raw's columns a SELECT uses for more than to show them, under whatever name: in a function, a condition,
         a join. A field of a struct is shown, too. In doubt, all.
     -#}
-    {%- set plan = strandline.planned(sql) -%}
+    {%- set plan = strandline.planned(row_filter, sql) if row_filter else strandline.planned(sql) -%}
     {%- if plan is none -%}
         {{ return(columns) }}
     {%- endif -%}
