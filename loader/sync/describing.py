@@ -19,9 +19,8 @@ def described(
 
     def one(ref: TableRef) -> SourceTable | Exception:
         try:
-            proceed(
-                f"table {source.name}.{ref.name}"
-            )  # a table may be locked, and the next one too
+            # the tables before it may have been locked, and this one, too
+            proceed(f"table {source.name}.{ref.name}")
             return source.describe(ref)
         except Exception as problem:
             return problem

@@ -32,25 +32,27 @@
         a join. A field of a struct is shown, too. In doubt, all.
     -#}
     {%- set plan = strandline.planned(row_filter, sql) if row_filter else strandline.planned(sql) -%}
-    {%- if plan is none -%}
+    {#- What a union shows has the names that its first table gives, so above one nobody knows whose it is. -#}
+    {%- if plan is none or modules.re.search("(?m)^[:+\\- ]+Union\\b", plan.optimized) -%}
         {{ return(columns) }}
     {%- endif -%}
+    {%- set lines = strandline.plan_lines(plan.optimized) -%}
     {%- set found = [] -%}
     {%- for column in columns -%}
         {%- set name = modules.re.escape(column) -%}
         {%- set seen = namespace(ids=[], before=none) -%}
-        {%- for line in plan.optimized.splitlines() if modules.re.search("\\bRelation(?:V2)?\\b.*\\[", line) -%}
+        {%- for line in lines if modules.re.match("[:+\\- ]*Relation(?:V2)?\\b", line) -%}
             {%- do seen.ids.extend(modules.re.findall("(?i)[\\[ ,]" ~ name ~ "#(\\d+)", line)) -%}
         {%- endfor -%}
         {#- Names that it is given later are its own, too. -#}
         {%- for depth in range(50) if seen.ids != seen.before -%}
             {%- set seen.before = seen.ids -%}
             {%- set seen.ids = (seen.ids + modules.re.findall(
-                "[\\[ ][^#\\[\\]]*#(?:" ~ seen.ids | join("|") ~ ")L?(?:\\.[^#, \\[\\]]+)* AS [^#]*#(\\d+)", plan.optimized
+                "[\\[ ][^#\\[\\]]*#(?:" ~ seen.ids | join("|") ~ ")L?(?:\\.[^#]*?)? AS [^#]*#(\\d+)", plan.optimized
             ) if seen.ids else []) | unique | list -%}
         {%- endfor -%}
-        {%- for line in plan.optimized.splitlines() if seen.ids and column not in found -%}
-            {%- if not modules.re.search("\\bRelation(?:V2)?\\b.*\\[", line) -%}
+        {%- for line in lines if seen.ids and column not in found -%}
+            {%- if not modules.re.match("[:+\\- ]*Relation(?:V2)?\\b", line) -%}
                 {%- set used = strandline.more_than_shown(line) -%}
                 {%- do found.append(column) if modules.re.search("#(?:" ~ seen.ids | join("|") ~ ")L?(?![0-9])", used) -%}
             {%- endif -%}
@@ -63,7 +65,8 @@
 {% macro more_than_shown(line) -%}
     {#- What a line of a plan does besides showing columns, under their names or new ones, or fields of them. -#}
     {%- set columns = modules.re.match("[:+\\- ]*Project \\[(.*)\\]$", line) -%}
-    {%- if not columns -%}
+    {#- A parenthesis in a text may hide where an argument begins. -#}
+    {%- if not columns or line.count("(") != line.count(")") -%}
         {{ return(line) }}
     {%- endif -%}
     {#- What stands in parentheses is an argument. -#}

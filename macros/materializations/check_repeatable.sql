@@ -20,7 +20,7 @@
     {%- set code = modules.re.sub("`[^`]*`(?!\\s*\\()", " ", strandline.code_of(sql)).replace("`", "") | lower -%}
     {%- set functions = ["current_(?:catalog|database|schema|date|time|timestamp|timezone|user)", "localtimestamp",
         "session_user", "now", "curdate", "user", "rand", "random", "randn", "randstr", "uniform", "uuid", "shuffle", "reflect",
-        "java_method", "monotonically_increasing_id", "input_file_\\w+", "spark_partition_id"] -%}
+        "java_method", "aes_encrypt", "monotonically_increasing_id", "input_file_\\w+", "spark_partition_id"] -%}
     {%- set called = modules.re.search(
         "(?<![\\w.])(?:(?:" ~ functions | join("|") ~ ")(?=\\s*\\()|unix_timestamp(?=\\s*\\(\\s*\\))"
         ~ "|tablesample(?=\\s*\\((?:[^()]|\\([^()]*\\))*\\)(?!\\s*repeatable\\b)))",

@@ -81,11 +81,8 @@
 {%- endmacro %}
 
 
-{% macro plan_steps(text) -%}
-    {#-
-        The steps of a plan that Spark prints as a tree, each above what it reads: {place, depth, name, prunes, table,
-        branches}. A line of no such form goes on with a string, or a name, that has a line break.
-    -#}
+{% macro plan_lines(text) -%}
+    {#- A plan's lines, one a step. One of no such form goes on with a string, or a name, that has a line break. -#}
     {%- set lines = [] -%}
     {%- for line in text.strip().splitlines() -%}
         {%- if not lines or modules.re.match("(?:[: ]  )*[:+]- [A-Za-z]", line) -%}
@@ -94,6 +91,16 @@
             {%- do lines.append(lines.pop() ~ " " ~ line) -%}
         {%- endif -%}
     {%- endfor -%}
+    {{ return(lines) }}
+{%- endmacro %}
+
+
+{% macro plan_steps(text) -%}
+    {#-
+        The steps of a plan that Spark prints as a tree, each above what it reads: {place, depth, name, prunes, table,
+        branches}.
+    -#}
+    {%- set lines = strandline.plan_lines(text) -%}
     {%- set steps = [] -%}
     {%- for line in lines -%}
         {%- set found = modules.re.match("((?:[: ]  )*)([:+]- )?(\\w+)(.*)", line) -%}
