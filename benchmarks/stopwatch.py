@@ -68,7 +68,8 @@ class Memory:
     """Follows how much memory a process and its children hold, for as long as it is open.
 
     Attributes:
-        peak: the most that they held together in a moment (RSS), in bytes.
+        peak: the most that they held together (RSS), in bytes, two looks in a row: a process that
+            is about to start a program may look like two.
     """
 
     def __init__(self, pid: int, every: float = 0.1) -> None:
@@ -87,8 +88,11 @@ class Memory:
         self._thread.join()
 
     def _follow(self) -> None:
+        before = 0
         while not self._over.wait(self._every):
-            self.peak = max(self.peak, resident(self._pid))
+            now = resident(self._pid)
+            self.peak = max(self.peak, min(before, now))
+            before = now
 
 
 def resident(pid: int, parent: bytes | None = None) -> int:

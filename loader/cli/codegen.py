@@ -47,24 +47,25 @@ def codegen(
 
     Later runs add what is new and update what nobody has edited: your edits stay.
     """
-    from loader.cli.settings import opened
+    from loader.cli.settings import opened_with_served
     from loader.codegen.dbt_project import DbtProject
     from loader.codegen.generate import MODELS, SOURCES, Folder, generate
     from loader.codegen.memory import FILE, Memory
     from loader.codegen.writing import read, write_all
     from loader.codegen.yaml_text import YamlText
 
-    spec = settings.spec()
+    spec = settings.spec(needs_source=False)
     project = DbtProject.find(spec.folder, output)
     memory_file = project.output / FILE
     remembered = read(memory_file)
     memory = Memory.from_json(remembered, str(memory_file))
     for name in (SOURCES, MODELS):  # reports broken files before Spark starts, which takes seconds
         YamlText(read(project.output / name) or "", str(project.output / name))
-    with opened(settings, spec) as pipeline:
+    with opened_with_served(settings, spec) as pipeline:
         from loader.codegen.described import described
 
         found = list(described(pipeline, select))
+        sources = {source.name for source in pipeline.spec.sources}
     tables = [one for one in found if not isinstance(one, LoaderError)]
     errors = [one for one in found if isinstance(one, LoaderError)]
     if not errors:  # otherwise a pattern may be meant for a table that could not be read
@@ -75,7 +76,7 @@ def codegen(
         project.elsewhere(),
         project.raw_schema,
     )
-    complete = {source.name for source in spec.sources} if not (select or errors) else set()
+    complete = sources if not (select or errors) else set()
     made = generate(tables, folder, memory, history, complete)
     texts = {
         project.output / file.name: file.text

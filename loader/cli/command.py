@@ -18,7 +18,7 @@ from loader.cli.output import Output, Overheard
 from loader.cli.reconcile import reconcile
 from loader.cli.run import run
 from loader.cli.serve import serve
-from loader.cli.settings import Settings, opened
+from loader.cli.settings import Settings, opened, opened_with_served
 from loader.cli.state import state
 from loader.cli.stopping import unwinding
 from loader.cli.streams import discard
@@ -233,7 +233,7 @@ def status(settings: Settings) -> None:
     """Shows each table's cursor, last batch, rows, age and last error."""
     from loader.cli import report
 
-    with opened(settings) as pipeline:
+    with opened_with_served(settings) as pipeline:
         report.status(settings.output, pipeline)
 
 

@@ -67,7 +67,7 @@ def compact(
     also remove versions of rows; with both, a version stays if either keeps it. Snapshot tables,
     histories and redelivery checks give the same results afterwards.
     """
-    from loader.cli.settings import opened
+    from loader.cli.settings import opened_with_served
     from loader.lake.ledger import now
     from loader.maintenance.compaction import Upkeep
     from loader.maintenance.retention import Keep
@@ -77,7 +77,7 @@ def compact(
     if keep_versions or keep_days:
         keep = Keep(keep_versions or 1, keep_days)
     upkeep = Upkeep(keep, expire_days, now(), dry_run)
-    with opened(settings) as pipeline:
+    with opened_with_served(settings) as pipeline:
         done: list[Compacted] = []
         failed = False
         for one in _compacted(pipeline, select, upkeep):
@@ -138,6 +138,7 @@ def _compacted(
     from loader.maintenance.turns import in_turn
     from loader.reconcile.reconciled import TABLE as RECONCILED
     from loader.reconcile.reconciled import Reconciled
+    from loader.sync.served_tables import STATES, prune_states
 
     known, errors = _known(pipeline, select) if upkeep.keep else ({}, [])
     yield from errors
@@ -195,6 +196,8 @@ def _compacted(
                     continue
                 if own.name == RECONCILED and not upkeep.dry_run:
                     Reconciled(lake).prune(VERSIONS)
+                if own.name == STATES and not upkeep.dry_run:
+                    prune_states(lake, VERSIONS)
                 done = compact_shared(lake, own.name, upkeep, own.order)
             yield done
         except Exception as problem:

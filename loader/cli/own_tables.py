@@ -1,4 +1,4 @@
-"""The loader's own tables, and how they stay small: state, ledger, the record of comparisons.
+"""The loader's own tables, and how they stay small: state and ledger, records of others' state.
 
 Each run adds a file and an Iceberg snapshot to some of them. After some hundred runs, the run
 itself puts their files together: a loop needs no `loader compact` for that.
@@ -97,12 +97,15 @@ def _all(pipeline: Pipeline) -> Iterator[OwnTable]:
     from loader.reconcile.reconciled import REMEDY as OF_RECONCILED
     from loader.reconcile.reconciled import TABLE as RECONCILED
     from loader.state.lake_table import LakeState
+    from loader.sync.served_tables import REMEDY as OF_STATES
+    from loader.sync.served_tables import STATES
 
     for source, _ in pipeline.sources:
         stores = pipeline.stores(source)
         order = "table_name asc nulls first, batch asc nulls first"
         yield OwnTable(stores.lake, LEDGER, OF_LEDGER, order)
         yield OwnTable(stores.lake, RECONCILED, OF_RECONCILED)
+        yield OwnTable(stores.lake, STATES, OF_STATES)
         if isinstance(stores.state, LakeState):
             order = "key asc nulls first, version asc nulls first"
             state = stores.state

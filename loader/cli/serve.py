@@ -50,6 +50,7 @@ def serve(
 
     What a sync writes is appended when its stream ends; the state of its source counts after that.
     """
+    from loader.cli.own_tables import keep_small
     from loader.cli.settings import opened_for
     from loader.cli.stopping import stopping
     from loader.errors import SpecError
@@ -86,6 +87,6 @@ def serve(
         settings.output.event("listening", f"listening at {at}", address=at)
         spark = opened_for(settings, spec, lake)
         watch = Watch(Warnings(settings), drill(os.environ, spark))
-        served = Served(spec, spark, name, bridge, watch, tell)
+        served = Served(spec, spark, name, bridge, watch, tell, keep_small)
         with stopping(served.stop, spark.sparkContext.cancelAllJobs):
             served.run()

@@ -52,6 +52,20 @@ def opened(settings: Settings, spec: Spec | None = None) -> Iterator[Pipeline]:
     yield Pipeline(spec, _started(settings, profile))
 
 
+@contextmanager
+def opened_with_served(settings: Settings, spec: Spec | None = None) -> Iterator[Pipeline]:
+    """Opens the same for commands that also look at what `loader serve` has appended.
+
+    Raises:
+        SpecError: if there is no source, neither in the spec nor in its lakes.
+    """
+    with opened(settings, spec or settings.spec(needs_source=False)) as pipeline:
+        from loader.sync.served_tables import add_served
+
+        add_served(pipeline, str(settings.config))
+        yield pipeline
+
+
 def profile_of(settings: Settings, spec: Spec) -> Profile:
     """Loads the target whose Spark a spec is for.
 
@@ -59,8 +73,17 @@ def profile_of(settings: Settings, spec: Spec) -> Profile:
         SpecError: if it does not exist, or the spec's destinations name several.
     """
     from loader.runtime.profile import load_profile
+    from loader.spec.plugins import LakeDestination
 
     lakes = [spec.destination(source.destinations[0]).lake for source in spec.sources]
+    if not lakes:
+        lakes = [one.lake for one in spec.destinations if isinstance(one, LakeDestination)]
+    if not lakes:
+        raise SpecError(
+            "there is neither a source nor a lake",
+            where=str(settings.config),
+            remedy="Add a document with `kind: source` and a destination with `path: spark`",
+        )
     first = lakes[0]
     for lake in lakes:
         if (lake.profile, lake.target) != (first.profile, first.target):

@@ -28,11 +28,11 @@ def state() -> None:
 @click.pass_obj
 def list_(settings: Settings) -> None:
     """Shows the newest state of every table."""
-    from loader.cli.settings import opened
+    from loader.cli.settings import opened_with_served
     from loader.state import TableState
     from loader.state.value import settled
 
-    with opened(settings) as pipeline:
+    with opened_with_served(settings) as pipeline:
         rows: list[tuple[object, ...]] = []
         for shared in backends(pipeline):
             for key, group in groupby(shared.stores.state.rows(), key=lambda row: row.key):
@@ -58,9 +58,9 @@ def list_(settings: Settings) -> None:
 @click.pass_obj
 def show(settings: Settings, table: str) -> None:
     """Shows all versions of TABLE's state (source.table), newest first."""
-    from loader.cli.settings import opened
+    from loader.cli.settings import opened_with_served
 
-    with opened(settings) as pipeline:
+    with opened_with_served(settings) as pipeline:
         stores = stores_of(pipeline, table)
         rows = stores.state.rows(table)
         if not rows:
@@ -85,11 +85,11 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
 
     An older value is safe: rows that are read again are recognised. A newer one skips rows.
     """
-    from loader.cli.settings import opened
+    from loader.cli.settings import opened_with_served
     from loader.sources.programs.memory import is_memory
     from loader.sync.plan import parsed
 
-    with opened(settings) as pipeline:
+    with opened_with_served(settings) as pipeline:
         stores = stores_of(pipeline, table)
         known = _known(stores, table)
         if known is None or known.cursor is None or known.cursor_field is None:
@@ -117,9 +117,9 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
 @click.pass_obj
 def reset(settings: Settings, table: str) -> None:
     """Forgets TABLE's cursor: the next sync reads from the beginning and appends what is new."""
-    from loader.cli.settings import opened
+    from loader.cli.settings import opened_with_served
 
-    with opened(settings) as pipeline:
+    with opened_with_served(settings) as pipeline:
         stores = stores_of(pipeline, table)
         known = _known(stores, table)
         if known is None:

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 @click.pass_obj
 def prune(settings: Settings, keep: int) -> None:
     """Forgets all but the newest N versions of each table's state."""
-    from loader.cli.settings import opened
+    from loader.cli.settings import opened_with_served
 
-    with opened(settings) as pipeline:
+    with opened_with_served(settings) as pipeline:
         pruned = [one for shared in backends(pipeline) for one in shared.prune(keep)]
         settings.output.table("pruned", ("table", "versions"), pruned)
         if not pruned:
@@ -49,9 +49,9 @@ def prune(settings: Settings, keep: int) -> None:
 @click.pass_obj
 def export(settings: Settings, file: IO[str]) -> None:
     """Writes every version of every cursor to FILE (default: stdout), one JSON object per line."""
-    from loader.cli.settings import opened
+    from loader.cli.settings import opened_with_served
 
-    with opened(settings) as pipeline:
+    with opened_with_served(settings) as pipeline:
         for shared in backends(pipeline):
             for row in reversed(shared.stores.state.rows()):  # as they were written
                 if shared.holds(row.key):
@@ -78,9 +78,9 @@ def import_(settings: Settings, file: IO[str], force: bool) -> None:
     A table without state gets all its versions; one that has state gets FILE's newest as a new
     version. Everything is checked before anything is written.
     """
-    from loader.cli.settings import opened
+    from loader.cli.settings import opened_with_served
 
-    with opened(settings) as pipeline:
+    with opened_with_served(settings) as pipeline:
         given = _read(file)
         stores = {key: stores_of(pipeline, key) for key in given}
         _refuse_own(pipeline, stores)
@@ -233,11 +233,11 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
     Existing rows stay; a state that differs from the newest commit gets a new version. Without
     --select, state and ledger that are damaged are put aside first.
     """
-    from loader.cli.settings import opened
+    from loader.cli.settings import opened_with_served
     from loader.maintenance.aside import set_aside
     from loader.maintenance.rebuild import raw_tables, rebuild_table, source_commits
 
-    with opened(settings) as pipeline:
+    with opened_with_served(settings) as pipeline:
         rows: list[tuple[object, ...]] = []
         failed: set[str] = set()
 

@@ -34,6 +34,10 @@ IDENTITY = "strandline.table-id"
 FIRST_BATCH = "strandline.first-batch"
 """A raw table's first batch number; the ledger may have earlier batches, of a dropped table."""
 
+# Half of Parquet's own: a task holds that much while it writes, and a large load has as many
+# tasks as there are cores.
+_ROW_GROUP_BYTES = 64 * 1024 * 1024
+
 _shared = threading.Lock()
 
 
@@ -89,6 +93,7 @@ class Lake(Staging):
         measured = [*COLUMNS, *([cursor_field] if cursor_field else [])]
         properties = {
             "write.wap.enabled": "true",
+            "write.parquet.row-group-size-bytes": str(_ROW_GROUP_BYTES),
             IDENTITY: uuid.uuid4().hex,
             FIRST_BATCH: str(first_batch),
             **{f"write.metadata.metrics.column.{name}": "full" for name in measured},

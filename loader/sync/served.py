@@ -27,14 +27,13 @@ from loader.spec.plugins import SourceSpec
 from loader.spec.spec import Spec
 from loader.sync.pipeline import Outcome, Pipeline
 from loader.sync.plan import FOREIGN_COLUMNS, RESERVED
+from loader.sync.served_tables import STATES, remember
 from loader.sync.watch import Watch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-STATES = "_cq_plugin_state"
-"""The table where the state of served plugins is kept, append-only."""
-
+_CATALOG = "catalog.json"
 _SCHEMA = "table_name string, key string, value string, version bigint, updated_at timestamp"
 _log = logging.getLogger("loader")
 
@@ -48,6 +47,7 @@ class Served:
         bridge: which listens already.
         watch: gets progress, and says when to stop.
         tell: gets the outcome of each table.
+        tidy: is called after each sync that was appended.
     """
 
     def __init__(
@@ -58,12 +58,14 @@ class Served:
         bridge: Serving,
         watch: Watch,
         tell: Callable[[Outcome], None],
+        tidy: Callable[[Pipeline], None] = lambda _: None,
     ) -> None:
         self.spec = spec
         self.spark = spark
         self.destination = destination
         self.bridge = bridge
         self.tell = tell
+        self.tidy = tidy
         self.watch = watch
         self._lost: JavaEndedError | None = None
         self.lake = Lake(spark, spec.destination(destination).lake.schema_)
@@ -100,14 +102,21 @@ class Served:
         if not session["rows"] and not session["stale"]:
             return None  # it has brought no rows, and deletes none
         try:
-            spec = self.spec.model_copy(update={"sources": (self._source(session, folder),)})
+            streams = _streams(folder)
+            source = self._source(session, folder, streams)
+            pipeline = Pipeline(self.spec.model_copy(update={"sources": (source,)}), self.spark)
             wrong = []
-            for outcome in Pipeline(spec, self.spark).run(self.watch, (), False, None):
+            for outcome in pipeline.run(self.watch, (), False, None):
                 self.tell(outcome)
                 if outcome.error is not None:
                     wrong.append(str(outcome.error))
                 if isinstance(outcome.error, JavaEndedError):
                     self._lost = outcome.error
+            if not wrong:
+                for stream in streams:
+                    whole = stream["name"] in session["stale"]
+                    remember(self.lake, in_the_lake(stream["name"]), stream, whole)
+                self.tidy(pipeline)
             return "; ".join(wrong) or None
         except LoaderError as error:
             self._lost = java_ended(error, "loader serve")
@@ -121,10 +130,10 @@ class Served:
         finally:
             (folder / "messages.jsonl").unlink(missing_ok=True)
 
-    def _source(self, session: Mapping[str, Any], folder: Path) -> SourceSpec:
+    def _source(
+        self, session: Mapping[str, Any], folder: Path, streams: Sequence[Mapping[str, Any]]
+    ) -> SourceSpec:
         """Returns a source document that replays what a session has written."""
-        catalog = folder / "catalog.json"
-        streams = json.loads(catalog.read_text(encoding="utf-8"))["streams"]
         named = session["source"] or self._owner(streams) or "cloudquery"
         source = SourceSpec(
             name=re.sub(r"[^A-Za-z0-9_-]", "_", named),
@@ -133,7 +142,7 @@ class Served:
             destinations=(self.destination,),
             spec={
                 "command": ["/bin/sh", "-c", 'cat "$0"', str(folder / "messages.jsonl")],
-                "catalog": str(catalog),
+                "catalog": str(folder / _CATALOG),
                 "table_options": {s["name"]: _options(s, session["stale"]) for s in streams},
             },
         )
@@ -167,6 +176,11 @@ class Served:
                 for k, (v, n) in rows.items()
             ],
         )
+
+
+def _streams(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((folder / _CATALOG).read_text("utf-8"))["streams"]
+    return found
 
 
 def _options(stream: Mapping[str, Any], stale: list[str]) -> dict[str, Any]:

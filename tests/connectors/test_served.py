@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from tests.sync.project import Project
 
 ORDERS = {
     "name": "orders",
-    "json_schema": {"properties": {"id": {"type": "integer"}}},
+    "json_schema": {"properties": {"id": {"type": "integer"}, "note": {"type": "string"}}},
     "supported_sync_modes": ["full_refresh"],
     "source_defined_primary_key": [["id"]],
 }
@@ -133,3 +134,57 @@ def test_syncs_without_rows_and_with_deletions_only(project: Project) -> None:
     assert project.rows(
         "select id, _cq_deleted, _cq_source_name from raw.orders order by _cq_batch, _cq_seq"
     ) == [(1, False, "shop"), (2, False, "shop"), (2, True, "shop")]
+
+
+def _synced(folder: Path, number: int, *data: dict[str, Any]) -> dict[str, Any]:
+    """Returns a session of a sync that has written orders."""
+    place = folder / f"sync{number}"
+    place.mkdir()
+    (place / "catalog.json").write_text(json.dumps({"streams": [ORDERS]}))
+    lines = [{"type": "RECORD", "record": {"stream": "orders", "data": one}} for one in data]
+    (place / "messages.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return {"session": number, "folder": str(place), "stale": [], "source": "shop", "rows": True}
+
+
+def test_what_is_served_is_shown_described_and_kept_small(project: Project) -> None:
+    """Its sources are in no spec: the raw tables say what they are."""
+    project.write()
+    for command in (("status",), ("compact",), ("codegen", "--output", "models")):
+        [error] = project.loader(*command).errors
+        assert "there is no source, and `loader serve` has not written a table yet" in error
+    states = [{"state": "shop", "rows": {"orders": [str(n), n]}} for n in range(1, 13)]
+    sessions = [
+        _synced(project.folder, 1, {"id": 1, "note": "a"}, {"id": 2, "note": "a"}),
+        _synced(project.folder, 2, {"id": 2, "note": "b"}),
+        _synced(project.folder, 3, {"id": 3, "note": "a"}),  # the newest batch is never compacted
+    ]
+    bridge: Any = Bridge(*sessions, *states)
+    spec = load_spec(project.folder / "loader.yml", needs_source=False)
+    tidied: list[Any] = []
+    watch = Watch()
+    Served(spec, project.spark, "lake", bridge, watch, lambda _: None, tidied.append).run()
+    assert bridge.errors == [None, None, None]
+    assert len(tidied) == 3
+
+    [shown] = [e for e in project.loader("status").events if e["event"] == "status"]
+    assert (shown["table"], shown["batch"], shown["rows"]) == ("shop.orders", 3, 4)
+    [listed] = [e for e in project.loader("state", "list").events if e["event"] == "state"]
+    assert listed["table"] == "shop.orders"
+    models = project.folder / "models"
+    written = project.loader("codegen", "--output", str(models))
+    assert written.code == 0, written.text
+    assert "primary_key=['id']" in (models / "shop_orders_latest.sql").read_text()
+
+    kept = project.loader("compact", "--keep-versions", "1")
+    assert kept.code == 0, kept.text
+    rows = project.rows("select id, note from raw.orders order by id")
+    assert rows == [(1, "a"), (2, "b"), (3, "a")]
+    assert project.rows("select min(version), max(version) from raw._cq_plugin_state") == [(3, 12)]
+    [error] = project.loader("run").errors
+    assert "there is no source" in error
+
+    # a source of the spec with that name takes the table's place
+    project.add("shop", "jdbc", ["x"], {"url": "jdbc:postgresql://127.0.0.1:1/x", "user": "u"})
+    shown = project.loader("status")
+    names = [e["table"] for e in shown.events if e["event"] == "status"]
+    assert names == ["shop.orders"], shown.text

@@ -50,18 +50,26 @@ def _sourced(
     main: str = _SUBMIT,
     given: tuple[str, ...] = (),
     show: str = "SPARK_SUBMIT_OPTS",
+    cores: str = "echo 8",
     **env: str,
 ) -> tuple[str, str]:
     """Returns SPARK_CONF_DIR and SPARK_SUBMIT_OPTS as Spark's launcher gets them.
 
     Args:
         show: another variable to return instead of the second.
+        cores: what the programs that count them do.
     """
+    counting = home.parent / "counting"
+    counting.mkdir(exist_ok=True)
+    for name in ("nproc", "getconf"):
+        (counting / name).write_text(f"#!/bin/sh\n{cores}\n")
+        (counting / name).chmod(0o755)
     (home / "spark-class").write_text(
         "set -a; . $SPARK_CONF_DIR/spark-env.sh; set +a\n"
         f'bash -c \'echo "$SPARK_CONF_DIR"; echo "${show}"; declare -F\'\n'
     )
-    own = {"PATH": os.environ["PATH"], "SPARK_HOME": str(home), "SPARK_CONF_DIR": f"{home}/conf"}
+    path = f"{counting}{os.pathsep}{os.environ['PATH']}"
+    own = {"PATH": path, "SPARK_HOME": str(home), "SPARK_CONF_DIR": f"{home}/conf"}
     done = subprocess.run(
         ["bash", "-u", "spark-class", main, *given],
         env={**own, "SPARK_SUBMIT_OPTS": "", **env},
@@ -101,7 +109,20 @@ def test_the_launcher_finds_its_classes_at_once(home: Path) -> None:
 def test_whoever_tunes_the_collector_does_so_alone(home: Path, where: str) -> None:
     assert "-XX:GCTimeRatio=" in _sourced(home)[1]
     for own in ("-XX:GCTimeRatio=9", "-XX:+UseParallelGC", "-Da=b -XX:MaxGCPauseMillis=9"):
-        assert "-XX:GCTimeRatio=2" not in _sourced(home, **{where: own})[1]
+        for cores in ("echo 2", "echo 8"):
+            options = _sourced(home, cores=cores, **{where: own})[1]
+            assert "-XX:GCTimeRatio=2" not in options
+            assert "Serial" not in options
+
+
+@pytest.mark.parametrize(
+    ("cores", "serial"), [("echo 1", True), ("echo 2", True), ("echo 3", False), ("exit 1", False)]
+)
+def test_two_cores_are_left_to_the_work(home: Path, cores: str, serial: bool) -> None:
+    """G1's own threads would take them; unless it is known that there are so few, it stays."""
+    options = _sourced(home, cores=cores)[1]
+    assert ("-XX:+UseSerialGC" in options) == serial
+    assert ("-XX:GCTimeRatio=2" in options) == (not serial)
 
 
 def test_a_driver_that_is_damaged_costs_no_archive(tmp_path: Path) -> None:

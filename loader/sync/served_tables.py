@@ -1,0 +1,162 @@
+"""What `loader serve` has appended, for commands that look at it: sources without a document.
+
+The spec does not name what others sync into the lake. Each raw table that was served says so
+itself, in a property, with the key that the sync declared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from loader.errors import SpecError, TableError
+from loader.lake.commits import newest_commit
+from loader.lake.lake import Lake
+from loader.lake.own import mended
+from loader.names import in_the_lake
+from loader.rows.delta import COLUMNS
+from loader.sources import Progress, Source, SourceTable, TableRef
+from loader.spec.options import TableOptions
+from loader.spec.plugins import LakeDestination, SourceSpec
+from loader.veil import unveiled, veiled
+
+if TYPE_CHECKING:
+    from loader.sources import Snapshot
+    from loader.sync.pipeline import Pipeline
+
+STATES = "_cq_plugin_state"
+"""The table where the state of served plugins is kept, append-only."""
+
+REMEDY = mended("What `cloudquery sync` writes", STATES)
+SERVED = "strandline.served"
+"""Property of a raw table that `loader serve` has written: its key, and whether it was whole."""
+
+
+def remember(lake: Lake, table: str, stream: Mapping[str, Any], whole: bool) -> None:
+    """Records in a raw table that it is served, and its key."""
+    keys = [name for [name] in stream["source_defined_primary_key"]]
+    said = veiled(json.dumps({"primary_key": keys, "whole": whole}, sort_keys=True))
+    if lake.exists(table) and lake.handle(table).properties().get(SERVED) != said:
+        lake.set_properties(table, {SERVED: said})
+
+
+def prune_states(lake: Lake, keep: int) -> None:
+    """Forgets all but the newest versions of each key of the served plugins' states."""
+    name = lake.name(STATES)
+    floors = f"""
+        select table_name, key, min(version) as floor
+        from (
+            select
+                *,
+                row_number() over (
+                    partition by table_name, key order by version desc, updated_at desc
+                ) as age
+            from {name}
+        )
+        where age <= {keep}
+        group by table_name, key
+    """
+    same = "states.table_name = floors.table_name and states.key = floors.key"
+    with lake.lock(STATES):
+        lake.spark.sql(
+            f"merge into {name} as states using ({floors}) as floors "
+            f"on {same} and states.version < floors.floor when matched then delete"
+        )
+
+
+def add_served(pipeline: Pipeline, where: str) -> None:
+    """Adds what is served into the lakes of a spec to a pipeline's sources.
+
+    A table that a source of the spec has loaded since belongs to that source.
+
+    Raises:
+        SpecError: if there is no source then, neither in the spec nor in a lake.
+    """
+    spec = pipeline.spec
+    named = {name for one in spec.sources for name in (one.name, *one.formerly)}
+    lakes: set[str] = set()
+    for destination in spec.destinations:
+        if not isinstance(destination, LakeDestination) or destination.lake.schema_ in lakes:
+            continue
+        lakes.add(destination.lake.schema_)
+        lake = Lake(pipeline.spark, destination.lake.schema_)
+        for name, tables in _served(lake).items():
+            if name in named:
+                continue
+            named.add(name)
+            source = SourceSpec(
+                name=name, path="served", tables=("*",), destinations=(destination.name,)
+            )
+            source._where, source._redactor = "loader serve", spec.redactor
+            pipeline.sources.append((source, ServedTables(name, lake, tables, spec.folder)))
+    if not pipeline.sources:
+        raise SpecError(
+            "there is no source, and `loader serve` has not written a table yet",
+            where=where,
+            remedy="Add a document with `kind: source`, or run a `cloudquery sync` into the lake",
+        )
+    sources = tuple(source for source, _ in pipeline.sources)
+    pipeline.spec = spec.model_copy(update={"sources": sources})
+
+
+def _served(lake: Lake) -> dict[str, dict[str, dict[str, Any]]]:
+    """Returns what each served table says of itself, by source and table."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    if not lake.exists(STATES):  # each server makes it, before anything else
+        return found
+    tables, _ = lake.raw_tables()
+    for table in tables:
+        said = lake.handle(table).properties().get(SERVED)
+        source = newest_commit(lake, table).source if said else None
+        if said and source:
+            found.setdefault(source, {})[table] = json.loads(unveiled(said))
+    return found
+
+
+class ServedTables(Source):
+    """The tables of a source that others sync into the lake, described as raw has them."""
+
+    def __init__(
+        self, name: str, lake: Lake, said: Mapping[str, Mapping[str, Any]], folder: Path
+    ) -> None:
+        super().__init__(name, None, lake.spark, folder)
+        self.lake = lake
+        self._said = said
+
+    @property
+    def table_options(self) -> Mapping[str, TableOptions]:
+        """How they were synced."""
+        return {
+            name: TableOptions(
+                sync_mode="full_refresh" if said["whole"] else "incremental",
+                redelivered_rows="drop" if said["primary_key"] else "append",
+            )
+            for name, said in self._said.items()
+        }
+
+    def tables(self) -> list[TableRef]:
+        """Lists them."""
+        return [TableRef(name) for name in sorted(self._said)]
+
+    def describe(self, ref: TableRef) -> SourceTable:
+        """Describes a table by its columns in raw."""
+        schema = self.lake.schema_of(in_the_lake(ref.name))
+        own = {name.lower() for name in COLUMNS}
+        columns = type(schema)([field for field in schema if field.name.lower() not in own])
+        key = tuple(self._said[ref.name]["primary_key"])
+        return SourceTable(ref, columns, primary_key=key, progress=Progress.MARK)
+
+    @contextmanager
+    def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[Snapshot]:
+        """Refuses: nothing can be read from here."""
+        yield self._refused()
+
+    def _refused(self) -> NoReturn:
+        raise TableError(
+            "`loader serve` writes its tables, so they cannot be read from a source",
+            where=f"source {self.name}",
+            remedy="Sync them with `cloudquery sync`",
+        )
