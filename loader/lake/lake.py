@@ -34,9 +34,9 @@ IDENTITY = "strandline.table-id"
 FIRST_BATCH = "strandline.first-batch"
 """A raw table's first batch number; the ledger may have earlier batches, of a dropped table."""
 
-# Half of Parquet's own: a task holds that much while it writes, and a large load has as many
+# A quarter of Parquet's own: a task holds that much while it writes, and a large load has as many
 # tasks as there are cores.
-_ROW_GROUP_BYTES = 64 * 1024 * 1024
+_ROW_GROUP_BYTES = 32 * 1024 * 1024
 
 _shared = threading.Lock()
 

@@ -188,4 +188,7 @@ _PROPERTIES = {
     "write.parquet.compression-codec": "zstd",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
+    # Every commit adds a manifest, and whoever reads a table opens all of them. Iceberg puts them
+    # together once there are a hundred: for one row or two a batch, that is late.
+    "commit.manifest.min-count-to-merge": "8",
 }

@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -95,17 +96,21 @@ class Journal:
             self._entries.append(Entry(attempt, state, record, total))
 
     def write(self) -> list[Entry]:
-        """Writes what was added, states first, and unlocks the tables.
+        """Writes what was added, and unlocks the tables.
 
         Returns the entries; those that could not be written say why.
         """
         with self._adding:
             entries, self._entries = self._entries, []
-        for same in _grouped(entries, lambda entry: entry.state_place):
-            self._store([entry for entry in same if entry.state is not None])
-        _each(entries, "state-recorded")
-        for same in _grouped(entries, lambda entry: entry.attempt.lake.schema):
-            self._record(same)
+        if _beside_each_other(entries):
+            with ThreadPoolExecutor(1) as other:
+                recorded = other.submit(self._record_all, entries)
+                self._store_all(entries)
+                recorded.result()
+        else:
+            self._store_all(entries)
+            _each(entries, "state-recorded")
+            self._record_all(entries)
         _each(entries, "ledger-recorded")
         for entry in entries:
             entry.does(partial(entry.attempt.kept, entry.state))
@@ -124,6 +129,14 @@ class Journal:
             yield
         finally:
             self.write()
+
+    def _store_all(self, entries: Sequence[Entry]) -> None:
+        for same in _grouped(entries, lambda entry: entry.state_place):
+            self._store([entry for entry in same if entry.state is not None])
+
+    def _record_all(self, entries: Sequence[Entry]) -> None:
+        for same in _grouped(entries, lambda entry: entry.attempt.lake.schema):
+            self._record(same)
 
     def _store(self, entries: Sequence[Entry]) -> None:
         """Stores states in one commit.
@@ -176,6 +189,17 @@ class Journal:
             return False
         before = self._quiet.get(entry.record.table)
         return before is not None and time.monotonic() - before < QUIET_SECONDS
+
+
+def _beside_each_other(entries: Sequence[Entry]) -> bool:
+    """Whether state and ledger are written at the same time: two commits to a lake take as long.
+
+    Whichever of them a crash leaves out, the next run adds. A drill wants them in order.
+    """
+    return any(entry.state is not None for entry in entries) and all(
+        isinstance(entry.attempt.stores.state, LakeState) and entry.attempt.watch.steps is None
+        for entry in entries
+    )
 
 
 def _confirmed(entries: Iterable[Entry]) -> list[Entry]:

@@ -252,6 +252,7 @@
         "write.delete.mode": "merge-on-read",
         "write.update.mode": "merge-on-read",
         "write.merge.mode": "merge-on-read",
+        "commit.manifest.min-count-to-merge": "8",
     } -%}
     {%- do properties.update(config.get("tblproperties") or {}) -%}
     {%- if properties["format-version"] | string == "1" -%}

@@ -81,7 +81,7 @@
         ~ "table_snapshot_id bigint, configuration string, raw_table string, raw_id string, raw_snapshot_id bigint, "
         ~ "batch bigint, again_step int, again_batch bigint, reason string, invocation_id string, proved_at timestamp) "
         ~ "using iceberg tblproperties ('write.metadata.delete-after-commit.enabled' = 'true', "
-        ~ "'write.metadata.previous-versions-max' = '10')"
+        ~ "'write.metadata.previous-versions-max' = '10', 'commit.manifest.min-count-to-merge' = '8')"
     ) -%}
 {%- endmacro %}
 
