@@ -67,8 +67,8 @@ class Lake(Staging):
                 )
 
     def _lacking(self, table: str, columns: Mapping[str, str]) -> list[str]:
-        schema = self.handle(table).schema()
-        return [name for name in columns if schema.caseInsensitiveFindField(name) is None]
+        there = {name.lower() for name in self.schema_of(table).names}
+        return [name for name in columns if name.lower() not in there]
 
     def create_raw(
         self, table: str, schema: StructType, cursor_field: str | None, first_batch: int = 1

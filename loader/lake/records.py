@@ -107,8 +107,11 @@ class Records:
 
         Files may use an older spec, so one file is enough even if partitions were added later.
         """
+        current = self.handle.spec()
+        if current.isUnpartitioned():
+            return current
         specs = list(self.handle.specs().values())
-        return next((spec for spec in specs if spec.isUnpartitioned()), self.handle.spec())
+        return next((spec for spec in specs if spec.isUnpartitioned()), current)
 
     def _partitioned(self, spec: Any, records: Sequence[Any]) -> list[tuple[Any, list[Any]]]:
         """Groups the records by partition; None stands for an unpartitioned table."""
