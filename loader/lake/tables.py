@@ -182,13 +182,15 @@ def _text(value: str) -> str:
     return value.replace("\\", "\\\\").replace("'", "\\'")
 
 
+FEW_MANIFESTS = {"commit.manifest.min-count-to-merge": "8"}
+"""Each commit adds a manifest, and whoever reads a table opens all of them. By default Iceberg puts
+them together once there are a hundred, which is late for batches of a few rows."""
+
 _PROPERTIES = {
     "format-version": "2",
     "write.distribution-mode": "none",
     "write.parquet.compression-codec": "zstd",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
-    # Every commit adds a manifest, and whoever reads a table opens all of them. Iceberg puts them
-    # together once there are a hundred: for one row or two a batch, that is late.
-    "commit.manifest.min-count-to-merge": "8",
+    **FEW_MANIFESTS,
 }

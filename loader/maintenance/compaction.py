@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -23,6 +23,7 @@ from loader.lake.commits import keep_newest, newest_commit
 from loader.lake.lake import Lake
 from loader.lake.lease import Heartbeat
 from loader.lake.ledger import now
+from loader.lake.tables import FEW_MANIFESTS
 from loader.maintenance import expiry
 from loader.maintenance.dependents import Dependent, Unreadable
 from loader.maintenance.footprint import Footprint, footprint
@@ -133,6 +134,7 @@ def compact_raw(
         with Heartbeat([lease]):
             was, before = _version(lake, raw.table), footprint(lake, raw.table)
             lake.discard(raw.table)
+            _complete(lake, raw.table, FEW_MANIFESTS)
             gone, rows = _counted(lake, raw, upkeep, dependents)
             lease.confirm()
             removed = remove(lake, raw.table, gone, rows)
@@ -163,12 +165,20 @@ def compact_shared(lake: Lake, table: str, upkeep: Upkeep, order: str = "") -> C
             expired = len(expiry.found(lake, table, before_ms))
             note = told(before.strays, 0)
             return Compacted(f"{lake.schema}.{table}", before, before, 0, expired, note)
-        if order and _ROW_GROUP not in lake.properties(table):
-            lake.set_properties(table, {_ROW_GROUP: str(_ROW_GROUP_BYTES)})
+        small = {_ROW_GROUP: str(_ROW_GROUP_BYTES)} if order else {}
+        _complete(lake, table, {**FEW_MANIFESTS, **small})
         rewrite(lake, table, order)
         expired = expiry.expire(lake, table, before_ms)
         after, swept = _swept(lake, table, was, before)
     return Compacted(f"{lake.schema}.{table}", before, after, 0, expired, swept)
+
+
+def _complete(lake: Lake, table: str, wanted: Mapping[str, str]) -> None:
+    """Sets properties that a table from an older version lacks; those that it has stay."""
+    there = lake.properties(table)
+    missing = {name: value for name, value in wanted.items() if name not in there}
+    if missing:
+        lake.set_properties(table, missing)
 
 
 def _version(lake: Lake, table: str) -> str:
