@@ -69,6 +69,22 @@ def test_refuses_a_relative_warehouse(spark: SparkSession, tmp_path: Path) -> No
         spark.conf.set(setting, before)
 
 
+def test_takes_a_warehouse_whose_path_looks_like_a_secret(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark shows stars in its place, which are no relative path."""
+    spark.sql("show schemas")  # the session's catalog keeps the warehouse that it started with
+    setting = "spark.sql.catalog.lake.warehouse"
+    before = spark.conf.get(setting)
+    output = {**SESSION, "server_side_parameters": {setting: str(tmp_path / "token-service")}}
+    project = DbtProject(spark, tmp_path, schema="analytics", raw_schema="raw", output=output)
+    try:
+        project.run("run", "--select", "cq_sync_log")
+        assert "redacted" in spark.sql(f"set {setting}").collect()[0][1]
+    finally:
+        spark.conf.set(setting, before)
+
+
 def test_a_project_has_its_own_way_of_a_test(spark: SparkSession, tmp_path: Path) -> None:
     """The root project's macro comes before the package's, as in dbt-utils."""
     project = DbtProject(spark, tmp_path, name="own", schema="own", raw_schema="raw")
