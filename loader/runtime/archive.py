@@ -98,7 +98,9 @@ strandline_archive() {
     *-javaagent:* | *-agentlib:* | *-agentpath:* | *StartFlightRecording*) return 0 ;;
   esac
   local modest="{modest}" cores
-  cores="$(nproc 2> /dev/null || getconf _NPROCESSORS_ONLN 2> /dev/null)" || cores=4
+  # nproc would tell OpenMP's number of threads
+  cores="$(unset OMP_NUM_THREADS OMP_THREAD_LIMIT
+    nproc 2> /dev/null || getconf _NPROCESSORS_ONLN 2> /dev/null)" || cores=4
   [ "$cores" -gt 2 ] || modest={serial}
   case "$said" in *-XX:*GC*) modest= ;; esac # whoever tunes the collector does so alone
   case "$SPARK_HOME" in *[[:space:]\'\"\\]*) return 0 ;; esac # it may have been moved there

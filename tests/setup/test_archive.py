@@ -125,6 +125,11 @@ def test_two_cores_are_left_to_the_work(home: Path, cores: str, serial: bool) ->
     assert ("-XX:GCTimeRatio=2" in options) == (not serial)
 
 
+def test_threads_of_openmp_are_no_cores(home: Path) -> None:
+    options = _sourced(home, cores="echo ${OMP_NUM_THREADS:-8}", OMP_NUM_THREADS="1")[1]
+    assert "Serial" not in options
+
+
 def test_a_driver_that_is_damaged_costs_no_archive(tmp_path: Path) -> None:
     whole = tmp_path / "postgresql.jar"
     with ZipFile(whole, "w") as packed:
