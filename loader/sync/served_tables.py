@@ -36,11 +36,18 @@ SERVED = "strandline.served"
 
 
 def remember(lake: Lake, table: str, stream: Mapping[str, Any], whole: bool) -> None:
-    """Records in a raw table that it is served, and its key."""
+    """Records in a raw table that it is served, and its key.
+
+    A sync with `write_mode: append` leaves keys out: then the table keeps the one that it has.
+    """
+    if not lake.exists(table):
+        return
+    before = _said(lake, table)
     keys = [name for [name] in stream["source_defined_primary_key"]]
-    said = veiled(json.dumps({"primary_key": keys, "whole": whole}, sort_keys=True))
-    if lake.exists(table) and lake.handle(table).properties().get(SERVED) != said:
-        lake.set_properties(table, {SERVED: said})
+    keys = keys or (before or {}).get("primary_key", [])
+    now = {"primary_key": keys, "whole": whole}
+    if now != before:
+        lake.set_properties(table, {SERVED: veiled(json.dumps(now, sort_keys=True))})
 
 
 def prune_states(lake: Lake, keep: int) -> None:
@@ -59,12 +66,19 @@ def prune_states(lake: Lake, keep: int) -> None:
         where age <= {keep}
         group by table_name, key
     """
-    same = "states.table_name = floors.table_name and states.key = floors.key"
+    older = (
+        "states.table_name = floors.table_name and states.key = floors.key "
+        "and states.version < floors.floor"
+    )
     with lake.lock(STATES):
-        lake.spark.sql(
-            f"merge into {name} as states using ({floors}) as floors "
-            f"on {same} and states.version < floors.floor when matched then delete"
+        found = lake.spark.sql(
+            f"select 1 from {name} as states inner join ({floors}) as floors on {older} limit 1"
         )
+        if found.take(1):
+            lake.spark.sql(
+                f"merge into {name} as states using ({floors}) as floors on {older} "
+                "when matched then delete"
+            )
 
 
 def add_served(pipeline: Pipeline, where: str) -> None:
@@ -109,11 +123,17 @@ def _served(lake: Lake) -> dict[str, dict[str, dict[str, Any]]]:
         return found
     tables, _ = lake.raw_tables()
     for table in tables:
-        said = lake.handle(table).properties().get(SERVED)
+        said = _said(lake, table)
         source = newest_commit(lake, table).source if said else None
         if said and source:
-            found.setdefault(source, {})[table] = json.loads(unveiled(said))
+            found.setdefault(source, {})[table] = said
     return found
+
+
+def _said(lake: Lake, table: str) -> dict[str, Any] | None:
+    text = lake.handle(table).properties().get(SERVED)
+    said: dict[str, Any] | None = json.loads(unveiled(text)) if text else None
+    return said
 
 
 class ServedTables(Source):
