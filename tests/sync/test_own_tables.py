@@ -76,3 +76,20 @@ def test_what_goes_wrong_there_fails_no_run(
     with caplog.at_level(logging.WARNING, "loader"):
         project.run()
     assert "no space left on device" in caplog.text
+
+
+def test_manifests_are_put_together_early(project: Project, postgres_database: Database) -> None:
+    """Whoever reads a table opens all of them; Iceberg by itself waits for a hundred."""
+    postgres_database.execute("create table t (id int primary key)", "insert into t values (0)")
+    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "id"}})
+    project.run()
+    setting = "commit.manifest.min-count-to-merge"
+    project.spark.sql(f"alter table {project.schema}.t unset tblproperties ('{setting}')")
+    assert project.loader("compact").code == 0  # gives it to tables from before it was set
+    assert project.lake().properties("t")[setting] == "8"
+    for number in range(1, 10):
+        postgres_database.execute(f"insert into t values ({number})")
+        project.run()
+    for table in ("t", "_cq_state", "_cq_syncs"):
+        [(count,)] = project.rows(f"select count(*) from raw.{table}.manifests")
+        assert count < 8, table
