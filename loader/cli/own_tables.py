@@ -98,14 +98,15 @@ def _all(pipeline: Pipeline) -> Iterator[OwnTable]:
     from loader.reconcile.reconciled import TABLE as RECONCILED
     from loader.state.lake_table import LakeState
     from loader.sync.served_tables import REMEDY as OF_STATES
-    from loader.sync.served_tables import STATES
+    from loader.sync.served_tables import SERVER, STATES
 
     for source, _ in pipeline.sources:
         stores = pipeline.stores(source)
         order = "table_name asc nulls first, batch asc nulls first"
         yield OwnTable(stores.lake, LEDGER, OF_LEDGER, order)
         yield OwnTable(stores.lake, RECONCILED, OF_RECONCILED)
-        yield OwnTable(stores.lake, STATES, OF_STATES)
+        if source.where == SERVER:  # no run looks for it otherwise
+            yield OwnTable(stores.lake, STATES, OF_STATES)
         if isinstance(stores.state, LakeState):
             order = "key asc nulls first, version asc nulls first"
             state = stores.state

@@ -27,7 +27,7 @@ from loader.spec.plugins import SourceSpec
 from loader.spec.spec import Spec
 from loader.sync.pipeline import Outcome, Pipeline
 from loader.sync.plan import FOREIGN_COLUMNS, RESERVED
-from loader.sync.served_tables import STATES, remember
+from loader.sync.served_tables import SERVER, STATES, remember
 from loader.sync.watch import Watch
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Served:
                 "table_options": {s["name"]: _options(s, session["stale"]) for s in streams},
             },
         )
-        source._where = "loader serve"
+        source._where = SERVER
         source._redactor = self.spec.redactor
         return source
 

@@ -31,6 +31,9 @@ STATES = "_cq_plugin_state"
 """The table where the state of served plugins is kept, append-only."""
 
 REMEDY = mended("What `cloudquery sync` writes", STATES)
+SERVER = "loader serve"
+"""Where a source that is served stands: in no spec, but with this command."""
+
 SERVED = "strandline.served"
 """Property of a raw table that `loader serve` has written: its key, and whether it was whole."""
 
@@ -104,7 +107,7 @@ def add_served(pipeline: Pipeline, where: str) -> None:
             source = SourceSpec(
                 name=name, path="served", tables=("*",), destinations=(destination.name,)
             )
-            source._where, source._redactor = "loader serve", spec.redactor
+            source._where, source._redactor = SERVER, spec.redactor
             pipeline.sources.append((source, ServedTables(name, lake, tables, spec.folder)))
     if not pipeline.sources:
         raise SpecError(
