@@ -21,6 +21,7 @@ _SIGNS = re.compile(
 _BROKEN = re.compile(
     r"is not a Parquet file|[Ff]ooter is too large|[Cc]orrupted|Unexpected EOF|EOFException"
     r"|InvalidAvroMagicException|Not an Avro data file|Expected magic number"
+    r"|CRC checksum verification failed|Checksum error"
 )
 # Who was reading when the error names no file; a job's trace also shows who was to write.
 _OF_MANIFEST = re.compile(

@@ -129,11 +129,6 @@ def spark(warehouse: Path) -> Iterator[SparkSession]:
 
     profile = load_profile("strandline", "embedded", ROOT, profiles_dir=str(ROOT / "profiles"))
     spark = session(profile)
-    # Hadoop writes each file's checksum into a second file and starts `chmod` for both, which is
-    # about a tenth of the suite's CPU time.
-    jvm: Any = spark._jvm
-    local = jvm.org.apache.hadoop.fs.FileSystem.getLocal(spark._jsc.hadoopConfiguration())
-    local.setWriteChecksum(False)
     yield spark
     spark.stop()
 

@@ -45,9 +45,13 @@ class Lake(Staging):
     """One namespace of an Iceberg catalog that the loader writes to."""
 
     def ensure(self, table: str, schema: str) -> None:
-        """Creates a shared table (state, ledger) if it is missing; two runs may call at once."""
+        """Creates a shared table (state, ledger), and its namespace, if they are missing.
+
+        Two runs may call at once.
+        """
         if self.exists(table):
             return
+        self.prepare()
         with _shared, self.lock(table):
             if not self.exists(table):
                 self.create(table, schema)

@@ -10,6 +10,7 @@ from typing import Any
 from loader import __version__
 from loader.lake.lake import Lake
 from loader.lake.own import mended, naming
+from loader.lake.records import Records
 from loader.lake.remembered import remembered
 
 TABLE = "_cq_syncs"
@@ -121,6 +122,9 @@ class SyncRecord:
         return cls(**known)
 
 
+# Of more rows or files, a Spark job is the faster way to read a column.
+_FEW_ROWS = 50_000
+_FEW_FILES = 500
 _ALL = ("", "")
 """Among what is remembered of the ledger: it is about all tables."""
 
@@ -215,9 +219,24 @@ class Ledger:
 
         Reads nothing if nobody but this process has written to the ledger since the last time.
         """
-        known = remembered(self.lake.handle(TABLE))
+        records = self.lake.records(TABLE)
+        known = remembered(records.handle)
         if _ALL in known:
             return known
+        few = records.rows() <= _FEW_ROWS and records.files() <= _FEW_FILES
+        known |= self._by_iceberg(records) if few else self._by_spark()
+        known[_ALL] = 0
+        return known
+
+    def _by_iceberg(self, records: Records) -> dict[tuple[str, str], int]:
+        """Looks for :meth:`last_batches` without a Spark job: a JVM's first one takes seconds."""
+        found: dict[tuple[str, str], int] = {}
+        for row in records.select(["source_name", "table_name", "batch"], {}, {"batch": 0}):
+            of = row["source_name"], row["table_name"]
+            found[of] = max(found.get(of, 0), row["batch"])
+        return found
+
+    def _by_spark(self) -> dict[tuple[str, str], int]:
         rows = self.lake.spark.sql(
             f"""
             select source_name, table_name, max(batch) as batch
@@ -226,9 +245,7 @@ class Ledger:
             group by source_name, table_name
             """
         ).collect()
-        known |= {(row["source_name"], row["table_name"]): row["batch"] for row in rows}
-        known[_ALL] = 0
-        return known
+        return {(row["source_name"], row["table_name"]): row["batch"] for row in rows}
 
     @_named
     def newest(self) -> list[dict[str, Any]]:

@@ -23,11 +23,16 @@ Same = TypeVar("Same", bound="Tables")
 class Tables:
     """One namespace of an Iceberg catalog, seen by one Spark session.
 
-    Each thread needs its own session: the id of a staged snapshot is a session setting.
+    Each thread that writes needs its own session: the id of a staged snapshot is a session setting.
+
+    Args:
+        separate: with a session of its own, which is made once it is needed: most syncs find
+            nothing new, and look only at what Iceberg knows of a table.
     """
 
-    def __init__(self, spark: SparkSession, schema: str) -> None:
-        self.spark = spark
+    def __init__(self, spark: SparkSession, schema: str, separate: bool = False) -> None:
+        self._shared = spark
+        self._separate = separate
         self.schema = schema
         self._unchanging: str | None = None
         self._loaded: Any = None
@@ -45,11 +50,18 @@ class Tables:
         finally:
             self._unchanging = self._loaded = None
 
-    def for_thread(self: Same) -> Same:
-        """Returns the same namespace with a new session."""
+    @cached_property
+    def spark(self) -> SparkSession:
+        """The session that reads and writes with Spark."""
         from loader.runtime.spark import sibling
 
-        return type(self)(sibling(self.spark), self.schema)
+        return sibling(self._shared) if self._separate else self._shared
+
+    def for_thread(self: Same) -> Same:
+        """Returns the same namespace with a session of its own."""
+        made = type(self)(self._shared, self.schema, separate=True)
+        made.__dict__ |= {"catalog": self.catalog, "_in_folders": self._in_folders}
+        return made
 
     def name(self, table: str) -> str:
         """Returns a table's qualified, quoted name."""
@@ -115,11 +127,11 @@ class Tables:
 
     def records(self, table: str) -> Records:
         """Reads and appends a few of the table's rows, without a Spark job."""
-        return Records(self.spark, self.handle(table))
+        return Records(self._shared, self.handle(table))
 
     def schema_of(self, table: str) -> StructType:
         """Returns a table's columns as Spark reads them, without asking Spark."""
-        jvm: Any = self.spark._jvm
+        jvm: Any = self._shared._jvm
         convert = jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert
         return StructType.fromJson(json.loads(convert(self.handle(table).schema()).json()))
 
@@ -147,7 +159,7 @@ class Tables:
 
     def properties(self, table: str) -> dict[str, str]:
         """Returns a table's Iceberg properties."""
-        jvm: Any = self.spark._jvm
+        jvm: Any = self._shared._jvm
         # In one text, as each entry of a Java map costs several calls to the JVM.
         mapper = jvm.com.fasterxml.jackson.databind.ObjectMapper()
         found: dict[str, str] = json.loads(
@@ -156,11 +168,11 @@ class Tables:
         return found
 
     def _load(self, table: str) -> Any:
-        jvm: Any = self.spark._jvm
+        jvm: Any = self._shared._jvm
         # Iceberg looks catalogs up in the settings of the thread's active session.
-        jvm.org.apache.spark.sql.SparkSession.setActiveSession(self.spark._jsparkSession)
+        jvm.org.apache.spark.sql.SparkSession.setActiveSession(self._shared._jsparkSession)
         handle = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
-            self.spark._jsparkSession, f"{quoted(self.catalog)}.{self.name(table)}"
+            self._shared._jsparkSession, f"{quoted(self.catalog)}.{self.name(table)}"
         )
         if self._in_folders:
             confirm_place(handle, f"{self.schema}.{table}")
@@ -169,13 +181,13 @@ class Tables:
     @cached_property
     def _in_folders(self) -> bool:
         """Whether the catalog is nothing but folders, which can be copied or moved."""
-        kind = self.spark.conf.get(f"spark.sql.catalog.{self.catalog}.type", None)
+        kind = self._shared.conf.get(f"spark.sql.catalog.{self.catalog}.type", None)
         return (kind or "").lower() == "hadoop"
 
     @cached_property
     def catalog(self) -> str:
         """The catalog that two-part names belong to."""
-        return self.spark.conf.get("spark.sql.defaultCatalog", None) or "spark_catalog"
+        return self._shared.conf.get("spark.sql.defaultCatalog", None) or "spark_catalog"
 
 
 def _text(value: str) -> str:

@@ -50,6 +50,9 @@ _SIMPLE = {
     "spark.sql.datetime.java8API.enabled": "true",  # times that `held` keeps as they are
 }
 
+# Parquet writes a checksum of each page; by default nobody looks at it. See :func:`_unsummed`.
+_VERIFIED = {"spark.hadoop.parquet.page.verify-checksum.enabled": "true"}
+
 _MASKED = "spark.redaction.regex"
 _BETWEEN = "\x1f"  # ASCII's unit separator, which no setting contains
 
@@ -97,6 +100,7 @@ def session(profile: Profile) -> SparkSession:
             remedy="Check the target's server_side_parameters, and `loader setup`",
         ) from error
     _in_utc(spark)
+    _unsummed(spark)
     return spark
 
 
@@ -110,7 +114,7 @@ def settings(conf: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, 
     catalog = conf.get("spark.sql.defaultCatalog", "spark_catalog")
     uncached = {f"spark.sql.catalog.{catalog}.cache-enabled": "false"}
     masked = {_MASKED: java_regex(conf.get(_MASKED), secrets)}
-    own = {**uncached, **_FORGOTTEN, **_COMPILED}
+    own = {**uncached, **_FORGOTTEN, **_COMPILED, **_VERIFIED}
     return {**own, **conf, **_REQUIRED, **_executor_zone(conf), **masked}
 
 
@@ -202,6 +206,20 @@ def _in_utc(spark: SparkSession) -> None:
     jvm.java.util.TimeZone.setDefault(jvm.java.util.TimeZone.getTimeZone("UTC"))
     for key, value in _REQUIRED.items():
         spark.conf.set(key, value)
+
+
+def _unsummed(spark: SparkSession) -> None:
+    """Keeps Hadoop from writing a second file, `.name.crc`, beside each file in a local folder.
+
+    Of each of the two it sets the permissions by starting `chmod`, 4 ms each, and one small batch
+    is seventeen files. Other engines neither write nor read these sums. Parquet's own are in the
+    file itself, wherever it lies, and are verified instead.
+    """
+    java: Any = spark._jvm
+    local = java.org.apache.hadoop.fs.FileSystem.getLocal(
+        spark.sparkContext._jsc.hadoopConfiguration()
+    )
+    local.setWriteChecksum(False)
 
 
 def _executor_zone(conf: Mapping[str, str]) -> dict[str, str]:

@@ -257,10 +257,13 @@ class Source(ABC):
         return None
 
     @contextmanager
-    def asked(self) -> Iterator[None]:
+    def asked(self, keep: int = 1) -> Iterator[None]:
         """Encloses questions about many tables: a connection that they need may stay open.
 
         A run encloses its plan and its syncs, and within it the plan itself.
+
+        Args:
+            keep: of a block within another one, how many connections stay open after it.
         """
         yield
 

@@ -48,8 +48,8 @@ class LakeState(StateBackend):
 
     def prepare(self) -> None:
         with self._told():
-            self.lake.prepare()
             if not self.lake.exists(self.table):
+                self.lake.prepare()
                 self.lake.create(self.table, SCHEMA)
 
     def rows(self, key: str | None = None) -> list[StateRow]:

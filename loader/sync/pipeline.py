@@ -97,7 +97,8 @@ class Pipeline(Selection):
         if not Pipeline._rehearsed:
             Pipeline._rehearsed = True
             threading.Thread(target=self._rehearse, daemon=True).start()
-        parts = self.planned(select, full_refresh)
+        workers = self._workers(concurrency)
+        parts = self.planned(select, full_refresh, keep=workers)
         leases: list[Lease] = []
         sharing = Counter(self._raw(part.spec, p) for part in parts for p in part.plans)
         turns: dict[str, Turns] = {}
@@ -105,7 +106,6 @@ class Pipeline(Selection):
         # Recorded one by one: chunks of a backfill, tables that a drill keeps apart, and batches of
         # sources that share a table, as a batch is in the ledger before the next one begins.
         together = work is sync_table and not watch.apart
-        workers = self._workers(concurrency)
         slots = threading.Semaphore(workers)
         with (
             ExitStack() as opened,

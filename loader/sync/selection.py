@@ -70,6 +70,7 @@ class Selection:
         self.accepts_key_change = False
         self.resting: frozenset[str] = frozenset()
         self.quiet: dict[tuple[str, str], float] = {}
+        self._lakes: dict[str, Lake] = {}  # by schema: what those of the threads are made from
         self.sources: list[tuple[SourceSpec, Source]] = []
         for source in spec.sources:
             kind = connector(source.path, f"{source.where}.path")
@@ -85,8 +86,10 @@ class Selection:
         Raises:
             SpecError: if the state backend's package is missing, or its options are wrong.
         """
-        lake = Lake(self.spark, self.spec.destination(source.destinations[0]).lake.schema_)
-        lake = lake.for_thread() if own_session else lake
+        schema = self.spec.destination(source.destinations[0]).lake.schema_
+        lake = Lake(self.spark, schema)
+        if own_session:
+            lake = self._lakes.setdefault(schema, lake).for_thread()
         return Stores(lake, self._state(source, lake), Ledger(lake))
 
     def _state(self, source: SourceSpec, lake: Lake) -> StateBackend:
@@ -111,25 +114,33 @@ class Selection:
             StateError: if the state backend is down, or cannot be written to.
         """
         stores = self.stores(source)
-        stores.lake.prepare()
         stores.ledger.prepare()
         stores.state.prepare()
 
-    def planned(self, select: Sequence[str] = (), full_refresh: bool = False) -> list[Planned]:
+    def planned(
+        self, select: Sequence[str] = (), full_refresh: bool = False, keep: int = 1
+    ) -> list[Planned]:
         """Plans every source's tables that its patterns and `select` choose; collects errors.
+
+        Args:
+            keep: how many connections to each source stay open, if the run needs them again.
 
         Raises:
             SpecError: if a selection matches nothing.
         """
-        with self.asked():
+        with self.asked(keep):
             return self._parts(select, full_refresh)
 
     @contextmanager
-    def asked(self) -> Iterator[None]:
-        """Encloses questions to the sources: their connections are used again."""
+    def asked(self, keep: int = 1) -> Iterator[None]:
+        """Encloses questions to the sources: their connections are used again.
+
+        Args:
+            keep: how many of each stay open within such a block.
+        """
         with ExitStack() as asked:
             for _, bound in self.sources:
-                asked.enter_context(bound.asked())
+                asked.enter_context(bound.asked(keep))
             yield
 
     def _parts(self, select: Sequence[str], full_refresh: bool) -> list[Planned]:

@@ -115,8 +115,7 @@ def _metadata(folder: Path) -> Path:
 
 
 def _cut(file: Path, size: int | None) -> None:
-    """Cuts a file off, or deletes it, with its checksum."""
-    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+    """Cuts a file off, or deletes it."""
     if size is None:
         file.unlink()
     else:
@@ -237,6 +236,29 @@ def test_every_file_of_a_table_counts(
         assert isinstance(found, DamagedError), f"{found}"
         assert re.fullmatch(rf"its {part} cannot be read: .+ is damaged or missing", found.what)
         assert "Java" not in str(found)
+
+
+def test_a_flipped_bit_is_found_without_a_second_file(project: Project, warehouse: Path) -> None:
+    """Parquet's own sums tell, by Spark and without it; Hadoop's lie beside no file."""
+    lake = project.lake()
+    lake.prepare()
+    lake.create("t", "id bigint, text string")
+    lake.add("t", [{"id": 1, "text": "unmistakable"}])
+    folder = warehouse / project.schema / "t"
+    assert not list(folder.rglob(".*.crc"))
+    file = _newest(folder, "data/*.parquet")
+    written = file.read_bytes()
+    file.write_bytes(written.replace(b"unmistakable", b"unmistakaBle", 1))
+    assert file.read_bytes() != written
+    for read in (
+        lambda: project.spark.table(lake.name("t")).collect(),
+        lambda: lake.records("t").select(["text"], {}, {}),
+    ):
+        with pytest.raises((Py4JError, PySparkException)) as lost:
+            read()
+        found = clear(lost.value, "table t")
+        assert isinstance(found, DamagedError), f"{found}"
+        assert re.fullmatch(r"its data cannot be read: .+ is damaged or missing", found.what)
 
 
 def test_a_damaged_table_is_put_aside_in_a_catalog_of_names(

@@ -15,6 +15,7 @@ from loader.rows.cursor import Cursor, CursorType
 from loader.rows.delta import OVERRULES, REDELIVERED, Generations, marked
 from loader.rows.window import Bounds, CursorField, Window
 from tests.dbt.rawtables import Row
+from tests.frames import frame_of
 from tests.maintenance import histories as h
 
 AT = CursorField("cursor", CursorType.INTEGER)
@@ -32,7 +33,7 @@ generations = st.sampled_from(
 def frame(spark: SparkSession, rows: list[Row]) -> DataFrame:
     names = [column.strip().split()[0] for column in h.COLUMNS.split(",")]
     values = [tuple(row[name] for name in names) for row in rows]
-    return spark.createDataFrame(values, h.COLUMNS).coalesce(1)
+    return frame_of(spark, values, h.COLUMNS)
 
 
 def removed(

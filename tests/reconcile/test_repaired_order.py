@@ -15,6 +15,7 @@ from loader.rows.cursor import Cursor, CursorType
 from loader.rows.delta import REDELIVERED, Generations, marked, placed
 from loader.rows.order import version_order
 from loader.rows.window import Bounds, CursorField, Window
+from tests.frames import frame_of
 from tests.reconcile.shop import missed, nothing, reconcile
 from tests.sync.project import Project
 
@@ -72,7 +73,7 @@ class Raw:
             if newest is None or row.order[1:3] >= newest.order[1:3]:
                 self.wanted[row.id] = row
         frame, raw = (
-            self.spark.createDataFrame([row.columns for row in some], COLUMNS)
+            frame_of(self.spark, [row.columns for row in some], COLUMNS)
             for some in (rows, self.rows)
         )
         low = None if floor is None else Cursor.parse(str(floor), CursorType.INTEGER)

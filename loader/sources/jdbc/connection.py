@@ -133,6 +133,16 @@ class Connection:
         """
         return self._asked(lambda: list(self._fetch(self._statement.executeQuery(sql))))
 
+    def texts(self, sql: str) -> list[tuple[str | None, ...]]:
+        """Returns the rows of a query whose columns are all texts or whole numbers.
+
+        As :meth:`rows` does, but where the driver is known all at once: there, each value is a call
+        to the JVM.
+        """
+        if not self._told_at_once:
+            return self.rows(sql)
+        return self._asked(lambda: self._at_once(self._statement.executeQuery(sql)))
+
     def types(self, sql: str) -> dict[str, str]:
         """Returns a query's columns and the database's names for their types, without domains."""
         return self._asked(lambda: self._types(sql))
@@ -174,8 +184,12 @@ class Connection:
     ) -> list[dict[str, str | None]]:
         result = getattr(self.java.getMetaData(), call)(*arguments)
         if self._told_at_once:
-            found = self._at_once(result)
-            return [{label: row.get(label) for label in labels} for row in found]
+            rows = self._at_once(result, names=call not in self._places)
+            if call not in self._places:
+                names = rows.pop(0)
+                self._places[call] = {(name or "").upper(): i for i, name in enumerate(names)}
+            asked = [(label, self._places[call].get(label)) for label in labels]
+            return [{n: row[i] if i is not None else None for n, i in asked} for row in rows]
         if call not in self._places:
             meta = result.getMetaData()
             columns = range(1, meta.getColumnCount() + 1)
@@ -192,28 +206,37 @@ class Connection:
         result.close()
         return found
 
-    def _at_once(self, result: Any) -> list[dict[str, str | None]]:
-        """Returns all of a small result in one call to the JVM, by Spark's own CSV writer."""
-        univocity = self._jvm.com.univocity.parsers.csv
-        settings = univocity.CsvWriterSettings()
-        settings.setHeaderWritingEnabled(True)
+    def _at_once(self, result: Any, names: bool = False) -> list[tuple[str | None, ...]]:
+        """Reads all of a small result in one call to the JVM, by Spark's own CSV writer.
+
+        Args:
+            names: the first row is the columns' names.
+        """
+        written = self._jvm.java.io.StringWriter()
+        (self._csv(names=True) if names else self._nameless).write(result, written)
+        read = csv.reader(io.StringIO(written.toString(), newline=""), strict=True)
+        return [tuple(None if value == _NULL else value for value in row) for row in read]
+
+    @cached_property
+    def _nameless(self) -> Any:
+        return self._csv(names=False)
+
+    def _csv(self, names: bool) -> Any:
+        """Returns a writer; it keeps the names of the first result that it writes."""
+        settings = self._csv_settings.clone()
+        settings.setHeaderWritingEnabled(names)
+        return self._jvm.com.univocity.parsers.csv.CsvRoutines(settings)
+
+    @cached_property
+    def _csv_settings(self) -> Any:
+        settings = self._jvm.com.univocity.parsers.csv.CsvWriterSettings()
         settings.setQuoteAllFields(True)
         settings.setIgnoreLeadingWhitespaces(False)
         settings.setIgnoreTrailingWhitespaces(False)
         settings.setNullValue(_NULL)
         settings.setEmptyValue("")
         settings.getFormat().setLineSeparator("\n")
-        written = self._jvm.java.io.StringWriter()
-        univocity.CsvRoutines(settings).write(result, written)
-        names, *rows = csv.reader(io.StringIO(written.toString(), newline=""), strict=True)
-        labels = [name.upper() for name in names]
-        return [
-            {
-                label: None if value == _NULL else value
-                for label, value in zip(labels, row, strict=True)
-            }
-            for row in rows
-        ]
+        return settings
 
     def array(self, *texts: str) -> Any:
         """Makes a Java ``String[]``."""

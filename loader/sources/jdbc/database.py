@@ -128,10 +128,10 @@ class Database(Source):
             yield connection
 
     @contextmanager
-    def asked(self) -> Iterator[None]:
+    def asked(self, keep: int = 1) -> Iterator[None]:
         if not self._idle.closed:  # within a run, which needs its connections once more
             yield
-            self._idle.spare()
+            self._idle.spare(keep)
             return
         self._idle = Idle(self.connect)
         try:

@@ -42,7 +42,7 @@ def digest_of(
     hashed = f"select md5(row({', '.join(columns)})::text) as hash from {relation}{where}"
     # Each step is taken only if the one before allows it: `offset 0` keeps them apart. The rows are
     # not limited to so many: with a limit, a table may be scanned instead of its index.
-    [(count, text)] = connection.rows(
+    [(count, text)] = connection.texts(
         f"""
         select
             rows,

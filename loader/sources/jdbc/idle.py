@@ -59,10 +59,14 @@ class Idle:
                 return
         opened.close()
 
-    def spare(self) -> None:
-        """Closes all idle connections but the one that was used last."""
+    def spare(self, keep: int = 1) -> None:
+        """Closes all idle connections but those that were used last.
+
+        Args:
+            keep: how many of them stay.
+        """
         with self._alone:
-            idle, self._idle = self._idle[:-1], self._idle[-1:]
+            idle, self._idle = self._idle[:-keep], self._idle[-keep:]
         for _, opened, _ in idle:
             opened.close()
 

@@ -207,7 +207,7 @@ class PostgreSQL(Dialect):
         # have their own rows under the parent's key, but TimescaleDB's chunks share it.
         _, schema, table = place
         try:
-            found = connection.rows(
+            found = connection.texts(
                 f"""
                 select
                     a.attname,

@@ -1,4 +1,4 @@
-"""Spark's reader of a relation, whose columns are asked over a connection that is open already.
+"""A relation as Spark reads it; its columns are asked over a connection that is open already.
 
 ``spark.read.jdbc`` opens a connection for each reader, only to ask for the columns. With a password
 that the driver must hash four thousand times, as PostgreSQL has it, that takes longer than most
@@ -7,12 +7,31 @@ reads of a small table.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from loader.sources.jdbc.connection import Connection, spark_options
+
+
+def schema_of(
+    spark: SparkSession, connection: Connection, options: Mapping[str, str], relation: str
+) -> StructType:
+    """Returns a relation's columns as :func:`frame` reads them, without Spark planning a read.
+
+    Raises: as :func:`frame` does.
+    """
+    jvm: Any = spark._jvm
+    columns = _columns(spark, connection, options, relation)
+    texts = jvm.org.apache.spark.sql.catalyst.util.CharVarcharUtils
+    told = texts.replaceCharVarcharWithStringInSchema(columns).json()
+    schema = StructType.fromJson(json.loads(told))
+    if len({name.lower() for name in schema.names}) < len(schema.names):
+        _check_names(spark, columns)
+    return schema
 
 
 def frame(
@@ -36,16 +55,8 @@ def frame(
     session: Any = spark
     java, jvm = session._jsparkSession, session._jvm
     jdbc = jvm.org.apache.spark.sql.execution.datasources.jdbc
-    dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(options["url"])
-    columns = connection.columns(dialect, dialect.getSchemaQuery(relation))
-    chosen = options.get("customSchema")
-    if chosen:
-        resolver = java.sessionState().conf().resolver()
-        columns = jdbc.JdbcUtils.getCustomSchema(columns, chosen, resolver)
-    tells_letters = java.sessionState().conf().caseSensitiveAnalysis()
-    jvm.org.apache.spark.sql.util.SchemaUtils.checkSchemaColumnNameDuplication(
-        columns, tells_letters
-    )
+    columns = _columns(spark, connection, options, relation)
+    _check_names(spark, columns)
     partitions = session.sparkContext._gateway.new_array(
         jvm.org.apache.spark.Partition, max(1, len(conditions))
     )
@@ -53,3 +64,27 @@ def frame(
         partitions[index] = jdbc.JDBCPartition(condition, index)
     read = jdbc.JDBCRelation(columns, partitions, spark_options(spark, options, relation), java)
     return DataFrame(java.baseRelationToDataFrame(read), spark)
+
+
+def _columns(
+    spark: SparkSession, connection: Connection, options: Mapping[str, str], relation: str
+) -> Any:
+    """Returns the columns as Spark's own ``StructType``, in Java."""
+    session: Any = spark
+    jvm = session._jvm
+    dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(options["url"])
+    columns = connection.columns(dialect, dialect.getSchemaQuery(relation))
+    chosen = options.get("customSchema")
+    if chosen:
+        resolver = session._jsparkSession.sessionState().conf().resolver()
+        utils = jvm.org.apache.spark.sql.execution.datasources.jdbc.JdbcUtils
+        columns = utils.getCustomSchema(columns, chosen, resolver)
+    return columns
+
+
+def _check_names(spark: SparkSession, columns: Any) -> None:
+    session: Any = spark
+    tells_letters = session._jsparkSession.sessionState().conf().caseSensitiveAnalysis()
+    session._jvm.org.apache.spark.sql.util.SchemaUtils.checkSchemaColumnNameDuplication(
+        columns, tells_letters
+    )

@@ -33,6 +33,7 @@ from loader.sources.jdbc.native import Native, Told, described, layout
 from loader.sources.jdbc.options import JdbcOptions, column_type
 from loader.sources.jdbc.postgresql.exported import exported
 from loader.sources.jdbc.postgresql.horizon import XMIN
+from loader.sources.jdbc.relation import schema_of
 from loader.sources.jdbc.snapshot import JdbcSnapshot
 
 _TIMESTAMP_WITH_TIMEZONE = "2014"  # java.sql.Types
@@ -269,7 +270,7 @@ class JdbcSource(Database):
         try:
             query = f"(select {columns or '*'} from {self.relation(native)}) t"
             with self.question(where) as connection:
-                schema = self.reader(self.spark, connection, query).schema
+                schema = schema_of(self.spark, connection, self.reader_options, query)
         except Py4JJavaError as error:
             raise explain(error, where) from error
         except PySparkException as error:

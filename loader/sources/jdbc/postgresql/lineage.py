@@ -134,7 +134,7 @@ def lineage(connection: Connection, relation: str) -> Lineage:
     Args:
         relation: the table's quoted name, as a text literal.
     """
-    [(root, database, columns, tables, views, replicated)] = connection.rows(
+    [(root, database, columns, tables, views, replicated)] = connection.texts(
         f"""
         with recursive tree as (
             select {relation}::regclass::oid as id
