@@ -19,6 +19,7 @@ from loader.errors import TableError
 from loader.lake.lease import Lease
 from loader.lake.locks import TableLocks
 from loader.lake.own import PREFIX
+from loader.lake.records import Records
 from loader.lake.remembered import appended
 from loader.lake.schema.drift import Drift, drift, unchanged
 from loader.lake.schema.source_schema import PROPERTY, SourceSchema, property_of, remembered
@@ -44,34 +45,37 @@ _shared = threading.Lock()
 class Lake(Staging):
     """One namespace of an Iceberg catalog that the loader writes to."""
 
-    def ensure(self, table: str, schema: str) -> None:
-        """Creates a shared table (state, ledger), and its namespace, if they are missing.
+    def ensure(self, table: str, schema: str) -> Records:
+        """Returns a shared table (state, ledger); creates it, and its namespace, if it is missing.
 
         Two runs may call at once.
         """
-        if self.exists(table):
-            return
+        there = self.found(table)
+        if there is not None:
+            return there
         self.prepare()
         with _shared, self.lock(table):
             if not self.exists(table):
                 self.create(table, schema)
+        return self.records(table)
 
-    def complete(self, table: str, columns: Mapping[str, str]) -> None:
+    def complete(self, table: str, there: Records, columns: Mapping[str, str]) -> None:
         """Adds columns that a shared table from an older version lacks.
 
         Args:
+            there: the table, as it was a moment ago.
             columns: types by name.
         """
-        if not self._lacking(table, columns):
+        if not self._lacking(there.handle, columns):
             return
         with _shared, self.lock(table):
-            for name in self._lacking(table, columns):
+            for name in self._lacking(self.handle(table), columns):
                 self.spark.sql(
                     f"alter table {self.name(table)} add column {quoted(name)} {columns[name]}"
                 )
 
-    def _lacking(self, table: str, columns: Mapping[str, str]) -> list[str]:
-        there = {name.lower() for name in self.schema_of(table).names}
+    def _lacking(self, handle: Any, columns: Mapping[str, str]) -> list[str]:
+        there = {name.lower() for name in self._columns_of(handle).names}
         return [name for name in columns if name.lower() not in there]
 
     def create_raw(

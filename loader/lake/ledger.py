@@ -145,8 +145,8 @@ class Ledger:
     @_named
     def prepare(self) -> None:
         """Creates the table if it does not exist, and adds columns that it lacks."""
-        self.lake.ensure(TABLE, ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items()))
-        self.lake.complete(TABLE, COLUMNS)
+        schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+        self.lake.complete(TABLE, self.lake.ensure(TABLE, schema), COLUMNS)
 
     def append(self, record: SyncRecord) -> None:
         """Adds one row, durably."""

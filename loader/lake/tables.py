@@ -80,6 +80,15 @@ class Tables:
                 return True
         return self.spark.catalog.tableExists(self.name(table))
 
+    def found(self, table: str) -> Records | None:
+        """Returns a table's rows as :meth:`records` does; None if there is no such table."""
+        try:
+            return self.records(table)
+        except (Py4JJavaError, AnalysisException):
+            if self.exists(table):
+                raise
+            return None
+
     def frame(self, table: str) -> DataFrame:
         """Returns the table's published rows."""
         return self.spark.table(self.name(table))
@@ -131,9 +140,12 @@ class Tables:
 
     def schema_of(self, table: str) -> StructType:
         """Returns a table's columns as Spark reads them, without asking Spark."""
+        return self._columns_of(self.handle(table))
+
+    def _columns_of(self, handle: Any) -> StructType:
         jvm: Any = self._shared._jvm
         convert = jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert
-        return StructType.fromJson(json.loads(convert(self.handle(table).schema()).json()))
+        return StructType.fromJson(json.loads(convert(handle.schema()).json()))
 
     def handle(self, table: str) -> Any:
         """Loads Iceberg's own object for a table.

@@ -54,6 +54,7 @@ class Window:
             the same range that is read from raw.
         above: of all these rows, only those above this cursor are read.
         initial: the lowest cursor that the spec asks for; None means all.
+        known: the cursor of the last sync; None if this one reads everything.
         held: reads columns of the rows that raw holds since its newest complete read, null in
             those that raw lacks. Connectors may compare with them to find rows that were never
             loaded.
@@ -69,6 +70,7 @@ class Window:
     whole: bool = False
     above: Cursor | None = None
     initial: Cursor | None = None
+    known: Cursor | None = None
     whole_microsecond: bool = False
     held: Callable[[Sequence[str]], DataFrame] | None = field(
         default=None, compare=False, repr=False
@@ -116,6 +118,8 @@ class Bounds:
         rows: rows at or above the lower bound, and rows without a cursor; None if there are
             some, but only reading them would tell how many.
         nulls: how many of these have no cursor.
+        before: how many of these lie at or below the window's `known`; None if that was not
+            counted.
         low, high: lowest and highest cursor among them.
         finer: the highest cursor has digits beyond the microsecond, which `high` lacks.
         clock: the source's own clock, in the cursor's type; None if it has none.
@@ -145,6 +149,7 @@ class Bounds:
     notes: tuple[str, ...] = ()
     log: Logged | None = None
     deletions: int = 0
+    before: int | None = None
 
 
 def lower_bound(

@@ -48,7 +48,7 @@ class LakeState(StateBackend):
 
     def prepare(self) -> None:
         with self._told():
-            if not self.lake.exists(self.table):
+            if self.lake.found(self.table) is None:
                 self.lake.prepare()
                 self.lake.create(self.table, SCHEMA)
 
@@ -65,9 +65,9 @@ class LakeState(StateBackend):
 
     def latest(self, key: str) -> list[StateRow]:
         with self._told():
-            if not self.lake.exists(self.table):
+            records = self.lake.found(self.table)
+            if records is None:
                 return []
-            records = self.lake.records(self.table)
             known = remembered(records.handle)
             if key not in known:
                 few = records.files() <= _FEW  # Spark reads many side by side
@@ -79,9 +79,9 @@ class LakeState(StateBackend):
         if len(keys) < _MANY:
             return super().latest_of(keys)
         with self._told():
-            if not self.lake.exists(self.table):
+            records = self.lake.found(self.table)
+            if records is None:
                 return {key: [] for key in keys}
-            records = self.lake.records(self.table)
             known = remembered(records.handle)
             missing = [key for key in keys if key not in known]
             if missing and (records.rows() > _FEW or records.files() > _FEW):

@@ -76,7 +76,7 @@ def beyond(
     overruled = known.state.base not in (None, known.state.generation)
     if (overruled and not plan.authoritative) or not lake.exists(plan.lake_table):
         return None
-    left = snapshot.digest(plan.table, window, until=last)
+    left = snapshot.digest(plan.table, window, bounds.before, until=last)
     if left is None or may_exceed(lake, plan.lake_table, window.cursor.name, last):
         return None
     told = known.state.boundary

@@ -55,6 +55,7 @@ def look(
             bounded=plan.options.lookback is not None,
             whole=not plan.key,
             initial=plan.initial,
+            known=None if full else known.state.cursor,
             held=None if full else _held(plan, lake, known),
         )
     watch.phase(plan.name, "waiting for records" if snapshot.delivers else "counting")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 from loader.errors import LoaderError, LockedError
@@ -325,9 +325,12 @@ class Pipeline(Selection):
 
     def _workers(self, concurrency: int | None) -> int:
         configured = [source.concurrency for source in self.spec.sources if source.concurrency]
-        cores = int(self.spark.sparkContext.defaultParallelism)
+        return concurrency or max(configured, default=self._by_cores)
+
+    @cached_property
+    def _by_cores(self) -> int:
         # A table waits for its database, and for files, about half the time.
-        return concurrency or max(configured, default=max(1, min(4, 2 * cores)))
+        return max(1, min(4, 2 * int(self.spark.sparkContext.defaultParallelism)))
 
 
 def _ended_well(planned: Plan, record: SyncRecord | None) -> Outcome:

@@ -77,7 +77,6 @@ class Served:
             TableError: if the bridge or Spark's Java process has ended by itself: every further
                 sync would fail.
         """
-        self.lake.prepare()
         self.lake.ensure(STATES, _SCHEMA)
         self.bridge.answer({"states": self._states()})
         for message in self.bridge.messages():

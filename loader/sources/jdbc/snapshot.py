@@ -107,11 +107,18 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             told = self.now(connection) if type_.is_time and not together else None
             ends = self.ends(table, cursor)
             counted = f"count({self.dialect.time(column) if type_.is_time else column})"
-            wanted = ["count(*)", counted, *ends, *self._doubted(table, cursor)]
+            counts = self._digests and self.steady(table) and not cursor.collated
+            known = window.known if counts else None
+            wanted = ["count(*)", counted, *ends]
+            wanted += [self._up_to(column, known)] if known else []
+            wanted += self._doubted(table, cursor)
             wanted += [self.dialect.utc_clock.removeprefix("select ")] if together else []
             [(rows, dated, low, high, *doubtful)] = connection.rows(
                 f"select {', '.join(wanted)} from {relation}{self.where(table, window)}"
             )
+            before = None
+            if known:
+                before = int(doubtful.pop(0) or 0)
             clock = self._clock(_utc(doubtful.pop()) if together else told, type_)
             bottom, top = (edge(text, type_, table, window) for text in (low, high))
             if bottom is not None and self.late.condition(table, window) is not None:
@@ -131,6 +138,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             return Bounds(
                 rows=int(rows or 0),
                 nulls=int(rows or 0) - int(dated or 0),
+                before=before,
                 low=bottom,
                 high=top,
                 clock=clock,
@@ -145,6 +153,10 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                     *self._judged(table, doubtful, cursor),
                 ),
             )
+
+    def _up_to(self, column: str, cursor: Cursor) -> str:
+        """Returns SQL that counts the rows at or below a cursor."""
+        return f"sum(case when {column} <= {self.dialect.literal(cursor)} then 1 else 0 end)"
 
     def read(
         self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
