@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from loader.lake import remembered
 from tests.services import Database
 from tests.sync.project import Project
 
@@ -64,6 +65,8 @@ CHANGES: dict[str, tuple[str, tuple[object, ...]]] = {
     "emptied": ("b = null", ("a5", None)),
     "blanked": ("b = ''", ("a5", "")),
     "joined": ("a = 'a5,b', b = null", ("a5,b", None)),
+    "padded": ("b = 'b '", ("a5", "b ")),
+    "cleared": ("a = null, b = null", (None, None)),
 }
 """By table: an update of its newest row, and what that row holds then."""
 
@@ -85,6 +88,7 @@ def test_changes_at_the_very_cursor_are_read(project: Project, postgres_database
             for table, of in told.items()
         }
 
+    remembered._tables.clear()  # as in a process that has just started
     assert synced() == dict.fromkeys(CHANGES, UNCHANGED)
     for table, (change, _) in CHANGES.items():
         postgres_database.execute(f"update {table} set {change} where {LAST}")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from loader.errors import TableError
+from loader.lake.ledger import TABLE, Ledger, SyncRecord
 from tests.services import Database
 from tests.sync.project import Project
 
@@ -42,6 +43,8 @@ def test_spark_reads_what_iceberg_wrote_and_the_other_way(project: Project) -> N
     for table in ("ours", "sparks"):
         found = lake.records(table).select(names, {}, {})
         assert [tuple(row.values()) for row in found] == wanted
+        plain = lake.records(table).select(names[3::-1], {}, {})  # all at once
+        assert [tuple(row.values()) for row in plain] == [row[3::-1] for row in wanted]
         assert lake.records(table).select(["large"], {"name": None, "yes": False}, {}) == [
             {"large": -1}
         ]
@@ -52,6 +55,17 @@ def test_spark_reads_what_iceberg_wrote_and_the_other_way(project: Project) -> N
     [ours] = project.rows(f"select {facts} from raw.ours.files")
     [sparks] = project.rows(f"select {facts} from raw.sparks.files")
     assert ours == sparks
+
+
+def test_the_newest_batches_of_all_tables(project: Project) -> None:
+    ledger = Ledger(project.lake())
+    ledger.prepare()
+    batches = [("shop", "a, b", 1), ("shop", "a, b", 3), ("shop", "c", None), ("x)", "a, b", 2)]
+    ledger.append_all(
+        [SyncRecord("r", source, table, batch, rows_read=1) for source, table, batch in batches]
+    )
+    found = {("shop", "a, b"): 3, ("x)", "a, b"): 2}
+    assert ledger._by_iceberg(ledger.lake.records(TABLE)) == ledger._by_spark() == found
 
 
 def test_rows_that_were_deleted_are_not_read(project: Project) -> None:
