@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from loader.lake.tables import Tables
 from loader.rows.cursor import Cursor, CursorType
 
@@ -20,8 +18,7 @@ def may_exceed(tables: Tables, table: str, column: str, cursor: Cursor) -> bool:
     value = _value(cursor, field.type().toString()) if field is not None else None
     if value is None:
         return True
-    jvm: Any = tables.spark._jvm
-    above = jvm.org.apache.iceberg.expressions.Expressions.greaterThan(field.name(), value)
+    above = tables.jvm.org.apache.iceberg.expressions.Expressions.greaterThan(field.name(), value)
     files = handle.newScan().filter(above).ignoreResiduals().planFiles()
     try:
         return bool(files.iterator().hasNext())

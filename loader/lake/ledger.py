@@ -124,7 +124,7 @@ class SyncRecord:
 
 # Of more rows or files, a Spark job is the faster way to read a column.
 _FEW_ROWS = 50_000
-_FEW_FILES = 500
+_FEW_FILES = 100
 _ALL = ("", "")
 """Among what is remembered of the ledger: it is about all tables."""
 

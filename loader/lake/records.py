@@ -76,10 +76,10 @@ class Records:
         """Returns what records say; if nothing but texts and numbers, in one call to the JVM."""
         if not records.size():
             return []
-        types = [
-            self._columns[name.lower()][1] for name in columns if name.lower() in self._columns
-        ]
-        if len(types) < len(columns) or not _PLAIN.issuperset(types):
+        types = [self._columns.get(name.lower(), ("", ""))[1] for name in columns]
+        # Records of files with rows that were deleted since have one value more.
+        deletes = self.handle.currentSnapshot().summary().get("total-delete-files")
+        if not _PLAIN.issuperset(types) or deletes not in (None, "0"):
             return [{name: self._value(record, name) for name in columns} for record in records]
         kind = records.get(0).struct()
         listed = self._iceberg.types.Types.ListType.ofRequired(kind.fields().size() + 1, kind)

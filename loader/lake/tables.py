@@ -57,6 +57,11 @@ class Tables:
 
         return sibling(self._shared) if self._separate else self._shared
 
+    @property
+    def jvm(self) -> Any:
+        """Spark's JVM."""
+        return self._shared._jvm
+
     def for_thread(self: Same) -> Same:
         """Returns the same namespace with a session of its own."""
         made = type(self)(self._shared, self.schema, separate=True)
@@ -85,7 +90,8 @@ class Tables:
         try:
             return self.records(table)
         except (Py4JJavaError, AnalysisException):
-            if self.exists(table):
+            # Some catalogs answer a question about a table in no namespace with an error.
+            if self.spark.catalog.databaseExists(quoted(self.schema)) and self.exists(table):
                 raise
             return None
 
@@ -105,8 +111,7 @@ class Tables:
             properties: Iceberg table properties besides ours.
         """
         if isinstance(schema, StructType):
-            jvm: Any = self.spark._jvm
-            schema = jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json()).toDDL()
+            schema = self.jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json()).toDDL()
         given = {**_PROPERTIES, **(properties or {})}
         listed = ", ".join(f"'{_text(key)}' = '{_text(value)}'" for key, value in given.items())
         self.spark.sql(
@@ -143,8 +148,7 @@ class Tables:
         return self._columns_of(self.handle(table))
 
     def _columns_of(self, handle: Any) -> StructType:
-        jvm: Any = self._shared._jvm
-        convert = jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert
+        convert = self.jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert
         return StructType.fromJson(json.loads(convert(handle.schema()).json()))
 
     def handle(self, table: str) -> Any:
@@ -171,19 +175,17 @@ class Tables:
 
     def properties(self, table: str) -> dict[str, str]:
         """Returns a table's Iceberg properties."""
-        jvm: Any = self._shared._jvm
         # In one text, as each entry of a Java map costs several calls to the JVM.
-        mapper = jvm.com.fasterxml.jackson.databind.ObjectMapper()
+        mapper = self.jvm.com.fasterxml.jackson.databind.ObjectMapper()
         found: dict[str, str] = json.loads(
             mapper.writeValueAsString(self.handle(table).properties())
         )
         return found
 
     def _load(self, table: str) -> Any:
-        jvm: Any = self._shared._jvm
         # Iceberg looks catalogs up in the settings of the thread's active session.
-        jvm.org.apache.spark.sql.SparkSession.setActiveSession(self._shared._jsparkSession)
-        handle = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
+        self.jvm.org.apache.spark.sql.SparkSession.setActiveSession(self._shared._jsparkSession)
+        handle = self.jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
             self._shared._jsparkSession, f"{quoted(self.catalog)}.{self.name(table)}"
         )
         if self._in_folders:

@@ -102,7 +102,8 @@ strandline_archive() {
   cores="$(unset OMP_NUM_THREADS OMP_THREAD_LIMIT
     nproc 2> /dev/null || getconf _NPROCESSORS_ONLN 2> /dev/null)" || cores=4
   [ "$cores" -gt 2 ] || modest={serial}
-  case "$said" in *-XX:*GC*) modest= ;; esac # whoever tunes the collector does so alone
+  # whoever tunes the collector does so alone; options in a file may
+  case "$said" in *-XX:*GC* | *" @"* | *VMOptionsFile* | *-XX:Flags=*) modest= ;; esac
   case "$SPARK_HOME" in *[[:space:]\'\"\\]*) return 0 ;; esac # it may have been moved there
   SPARK_HOME="$(cd -P "$SPARK_HOME" && pwd)" # the JVM compares paths as texts
   folder="$SPARK_HOME/strandline"

@@ -212,14 +212,13 @@ def _unsummed(spark: SparkSession) -> None:
     """Keeps Hadoop from writing a second file, `.name.crc`, beside each file in a local folder.
 
     Of each of the two it sets the permissions by starting `chmod`, 4 ms each, and one small batch
-    is seventeen files. Other engines neither write nor read these sums. Parquet's own are in the
-    file itself, wherever it lies, and are verified instead.
+    is seventeen files. Other engines neither write nor read these sums. Those of Parquet's pages
+    are in the file itself, wherever it lies, and are verified instead; metadata has none.
     """
-    java: Any = spark._jvm
-    local = java.org.apache.hadoop.fs.FileSystem.getLocal(
-        spark.sparkContext._jsc.hadoopConfiguration()
-    )
-    local.setWriteChecksum(False)
+    jvm: Any = spark._jvm
+    local = jvm.java.net.URI.create("file:///")
+    configured = spark.sparkContext._jsc.hadoopConfiguration()
+    jvm.org.apache.hadoop.fs.FileSystem.get(local, configured).setWriteChecksum(False)
 
 
 def _executor_zone(conf: Mapping[str, str]) -> dict[str, str]:

@@ -139,8 +139,8 @@ class Selection:
             keep: how many of each stay open within such a block.
         """
         with ExitStack() as asked:
-            for _, bound in self.sources:
-                asked.enter_context(bound.asked(keep))
+            for source, bound in self.sources:
+                asked.enter_context(bound.asked(min(keep, source.concurrency or keep)))
             yield
 
     def _parts(self, select: Sequence[str], full_refresh: bool) -> list[Planned]:

@@ -104,17 +104,19 @@ class Served:
             streams = _streams(folder)
             source = self._source(session, folder, streams)
             pipeline = Pipeline(self.spec.model_copy(update={"sources": (source,)}), self.spark)
-            wrong = []
+            wrong, failed = [], set()
             for outcome in pipeline.run(self.watch, (), False, None):
                 self.tell(outcome)
                 if outcome.error is not None:
                     wrong.append(str(outcome.error))
+                    failed.add(outcome.table)
                 if isinstance(outcome.error, JavaEndedError):
                     self._lost = outcome.error
-            if not wrong:
+            if self._lost is None:
                 for stream in streams:
-                    whole = stream["name"] in session["stale"]
-                    remember(self.lake, in_the_lake(stream["name"]), stream, whole)
+                    table = in_the_lake(stream["name"])
+                    if f"{source.name}.{table}" not in failed:
+                        remember(self.lake, table, stream, stream["name"] in session["stale"])
                 self.tidy(pipeline)
             return "; ".join(wrong) or None
         except LoaderError as error:

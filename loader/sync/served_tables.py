@@ -7,17 +7,22 @@ itself, in a property, with the key that the sync declared.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from loader.errors import SpecError, TableError
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from loader.errors import DamagedError, SpecError, TableError
 from loader.lake.commits import newest_commit
 from loader.lake.lake import Lake
 from loader.lake.own import mended
 from loader.names import in_the_lake
 from loader.rows.delta import COLUMNS
+from loader.runtime.failures import clear
 from loader.sources import Progress, Source, SourceTable, TableRef
 from loader.spec.options import TableOptions
 from loader.spec.plugins import LakeDestination, SourceSpec
@@ -25,6 +30,7 @@ from loader.veil import unveiled, veiled
 
 if TYPE_CHECKING:
     from loader.sources import Snapshot
+    from loader.spec.spec import Spec
     from loader.sync.pipeline import Pipeline
 
 STATES = "_cq_plugin_state"
@@ -36,6 +42,8 @@ SERVER = "loader serve"
 
 SERVED = "strandline.served"
 """Property of a raw table that `loader serve` has written: its key, and whether it was whole."""
+
+_log = logging.getLogger("loader")
 
 
 def remember(lake: Lake, table: str, stream: Mapping[str, Any], whole: bool) -> None:
@@ -87,21 +95,29 @@ def prune_states(lake: Lake, keep: int) -> None:
 def add_served(pipeline: Pipeline, where: str) -> None:
     """Adds what is served into the lakes of a spec to a pipeline's sources.
 
-    A table that a source of the spec has loaded since belongs to that source.
+    A table that a source of the spec has loaded since belongs to that source. A lake that cannot be
+    looked at has none, if the spec has sources: commands that need it say what is wrong.
 
     Raises:
         SpecError: if there is no source then, neither in the spec nor in a lake.
     """
     spec = pipeline.spec
     named = {name for one in spec.sources for name in (one.name, *one.formerly)}
-    lakes: set[str] = set()
-    for destination in spec.destinations:
-        if not isinstance(destination, LakeDestination) or destination.lake.schema_ in lakes:
-            continue
-        lakes.add(destination.lake.schema_)
+    for destination in _lakes(spec):
         lake = Lake(pipeline.spark, destination.lake.schema_)
-        for name, tables in _served(lake).items():
+        try:
+            served = _served(lake)
+        except Exception as problem:
+            if not spec.sources:
+                raise pipeline.cleared(problem, f"destination {destination.name}") from problem
+            continue
+        for name, tables in served.items():
             if name in named:
+                _log.warning(
+                    "%s: another source is called %s, too: what `loader serve` has written for it "
+                    "is left out",
+                    *(lake.schema, name),
+                )
                 continue
             named.add(name)
             source = SourceSpec(
@@ -119,18 +135,41 @@ def add_served(pipeline: Pipeline, where: str) -> None:
     pipeline.spec = spec.model_copy(update={"sources": sources})
 
 
+def _lakes(spec: Spec) -> list[LakeDestination]:
+    """Returns the destinations of a spec that are lakes of this process's Spark, each lake once."""
+    every = [one for one in spec.destinations if isinstance(one, LakeDestination)]
+    used = [spec.destination(source.destinations[0]).lake for source in spec.sources]
+    targets = [(lake.profile, lake.target) for lake in (*used, *(one.lake for one in every))][:1]
+    here = [one for one in every if (one.lake.profile, one.lake.target) in targets]
+    return list({one.lake.schema_: one for one in reversed(here)}.values())[::-1]
+
+
 def _served(lake: Lake) -> dict[str, dict[str, dict[str, Any]]]:
-    """Returns what each served table says of itself, by source and table."""
+    """Returns what each served table says of itself, by source and table.
+
+    A table that cannot be read is left out.
+    """
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    if not lake.exists(STATES):  # each server makes it, before anything else
+    if not _is_served(lake):
         return found
     tables, _ = lake.raw_tables()
     for table in tables:
-        said = _said(lake, table)
-        source = newest_commit(lake, table).source if said else None
-        if said and source:
-            found.setdefault(source, {})[table] = said
+        with suppress(Py4JError, PySparkException, TableError):
+            said = _said(lake, table)
+            source = newest_commit(lake, table).source if said else None
+            if said and source:
+                found.setdefault(source, {})[table] = said
     return found
+
+
+def _is_served(lake: Lake) -> bool:
+    """Whether there is the table that each server makes before anything else."""
+    try:
+        return lake.exists(STATES)
+    except (Py4JError, PySparkException) as problem:
+        if isinstance(clear(problem, f"table {lake.schema}.{STATES}"), DamagedError):
+            return True
+        raise
 
 
 def _said(lake: Lake, table: str) -> dict[str, Any] | None:

@@ -63,6 +63,14 @@
         {%- do seen.cast.extend(modules.re.findall(cast, seen.text)) -%}
         {%- set seen.text = modules.re.sub("\\w*\\([^()#]*?(" ~ marked ~ ")[^()#]*\\)", "\\1", seen.text) -%}
         {%- set seen.text = modules.re.sub("\\w+\\((?:(?!" ~ marked ~ ")[^()#])*\\)", "_", seen.text) -%}
+        {#- So is what one of them may be, whatever decides: a branch, or what stands in for a null. -#}
+        {%- set branch = "\\bCASE WHEN (?:(?!\\b(?:CASE|END)\\b).)*?\\b(?:THEN|ELSE) (" ~ marked ~ ")(?:(?!\\b(?:CASE|END)\\b).)*?\\bEND\\b" -%}
+        {%- set seen.text = modules.re.sub(branch, "\\1", seen.text) -%}
+        {%- set simple = "(?:[^\\s,()]+|\\w*\\([^()]*\\))" -%}
+        {%- set either = "\\bif \\([^()]*(?:\\([^()]*\\)[^()]*)*\\) " -%}
+        {%- set seen.text = modules.re.sub(either ~ "(" ~ marked ~ ") else " ~ simple, "\\1", seen.text) -%}
+        {%- set seen.text = modules.re.sub(either ~ simple ~ " else (" ~ marked ~ ")", "\\1", seen.text) -%}
+        {%- set seen.text = modules.re.sub("\\b(?:coalesce|nvl|ifnull)\\([^()]*?(" ~ marked ~ ")[^()]*\\)", "\\1", seen.text) -%}
     {%- endfor -%}
     {{ return(seen.cast | map("int") | list) }}
 {%- endmacro %}

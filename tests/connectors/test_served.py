@@ -147,7 +147,25 @@ def _synced(folder: Path, number: int, *data: dict[str, Any], key: bool = True) 
     return {"session": number, "folder": str(place), "stale": [], "source": "shop", "rows": True}
 
 
-def test_what_is_served_is_shown_described_and_kept_small(project: Project) -> None:
+def test_a_table_that_fails_hides_no_other(project: Project) -> None:
+    session = _synced(project.folder, 1, {"id": 1, "note": "a"})
+    catalog = Path(session["folder"], "catalog.json")
+    wrong = {**ORDERS, "name": "_cq_syncs"}
+    catalog.write_text(json.dumps({"streams": [ORDERS, wrong]}))
+    bridge: Any = Bridge(session)
+    project.write()
+    spec = load_spec(project.folder / "loader.yml", needs_source=False)
+    Served(spec, project.spark, "lake", bridge, Watch(), lambda _: None).run()
+    [error] = bridge.errors
+    assert error is not None
+    assert "names that begin with _cq_ are the loader's own" in error
+    shown = project.loader("status")
+    assert "shop.orders" in [e["table"] for e in shown.events if e["event"] == "status"]
+
+
+def test_what_is_served_is_shown_described_and_kept_small(
+    project: Project, warehouse: Path
+) -> None:
     """Its sources are in no spec: the raw tables say what they are."""
     project.write()
     for command in (("status",), ("compact",), ("codegen", "--output", "models")):
@@ -184,6 +202,15 @@ def test_what_is_served_is_shown_described_and_kept_small(project: Project) -> N
     assert project.rows("select min(version), max(version) from raw._cq_plugin_state") == [(3, 12)]
     [error] = project.loader("run").errors
     assert "there is no source" in error
+
+    # its plugins' state is cut off: what was served is shown, and the state can be put aside
+    folder = warehouse / project.schema / "_cq_plugin_state/metadata"
+    newest = folder / f"v{(folder / 'version-hint.text').read_text().strip()}.metadata.json"
+    newest.write_bytes(newest.read_bytes()[:200])
+    shown = project.loader("status")
+    assert [e["table"] for e in shown.events if e["event"] == "status"] == ["shop.orders"]
+    [warning] = project.loader("state", "rebuild").warnings
+    assert warning.startswith(f"{project.schema}._cq_plugin_state: its metadata cannot be read")
 
     # a source of the spec with that name takes the table's place
     project.add("shop", "jdbc", ["x"], {"url": "jdbc:postgresql://127.0.0.1:1/x", "user": "u"})

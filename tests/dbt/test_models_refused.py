@@ -117,6 +117,25 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
         *("latest", READ, {"row_filter": "_cq_sync_time > '10:30'"}),
         "its row_filter uses '10:30', whose result changes without a new version",
     ),
+    "by_shift": (
+        *(
+            "latest",
+            READ.replace(
+                "*",
+                "*, cast(case when id > 1 then '08:00' else '18:00' end as timestamp) as begins",
+            ),
+            {},
+        ),
+        "its SELECT uses '08:00', which gives something else at each build",
+    ),
+    "by_either": (
+        *("latest", READ, {"row_filter": "if(id > 1, '07:30', status) < _cq_sync_time"}),
+        "its row_filter uses '07:30', whose result changes without a new version",
+    ),
+    "by_default": (
+        *("latest", READ.replace("*", "*, cast(coalesce(status, '06:30') as timestamp) as t"), {}),
+        "its SELECT uses '06:30', which gives something else at each build",
+    ),
     "beside_a_schema": (
         *("latest", READ.replace("*", "*, from_json(status, 'now int') as s, " + SINCE), {}),
         "its SELECT uses 'today', which gives something else at each build",
@@ -236,7 +255,9 @@ def test_what_only_looks_alike_is_built(shop: Shop) -> None:
         "from_json(status, 'now string') as parsed, substr('today', 1, 3) > '08:30' as part, "
     )
     columns += "_cq_sync_time + interval '10:30' hour to minute as later, "
-    columns += "cast(cast(id as string) || ':30' as timestamp) > '2025-01-01' as late"
+    columns += "cast(cast(id as string) || ':30' as timestamp) > '2025-01-01' as late, "
+    columns += "case when id > 1 then '08:00' else status end as shift, "
+    columns += "if(id > 1, '07:30', status) = 'b' as either, coalesce(status, '06:30') as told"
     table = "(values ('now', date '2025-01-01', 'user')) as t(current_time, localtimestamp, user)"
     looks = f"/* a /* nested */ now() */ select {columns} from ({READ}) as o join {table} "
     looks += "lateral view posexplode(array('today')) as _pos, v "

@@ -86,6 +86,18 @@ def test_rows_that_were_deleted_are_not_read(project: Project) -> None:
     ]
 
 
+def test_rows_were_deleted_from_a_later_file(project: Project) -> None:
+    """Iceberg reads one column more of that file than of the first."""
+    lake = project.lake()
+    lake.prepare()
+    lake.create("t", "id bigint, part string", {"write.delete.mode": "merge-on-read"})
+    lake.add("t", [{"id": 1, "part": "a"}])
+    lake.add("t", [{"id": 2, "part": "b"}, {"id": 3, "part": "c"}])
+    project.spark.sql(f"delete from {lake.name('t')} where id = 2")
+    found = lake.records("t").select(["part", "id"], {}, {})
+    assert sorted(tuple(row.values()) for row in found) == [("a", 1), ("c", 3)]
+
+
 def test_a_sync_that_finds_no_rows_starts_no_spark_job(
     project: Project, postgres_database: Database
 ) -> None:

@@ -77,7 +77,7 @@ class LateRows:
         column = self.snapshot.column(table, window.cursor.name)
         literal = self.snapshot.dialect.literal
         reach = self.reach(table, window)
-        written = before.written_since(now)
+        written = before.written_since(now, scan=reach is None)
         quiet = now.xmax <= before.xmin  # no transaction has written anything since
         same = before.fate(now) is Fate.SAME
         parts = [self.added[table.ref.name]]
