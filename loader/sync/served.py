@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
-from loader.errors import JavaEndedError, LoaderError
+from loader.errors import JavaEndedError, LoaderError, TableError
 from loader.lake.commits import newest_commit
 from loader.lake.lake import Lake
 from loader.names import in_the_lake
@@ -136,8 +136,17 @@ class Served:
     ) -> SourceSpec:
         """Returns a source document that replays what a session has written."""
         named = session["source"] or self._owner(streams) or "cloudquery"
+        name = re.sub(r"[^A-Za-z0-9_-]", "_", named)
+        taken = [one for one in self.spec.sources if name in (one.name, *one.formerly)]
+        for one in taken:
+            if self.spec.destination(one.destinations[0]).lake.schema_ == self.lake.schema:
+                raise TableError(
+                    f"a source of the spec is called {name}, too, and loads into the same schema",
+                    where=one.where,
+                    remedy="Rename one of them: their tables and cursors would be taken for one's",
+                )
         source = SourceSpec(
-            name=re.sub(r"[^A-Za-z0-9_-]", "_", named),
+            name=name,
             path="airbyte",
             tables=("*",),
             destinations=(self.destination,),

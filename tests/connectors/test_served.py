@@ -163,6 +163,17 @@ def test_a_table_that_fails_hides_no_other(project: Project) -> None:
     assert "shop.orders" in [e["table"] for e in shown.events if e["event"] == "status"]
 
 
+def test_a_source_of_the_spec_keeps_its_name(project: Project) -> None:
+    project.add("shop", "jdbc", ["x"], {"url": "jdbc:postgresql://127.0.0.1:1/x", "user": "u"})
+    bridge: Any = Bridge(_synced(project.folder, 1, {"id": 1, "note": "a"}))
+    spec = load_spec(project.folder / "loader.yml")
+    Served(spec, project.spark, "lake", bridge, Watch(), lambda _: None).run()
+    [error] = bridge.errors
+    assert error is not None
+    assert "a source of the spec is called shop, too" in error
+    assert not project.lake().exists("orders")
+
+
 def test_what_is_served_is_shown_described_and_kept_small(
     project: Project, warehouse: Path
 ) -> None:

@@ -53,6 +53,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         self.late: Late = (
             LateRows(self, self.horizon, blind) if lookout is None else LateWork(self, lookout)
         )
+        self.held = exported.held if exported is not None else frozenset()
         self.refused = exported.refused if exported is not None else {}
         self.session: tuple[str, ...] = ()
         if exported is not None:
@@ -213,7 +214,9 @@ class JdbcSnapshot(ColumnSql, Snapshot):
 
     def unaltered(self, table: SourceTable) -> None:
         where = f"table {self.source.name}.{table.ref.name}"
-        with self.source.question(where) as connection:
+        # Of a locked table, the snapshot shows the columns as they stay.
+        locked = table.ref.name in self.held
+        with self.connect(table) if locked else self.source.question(where) as connection:
             now = layout(described(connection, table.ref.native, FOR_LAYOUT))
         if now != table.ref.native.layout:
             raise TableError(

@@ -22,6 +22,7 @@ class Exported:
         horizon: which transactions it sees; None if the database does not say.
         blind: why the age of open transactions is unknown; empty if it is known.
         settings: statements for sessions that read the snapshot.
+        held: the tables that are locked: nobody can alter them until the run ends.
         refused: tables that another session has locked, by name, with the error of each.
     """
 
@@ -29,6 +30,7 @@ class Exported:
     horizon: Horizon | None
     blind: str
     settings: Sequence[str]
+    held: frozenset[str]
     refused: Mapping[str, DatabaseError]
 
 
@@ -43,9 +45,9 @@ def exported(database: Database, tables: Sequence[SourceTable]) -> Iterator[Expo
         holder.begin()
         holder.execute("set transaction isolation level repeatable read read only")
         relations = {table.ref.name: database.relation(table.ref.native) for table in tables}
-        refused = hold(holder, relations, database.lock_timeout)
+        held, refused = hold(holder, relations, database.lock_timeout)
         with database.question() as connection:
             seen = activity(connection, int(pid or 0))
         found = horizon(holder, seen)
         [(name,)] = holder.rows("select pg_catalog.pg_export_snapshot()")
-        yield Exported(name or "", found, seen.blind, long, refused)
+        yield Exported(name or "", found, seen.blind, long, held, refused)

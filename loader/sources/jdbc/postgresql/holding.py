@@ -35,7 +35,7 @@ def undisturbed(connection: Connection) -> tuple[str, ...]:
 
 def hold(
     connection: Connection, relations: Mapping[str, str], seconds: int
-) -> dict[str, DatabaseError]:
+) -> tuple[frozenset[str], dict[str, DatabaseError]]:
     """Locks relations until the connection's transaction ends; takes no snapshot yet.
 
     Partitions and children are locked with their parents, and a view's tables with the view.
@@ -51,22 +51,25 @@ def hold(
         seconds: how long to try.
 
     Returns:
-        The errors, by name, of relations that another session has locked, or for which the server
-        has no locks left.
+        The names of those that are locked now; and the errors, by name, of relations that another
+        session has locked, or for which the server has no locks left.
     """
     deadline = time.monotonic() + seconds
     connection.execute("savepoint free")
     while True:
-        refused = _held(connection, relations)
+        held, refused = _held(connection, relations)
         waited_for = any(error.state == _NOT_FREE for error in refused.values())
         if not waited_for or time.monotonic() >= deadline:
             connection.execute("release savepoint free")
-            return refused
+            return held, refused
         connection.execute("rollback to savepoint free")
         time.sleep(_PAUSE)
 
 
-def _held(connection: Connection, relations: Mapping[str, str]) -> dict[str, DatabaseError]:
+def _held(
+    connection: Connection, relations: Mapping[str, str]
+) -> tuple[frozenset[str], dict[str, DatabaseError]]:
+    held: set[str] = set()
     refused: dict[str, DatabaseError] = {}
     for name, relation in relations.items():
         try:
@@ -74,8 +77,9 @@ def _held(connection: Connection, relations: Mapping[str, str]) -> dict[str, Dat
                 f"set local lock_timeout = {_MILLISECONDS}; savepoint held; "
                 f"lock table {relation} in access share mode; release savepoint held"
             )
+            held.add(name)
         except Refused as error:
             connection.execute("rollback to savepoint held; release savepoint held")
             if error.state not in _LEFT:
                 refused[name] = error
-    return refused
+    return frozenset(held), refused
