@@ -91,9 +91,9 @@ class Tables:
             return self.records(table)
         except (Py4JJavaError, AnalysisException):
             # Some catalogs answer a question about a table in no namespace with an error.
-            if self.spark.catalog.databaseExists(quoted(self.schema)) and self.exists(table):
-                raise
-            return None
+            there = self.spark.catalog.databaseExists(quoted(self.schema)) and self.exists(table)
+            # It is damaged, or somebody has just made it.
+            return self.records(table) if there else None
 
     def frame(self, table: str) -> DataFrame:
         """Returns the table's published rows."""

@@ -68,6 +68,25 @@ def test_the_newest_batches_of_all_tables(project: Project) -> None:
     assert ledger._by_iceberg(ledger.lake.records(TABLE)) == ledger._by_spark() == found
 
 
+def test_a_table_that_somebody_makes_meanwhile_is_found(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = project.lake()
+    assert lake.found("t") is None  # nor is there a namespace
+    lake.prepare()
+    assert lake.found("t") is None
+    exists = lake.exists
+
+    def made(table: str) -> bool:
+        lake.create(table, "id bigint")
+        return exists(table)
+
+    monkeypatch.setattr(lake, "exists", made)
+    found = lake.found("t")
+    assert found is not None
+    assert found.select(["id"], {}, {}) == []
+
+
 def test_rows_that_were_deleted_are_not_read(project: Project) -> None:
     lake = project.lake()
     lake.prepare()
