@@ -1,4 +1,4 @@
-"""Small frames made in the JVM: for PySpark's own, it starts a Python process for the rows."""
+"""Small frames made in the JVM: PySpark's own start a Python process for their rows."""
 
 from __future__ import annotations
 

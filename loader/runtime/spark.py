@@ -211,9 +211,9 @@ def _in_utc(spark: SparkSession) -> None:
 def _unsummed(spark: SparkSession) -> None:
     """Keeps Hadoop from writing a second file, `.name.crc`, beside each file in a local folder.
 
-    Of each of the two it sets the permissions by starting `chmod`, 4 ms each, and one small batch
-    is seventeen files. Other engines neither write nor read these sums. Those of Parquet's pages
-    are in the file itself, wherever it lies, and are verified instead; metadata has none.
+    Hadoop starts `chmod` for each of the two, 4 ms each, and a small batch writes many files. Other
+    engines neither write nor read these sums. Those of Parquet's pages are in the file itself,
+    wherever it lies, and are verified instead; metadata has none.
     """
     jvm: Any = spark._jvm
     local = jvm.java.net.URI.create("file:///")

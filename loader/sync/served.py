@@ -143,7 +143,7 @@ class Served:
                 raise TableError(
                     f"a source of the spec is called {name}, too, and loads into the same schema",
                     where=one.where,
-                    remedy="Rename one of them: their tables and cursors would be taken for one's",
+                    remedy="Rename one of them: otherwise they would share tables and cursors",
                 )
         source = SourceSpec(
             name=name,

@@ -116,7 +116,8 @@ def add_served(pipeline: Pipeline, where: str) -> None:
                 _log.warning(
                     "%s: another source is called %s, too: what `loader serve` has written for it "
                     "is left out",
-                    *(lake.schema, name),
+                    lake.schema,
+                    name,
                 )
                 continue
             named.add(name)
@@ -139,9 +140,12 @@ def _lakes(spec: Spec) -> list[LakeDestination]:
     """Returns the destinations of a spec that are lakes of this process's Spark, each lake once."""
     every = [one for one in spec.destinations if isinstance(one, LakeDestination)]
     used = [spec.destination(source.destinations[0]).lake for source in spec.sources]
-    targets = [(lake.profile, lake.target) for lake in (*used, *(one.lake for one in every))][:1]
-    here = [one for one in every if (one.lake.profile, one.lake.target) in targets]
-    return list({one.lake.schema_: one for one in reversed(here)}.values())[::-1]
+    own = next(((lake.profile, lake.target) for lake in (*used, *(e.lake for e in every))), None)
+    found: dict[str, LakeDestination] = {}
+    for one in every:
+        if (one.lake.profile, one.lake.target) == own:
+            found.setdefault(one.lake.schema_, one)
+    return list(found.values())
 
 
 def _served(lake: Lake) -> dict[str, dict[str, dict[str, Any]]]:

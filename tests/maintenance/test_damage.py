@@ -10,7 +10,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from loader.errors import DamagedError
+from loader.errors import DamagedError, LoaderError
 from loader.maintenance.aside import set_aside
 from loader.runtime.failures import clear
 from tests.services import Database
@@ -204,6 +204,19 @@ def test_damaged_state_and_comparisons_are_named_and_made_anew(
     assert project.loader(*compare).code == 0
 
 
+def _told_of(project: Project, column: str) -> list[LoaderError]:
+    """Reads a column of the table t, by Spark and without it; returns what a user reads."""
+    lake, found = project.lake(), []
+    for read in (
+        lambda: project.spark.table(lake.name("t")).collect(),
+        lambda: lake.records("t").select([column], {}, {}),
+    ):
+        with pytest.raises((Py4JError, PySparkException)) as lost:
+            read()
+        found.append(clear(lost.value, "table t"))
+    return found
+
+
 @pytest.mark.parametrize(
     ("pattern", "size", "part"),
     [
@@ -226,13 +239,7 @@ def test_every_file_of_a_table_counts(
     lake.create("t", "id bigint, text string")
     lake.add("t", [{"id": n, "text": str(n)} for n in range(3)])
     _cut(_newest(warehouse / project.schema, f"t/{pattern}"), size)
-    for read in (
-        lambda: project.spark.table(lake.name("t")).collect(),
-        lambda: lake.records("t").select(["id"], {}, {}),
-    ):
-        with pytest.raises((Py4JError, PySparkException)) as lost:
-            read()
-        found = clear(lost.value, "table t")
+    for found in _told_of(project, "id"):
         assert isinstance(found, DamagedError), f"{found}"
         assert re.fullmatch(rf"its {part} cannot be read: .+ is damaged or missing", found.what)
         assert "Java" not in str(found)
@@ -250,13 +257,7 @@ def test_a_flipped_bit_is_found_without_a_second_file(project: Project, warehous
     written = file.read_bytes()
     file.write_bytes(written.replace(b"unmistakable", b"unmistakaBle", 1))
     assert file.read_bytes() != written
-    for read in (
-        lambda: project.spark.table(lake.name("t")).collect(),
-        lambda: lake.records("t").select(["text"], {}, {}),
-    ):
-        with pytest.raises((Py4JError, PySparkException)) as lost:
-            read()
-        found = clear(lost.value, "table t")
+    for found in _told_of(project, "text"):
         assert isinstance(found, DamagedError), f"{found}"
         assert re.fullmatch(r"its data cannot be read: .+ is damaged or missing", found.what)
 
