@@ -19,6 +19,7 @@ from loader.lake.commits import BATCH, STATE, SYNC, Commit, batch_of, newest_com
 from loader.lake.schema.source_schema import SourceSchema, property_of
 from loader.lake.tables import Tables
 from loader.rows.order import quoted
+from loader.runtime import local_files
 
 
 class Staging(Tables):
@@ -53,6 +54,7 @@ class Staging(Tables):
             )
         finally:
             self.spark.conf.unset("spark.wap.id")
+        local_files.written(self.spark)
         return next(
             int(found.snapshotId())
             for found in _newest_first(self.fresh(table))
