@@ -28,3 +28,12 @@
         {{ alias ~ "." if alias }}{{ strandline.quoted(key) }}{{ ", " if not loop.last }}
     {%- endfor -%}
 {%- endmacro %}
+
+
+{% macro key_hash(primary_key, alias=none) -%}
+    {#-
+        A number that keys can be joined by where another key with the same hash does no harm: Spark looks up numbers
+        several times as fast as values that may be null.
+    -#}
+    xxhash64({{ strandline.key_list(primary_key, alias) }})
+{%- endmacro %}

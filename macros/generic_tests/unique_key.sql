@@ -23,18 +23,30 @@
     ) %}
         select cast(null as bigint) as rows_of_key where false
     {%- else %}
+    {%- set followed = proof is defined and not proof.whole %}
+    {%- set reopens = covered.materialization == "deduped_history" if followed %}
+    {%- set hashed = followed and not reopens and strandline.few_asked(table, covered, proof) %}
     select
+        {%- if hashed %}
+        /*+ broadcast(touched) */
+        {%- endif %}
         {%- for key in keys %}
         rows_of_table.{{ strandline.quoted(key) }},
         {%- endfor %}
         count(*) as rows_of_key
     from {{ tested }} as rows_of_table
-    {%- if proof is defined and not proof.whole %}
+    {%- if followed %}
     left semi join (
         {#- A merge that leaves a key twice has written one of the two rows. In a history, it may also have reopened one. #}
-        {{ strandline.touched_keys(table, covered, proof, in_raw=covered.materialization == "deduped_history") }}
+        {%- if hashed %}
+        select {{ strandline.key_hash(keys) }} as key_hash
+        from {{ strandline.as_covered(table, covered) }} as stored
+        where {{ strandline.asked(proof, of_table=true) }}
+        {%- else %}
+        {{ strandline.touched_keys(table, covered, proof, in_raw=reopens) }}
+        {%- endif %}
     ) as touched
-        on {{ strandline.same_key(keys, "rows_of_table", "touched") }}
+        on {{ strandline.key_hash(keys, "rows_of_table") ~ " = touched.key_hash" if hashed else strandline.same_key(keys, "rows_of_table", "touched") }}
     {%- endif %}
     group by
         {%- for key in keys %}

@@ -3,7 +3,7 @@
         What a test of a deduped_ table has to ask; see proof_of(). `tables` are those of its watermark, {name, head}.
         Once proved, such a table stays right where no new batch touches a key, as long as only its own merges
         write to it. With `compared`, the test compares all columns: adds to the watermark those of the SELECT
-        (`selected`), and whether the table `lacks` one, for instance one that raw has gained since.
+        (`selected`) and of the table (`stored`), and whether the table `lacks` one, for instance one that raw has gained since.
     -#}
     {%- for table in tables -%}
         {%- set schema, dot, identifier = table.name.rpartition(".") -%}
@@ -14,6 +14,7 @@
         {%- set stored = strandline.query_types("select * from " ~ strandline.as_covered(tested, covered)) -%}
         {%- do covered.update({
             "selected": selected,
+            "stored": stored,
             "lacks": selected | list | reject("in", stored) | list | length > 0,
         }) -%}
     {%- endif -%}
@@ -51,4 +52,18 @@
     select {{ strandline.key_list(covered.primary_key) }}
     from {{ strandline.as_covered(relation, covered) }} as stored
     where {{ strandline.asked(proof, of_table=true) }}
+{%- endmacro %}
+
+
+{% macro few_asked(relation, covered, proof) -%}
+    {#-
+        Whether a table has so few rows that a proof has to ask about that the hashes of their keys can be sent to every
+        executor. Iceberg cannot tell, because a file of the table has rows of many batches, and Spark would sort all keys.
+    -#}
+    {%- set most = 1000000 -%}
+    {%- set found = run_query(
+        "select count(*) from (select true from " ~ strandline.as_covered(relation, covered) ~ " as stored where "
+        ~ strandline.asked(proof, of_table=true) ~ " limit " ~ (most + 1) ~ ") as asked"
+    ).columns[0].values()[0] | int -%}
+    {{ return(found <= most) }}
 {%- endmacro %}

@@ -97,10 +97,10 @@
 {%- endmacro %}
 
 
-{% macro standing_versions(relation, before, covered, proof, columns, condition="true") -%}
+{% macro standing_versions(relation, before, covered, proof, columns, condition="true", hashed=false) -%}
     {#-
         Of the touched keys, what is not asked and stands: all tombstones, and the rows that the table showed when it
-        was last proved, as far as they meet a condition.
+        was last proved, as far as they meet a condition. With `hashed`, the touched keys are known by their hashes.
     -#}
     (
         select {{ strandline.key_list(columns) }}
@@ -114,7 +114,11 @@
         where not {{ strandline.asked(proof, of_table=true) }} and {{ condition }}
     ) as standing
     left semi join _cq_touched as touched
+        {%- if hashed %}
+        on {{ strandline.key_hash(covered.primary_key, "standing") }} = touched._cq_key_hash
+        {%- else %}
         on {{ strandline.same_key(covered.primary_key, "standing", "touched") }}
+        {%- endif %}
 {%- endmacro %}
 
 
