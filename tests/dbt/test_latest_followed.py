@@ -129,6 +129,21 @@ def test_a_wrong_merge_is_found_at_once(project: DbtProject, raw: RawSchema) -> 
     assert found == touched | set(old)
 
 
+def test_a_key_that_has_grown_in_raw_is_the_same_key(project: DbtProject, raw: RawSchema) -> None:
+    """A bigint hashes otherwise than the int that the snapshot still has."""
+    shop = Snapshot(project, raw, "grown")
+    for key in (1, 2, 3):  # the last one's turn comes last
+        shop.table.append(row(key, 1))
+    shop.table.merge()
+    assert shop.wrong() == set()
+    shop.table.append(row(3, 5, **GONE))
+    shop.table.merge()
+    shop.show((3, "_cq_batch = 3"))
+    project.spark.sql(f"alter table {shop.table.name} alter column id type bigint")
+    assert shop.wrong() == {3}
+    assert shop.followed
+
+
 def test_a_row_that_raw_does_not_have_is_found_when_its_turn_comes(
     project: DbtProject, raw: RawSchema
 ) -> None:
