@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 _CATALOG = "catalog.json"
 _SCHEMA = "table_name string, key string, value string, version bigint, updated_at timestamp"
+_DROPPED = (
+    "a sync broke off, and a plugin's state that may cover its rows was dropped: the next sync of "
+    "that source goes on from an older state"
+)
 _log = logging.getLogger("loader")
 
 
@@ -82,6 +86,8 @@ class Served:
         for message in self.bridge.messages():
             if "state" in message:
                 self._remember(message["state"], message["rows"])
+            elif "dropped" in message:
+                self.watch.warn(message["dropped"], _DROPPED)
             elif "session" in message:
                 error = self._appended(message)
                 self.bridge.answer({"session": message["session"], "error": error})

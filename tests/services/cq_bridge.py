@@ -30,10 +30,15 @@ Write = plugin_pb2.Write
 
 
 class Context:
-    """A call, whose client may go away."""
+    """A call, whose client may go away.
 
-    def __init__(self, stays: Callable[[], bool] = lambda: True) -> None:
+    Args:
+        peer: the client's connection.
+    """
+
+    def __init__(self, stays: Callable[[], bool] = lambda: True, peer: str = "") -> None:
         self.is_active = stays
+        self.peer = lambda: peer
 
 
 def inserted(schema: pa.Schema, *row: Any) -> Any:
@@ -66,9 +71,14 @@ class Served:
         self.calls.append(threading.Thread(target=call, daemon=True))
         self.calls[-1].start()
 
-    def state(self, value: str) -> None:
+    def state(self, value: str, peer: str = "") -> None:
         """Writes a plugin's state."""
-        self.destination.Write(iter([inserted(STATE, "orders", value)]), Context())
+        self.destination.Write(iter([inserted(STATE, "orders", value)]), Context(peer=peer))
+
+    def read(self, peer: str = "") -> None:
+        """Reads the state, as each sync does first."""
+        request = plugin_pb2.Read.Request(table=arrow.schema_to_bytes(STATE))
+        list(self.destination.Read(request, Context(peer=peer)))
 
 
 def waited(ready: Callable[[], Any]) -> Any:
@@ -122,12 +132,66 @@ def a_client_that_dies_is_no_end(output: io.StringIO) -> None:
     assert list(served.folder.iterdir()) == []
 
     alive = [True]
+    served.read()  # the sync begins again
     served.write(iter([inserted(ORDERS, 1)]), Context(lambda: alive[0]))
     [session] = waited(lambda: told(output, "session"))
     served.state("2")
     alive[0] = False
     served.destination.answered(session["session"], None)
     assert not told(output, "state")
+
+
+def state_after_a_stream_that_failed_is_dropped(output: io.StringIO) -> None:
+    """Its rows may be those that the state covers, until the sync begins again."""
+
+    def kept() -> list[Any]:
+        return [m["rows"]["orders"][0] for m in told(output, "state")]
+
+    served, go = Served(), threading.Event()
+    served.read("shop")
+    served.read("other")
+    served.write(opened(go, inserted(ORDERS, 1)), Context(lambda: False))
+    go.set()
+    served.calls[0].join(10)
+    for peer in ("shop", "other", "python"):  # whose stream it was is not known
+        served.state("1", peer)
+    assert kept() == []
+    assert told(output, "dropped") == [{"dropped": "cq_state"}] * 3
+
+    # a retry goes on, and what the first sync writes meanwhile is dropped still
+    served.read("retried")
+    served.state("1", "shop")
+    assert kept() == []
+    served.state("2", "retried")
+    served.state("3", "python")  # each of its calls has a connection of its own
+    assert kept() == ["2", "3"]
+
+    # a client that connects with the same port is a new one once it has read
+    served.read("shop")
+    served.state("4", "shop")
+    assert kept() == ["2", "3", "4"]
+
+    # the loader has failed to append, or has ended
+    served.write(iter([inserted(ORDERS, 1)]))
+    [session] = waited(lambda: told(output, "session"))
+    served.destination.answered(session["session"], "no")
+    served.state("5", "shop")
+    served.destination.settled(session["session"])
+    assert kept() == ["2", "3", "4"]
+
+
+def a_stream_of_state_that_fails_is_no_loss(output: io.StringIO) -> None:
+    """It has brought no rows."""
+    served = Served()
+
+    def broken() -> Iterator[Any]:
+        yield inserted(STATE, "orders", "1")
+        raise ConnectionAbortedError
+
+    served.write(broken())
+    served.calls[0].join(10)
+    served.state("2")
+    assert [m["rows"]["orders"][0] for m in told(output, "state")] == ["1", "2"]
 
 
 def a_sync_without_rows_says_whose_it_is(output: io.StringIO) -> None:
@@ -256,6 +320,8 @@ for check in (
     a_version_that_the_lake_cannot_store_is_refused,
     state_waits_for_a_stream_that_has_said_nothing,
     a_client_that_dies_is_no_end,
+    state_after_a_stream_that_failed_is_dropped,
+    a_stream_of_state_that_fails_is_no_loss,
     a_sync_without_rows_says_whose_it_is,
     what_comes_after_an_error_is_not_trusted,
 ):

@@ -116,6 +116,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         self._await(context)
         asked = arrow.new_schema_from_bytes(request.table)
         with self._changing:
+            self._waiting.has_read(context.peer(), table_name(asked))
             held = dict(self._states.get(table_name(asked), {}))
         yield plugin_pb2.Read.Response(record=arrow.record_to_bytes(as_asked(asked, held)))
 
@@ -146,7 +147,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
                                 "a version of the plugin's state has more than 63 bits, which the "
                                 "lake cannot store",
                             )
-                        self._hold(table_name(batch.schema), batch)
+                        self._hold(context.peer(), table_name(batch.schema), batch)
                         continue
                     session = session or self._opened(number, context)
                     rows = rows or (session.folder / "messages.jsonl").open("w")
@@ -245,15 +246,19 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
             self._waiting.has_state(number)
         self._release()
 
-    def _hold(self, table: str, batch: pa.RecordBatch) -> None:
+    def _hold(self, client: str, table: str, batch: pa.RecordBatch) -> None:
         with self._changing:
-            self._waiting.hold(table, batch)
+            kept = self._waiting.hold(client, table, batch)
+        if not kept:
+            tell({"dropped": table})
         self._release()
 
     def _over(self, number: int, error: str | None) -> None:
         with self._changing:
             self._sessions.pop(number, None)
-            self._waiting.over(number, failed=error is not None)
+            dropped = self._waiting.over(number, failed=error is not None)
+        for table in dropped:
+            tell({"dropped": table})
         self._release()
 
     def _release(self) -> None:

@@ -1,7 +1,9 @@
 """Which streams are open, and which state waits for them.
 
 A plugin writes its state in a stream of its own, beside the rows, so only the order in which
-streams begin tells what a state may cover. One that has said nothing yet may bring the rows.
+streams begin tells what a state may cover. One that has said nothing yet may bring the rows. Once
+a stream has failed, state of syncs that began before may cover rows that it has lost, whenever it
+comes. Every sync begins by reading the state, so reading it again is what makes a client trusted.
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ class Waiting:
         self._open: set[int] = set()
         self._silent: set[int] = set()
         self._held: list[Held] = []
+        self._has_failed = False
+        self._trusted: set[tuple[str, str]] = set()
+        self._doubted: set[tuple[str, str]] = set()
 
     def entered(self) -> int:
         """Notes a stream that has begun, and may bring anything; returns its number."""
@@ -46,22 +51,51 @@ class Waiting:
         if number in self._silent:
             self.over(number)
 
-    def hold(self, table: str, batch: Any) -> None:
-        """Takes a state; it waits for all streams that are open."""
-        self._held.append(Held(table, batch, set(self._open)))
+    def has_read(self, client: str, table: str) -> None:
+        """Notes that a client has read the state: what it writes from now on follows from that."""
+        self._trusted.add((client, table))
+        self._doubted.discard((client, table))
 
-    def over(self, number: int, failed: bool = False) -> None:
-        """Notes that a stream has ended.
+    def hold(self, client: str, table: str, batch: Any) -> bool:
+        """Takes a state; it waits for all streams that are open.
+
+        Returns False if it may cover rows of a stream that has failed, so it must not count.
+        """
+        if self._has_failed and not self._is_trusted(client, table):
+            return False
+        self._held.append(Held(table, batch, set(self._open)))
+        return True
+
+    def _is_trusted(self, client: str, table: str) -> bool:
+        """Whether a client has read the state since a stream has failed.
+
+        One that has never read it, as far as is known, is trusted if anybody has since: Python's
+        SDK connects anew for each call, and Go's after half an hour of silence.
+        """
+        if (client, table) in self._trusted:
+            return True
+        if (client, table) in self._doubted:
+            return False
+        return any(read == table for _, read in self._trusted)
+
+    def over(self, number: int, failed: bool = False) -> list[str]:
+        """Notes that a stream has ended; returns the tables of the states that are dropped for it.
 
         Args:
-            failed: its rows are not there, so a state that waits for them must not be, either.
+            failed: its rows are not there, so a state that may cover them must not be, either.
         """
+        dropped: list[Held] = []
+        if failed and number in self._open:  # others bring nothing but state
+            self._has_failed = True
+            self._doubted |= self._trusted
+            self._trusted.clear()
+            dropped = [held for held in self._held if number in held.waits_for]
+            self._held = [held for held in self._held if number not in held.waits_for]
         self._open.discard(number)
         self._silent.discard(number)
-        if failed:
-            self._held = [held for held in self._held if number not in held.waits_for]
         for held in self._held:
             held.waits_for.discard(number)
+        return [held.table for held in dropped]
 
     def free(self) -> list[Held]:
         """Takes out the state that waits for nothing any more, in its order."""
