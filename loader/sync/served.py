@@ -11,13 +11,15 @@ import datetime as dt
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
-from loader.errors import JavaEndedError, LoaderError, TableError
+from loader.errors import JavaEndedError, LoaderError, LockedError, TableError
 from loader.lake.commits import newest_commit
 from loader.lake.lake import Lake
 from loader.names import in_the_lake
@@ -33,8 +35,16 @@ from loader.sync.watch import Watch
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+PATIENCE = 300.0
+"""Seconds to wait for a sync's tables that another run holds, such as `loader compact`."""
+
+PAUSE = (1.0, 30.0)
+"""Seconds between two attempts: the first, which is doubled each time, and the most."""
+
 _CATALOG = "catalog.json"
+_MESSAGES = "messages.jsonl"
 _SCHEMA = "table_name string, key string, value string, version bigint, updated_at timestamp"
+_WAITS = f"the sync waits for up to {PATIENCE / 60:.0f} minutes"
 _DROPPED = (
     "a sync broke off, and a plugin's state that may cover its rows was dropped: the next sync of "
     "that source goes on from an older state"
@@ -111,7 +121,7 @@ class Served:
             source = self._source(session, folder, streams)
             pipeline = Pipeline(self.spec.model_copy(update={"sources": (source,)}), self.spark)
             wrong, failed = [], set()
-            for outcome in pipeline.run(self.watch, (), False, None):
+            for outcome in self._outcomes(pipeline, folder):
                 self.tell(outcome)
                 if outcome.error is not None:
                     wrong.append(str(outcome.error))
@@ -135,7 +145,36 @@ class Served:
             _log.exception("a sync could not be appended")
             return self.spec.redactor.redact(f"{type(error).__name__}: {error}")
         finally:
-            (folder / "messages.jsonl").unlink(missing_ok=True)
+            (folder / _MESSAGES).unlink(missing_ok=True)
+
+    def _outcomes(self, pipeline: Pipeline, folder: Path) -> Iterator[Outcome]:
+        """Appends a session's tables, and waits for those that another run holds.
+
+        If the sync failed for one of them, its retry would bring the rows of all others again, and
+        tables without a key would have them twice.
+        """
+        until = time.monotonic() + PATIENCE
+        select: tuple[str, ...] = ()
+        pause, longest = PAUSE
+        while True:
+            locked: list[Outcome] = []
+            for outcome in pipeline.run(self.watch, select, False, None):
+                if isinstance(outcome.error, LockedError):
+                    locked.append(outcome)
+                else:
+                    yield outcome
+            if not locked:
+                return
+            if time.monotonic() > until or not (folder / _MESSAGES).exists():
+                break
+            if not select:
+                for outcome in locked:
+                    self.watch.warn(outcome.table, f"another run holds it: {_WAITS}")
+            if self.watch.stopped.wait(pause):
+                break
+            pause = min(2 * pause, longest)
+            select = tuple(escape(outcome.table) for outcome in locked)
+        yield from locked
 
     def _source(
         self, session: Mapping[str, Any], folder: Path, streams: Sequence[Mapping[str, Any]]
@@ -157,7 +196,7 @@ class Served:
             tables=("*",),
             destinations=(self.destination,),
             spec={
-                "command": ["/bin/sh", "-c", 'cat "$0"', str(folder / "messages.jsonl")],
+                "command": ["/bin/sh", "-c", 'cat "$0"', str(folder / _MESSAGES)],
                 "catalog": str(folder / _CATALOG),
                 "table_options": {s["name"]: _options(s, session["stale"]) for s in streams},
             },

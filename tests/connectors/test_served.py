@@ -136,7 +136,7 @@ def test_syncs_without_rows_and_with_deletions_only(project: Project) -> None:
     ) == [(1, False, "shop"), (2, False, "shop"), (2, True, "shop")]
 
 
-def _synced(folder: Path, number: int, *data: dict[str, Any], key: bool = True) -> dict[str, Any]:
+def synced(folder: Path, number: int, *data: dict[str, Any], key: bool = True) -> dict[str, Any]:
     """Returns a session of a sync that has written orders; `append` leaves out their key."""
     place = folder / f"sync{number}"
     place.mkdir()
@@ -148,7 +148,7 @@ def _synced(folder: Path, number: int, *data: dict[str, Any], key: bool = True) 
 
 
 def test_a_table_that_fails_hides_no_other(project: Project) -> None:
-    session = _synced(project.folder, 1, {"id": 1, "note": "a"})
+    session = synced(project.folder, 1, {"id": 1, "note": "a"})
     catalog = Path(session["folder"], "catalog.json")
     wrong = {**ORDERS, "name": "_cq_syncs"}
     catalog.write_text(json.dumps({"streams": [ORDERS, wrong]}))
@@ -165,7 +165,7 @@ def test_a_table_that_fails_hides_no_other(project: Project) -> None:
 
 def test_a_source_of_the_spec_keeps_its_name(project: Project) -> None:
     project.add("shop", "jdbc", ["x"], {"url": "jdbc:postgresql://127.0.0.1:1/x", "user": "u"})
-    bridge: Any = Bridge(_synced(project.folder, 1, {"id": 1, "note": "a"}))
+    bridge: Any = Bridge(synced(project.folder, 1, {"id": 1, "note": "a"}))
     spec = load_spec(project.folder / "loader.yml")
     Served(spec, project.spark, "lake", bridge, Watch(), lambda _: None).run()
     [error] = bridge.errors
@@ -184,10 +184,10 @@ def test_what_is_served_is_shown_described_and_kept_small(
         assert "there is no source, and `loader serve` has not written a table yet" in error
     states = [{"state": "shop", "rows": {"orders": [str(n), n]}} for n in range(1, 13)]
     sessions = [
-        _synced(project.folder, 1, {"id": 1, "note": "a"}, {"id": 2, "note": "a"}),
-        _synced(project.folder, 2, {"id": 2, "note": "b"}),
+        synced(project.folder, 1, {"id": 1, "note": "a"}, {"id": 2, "note": "a"}),
+        synced(project.folder, 2, {"id": 2, "note": "b"}),
         # the newest batch is never compacted
-        _synced(project.folder, 3, {"id": 3, "note": "a"}, key=False),
+        synced(project.folder, 3, {"id": 3, "note": "a"}, key=False),
     ]
     bridge: Any = Bridge(*sessions, *states)
     spec = load_spec(project.folder / "loader.yml", needs_source=False)

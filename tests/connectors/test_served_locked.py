@@ -1,0 +1,107 @@
+"""`loader serve` beside `loader compact`: a table that another run holds is waited for."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loader.lake.lease import Lease
+from loader.spec.spec import load_spec
+from loader.sync import served
+from loader.sync.pipeline import Outcome
+from loader.sync.served import Served
+from loader.sync.watch import Watch
+from tests.connectors.test_served import ORDERS, Bridge
+from tests.sync.project import Project
+
+
+class Held:
+    """A lock on a table, held until the loader says that it waits.
+
+    Attributes:
+        heard: how it has said so.
+        stops: a run to stop then, instead of unlocking the table.
+    """
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        self._lease.acquire()
+        self.heard: list[str] = []
+        self.stops: Watch | None = None
+
+    def phase(self, table: str, phase: str, rows: int | None) -> None:
+        """Ignores a phase."""
+
+    def warn(self, table: str, text: str) -> None:
+        """Unlocks the table, or stops the run."""
+        if "another run holds it" not in text:
+            return
+        self.heard.append(f"{table}: {text}")
+        if self.stops is None:
+            self._lease.release()
+        else:
+            self.stops.stopped.set()
+
+    def release(self) -> None:
+        """Unlocks the table."""
+        self._lease.release()
+
+
+def _session(folder: Path, number: int, *streams: str) -> dict[str, Any]:
+    """Returns a session of a sync that has written a row to tables without a key."""
+    place = folder / f"sync{number}"
+    place.mkdir()
+    catalog = [{**ORDERS, "name": name, "source_defined_primary_key": []} for name in streams]
+    (place / "catalog.json").write_text(json.dumps({"streams": catalog}))
+    told = [{"stream": name, "data": {"id": number}} for name in streams]
+    lines = [json.dumps({"type": "RECORD", "record": record}) + "\n" for record in told]
+    (place / "messages.jsonl").write_text("".join(lines))
+    return {"session": number, "folder": str(place), "stale": [], "source": "shop", "rows": True}
+
+
+def test_a_table_that_another_run_holds_is_waited_for(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the sync failed, its retry would append the rows of the other tables twice."""
+    monkeypatch.setattr(served, "PAUSE", (0.05, 0.1))
+    project.write()
+    spec = load_spec(project.folder / "loader.yml", needs_source=False)
+    project.lake().prepare()
+    names = ("orders", "lines[1]", "lines1")
+
+    def ran(number: int, *, stops: bool = False) -> tuple[list[str | None], Held, list[Outcome]]:
+        held = Held(project.lake().lease("lines[1]", "lines", f"other{number}"))
+        watch = Watch(held)
+        held.stops = watch if stops else None
+        bridge: Any = Bridge(_session(project.folder, number, *names))
+        outcomes: list[Outcome] = []
+        try:
+            Served(spec, project.spark, "lake", bridge, watch, outcomes.append).run()
+        finally:
+            held.release()
+        return bridge.errors, held, outcomes
+
+    errors, held, outcomes = ran(1)
+    assert errors == [None]
+    [warning] = held.heard
+    assert warning.startswith("shop.lines[1]: another run holds it: the sync waits")
+    assert sorted(outcome.table for outcome in outcomes) == sorted(f"shop.{n}" for n in names)
+    for name in names:
+        assert project.rows(f"select id from raw.`{name}`") == [(1,)]
+
+    # it ends with the loader, and not before its time is over
+    before = time.monotonic()
+    [error], _, outcomes = ran(2, stops=True)
+    assert error is not None
+    assert "another run holds this table" in error
+    assert time.monotonic() - before < served.PATIENCE / 2
+    assert project.rows("select count(*) from raw.orders") == [(2,)]
+    monkeypatch.setattr(served, "PATIENCE", -1.0)
+    [error], held, _ = ran(3)
+    assert error is not None
+    assert "another run holds this table" in error
+    assert held.heard == []
