@@ -25,7 +25,7 @@ from loader.lake.lake import Lake
 from loader.names import in_the_lake
 from loader.runtime.java_end import java_ended
 from loader.sources.cloudquery.serving import Serving
-from loader.spec.plugins import SourceSpec
+from loader.spec.plugins import LakeDestination, SourceSpec
 from loader.spec.spec import Spec
 from loader.sync.pipeline import Outcome, Pipeline
 from loader.sync.plan import FOREIGN_COLUMNS, RESERVED
@@ -130,9 +130,8 @@ class Served:
                     self._lost = outcome.error
             if self._lost is None:
                 for stream in streams:
-                    table = in_the_lake(stream["name"])
-                    if f"{source.name}.{table}" not in failed:
-                        remember(self.lake, table, stream, stream["name"] in session["stale"])
+                    if f"{source.name}.{in_the_lake(stream['name'])}" not in failed:
+                        self._noted(pipeline, source.name, stream, session["stale"])
                 self.tidy(pipeline)
             return "; ".join(wrong) or None
         except LoaderError as error:
@@ -176,20 +175,24 @@ class Served:
             select = tuple(escape(outcome.table) for outcome in locked)
         yield from locked
 
+    def _noted(
+        self, pipeline: Pipeline, source: str, stream: Mapping[str, Any], stale: Sequence[str]
+    ) -> None:
+        """Records that a table is served; its rows are safe, so what goes wrong only warns."""
+        name = f"{source}.{in_the_lake(stream['name'])}"
+        try:
+            remember(self.lake, in_the_lake(stream["name"]), stream, stream["name"] in stale)
+        except Exception as problem:
+            self._lost = self._lost or java_ended(problem, "loader serve")
+            why = pipeline.cleared(problem, f"table {name}")
+            self.watch.warn(name, f"its next sync records that it is served, and its key: {why}")
+
     def _source(
         self, session: Mapping[str, Any], folder: Path, streams: Sequence[Mapping[str, Any]]
     ) -> SourceSpec:
         """Returns a source document that replays what a session has written."""
         named = session["source"] or self._owner(streams) or "cloudquery"
         name = re.sub(r"[^A-Za-z0-9_-]", "_", named)
-        taken = [one for one in self.spec.sources if name in (one.name, *one.formerly)]
-        for one in taken:
-            if self.spec.destination(one.destinations[0]).lake.schema_ == self.lake.schema:
-                raise TableError(
-                    f"a source of the spec is called {name}, too, and loads into the same schema",
-                    where=one.where,
-                    remedy="Rename one of them: otherwise they would share tables and cursors",
-                )
         source = SourceSpec(
             name=name,
             path="airbyte",
@@ -203,7 +206,30 @@ class Served:
         )
         source._where = SERVER
         source._redactor = self.spec.redactor
+        self._refuse_namesakes(source)
         return source
+
+    def _refuse_namesakes(self, source: SourceSpec) -> None:
+        """Refuses a source that would share tables or cursors with one of the spec.
+
+        Raises:
+            TableError: if the spec's has the same name, and loads into the same schema or keeps its
+                cursors in the same table.
+        """
+        for one in self.spec.sources:
+            if source.name not in (one.name, *one.formerly):
+                continue
+            if self.spec.destination(one.destinations[0]).lake.schema_ == self.lake.schema:
+                what = "and loads into the same schema"
+            elif _state_place(self.spec, one) == _state_place(self.spec, source):
+                what = "and keeps its cursors in the same table"
+            else:
+                continue
+            raise TableError(
+                f"a source of the spec is called {source.name}, too, {what}",
+                where=one.where,
+                remedy="Rename one of them: otherwise they would share tables or cursors",
+            )
 
     def _owner(self, streams: Sequence[Mapping[str, Any]]) -> str | None:
         """Returns the source of the tables as raw has them: a deletion does not say whose it is."""
@@ -236,6 +262,14 @@ class Served:
 def _streams(folder: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads((folder / _CATALOG).read_text("utf-8"))["streams"]
     return found
+
+
+def _state_place(spec: Spec, source: SourceSpec) -> tuple[str, str] | None:
+    """Returns the schema and name of a source's state table; None if it is in no lake."""
+    kept_in = spec.destination(source.state_destination)
+    if source.local_state is not None or not isinstance(kept_in, LakeDestination):
+        return None
+    return kept_in.lake.schema_, source.state_table.lower()
 
 
 def _options(stream: Mapping[str, Any], stale: list[str]) -> dict[str, Any]:

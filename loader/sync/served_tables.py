@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -50,6 +51,9 @@ def remember(lake: Lake, table: str, stream: Mapping[str, Any], whole: bool) -> 
     """Records in a raw table that it is served, and its key.
 
     A sync with `write_mode: append` leaves keys out: then the table keeps the one that it has.
+
+    Raises:
+        LockedError: if another run holds the table by now.
     """
     if not lake.exists(table):
         return
@@ -57,8 +61,14 @@ def remember(lake: Lake, table: str, stream: Mapping[str, Any], whole: bool) -> 
     keys = [name for [name] in stream["source_defined_primary_key"]]
     keys = keys or (before or {}).get("primary_key", [])
     now = {"primary_key": keys, "whole": whole}
-    if now != before:
+    if now == before:
+        return
+    lease = lake.lease(table, f"table {lake.schema}.{table}", uuid.uuid4().hex[:12])
+    lease.acquire()
+    try:
         lake.set_properties(table, {SERVED: veiled(json.dumps(now, sort_keys=True))})
+    finally:
+        lease.release()
 
 
 def prune_states(lake: Lake, keep: int) -> None:

@@ -174,6 +174,23 @@ def test_a_source_of_the_spec_keeps_its_name(project: Project) -> None:
     assert not project.lake().exists("orders")
 
 
+def test_a_source_of_the_spec_keeps_its_cursors(project: Project) -> None:
+    """It loads into another schema, and keeps its cursors in the one that is served."""
+    state = {"connection": "@@plugins.lake.connection"}
+    project.add("shop", "jdbc", ["x"], {"url": "jdbc:postgresql://127.0.0.1:1/x", "user": "u"})
+    project.sources[0] |= {"destinations": ["other"], "backend_options": state}
+    project.lakes["other"] = {"schema": f"other_{project.schema}"}
+    for table, refused in (("_cq_state", True), ("_cq_state_shop", False)):
+        state["table_name"] = table
+        project.write()
+        bridge: Any = Bridge(synced(project.folder, int(refused), {"id": 1, "note": "a"}))
+        spec = load_spec(project.folder / "loader.yml")
+        Served(spec, project.spark, "lake", bridge, Watch(), lambda _: None).run()
+        [error] = bridge.errors
+        assert (error is not None) == refused
+        assert not refused or "and keeps its cursors in the same table" in str(error)
+
+
 def test_what_is_served_is_shown_described_and_kept_small(
     project: Project, warehouse: Path
 ) -> None:

@@ -63,6 +63,40 @@ def _session(folder: Path, number: int, *streams: str) -> dict[str, Any]:
     return {"session": number, "folder": str(place), "stale": [], "source": "shop", "rows": True}
 
 
+def test_what_cannot_be_noted_fails_no_sync(project: Project) -> None:
+    """Its rows are published; a retry would append those of tables without a key again."""
+    project.write()
+    spec = load_spec(project.folder / "loader.yml", needs_source=False)
+    compaction = project.lake().lease("orders", "orders", "compaction")
+    heard: list[str] = []
+
+    class Listener:
+        def phase(self, *_: Any) -> None:
+            pass
+
+        def warn(self, table: str, text: str) -> None:
+            heard.append(f"{table}: {text}")
+
+    def ended(_: Outcome) -> None:
+        compaction.acquire()
+
+    bridge: Any = Bridge(_session(project.folder, 1, "orders"))
+    Served(spec, project.spark, "lake", bridge, Watch(Listener()), ended).run()
+    assert bridge.errors == [None]
+    assert project.rows("select id from raw.orders") == [(1,)]
+    [warning] = [text for text in heard if "served" in text]
+    assert warning.startswith("shop.orders: its next sync records that it is served")
+    assert "another run holds this table" in warning
+    [error] = project.loader("state", "list").errors
+    assert "`loader serve` has not written a table yet" in error
+    compaction.release()
+
+    bridge = Bridge(_session(project.folder, 2, "orders"))
+    Served(spec, project.spark, "lake", bridge, Watch(), lambda _: None).run()
+    [state] = [e for e in project.loader("state", "list").events if e["event"] == "state"]
+    assert state["table"] == "shop.orders"
+
+
 def test_a_table_that_another_run_holds_is_waited_for(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

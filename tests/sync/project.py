@@ -54,12 +54,17 @@ class Ran:
 
 @dataclass
 class Project:
-    """A folder with a loader.yml whose raw tables are in their own namespace."""
+    """A folder with a loader.yml whose raw tables are in their own namespace.
+
+    Attributes:
+        lakes: further destinations beside `lake`, each with the options in which it differs.
+    """
 
     folder: Path
     spark: SparkSession
     schema: str
     sources: list[dict[str, Any]] = field(default_factory=list)
+    lakes: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def jdbc(self, database: Database, tables: list[str], name: str = "shop", **spec: Any) -> None:
         """Adds a source that reads a database."""
@@ -84,9 +89,9 @@ class Project:
         """Writes loader.yml."""
         lake = {"schema": self.schema, "profiles_dir": str(ROOT / "profiles")}
         documents = [{"kind": "source", "spec": source} for source in self.sources]
-        documents.append(
-            {"kind": "destination", "spec": {"name": "lake", "path": "spark", "spec": lake}}
-        )
+        for name, own in {"lake": {}, **self.lakes}.items():
+            spec = {"name": name, "path": "spark", "spec": {**lake, **own}}
+            documents.append({"kind": "destination", "spec": spec})
         (self.folder / "loader.yml").write_text(yaml.safe_dump_all(documents, sort_keys=False))
 
     def loader(self, *arguments: str, options: tuple[str, ...] = ()) -> Ran:
