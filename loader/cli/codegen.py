@@ -66,6 +66,7 @@ def codegen(
 
         found = list(described(pipeline, select))
         sources = {source.name for source in pipeline.spec.sources}
+        unread = pipeline.unread
     tables = [one for one in found if not isinstance(one, LoaderError)]
     errors = [one for one in found if isinstance(one, LoaderError)]
     if not errors:  # otherwise a pattern may be meant for a table that could not be read
@@ -76,7 +77,7 @@ def codegen(
         project.elsewhere(),
         project.raw_schema,
     )
-    complete = sources if not (select or errors) else set()
+    complete = sources if not (select or errors or unread) else set()
     made = generate(tables, folder, memory, history, complete)
     texts = {
         project.output / file.name: file.text

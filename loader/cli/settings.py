@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,12 +58,15 @@ def opened_with_served(settings: Settings, spec: Spec | None = None) -> Iterator
     """Opens the same for commands that also look at what `loader serve` has appended.
 
     Raises:
-        SpecError: if there is no source, neither in the spec nor in its lakes.
+        LoaderError: if there is no source, neither in the spec nor in its lakes.
     """
     with opened(settings, spec or settings.spec(needs_source=False)) as pipeline:
         from loader.sync.served_tables import add_served
 
-        add_served(pipeline, str(settings.config))
+        def warn(where: str, text: str) -> None:
+            settings.output.warning(f"{where}: {text}", about=where)
+
+        add_served(pipeline, str(settings.config), warn)
         yield pipeline
 
 
@@ -70,14 +74,16 @@ def profile_of(settings: Settings, spec: Spec) -> Profile:
     """Loads the target whose Spark a spec is for.
 
     Raises:
-        SpecError: if it does not exist, or the spec's destinations name several.
+        SpecError: if it does not exist, or the destinations of the spec's sources name several.
     """
     from loader.runtime.profile import load_profile
     from loader.spec.plugins import LakeDestination
 
     lakes = [spec.destination(source.destinations[0]).lake for source in spec.sources]
     if not lakes:
-        lakes = [one.lake for one in spec.destinations if isinstance(one, LakeDestination)]
+        # of several, the first: `loader serve` writes there, too, unless it is told otherwise
+        served = (one.lake for one in spec.destinations if isinstance(one, LakeDestination))
+        lakes = list(islice(served, 1))
     if not lakes:
         raise SpecError(
             "there is neither a source nor a lake",

@@ -59,6 +59,7 @@ class Selection:
         accepts_key_change: key and cursor columns may change their type if raw can follow.
         resting: names of sources that this run leaves out.
         quiet: when this process last recorded that a table of a source had nothing new.
+        unread: errors of tables that cannot be read, and that `loader serve` may have written.
 
     Raises:
         SpecError: if a connector is unknown or its options are wrong.
@@ -70,6 +71,7 @@ class Selection:
         self.accepts_key_change = False
         self.resting: frozenset[str] = frozenset()
         self.quiet: dict[tuple[str, str], float] = {}
+        self.unread: list[LoaderError] = []
         self._lakes: dict[str, Lake] = {}  # by schema: what those of the threads are made from
         self.sources: list[tuple[SourceSpec, Source]] = []
         for source in spec.sources:

@@ -7,17 +7,16 @@ itself, in a property, with the key that the sync declared.
 from __future__ import annotations
 
 import json
-import logging
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from loader.errors import DamagedError, SpecError, TableError
+from loader.errors import DamagedError, LoaderError, SpecError, TableError
 from loader.lake.commits import newest_commit
 from loader.lake.lake import Lake
 from loader.lake.own import mended
@@ -43,8 +42,6 @@ SERVER = "loader serve"
 
 SERVED = "strandline.served"
 """Property of a raw table that `loader serve` has written: its key, and whether it was whole."""
-
-_log = logging.getLogger("loader")
 
 
 def remember(lake: Lake, table: str, stream: Mapping[str, Any], whole: bool) -> None:
@@ -102,33 +99,36 @@ def prune_states(lake: Lake, keep: int) -> None:
             )
 
 
-def add_served(pipeline: Pipeline, where: str) -> None:
+def add_served(pipeline: Pipeline, where: str, warn: Callable[[str, str], None]) -> None:
     """Adds what is served into the lakes of a spec to a pipeline's sources.
 
     A table that a source of the spec has loaded since belongs to that source. A lake that cannot be
-    looked at has none, if the spec has sources: commands that need it say what is wrong.
+    looked at has none, if the spec has sources: commands that need it say what is wrong. Tables
+    that cannot be read are in :attr:`loader.sync.selection.Selection.unread`.
+
+    Args:
+        warn: gets what is left out: a table's or a source's name, and why.
 
     Raises:
-        SpecError: if there is no source then, neither in the spec nor in a lake.
+        LoaderError: if there is no source then, neither in the spec nor in a lake. If a table
+            cannot be read, that is the error.
     """
     spec = pipeline.spec
     named = {name for one in spec.sources for name in (one.name, *one.formerly)}
     for destination in _lakes(spec):
         lake = Lake(pipeline.spark, destination.lake.schema_)
         try:
-            served = _served(lake)
+            served, unread = _served(lake)
         except Exception as problem:
             if not spec.sources:
                 raise pipeline.cleared(problem, f"destination {destination.name}") from problem
             continue
+        for table, why in unread.items():
+            pipeline.unread.append(pipeline.cleared(why, f"table {lake.schema}.{table}"))
         for name, tables in served.items():
             if name in named:
-                _log.warning(
-                    "%s: another source is called %s, too: what `loader serve` has written for it "
-                    "is left out",
-                    lake.schema,
-                    name,
-                )
+                text = f"another source is called {name}, too: what `loader serve` has written for "
+                warn(lake.schema, f"{text}it is left out")
                 continue
             named.add(name)
             source = SourceSpec(
@@ -137,13 +137,20 @@ def add_served(pipeline: Pipeline, where: str) -> None:
             source._where, source._redactor = SERVER, spec.redactor
             pipeline.sources.append((source, ServedTables(name, lake, tables, spec.folder)))
     if not pipeline.sources:
-        raise SpecError(
-            "there is no source, and `loader serve` has not written a table yet",
-            where=where,
-            remedy="Add a document with `kind: source`, or run a `cloudquery sync` into the lake",
-        )
+        raise next(iter(pipeline.unread), _nothing(where))
+    for error in pipeline.unread:
+        text = f"{error.what}. If `loader serve` has written it, it is left out. {error.remedy}"
+        warn(error.where, text)
     sources = tuple(source for source, _ in pipeline.sources)
     pipeline.spec = spec.model_copy(update={"sources": sources})
+
+
+def _nothing(where: str) -> LoaderError:
+    return SpecError(
+        "there is no source, and `loader serve` has not written a table yet",
+        where=where,
+        remedy="Add a document with `kind: source`, or run a `cloudquery sync` into the lake",
+    )
 
 
 def _lakes(spec: Spec) -> list[LakeDestination]:
@@ -158,22 +165,25 @@ def _lakes(spec: Spec) -> list[LakeDestination]:
     return list(found.values())
 
 
-def _served(lake: Lake) -> dict[str, dict[str, dict[str, Any]]]:
+def _served(lake: Lake) -> tuple[dict[str, dict[str, dict[str, Any]]], dict[str, Exception]]:
     """Returns what each served table says of itself, by source and table.
 
-    A table that cannot be read is left out.
+    Also returns the errors of tables that cannot be read, which may be served.
     """
     found: dict[str, dict[str, dict[str, Any]]] = {}
     if not _is_served(lake):
-        return found
-    tables, _ = lake.raw_tables()
+        return found, {}
+    tables, unread = lake.raw_tables()
     for table in tables:
-        with suppress(Py4JError, PySparkException, TableError):
+        try:
             said = _said(lake, table)
             source = newest_commit(lake, table).source if said else None
-            if said and source:
-                found.setdefault(source, {})[table] = said
-    return found
+        except (Py4JError, PySparkException, TableError) as problem:
+            unread[table] = problem
+            continue
+        if said and source:
+            found.setdefault(source, {})[table] = said
+    return found, unread
 
 
 def _is_served(lake: Lake) -> bool:

@@ -51,7 +51,7 @@ class Held:
         self._lease.release()
 
 
-def _session(folder: Path, number: int, *streams: str) -> dict[str, Any]:
+def session(folder: Path, number: int, *streams: str, source: str = "shop") -> dict[str, Any]:
     """Returns a session of a sync that has written a row to tables without a key."""
     place = folder / f"sync{number}"
     place.mkdir()
@@ -60,7 +60,7 @@ def _session(folder: Path, number: int, *streams: str) -> dict[str, Any]:
     told = [{"stream": name, "data": {"id": number}} for name in streams]
     lines = [json.dumps({"type": "RECORD", "record": record}) + "\n" for record in told]
     (place / "messages.jsonl").write_text("".join(lines))
-    return {"session": number, "folder": str(place), "stale": [], "source": "shop", "rows": True}
+    return {"session": number, "folder": str(place), "stale": [], "source": source, "rows": True}
 
 
 def test_what_cannot_be_noted_fails_no_sync(project: Project) -> None:
@@ -80,7 +80,7 @@ def test_what_cannot_be_noted_fails_no_sync(project: Project) -> None:
     def ended(_: Outcome) -> None:
         compaction.acquire()
 
-    bridge: Any = Bridge(_session(project.folder, 1, "orders"))
+    bridge: Any = Bridge(session(project.folder, 1, "orders"))
     Served(spec, project.spark, "lake", bridge, Watch(Listener()), ended).run()
     assert bridge.errors == [None]
     assert project.rows("select id from raw.orders") == [(1,)]
@@ -91,7 +91,7 @@ def test_what_cannot_be_noted_fails_no_sync(project: Project) -> None:
     assert "`loader serve` has not written a table yet" in error
     compaction.release()
 
-    bridge = Bridge(_session(project.folder, 2, "orders"))
+    bridge = Bridge(session(project.folder, 2, "orders"))
     Served(spec, project.spark, "lake", bridge, Watch(), lambda _: None).run()
     [state] = [e for e in project.loader("state", "list").events if e["event"] == "state"]
     assert state["table"] == "shop.orders"
@@ -111,7 +111,7 @@ def test_a_table_that_another_run_holds_is_waited_for(
         held = Held(project.lake().lease("lines[1]", "lines", f"other{number}"))
         watch = Watch(held)
         held.stops = watch if stops else None
-        bridge: Any = Bridge(_session(project.folder, number, *names))
+        bridge: Any = Bridge(session(project.folder, number, *names))
         outcomes: list[Outcome] = []
         try:
             Served(spec, project.spark, "lake", bridge, watch, outcomes.append).run()

@@ -1,0 +1,81 @@
+"""Commands that look at what `loader serve` has written, if they cannot read some of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from loader.spec.spec import load_spec
+from loader.sync.served import Served
+from loader.sync.watch import Watch
+from tests.connectors.test_served import Bridge
+from tests.connectors.test_served_locked import session
+from tests.sync.project import Project
+
+LOOKING = (
+    ("status",),
+    ("compact",),
+    ("state", "list"),
+    ("state", "rebuild"),
+    ("codegen", "--output", "models"),
+)
+
+
+def _damaged(table: Path) -> None:
+    folder = table / "metadata"
+    newest = folder / f"v{(folder / 'version-hint.text').read_text().strip()}.metadata.json"
+    newest.write_bytes(newest.read_bytes()[:200])
+
+
+def _shown(project: Project) -> list[str]:
+    return sorted(e["table"] for e in project.loader("status").events if e["event"] == "status")
+
+
+def test_served_tables_that_cannot_be_read(project: Project, warehouse: Path) -> None:
+    """They are named, and not taken for tables that are gone or never were."""
+    # a second lake, of a target that this process cannot have too
+    project.lakes["other"] = {"schema": f"other_{project.schema}", "target": "cluster"}
+    project.write()
+    bridge: Any = Bridge(
+        session(project.folder, 1, "orders", "lines"),
+        session(project.folder, 2, "parts", source="depot"),
+    )
+    spec = load_spec(project.folder / "loader.yml", needs_source=False)
+    Served(spec, project.spark, "lake", bridge, Watch(), lambda _: None).run()
+    assert bridge.errors == [None, None]
+    assert _shown(project) == ["depot.parts", "shop.lines", "shop.orders"]
+    models = ("codegen", "--output", str(project.folder / "models"))
+    assert project.loader(*models).code == 0
+
+    # the warehouse was moved, and nothing but served tables is in it
+    here, there = warehouse / project.schema, warehouse / f"moved_{project.schema}"
+    here.rename(there)
+    moved = Project(project.folder, project.spark, there.name)
+    moved.write()
+    for command in LOOKING:
+        [error] = moved.loader(*command).errors
+        assert "its warehouse was copied or moved" in error, command
+        assert str(there / "lines") in error
+        assert str(here / "lines") in error
+    there.rename(here)
+
+    # some are damaged: the others are shown, and nothing is called gone
+    project.write()
+    for table in ("lines", "parts"):
+        _damaged(here / table)
+    shown = project.loader("status")
+    assert shown.code == 0
+    assert "shop.orders" in [e["table"] for e in shown.events if e["event"] == "status"]
+    for command in (("status",), models):
+        warnings = project.loader(*command).warnings
+        for table in ("lines", "parts"):
+            [text] = [text for text in warnings if f"{project.schema}.{table}: " in text]
+            assert "its metadata cannot be read" in text
+            assert "If `loader serve` has written it, it is left out" in text
+        assert not [text for text in warnings if "no longer a table" in text]
+
+    # all are
+    _damaged(here / "orders")
+    for command in LOOKING:
+        [error] = project.loader(*command).errors
+        assert "its metadata cannot be read" in error, command
