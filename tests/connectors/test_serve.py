@@ -183,6 +183,13 @@ def test_the_official_command_line_syncs_and_nothing_is_lost(
     ended = sync.run("append")
     assert ended.returncode != 0
     assert "with write_mode overwrite" in ended.stderr
+
+    # a sync that has failed makes state doubtful until the next one begins
+    sync.orders(6)
+    ended = sync.run()
+    assert ended.returncode == 0, ended.stdout
+    assert _raw(project)[6:] == [(6, "n6", "shop", 4)]
+    assert _state(project) == [("6",)]
     worker.process.send_signal(signal.SIGTERM)
     assert worker.ended().code == 0
 
@@ -191,10 +198,10 @@ def test_the_official_command_line_syncs_and_nothing_is_lost(
     loader = f"{sys.executable} -m loader -c {project.folder / 'loader.yml'}"
     own.write_text(f'#!/bin/sh\nexec {loader} "$@" --python {sync.python}\n')
     own.chmod(0o755)
-    sync.orders(6)
+    sync.orders(7)
     ended = sync.run("append", local=own)
     if "signal: killed" in ended.stderr:  # it waits five seconds: too little on a busy machine
         ended = sync.run("append", local=own)
     assert ended.returncode == 0, ended.stderr
-    assert _raw(project)[6:] == [(5, "n5", "shop", 4), (6, "n6", "shop", 4)]
-    assert _state(project) == [("6",)]
+    assert _raw(project)[7:] == [(6, "n6", "shop", 5), (7, "n7", "shop", 5)]
+    assert _state(project) == [("7",)]
