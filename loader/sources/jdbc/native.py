@@ -13,10 +13,10 @@ _OF_COLUMNS = (
     *("DATA_TYPE", "SOURCE_DATA_TYPE", "TYPE_NAME", "COLUMN_SIZE", "DECIMAL_DIGITS"),
 )
 _OF_LAYOUT = ("TYPE_NAME", "COLUMN_SIZE", "DECIMAL_DIGITS")
-FOR_LAYOUT = ("TABLE_NAME", "COLUMN_NAME", *_OF_LAYOUT)
-"""What :func:`layout` needs of a description."""
 Told = Mapping[str, Mapping[str, "str | None"]]
 """The database's description of each column."""
+Layout = tuple[tuple["str | None", ...], ...]
+"""A table's columns and their types; see :func:`layout`."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Native:
     comment: str = ""
     doubts: tuple[Doubt, ...] = ()
     shown: tuple[tuple[int, str], ...] = ()
-    layout: tuple[tuple[str | None, ...], ...] = ()
+    layout: Layout = ()
     types: tuple[tuple[str, str], ...] = ()
 
 
@@ -62,6 +62,18 @@ def described(
     return {row["COLUMN_NAME"] or "": row for row in rows if row["TABLE_NAME"] == native.table}
 
 
-def layout(told: Told) -> tuple[tuple[str | None, ...], ...]:
+def layout(told: Told) -> Layout:
     """Returns names and types of the described columns: the same until the table is altered."""
     return tuple((name, *(row[label] for label in _OF_LAYOUT)) for name, row in told.items())
+
+
+def current_layout(connection: Connection, native: Native) -> Layout:
+    """Asks for a table's layout.
+
+    PostgreSQL locks the table as readers do if one of its columns has a default, so this may wait
+    for whoever alters it, or behind who waits to.
+
+    Raises:
+        DatabaseError: if the table is not free within `lock_timeout`.
+    """
+    return layout(described(connection, native, ("TABLE_NAME", "COLUMN_NAME", *_OF_LAYOUT)))

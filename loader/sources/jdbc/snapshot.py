@@ -31,7 +31,7 @@ from loader.sources.jdbc.fetch import MOST_ROWS, SAMPLE, asks, fetch_size
 from loader.sources.jdbc.idle import Idle
 from loader.sources.jdbc.late import Late
 from loader.sources.jdbc.late_work import LateWork
-from loader.sources.jdbc.native import FOR_LAYOUT, described, layout
+from loader.sources.jdbc.native import Layout, current_layout
 from loader.sources.jdbc.postgresql.exported import Exported
 from loader.sources.jdbc.postgresql.late_rows import LateRows
 from loader.sources.jdbc.postgresql.pages import PLACE
@@ -63,6 +63,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 f"set transaction snapshot {self.dialect.text(exported.name)}",
             )
         self._digests = True
+        self._layouts: dict[str, Layout] = {}  # of locked tables, which keep them
         self._idle = Idle(self._connected)
 
     @cached_property
@@ -214,10 +215,10 @@ class JdbcSnapshot(ColumnSql, Snapshot):
 
     def unaltered(self, table: SourceTable) -> None:
         where = f"table {self.source.name}.{table.ref.name}"
-        # Of a locked table, the snapshot shows the columns as they stay.
-        locked = table.ref.name in self.held
-        with self.connect(table) if locked else self.source.question(where) as connection:
-            now = layout(described(connection, table.ref.native, FOR_LAYOUT))
+        now = self._layouts.get(table.ref.name)
+        if now is None:
+            with self.source.question(where) as connection:
+                now = current_layout(connection, table.ref.native)
         if now != table.ref.native.layout:
             raise TableError(
                 "its columns were changed while the run began or read it",
@@ -337,9 +338,14 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         fetch_size: int = MOST_ROWS,
     ) -> DataFrame:
         with self.connect(table) as connection:
-            return self.source.reader(
+            frame = self.source.reader(
                 spark, connection, relation, conditions, self.session, types, fetch_size
             )
+            if table.ref.name in self.held and table.ref.name not in self._layouts and self.session:
+                # Not after the read: this connection has just locked the table. Another one would
+                # wait behind an ALTER that itself waits until the run ends.
+                self._layouts[table.ref.name] = current_layout(connection, table.ref.native)
+        return frame
 
     def where(self, table: SourceTable, window: Window, bounds: Bounds | None = None) -> str:
         """Returns a WHERE clause for the rows of a window, limited by its bounds once known."""

@@ -1,0 +1,85 @@
+"""PostgreSQL: a change of a locked table waits for the run, and the run never for the change."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import psycopg
+import pytest
+
+from loader.errors import TableError
+from loader.sources import SourceTable, Window
+from loader.sources.jdbc.source import JdbcSource
+from loader.spec.spec import load_spec
+from loader.sync.pipeline import Pipeline
+from tests.services import Database
+from tests.sync.project import Project
+
+
+@contextmanager
+def _alters(database: Database, table: str) -> Iterator[None]:
+    """Encloses what happens while somebody waits to add a column to a table that a run has locked.
+
+    The connections that lay idle are gone by then, as if they had done so for long.
+    """
+    session = database.connect()
+    session.autocommit = True
+
+    def alter() -> None:
+        with suppress(psycopg.errors.QueryCanceled):
+            session.execute(f"alter table {table} add column more int")
+
+    waiting = threading.Thread(target=alter)
+    waiting.start()
+    while database.query("select count(*) from pg_locks where not granted") == [(0,)]:
+        pass
+    database.query(
+        "select pg_terminate_backend(pid, 5000) from pg_stat_activity "
+        "where datname = current_database() and pid <> pg_backend_pid() "
+        "and state like 'idle%' and query not like '%pg_export_snapshot%'"
+    )
+    try:
+        yield
+    finally:
+        database.query(
+            "select pg_cancel_backend(pid) from pg_stat_activity "
+            "where datname = current_database() and query like 'alter table%'"
+        )
+        waiting.join()
+        session.close()
+
+
+def _notes(project: Project, database: Database) -> tuple[JdbcSource, SourceTable]:
+    """A table whose columns have defaults and are of any width."""
+    database.execute(
+        "create table notes (id serial primary key, at timestamptz default now(), note text)",
+        "insert into notes (note) select 'x' from generate_series(1, 100)",
+    )
+    options = {"notes": {"cursor_field": "id"}}
+    project.jdbc(database, ["notes"], table_options=options, lock_timeout="1 second")
+    [part] = Pipeline(load_spec(project.folder / "loader.yml"), project.spark).planned()
+    assert isinstance(part.source, JdbcSource)
+    [plan] = part.plans
+    return part.source, plan.table
+
+
+def test_a_change_that_queues_up_behind_the_readers_costs_no_load(
+    project: Project, postgres_database: Database
+) -> None:
+    """The driver locks a table to tell its columns, if one has a default."""
+    source, table = _notes(project, postgres_database)
+    with source.snapshot([table]) as snapshot:
+        bounds = snapshot.bounds(table, Window())
+        rows = snapshot.read(project.spark, table, Window(), bounds)
+        assert rows.count() == 100
+        with _alters(postgres_database, "notes"):
+            snapshot.unaltered(table)
+    # and what was altered before the lock, shows
+    postgres_database.execute("alter table notes alter column note type varchar(9)")
+    with source.snapshot([table]) as snapshot:
+        snapshot.read(project.spark, table, Window(), bounds)
+        altered = pytest.raises(TableError, match="its columns were changed")
+        with _alters(postgres_database, "notes"), altered:
+            snapshot.unaltered(table)
