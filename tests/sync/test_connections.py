@@ -13,7 +13,7 @@ from loader.runtime.database_errors import DatabaseError
 from loader.sources import Window
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.options import JdbcOptions
-from loader.sources.jdbc.postgresql.horizon import activity
+from loader.sources.jdbc.postgresql.horizon import activity, horizon
 from loader.sources.jdbc.source import JdbcSource
 from tests.services import Database, MariaDb
 from tests.sync.project import Project
@@ -177,3 +177,16 @@ def test_a_server_that_cannot_keep_a_silent_connection_alive_is_read_all_the_sam
         assert source.tables() == []
     finally:
         postgres_database.execute(f"drop owned by {role}", f"drop role {role}")
+
+
+def test_servers_before_version_13_tell_the_same_horizon(
+    project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By functions of other names, which later versions have, too."""
+    source = _source(project, postgres_database)
+    with source.connect() as connection, connection.transaction():
+        connection.execute("set transaction isolation level repeatable read")
+        seen = activity(connection)
+        now = horizon(connection, seen)
+        monkeypatch.setattr(Connection, "major_version", 12)
+        assert horizon(connection, seen) == now

@@ -17,7 +17,7 @@ _POSTGRESQL = """
             coalesce(base.typname, own.typname) in ('text', 'varchar')
             and pg_catalog.pg_encoding_to_char(d.encoding) in ('UTF8', 'LATIN1')
             and case
-                when c.oid = 'pg_catalog."default"'::regcollation
+                when c.collname = 'default' and c.collnamespace = 'pg_catalog'::regnamespace
                     then to_jsonb(d) ->> 'datlocprovider' = 'b'
                         or (
                             coalesce(to_jsonb(d) ->> 'datlocprovider', 'c') = 'c'

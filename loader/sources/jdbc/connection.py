@@ -95,6 +95,11 @@ class Connection:
         meta = self.java.getMetaData()
         return f"{meta.getDatabaseProductName()} {meta.getDatabaseProductVersion()}"
 
+    @property
+    def major_version(self) -> int:
+        """The database's major version, which the driver knows since it connected."""
+        return int(self.java.getMetaData().getDatabaseMajorVersion())
+
     def execute(self, sql: str) -> None:
         """Runs a statement without a result."""
         self._asked(lambda: self._statement.execute(sql))

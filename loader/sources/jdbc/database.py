@@ -97,7 +97,7 @@ class Database(Source):
             meta = connection.java.getMetaData()
             quote = (meta.getIdentifierQuoteString() or "").strip()
             dialect = self.kind(quote or '"', bool(meta.storesUpperCaseIdentifiers()))
-            version = int(meta.getDatabaseMajorVersion())
+            version = connection.major_version
             reading = self.kind.reading(version, self._readers) if startup else {}
             reading = reading if reading and dialect.met(connection) else {}
             streamed = self.kind.streamed(meta.getDriverName())

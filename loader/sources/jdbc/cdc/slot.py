@@ -145,7 +145,7 @@ class SourceSlot:
         out and put back, another table got its name, or the publication's options were changed.
         """
         text = self.database.dialect.text(self.name)
-        new = int(connection.java.getMetaData().getDatabaseMajorVersion()) >= 15
+        new = connection.major_version >= 15
         schemas = "select pnpubid from pg_catalog.pg_publication_namespace" if new else "select 0"
         found = connection.rows(
             f"""

@@ -19,7 +19,7 @@ class Exported:
 
     Attributes:
         name: the name by which other sessions use it.
-        horizon: which transactions it sees; None if the database does not say.
+        horizon: which transactions it sees.
         blind: why the age of open transactions is unknown; empty if it is known.
         settings: statements for sessions that read the snapshot.
         held: the tables that are locked: nobody can alter them until the run ends.
@@ -27,7 +27,7 @@ class Exported:
     """
 
     name: str
-    horizon: Horizon | None
+    horizon: Horizon
     blind: str
     settings: Sequence[str]
     held: frozenset[str]
@@ -36,7 +36,12 @@ class Exported:
 
 @contextmanager
 def exported(database: Database, tables: Sequence[SourceTable]) -> Iterator[Exported]:
-    """Locks the tables, then takes a snapshot of the database; holds both until the run ends."""
+    """Locks the tables, then takes a snapshot of the database; holds both until the run ends.
+
+    Raises:
+        DatabaseError: if the server has no snapshots to export: it speaks PostgreSQL's protocol,
+            but is another database.
+    """
     with database.connect() as holder:
         long = undisturbed(holder)
         for statement in (*long, "set statement_timeout = 0"):

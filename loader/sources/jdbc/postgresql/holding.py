@@ -28,7 +28,7 @@ def undisturbed(connection: Connection) -> tuple[str, ...]:
     Roles and databases often limit how long a transaction may be idle, or may last.
     """
     settings = ["idle_in_transaction_session_timeout"]
-    if int(connection.java.getMetaData().getDatabaseMajorVersion()) >= 17:
+    if connection.major_version >= 17:
         settings.append("transaction_timeout")
     return tuple(f"set {setting} = 0" for setting in settings)
 

@@ -246,22 +246,22 @@ def activity(connection: Connection, holder: int = 0) -> Activity:
 _TRUE = ("t", "true")
 
 
-def horizon(connection: Connection, seen: Activity) -> Horizon | None:
+def horizon(connection: Connection, seen: Activity) -> Horizon:
     """Returns the horizon of the snapshot that a connection reads, with the activity seen before.
 
-    None if the server has no horizon: it speaks PostgreSQL's protocol, but is another database.
+    Raises:
+        Refused: if the server does not tell. Its transaction, and with it the snapshot, is lost.
     """
-    try:
-        [(xmin, xmax)] = connection.rows(
-            """
-            select
-                pg_catalog.pg_snapshot_xmin(s)::text,
-                pg_catalog.pg_snapshot_xmax(s)::text
-            from pg_catalog.pg_current_snapshot() as s
-            """
-        )
-    except Refused:
-        return None
+    # Before version 13, the same functions had other names.
+    kind = "pg" if connection.major_version >= 13 else "txid"
+    [(xmin, xmax)] = connection.rows(
+        f"""
+        select
+            pg_catalog.{kind}_snapshot_xmin(s)::text,
+            pg_catalog.{kind}_snapshot_xmax(s)::text
+        from pg_catalog.{kind}_current_snapshot() as s
+        """
+    )
     return Horizon(
         since=seen.since,
         xmin=int(xmin or 0),
