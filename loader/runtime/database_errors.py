@@ -21,6 +21,11 @@ class DatabaseError(TableError):
 
     state: str = ""
 
+    @property
+    def locked_out(self) -> bool:
+        """Whether another session kept readers out until lock_timeout: the next one waits, too."""
+        return self.state == "55P03"
+
 
 class Refused(DatabaseError):
     """The database has answered, and says no: its connection can be used for other questions."""

@@ -10,7 +10,10 @@ import psycopg
 import pytest
 
 from loader.errors import TableError
-from loader.sources import SourceTable, Window
+from loader.rows.cursor import CursorType
+from loader.runtime.database_errors import DatabaseError
+from loader.sources import CursorField, SourceTable, Window
+from loader.sources.jdbc.snapshot import JdbcSnapshot
 from loader.sources.jdbc.source import JdbcSource
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Pipeline
@@ -83,3 +86,22 @@ def test_a_change_that_queues_up_behind_the_readers_costs_no_load(
         altered = pytest.raises(TableError, match="its columns were changed")
         with _alters(postgres_database, "notes"), altered:
             snapshot.unaltered(table)
+
+
+def test_a_lock_that_does_not_come_is_never_taken_for_an_answer(
+    project: Project, postgres_database: Database
+) -> None:
+    source, table = _notes(project, postgres_database)
+    window = Window(cursor=CursorField("id", CursorType.INTEGER))
+    place = (None, "public", "notes")
+    locked = "another session holds or awaits a lock"
+    with source.snapshot([table]) as snapshot:
+        assert isinstance(snapshot, JdbcSnapshot)
+        with _alters(postgres_database, "notes"):
+            with pytest.raises(DatabaseError, match=locked):
+                snapshot.digest(table, window)
+            with suppress(DatabaseError), snapshot.connect(table) as connection:
+                source.dialect.extent(connection, place)
+            with snapshot.connect(table) as connection:  # not in the transaction that this ended
+                assert connection.rows("select 1") == [("1",)]
+        assert snapshot.digest(table, window) is not None, "one table stops the others' digests"

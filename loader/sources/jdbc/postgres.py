@@ -159,12 +159,9 @@ class PostgreSQL(Dialect):
         return {(schema or "", name or "") for schema, name in found}
 
     def lacking(self, connection: Connection, relation: str) -> list[str]:
-        try:
-            [(hides,)] = connection.rows(
-                f"select pg_catalog.row_security_active({self.text(relation)}::regclass)::text"
-            )
-        except Refused:  # speaks PostgreSQL's protocol, but is not PostgreSQL
-            return []
+        [(hides,)] = connection.rows(
+            f"select pg_catalog.row_security_active({self.text(relation)}::regclass)::text"
+        )
         if hides != "true":
             return []
         return [
@@ -175,31 +172,28 @@ class PostgreSQL(Dialect):
 
     def extent(self, connection: Connection, place: Place) -> Extent | None:
         _, schema, table = place
-        try:
-            [(size, rows)] = connection.rows(
-                f"""
-                with recursive part as (
-                    select c.oid as id
-                    from pg_catalog.pg_class as c
-                    join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
-                    where n.nspname = {self.text(schema or "")}
-                        and c.relname = {self.text(table)}
-                    union
-                    select i.inhrelid
-                    from pg_catalog.pg_inherits as i
-                    join part on part.id = i.inhparent
-                )
-
-                select
-                    sum(pg_catalog.pg_table_size(c.oid))::bigint,
-                    sum(greatest(c.reltuples, 0))::bigint
-                from part
-                join pg_catalog.pg_class as c on c.oid = part.id
-                where c.relkind in ('r', 'm')
-                """
+        [(size, rows)] = connection.rows(
+            f"""
+            with recursive part as (
+                select c.oid as id
+                from pg_catalog.pg_class as c
+                join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+                where n.nspname = {self.text(schema or "")}
+                    and c.relname = {self.text(table)}
+                union
+                select i.inhrelid
+                from pg_catalog.pg_inherits as i
+                join part on part.id = i.inhparent
             )
-        except Refused:  # speaks PostgreSQL's protocol, but is not PostgreSQL
-            return None
+
+            select
+                sum(pg_catalog.pg_table_size(c.oid))::bigint,
+                sum(greatest(c.reltuples, 0))::bigint
+            from part
+            join pg_catalog.pg_class as c on c.oid = part.id
+            where c.relkind in ('r', 'm')
+            """
+        )
         return Extent(int(size), int(rows or 0)) if size is not None else None
 
     def key(self, connection: Connection, place: Place) -> Key:

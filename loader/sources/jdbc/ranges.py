@@ -112,8 +112,10 @@ class Ranges:
         try:
             with snapshot.connect(table) as connection:
                 return page_cuts(connection, snapshot.dialect, relation, cursor, count)
-        except DatabaseError:  # it speaks PostgreSQL's protocol, but stores rows in another way
-            return []
+        except DatabaseError as error:
+            if error.locked_out:
+                raise
+            return []  # it speaks PostgreSQL's protocol, but stores rows in another way
 
     def _columns(self) -> list[str]:
         """Returns the columns to cut by, best first."""

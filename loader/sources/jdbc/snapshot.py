@@ -191,7 +191,9 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             with self.connect(table) as connection:
                 relation = self.source.relation(table.ref.native)
                 return digest_of(connection, self.dialect, relation, columns, where, rows, indexed)
-        except DatabaseError:  # no md5 here, say: the rows are read instead
+        except DatabaseError as error:  # no md5 here, say: the rows are read instead
+            if error.locked_out:
+                raise
             self._digests = False
             return None
 

@@ -113,7 +113,7 @@ class SourceSlot:
                 f"{text(self.name)}, {text(PLUGIN)})"
             )
         except DatabaseError as error:
-            if error.state == "55P03":
+            if error.locked_out:
                 raise self._waited() from error
             raise
 

@@ -15,7 +15,6 @@ from loader.sources.jdbc.connection import Connection
 
 _LEFT = ("42809", "42501", "42P01", "0A000")
 """SQLSTATEs of relations left unlocked: of another kind, not permitted, gone, not supported."""
-_NOT_FREE = "55P03"
 _MILLISECONDS = 200
 """Waits so long for a table: less than the second after which PostgreSQL looks for a deadlock."""
 _PAUSE = 0.1
@@ -58,7 +57,7 @@ def hold(
     connection.execute("savepoint free")
     while True:
         held, refused = _held(connection, relations)
-        waited_for = any(error.state == _NOT_FREE for error in refused.values())
+        waited_for = any(error.locked_out for error in refused.values())
         if not waited_for or time.monotonic() >= deadline:
             connection.execute("release savepoint free")
             return held, refused
