@@ -36,7 +36,8 @@ _OLDEST = 13
 _SECONDS = 600
 # Files in conf/ that are found without the class path. All others need it.
 _KNOWN = ("spark-env.sh", "log4j2.properties")
-# Variables that would make the recording's class path differ from a plain start's.
+# Variables that would make the recording's class path differ from a plain start's, or give Java a
+# collector beside ours, which ends it.
 _LEFT_OUT = (
     "HADOOP_CONF_DIR",
     "JAVA_TOOL_OPTIONS",
@@ -231,7 +232,7 @@ def _jvm() -> _Jvm:
     options = f"{_PATIENT} {_UNCOUNTED} {_MODEST} {_SERIAL}".split()
     asked = [str(runner), *options, "-XshowSettings:properties", "-version"]
     try:
-        told = subprocess.run(asked, capture_output=True, text=True, timeout=60)
+        told = subprocess.run(asked, env=_environment(), capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.SubprocessError):
         raise _Unsuitable(f"{runner} does not run") from None
     unknown = re.search(r"^Unrecognized VM option.*", told.stderr, re.MULTILINE)
@@ -239,8 +240,11 @@ def _jvm() -> _Jvm:
         raise _Unsuitable(f"this Java does not know our options: {unknown[0]}")
     found = dict(re.findall(r"^\s+(java\.\S+) = (.+)$", told.stderr, re.MULTILINE))
     version = found.get("java.specification.version", "")
+    if not version:
+        last = told.stderr.strip().rpartition("\n")[2] or "no message"
+        raise _Unsuitable(f"{runner} does not tell its version: {last.rstrip('.')}")
     if not version.isdigit() or int(version) < _OLDEST:
-        raise _Unsuitable(f"it needs Java {_OLDEST} or newer, this is {version or 'another'}")
+        raise _Unsuitable(f"it needs Java {_OLDEST} or newer, this is {version}")
     home = Path(found.get("java.home", ""))
     if not (home / "bin" / "java").exists() or not runner.samefile(home / "bin" / "java"):
         raise _Unsuitable(f"{runner} is not Java itself; set JAVA_HOME={home}")
@@ -276,7 +280,7 @@ def _base(folder: Path, place: Path, jvm: _Jvm) -> str:
         return ""
     java, fresh = jvm.home / "bin" / "java", place / "base.jsa"
     command = [str(java), "-Xshare:dump", f"-XX:SharedArchiveFile={fresh}"]
-    subprocess.run(command, capture_output=True, timeout=_SECONDS)
+    subprocess.run(command, env=_environment(), capture_output=True, timeout=_SECONDS)
     if not fresh.is_file():
         raise _Unsuitable(f"the Java in {jvm.home} cannot archive its own classes")
     _keep(fresh, own)
@@ -291,9 +295,8 @@ def _keep(fresh: Path, target: Path) -> None:
 
 
 def _record(home: Path, jvm: _Jvm, options: str, place: Path) -> None:
-    env = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
     root = str(_PACKAGE.parent)
-    env |= {
+    env = _environment() | {
         "JAVA_HOME": str(jvm.home),
         "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH")))),
         "SPARK_CONF_DIR": str(home / _FOLDER / "no-conf"),
@@ -312,6 +315,11 @@ def _record(home: Path, jvm: _Jvm, options: str, place: Path) -> None:
         # Without the lines of Java's stack traces, which come last.
         told = [line for line in done.stderr.splitlines() if line and not line[0].isspace()]
         raise _Unsuitable(f"the run that makes it failed: {(told or ['no message'])[-1]}")
+
+
+def _environment() -> dict[str, str]:
+    """Returns the environment of the Java that we start, without what changes the archive."""
+    return {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
 
 
 def _megabytes(path: Path) -> str:

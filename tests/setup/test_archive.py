@@ -220,6 +220,30 @@ def test_an_older_java_cannot_make_one(tmp_path: Path, monkeypatch: pytest.Monke
     ]
 
 
+def test_a_collector_of_the_users_own_costs_no_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two collectors end Java; the archive fits a start with either."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseG1GC")
+    assert (archive._jvm().home / "bin" / "java").exists()
+
+
+def test_a_java_that_does_not_start_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = tmp_path / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(
+        "#!/bin/sh\nprintf 'Error in VM\\nCould not reserve space.\\n' >&2; exit 1\n"
+    )
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    told: list[str] = []
+    archive.prepare(tmp_path, told.append)
+    assert told == [
+        f"class archive: none: {java} does not tell its version: Could not reserve space. "
+        "Spark works without it, but starts more slowly"
+    ]
+
+
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     home = tmp_path / "spark"
     (home / "jars").mkdir(parents=True)
