@@ -39,6 +39,7 @@ COMMENTS = {
     "blank": "  around  ",
     "wide": "é" * 140_000,
     "sign": "# no comment",
+    "separator": "\x1f",
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -26,7 +27,8 @@ _TIMES = (93, 2014)
 _WRITABLE = ("jdbc:postgresql:", "jdbc:mariadb:", "jdbc:mysql:")
 """Databases whose drivers describe tables in nothing but texts and numbers."""
 csv.field_size_limit(2**31 - 1)  # a comment may be long
-_NULL = "\x1f"  # ASCII's unit separator, which no name contains
+_NULL = f"\x1f{secrets.token_hex(4)}"
+"""Null, as Spark's CSV writer writes it: no value is the same, as each process draws its own."""
 _CANCEL = ("cancelQuery", "cancelCurrentQuery")
 """What PostgreSQL's and MariaDB's drivers call it to end whatever runs, descriptions too."""
 Answer = TypeVar("Answer")
