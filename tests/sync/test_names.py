@@ -181,6 +181,23 @@ def test_names_that_cannot_be_kept_are_refused_one_by_one(
     ]
 
 
+def test_a_schema_that_is_called_like_another_keeps_its_own_types(
+    project: Project, postgres_database: Database
+) -> None:
+    """The driver takes a schema's name for a pattern: `a_b` finds `axb`, too."""
+    postgres_database.execute(
+        "create schema a_b",
+        "create schema axb",
+        "create table a_b.t (id int primary key, at timestamptz)",
+        "create table axb.t (id int primary key, at timestamp)",
+    )
+    options = {"a_b.t": {"sync_mode": "full_refresh"}}
+    project.jdbc(postgres_database, ["a_b.t"], table_options=options)
+    project.run()
+    raw = project.spark.table(f"{project.schema}.a_b_t")
+    assert raw.schema["at"].dataType.simpleString() == "timestamp"
+
+
 # column type, a value, the raw column's type, and the value as Spark casts it to text
 TYPES = [
     ("json", "'{\"a\": 1}'", "string", '{"a": 1}'),

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.doubtful import Doubt
 
+_PLACED = ("TABLE_SCHEM", "TABLE_NAME", "COLUMN_NAME")
 _OF_COLUMNS = (
-    *("TABLE_NAME", "COLUMN_NAME", "REMARKS"),
+    *(*_PLACED, "REMARKS"),
     *("DATA_TYPE", "SOURCE_DATA_TYPE", "TYPE_NAME", "COLUMN_SIZE", "DECIMAL_DIGITS"),
 )
 _OF_LAYOUT = ("TYPE_NAME", "COLUMN_SIZE", "DECIMAL_DIGITS")
@@ -54,12 +55,16 @@ def described(
     """Returns the database's description of each column: its own type name, its comment.
 
     Args:
-        labels: what to ask of each column.
+        labels: what to ask of each column, with the names of the table and its schema.
     """
     place = (native.catalog, native.schema, native.table)
     rows = connection.metadata("getColumns", *place, "%", labels=labels)
-    # The metadata treats the name as a pattern: `a_b` finds `axb`, too.
-    return {row["COLUMN_NAME"] or "": row for row in rows if row["TABLE_NAME"] == native.table}
+    # The metadata treats names as patterns: `a_b` finds `axb`, too.
+    return {
+        row["COLUMN_NAME"] or "": row
+        for row in rows
+        if row["TABLE_NAME"] == native.table and native.schema in (None, row["TABLE_SCHEM"])
+    }
 
 
 def layout(told: Told) -> Layout:
@@ -76,4 +81,4 @@ def current_layout(connection: Connection, native: Native) -> Layout:
     Raises:
         DatabaseError: if the table is not free within `lock_timeout`.
     """
-    return layout(described(connection, native, ("TABLE_NAME", "COLUMN_NAME", *_OF_LAYOUT)))
+    return layout(described(connection, native, (*_PLACED, *_OF_LAYOUT)))
