@@ -231,9 +231,7 @@ def test_a_java_that_does_not_start_says_why(
 ) -> None:
     java = tmp_path / "jdk" / "bin" / "java"
     java.parent.mkdir(parents=True)
-    java.write_text(
-        "#!/bin/sh\nprintf 'Error in VM\\nCould not reserve space.\\n' >&2; exit 1\n"
-    )
+    java.write_text("#!/bin/sh\nprintf 'Error in VM\\nCould not reserve space.\\n' >&2; exit 1\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
     told: list[str] = []
