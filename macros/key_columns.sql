@@ -30,10 +30,17 @@
 {%- endmacro %}
 
 
-{% macro key_hash(primary_key, alias=none) -%}
+{% macro key_hash(primary_key, alias=none, types=none) -%}
     {#-
         A number that keys can be joined by where another key with the same hash does no harm: Spark looks up numbers
-        several times as fast as values that may be null.
+        several times as fast as values that may be null. A value hashes otherwise in another type: with `types`, columns
+        by their names in lower case, a key is hashed as it is in these.
     -#}
-    xxhash64({{ strandline.key_list(primary_key, alias) }})
+    xxhash64(
+        {%- for key in primary_key -%}
+            {%- set name = (alias ~ "." if alias else "") ~ strandline.quoted(key) -%}
+            {{ "cast(" ~ name ~ " as " ~ strandline.quoted_type(types[key | lower].type) ~ ")" if types else name }}
+            {{- ", " if not loop.last }}
+        {%- endfor -%}
+    )
 {%- endmacro %}

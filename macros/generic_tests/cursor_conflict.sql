@@ -15,7 +15,7 @@
     {%- set proof = strandline.proof_of_rows(model, {"keys": keys, "cursor": cursor, "known": incidents}, row_condition) %}
     {{ proof.note }}
     {%- if strandline.versions_in_order(proof, raw, keys, cursor) %}
-        select cast(null as bigint) as _cq_batch where false
+    {{ strandline.nothing_found("cast(null as bigint) as _cq_batch") }}
     {%- else %}
     {%- set generations = run_query(
         "select min(_cq_generation), max(_cq_generation) from " ~ raw ~ " as versions"

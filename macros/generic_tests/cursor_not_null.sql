@@ -14,7 +14,7 @@
     {%- set proof = strandline.proof_of_rows(model, {"cursor": cursor, "known": incidents}, row_condition or max_share != 0) %}
     {{ proof.note }}
     {%- if strandline.no_cursor_is("missing", proof, strandline.tested_rows(model, row_condition), cursor) %}
-        select cast(null as bigint) as _cq_batch where false
+    {{ strandline.nothing_found("cast(null as bigint) as _cq_batch") }}
     {%- else %}
     with versions as (
         select *

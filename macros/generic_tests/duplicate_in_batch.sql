@@ -14,7 +14,7 @@
     {%- set proof = strandline.proof_of_rows(model, {"keys": keys, "cursor": cursor, "known": incidents}, row_condition) %}
     {{ proof.note }}
     {%- if strandline.versions_in_order(proof, strandline.tested_rows(model, row_condition), keys, cursor) %}
-        select cast(null as bigint) as _cq_batch where false
+    {{ strandline.nothing_found("cast(null as bigint) as _cq_batch") }}
     {%- else %}
     with duplicates as (
         {#- The row that another one repeats came just before it, in the same batch. #}

@@ -18,7 +18,7 @@
     ) %}
     {{ proof.note }}
     {%- if strandline.versions_in_order(proof, tested, keys, cursor) %}
-        select cast(null as bigint) as _cq_batch where false
+    {{ strandline.nothing_found("cast(null as bigint) as _cq_batch") }}
     {%- else %}
     with redeliveries as (
         select *

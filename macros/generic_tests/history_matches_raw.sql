@@ -20,7 +20,7 @@
     {%- set proof = strandline.proof_of_table(history, covered, goal.tables, {}, compared=true) %}
     {{ proof.note }}
     {%- if strandline.nothing_asked(proof) %}
-        select 'problem' as problem where false
+    {{ strandline.nothing_found("'problem' as problem") }}
     {%- elif not proof.whole %}
     {{ strandline.unproved_differences(history, covered, goal, proof, strandline.heads_told(goal)) }}
     {%- else %}

@@ -45,7 +45,7 @@
     {{ proof.note }}
     {%- endif %}
     {%- if proof is defined and strandline.no_difference(proof, snapshot, covered, goal, differing) %}
-        select 'problem' as problem where false
+    {{ strandline.nothing_found("'problem' as problem") }}
     {%- else %}
     {{ differing }}
     {%- endif %}

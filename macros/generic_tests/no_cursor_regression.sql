@@ -15,7 +15,7 @@
     {%- set tested = strandline.tested_rows(model, row_condition) %}
     {{ proof.note }}
     {%- if strandline.versions_in_order(proof, tested, keys, cursor) %}
-        select cast(null as bigint) as _cq_batch where false
+    {{ strandline.nothing_found("cast(null as bigint) as _cq_batch") }}
     {%- else %}
     with versions as (
         select *

@@ -16,7 +16,7 @@
     {%- set proof = strandline.proof_of_rows(model, {"cursor": cursor, "known": incidents}, row_condition) %}
     {{ proof.note }}
     {%- if tolerance is none and strandline.no_cursor_is("ahead", proof, raw, cursor) %}
-        select cast(null as bigint) as _cq_batch where false
+    {{ strandline.nothing_found("cast(null as bigint) as _cq_batch") }}
     {%- else %}
     {%- set floor = strandline.refresh_floor(strandline.complete_refreshes(raw, none, strandline.test_on(raw))) %}
     {%- set ahead %}

@@ -23,7 +23,7 @@
     ) %}
     {{ proof.note }}
     {%- if strandline.versions_in_order(proof, raw, keys, cursor) %}
-        select cast(null as bigint) as _cq_batch where false
+    {{ strandline.nothing_found("cast(null as bigint) as _cq_batch") }}
     {%- else %}
     with redeliveries as (
         {{ strandline.duplicates(

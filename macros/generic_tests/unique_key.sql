@@ -21,7 +21,7 @@
     {%- if proof is defined and (
         strandline.nothing_asked(proof) or row_condition is none and strandline.found_no_difference(proof, table, covered)
     ) %}
-        select cast(null as bigint) as rows_of_key where false
+    {{ strandline.nothing_found("cast(null as bigint) as rows_of_key") }}
     {%- else %}
     {%- set followed = proof is defined and not proof.whole %}
     {%- set reopens = covered.materialization == "deduped_history" if followed %}
@@ -39,7 +39,8 @@
     left semi join (
         {#- A merge that leaves a key twice has written one of the two rows. In a history, it may also have reopened one. #}
         {%- if hashed %}
-        select {{ strandline.key_hash(keys) }} as key_hash
+        {#- In its Iceberg snapshot the table may have a narrower type than it has now. #}
+        select {{ strandline.key_hash(keys, types=covered.types) }} as key_hash
         from {{ strandline.as_covered(table, covered) }} as stored
         where {{ strandline.asked(proof, of_table=true) }}
         {%- else %}

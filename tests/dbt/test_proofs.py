@@ -350,6 +350,10 @@ def test_what_has_nothing_to_ask_asks_nothing(project: DbtProject, raw: RawSchem
     assert [test for test, one in proved.items() if EMPTY not in one.sql] == []
     looks = ("in_order", "is_new", "touched")
     assert [asked for asked in project.asked if any(one in asked for one in looks)] == []
+    # nor does Spark count the rows of a test that has none
+    assert [asked for asked in project.asked if EMPTY in asked] == []
+    counts = [asked for asked in project.asked if "values (0, false, false)" in asked]
+    assert len(counts) == len(proved)
 
     calm.append(*days(2, 2), row(3, 2, "v2"))
     calm.merge()
