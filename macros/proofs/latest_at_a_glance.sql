@@ -18,8 +18,8 @@
         {{ return(none) }}
     {%- endif -%}
     {%- set keys = goal.primary_key -%}
-    {#- A number hashes alike only in the same type: raw may have grown since the table was built. -#}
-    {%- for key in keys if covered.selected[key | lower].type != covered.stored[key | lower].type -%}
+    {#- Keys hash alike, and rows compare, only in the same types: raw may have grown since the table was built. -#}
+    {%- for name, column in covered.selected.items() if column.type != covered.stored[name].type -%}
         {{ return(none) }}
     {%- endfor -%}
     {%- set named = (keys + [goal.cursor_field]) | map("lower") | list -%}

@@ -144,6 +144,35 @@ def test_a_key_that_has_grown_in_raw_is_the_same_key(project: DbtProject, raw: R
     assert shop.followed
 
 
+def test_a_column_that_has_grown_in_raw_is_compared(project: DbtProject, raw: RawSchema) -> None:
+    shop = Snapshot(project, raw, "wider")
+    project.spark.sql(f"alter table {shop.table.name} add column amount decimal(10, 2)")
+    shop.table.append(row(1, 1), row(2, 1))
+    shop.table.merge()
+    assert shop.wrong() == set()
+    shop.table.append(row(2, 5))
+    shop.table.merge()
+    project.spark.sql(f"alter table {shop.table.name} alter column amount type decimal(12, 2)")
+    assert shop.wrong() == set()
+
+
+def test_a_doubled_key_is_found_although_the_key_has_grown(
+    project: DbtProject, raw: RawSchema
+) -> None:
+    """Altering a table makes no Iceberg snapshot: the newest one has the narrower type."""
+    shop = Snapshot(project, raw, "doubled")
+    for key in (1, 2, 3):
+        shop.table.append(row(key, 1))
+    shop.table.merge()
+    assert shop.wrong() == set()
+    shop.table.append(row(3, 5))
+    shop.table.merge()
+    older = f"select * from {shop.table.name} where id = 3 and _cq_batch = 3"
+    shop.table.forge("latest", f"insert into {{0}} {older}")
+    project.spark.sql(f"alter table {project.schema}.doubled_latest alter column id type bigint")
+    assert shop.table.prove()["unique_key_latest"].status == "fail"
+
+
 def test_a_row_that_raw_does_not_have_is_found_when_its_turn_comes(
     project: DbtProject, raw: RawSchema
 ) -> None:
