@@ -19,7 +19,8 @@ _BATCHES = 3
 _NAME = "strandline.LocalFiles"
 _HADOOPS = "org.apache.hadoop.fs.RawLocalFileSystem"
 _AROUND = "org.apache.hadoop.fs.FilterFileSystem"
-# A file system without modes has no answer to this, but one to `chmod`.
+# `chmod` keeps the bits of a folder that hands its group on to what is made in it, Java does not. A
+# file system without modes has no answer to this, but one to `chmod`.
 _SOURCE = """
 package strandline;
 
@@ -30,13 +31,16 @@ import org.apache.hadoop.fs.permission.FsPermission;
 
 public class LocalFiles extends org.apache.hadoop.fs.RawLocalFileSystem {
     public void setPermission(Path path, FsPermission mode) throws java.io.IOException {
-        if (!mode.getStickyBit()) {
-            try {
+        try {
+            java.nio.file.Path file = pathToFile(path).toPath();
+            int now = ((Integer) Files.getAttribute(file, "unix:mode")).intValue();
+            if ((now & 07000) == 0 && !mode.getStickyBit()) {
                 Files.setPosixFilePermissions(
-                    pathToFile(path).toPath(), PosixFilePermissions.fromString(mode.toString()));
+                    file, PosixFilePermissions.fromString(mode.toString()));
                 return;
-            } catch (UnsupportedOperationException without) {
             }
+        } catch (UnsupportedOperationException without) {
+        } catch (IllegalArgumentException without) {
         }
         super.setPermission(path, mode);
     }

@@ -64,6 +64,10 @@ def test_modes_are_those_that_hadoop_sets(files: Any, spark: SparkSession, tmp_p
         files.mkdirs(_path(jvm, where / "a" / "b"))
         sticky = jvm.org.apache.hadoop.fs.permission.FsPermission("1777")
         files.setPermission(_path(jvm, where / "a" / "b"), sticky)
+        shared_by_a_group = where / "group"
+        shared_by_a_group.mkdir()
+        shared_by_a_group.chmod(0o2775)
+        files.mkdirs(_path(jvm, shared_by_a_group / "inside" / "it"))
         (where / "target").touch(mode=0o600)
         (where / "link").symlink_to("target")
         shared = jvm.org.apache.hadoop.fs.permission.FsPermission("664")
@@ -82,6 +86,7 @@ def test_modes_are_those_that_hadoop_sets(files: Any, spark: SparkSession, tmp_p
         os.umask(before)
     assert hadoops["f640"].endswith("640")
     assert hadoops["a/b"].endswith("1777")
+    assert hadoops["group/inside/it"].endswith("2755")
     mode = jvm.org.apache.hadoop.fs.permission.FsPermission("600")
     with pytest.raises(Py4JJavaError) as error:
         files.setPermission(_path(jvm, tmp_path / "not there"), mode)
