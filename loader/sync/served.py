@@ -46,8 +46,8 @@ _MESSAGES = "messages.jsonl"
 _SCHEMA = "table_name string, key string, value string, version bigint, updated_at timestamp"
 _WAITS = f"the sync waits for up to {PATIENCE / 60:.0f} minutes"
 _DROPPED = (
-    "a sync broke off, and a plugin's state that may cover its rows was dropped: the next sync of "
-    "that source goes on from an older state"
+    "a sync broke off, or began before `loader serve` did, and a plugin's state that may cover its "
+    "rows was dropped: the next sync of that source goes on from an older state"
 )
 _log = logging.getLogger("loader")
 
@@ -164,12 +164,13 @@ class Served:
                     yield outcome
             if not locked:
                 return
-            if time.monotonic() > until or not (folder / _MESSAGES).exists():
+            if time.monotonic() > until:
                 break
             if not select:
                 for outcome in locked:
                     self.watch.warn(outcome.table, f"another run holds it: {_WAITS}")
-            if self.watch.stopped.wait(pause):
+            # Without its rows, the sync that brought them has ended.
+            if self.watch.stopped.wait(pause) or not (folder / _MESSAGES).exists():
                 break
             pause = min(2 * pause, longest)
             select = tuple(escape(outcome.table) for outcome in locked)

@@ -53,13 +53,19 @@ def stale() -> Any:
 
 
 class Served:
-    """A destination whose loader is this program."""
+    """A destination whose loader is this program.
 
-    def __init__(self) -> None:
+    Args:
+        read: whether a sync has read the state.
+    """
+
+    def __init__(self, read: bool = True) -> None:
         self.folder = Path(tempfile.mkdtemp())
         self.destination = Destination(self.folder)
         self.destination.begin({})
         self.calls: list[threading.Thread] = []
+        if read:
+            self.read()
 
     def write(self, requests: Iterator[Any], context: Context | None = None) -> None:
         """Begins a call."""
@@ -139,6 +145,31 @@ def a_client_that_dies_is_no_end(output: io.StringIO) -> None:
     alive[0] = False
     served.destination.answered(session["session"], None)
     assert not told(output, "state")
+
+
+def rows_of_a_sync_that_has_gone_are_not_kept_for_later(output: io.StringIO) -> None:
+    """The loader may wait for a table: the next sync would bring them once more."""
+    served, alive = Served(), [True]
+    served.write(iter([inserted(ORDERS, 1)]), Context(lambda: alive[0]))
+    [session] = waited(lambda: told(output, "session"))
+    rows = Path(session["folder"], "messages.jsonl")
+    time.sleep(1.5)
+    assert rows.exists()
+    alive[0] = False
+    waited(lambda: not rows.exists())
+    served.destination.answered(session["session"], "another run holds this table")
+    served.calls[0].join(10)
+
+
+def state_of_a_sync_that_began_before_the_server_is_dropped(output: io.StringIO) -> None:
+    """Its rows may have been lost with the server that it began with."""
+    served = Served(read=False)
+    served.state("1")
+    assert not told(output, "state")
+    assert told(output, "dropped")
+    served.read()
+    served.state("2")
+    assert [m["rows"] for m in told(output, "state")] == [{"orders": ["2", 0]}]
 
 
 def state_after_a_stream_that_failed_is_dropped(output: io.StringIO) -> None:
@@ -320,6 +351,8 @@ for check in (
     a_version_that_the_lake_cannot_store_is_refused,
     state_waits_for_a_stream_that_has_said_nothing,
     a_client_that_dies_is_no_end,
+    rows_of_a_sync_that_has_gone_are_not_kept_for_later,
+    state_of_a_sync_that_began_before_the_server_is_dropped,
     state_after_a_stream_that_failed_is_dropped,
     a_stream_of_state_that_fails_is_no_loss,
     a_sync_without_rows_says_whose_it_is,

@@ -262,9 +262,13 @@ def test_a_state_waits_for_all_streams_that_began_before_it() -> None:
     def free() -> list[str]:
         return [held.table for held in waiting.free()]
 
+    def hold(table: str) -> None:
+        waiting.has_read("plugin", table)
+        assert waiting.hold("plugin", table, None)
+
     rows, state = waiting.entered(), waiting.entered()
     waiting.has_state(state)
-    waiting.hold("first", None)
+    hold("first")
     assert free() == []
     waiting.has_rows(rows)
     late = waiting.entered()
@@ -273,17 +277,18 @@ def test_a_state_waits_for_all_streams_that_began_before_it() -> None:
     assert free() == ["first"]
 
     # a stream that breaks off before its first message may have had the rows
-    waiting.hold("second", None)
-    waiting.over(late, failed=True)
+    hold("second")
+    assert waiting.over(late, failed=True) == ["second"]
     assert free() == []
+    assert not waiting.hold("plugin", "second", None)
     # one that brings state only is waited for no longer; one that has rows and state is
     both = waiting.entered()
-    waiting.hold("third", None)
+    hold("third")
     waiting.has_state(both)
     assert free() == ["third"]
     waiting.has_rows(both)
     waiting.has_state(both)
-    waiting.hold("fourth", None)
+    hold("fourth")
     assert free() == []
     waiting.over(both)
     assert free() == ["fourth"]

@@ -228,7 +228,11 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
             rows.write(json.dumps({"type": "RECORD", "record": told}) + "\n")
 
     def _ended(self, session: Session, context: Any) -> None:
-        """Hands a session over to the loader, and waits for it."""
+        """Hands a session over to the loader, and waits for it.
+
+        If the sync ends meanwhile, its rows must not be appended any more where they wait for a
+        table: nobody would hear of it, and the next sync would bring them again.
+        """
         streams = []
         for name, schema in session.schemas.items():
             entry = stream(schema)
@@ -237,7 +241,9 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         (session.folder / "messages.jsonl").touch()
         told = {"stale": sorted(session.stale), "source": session.source, "rows": session.rows}
         tell({"session": session.number, "folder": str(session.folder), **told})
-        session.ended.wait()
+        while not session.ended.wait(1):
+            if not context.is_active():
+                (session.folder / "messages.jsonl").unlink(missing_ok=True)
         if session.error is not None:
             context.abort(grpc.StatusCode.ABORTED, session.error)
 

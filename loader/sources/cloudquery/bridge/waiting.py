@@ -2,8 +2,9 @@
 
 A plugin writes its state in a stream of its own, beside the rows, so only the order in which
 streams begin tells what a state may cover. One that has said nothing yet may bring the rows. Once
-a stream has failed, state of syncs that began before may cover rows that it has lost, whenever it
-comes. Every sync begins by reading the state, so reading it again is what makes a client trusted.
+a stream has failed, or the server has ended, state of syncs that began before may cover rows that
+were lost, whenever it comes. Every sync begins by reading the state, so reading it makes a client
+trusted, until a stream fails.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ class Waiting:
         self._open: set[int] = set()
         self._silent: set[int] = set()
         self._held: list[Held] = []
-        self._has_failed = False
         self._trusted: set[tuple[str, str]] = set()
         self._doubted: set[tuple[str, str]] = set()
 
@@ -59,15 +59,15 @@ class Waiting:
     def hold(self, client: str, table: str, batch: Any) -> bool:
         """Takes a state; it waits for all streams that are open.
 
-        Returns False if it may cover rows of a stream that has failed, so it must not count.
+        Returns False if it may cover rows that were lost, so it must not count.
         """
-        if self._has_failed and not self._is_trusted(client, table):
+        if not self._is_trusted(client, table):
             return False
         self._held.append(Held(table, batch, set(self._open)))
         return True
 
     def _is_trusted(self, client: str, table: str) -> bool:
-        """Whether a client has read the state since a stream has failed.
+        """Whether a client has read the state since the server began, and since a stream failed.
 
         One that has never read it, as far as is known, is trusted if anybody has since: Python's
         SDK connects anew for each call, and Go's after half an hour of silence.
@@ -86,7 +86,6 @@ class Waiting:
         """
         dropped: list[Held] = []
         if failed and number in self._open:  # others bring nothing but state
-            self._has_failed = True
             self._doubted |= self._trusted
             self._trusted.clear()
             dropped = [held for held in self._held if number in held.waits_for]
