@@ -116,7 +116,7 @@ strandline_archive() {
   for file in "$SPARK_HOME"/jars/spark-launcher_*.jar; do
     SPARK_LAUNCHER_OPTS="-Xbootclasspath/a:$file ${SPARK_LAUNCHER_OPTS:-}"
   done
-  # Hadoop runs chmod four times for each file that it writes: this starts it in half the time
+  # Hadoop starts chmod for each file of a process's first batches: this starts it in half the time
   local started=
   case "${OSTYPE:-}" in linux*) started=-Djdk.lang.Process.launchMechanism=VFORK ;; esac
   SPARK_SUBMIT_OPTS="{patient} {uncounted} $modest $started ${SPARK_SUBMIT_OPTS:-}"
