@@ -25,6 +25,7 @@ from loader.lake.lake import Lake
 from loader.names import in_the_lake
 from loader.runtime.java_end import java_ended
 from loader.sources.cloudquery.serving import Serving
+from loader.sources.programs.delivery import UNASKED
 from loader.spec.plugins import LakeDestination, SourceSpec
 from loader.spec.spec import Spec
 from loader.sync.pipeline import Outcome, Pipeline
@@ -50,6 +51,18 @@ _DROPPED = (
     "rows was dropped: the next sync of that source goes on from an older state"
 )
 _log = logging.getLogger("loader")
+
+
+class _Replay(Watch):
+    """A watch for one attempt to append a sync, which replays its other tables' rows, too."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__(watch.listener, watch.steps)
+        self.redact, self.stopped = watch.redact, watch.stopped
+
+    def warn(self, table: str, text: str) -> None:
+        if UNASKED not in text:
+            super().warn(table, text)
 
 
 class Served:
@@ -81,6 +94,7 @@ class Served:
         self.tell = tell
         self.tidy = tidy
         self.watch = watch
+        self.watch.redact = spec.redactor.redact
         self._lost: JavaEndedError | None = None
         self.lake = Lake(spark, spec.destination(destination).lake.schema_)
 
@@ -157,7 +171,7 @@ class Served:
         pause, longest = PAUSE
         while True:
             locked: list[Outcome] = []
-            for outcome in pipeline.run(self.watch, select, False, None):
+            for outcome in pipeline.run(_Replay(self.watch), select, False, None):
                 if isinstance(outcome.error, LockedError):
                     locked.append(outcome)
                 else:

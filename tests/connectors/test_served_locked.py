@@ -24,6 +24,7 @@ class Held:
 
     Attributes:
         heard: how it has said so.
+        said: what else it has warned of.
         stops: a run to stop then, instead of unlocking the table.
     """
 
@@ -31,6 +32,7 @@ class Held:
         self._lease = lease
         self._lease.acquire()
         self.heard: list[str] = []
+        self.said: list[str] = []
         self.stops: Watch | None = None
 
     def phase(self, table: str, phase: str, rows: int | None) -> None:
@@ -39,6 +41,7 @@ class Held:
     def warn(self, table: str, text: str) -> None:
         """Unlocks the table, or stops the run."""
         if "another run holds it" not in text:
+            self.said.append(text)
             return
         self.heard.append(f"{table}: {text}")
         if self.stops is None:
@@ -123,6 +126,7 @@ def test_a_table_that_another_run_holds_is_waited_for(
     assert errors == [None]
     [warning] = held.heard
     assert warning.startswith("shop.lines[1]: another run holds it: the sync waits")
+    assert held.said == []
     assert sorted(outcome.table for outcome in outcomes) == sorted(f"shop.{n}" for n in names)
     for name in names:
         assert project.rows(f"select id from raw.`{name}`") == [(1,)]

@@ -24,6 +24,9 @@ _TICK = 0.5
 _FAREWELL = 15.0
 """Seconds that a program gets to end by itself once its last stream is committed."""
 
+UNASKED = "which was not asked for, are ignored"
+"""What is said of the messages of another stream."""
+
 
 class Dialect(Protocol):
     """Understands the messages of one protocol."""
@@ -157,7 +160,7 @@ class Delivery:
 
     def _take(self, stream: Stream | None, key: Hashable, into: Callable[[Spool], None]) -> None:
         if stream is None:
-            self.words.warn_once(f"records of {shown(key)}, which was not asked for, are ignored")
+            self.words.warn_once(f"records of {shown(key)}, {UNASKED}")
         elif stream.ended and stream.takes():
             self.words.warn_once("it sent records after the end of their stream", stream.name)
         elif stream.takes():
@@ -177,7 +180,7 @@ class Delivery:
         self._number += 1
         memory = Memory(self._protocol, kind, key is None, self._number, text)
         if key is not None and key not in self.streams:
-            self.words.warn_once(f"states of {shown(key)}, which was not asked for, are ignored")
+            self.words.warn_once(f"states of {shown(key)}, {UNASKED}")
             return
         covered = self.streams.values() if key is None else [self.streams[key]]
         for stream in covered:
