@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,8 +81,7 @@ def profile_of(settings: Settings, spec: Spec) -> Profile:
     lakes = [spec.destination(source.destinations[0]).lake for source in spec.sources]
     if not lakes:
         # of several, the first: `loader serve` writes there, too, unless it is told otherwise
-        served = (one.lake for one in spec.destinations if isinstance(one, LakeDestination))
-        lakes = list(islice(served, 1))
+        lakes = [one.lake for one in spec.destinations if isinstance(one, LakeDestination)][:1]
     if not lakes:
         raise SpecError(
             "there is neither a source nor a lake",

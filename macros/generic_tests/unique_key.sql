@@ -47,7 +47,11 @@
         {{ strandline.touched_keys(table, covered, proof, in_raw=reopens) }}
         {%- endif %}
     ) as touched
-        on {{ strandline.key_hash(keys, "rows_of_table") ~ " = touched.key_hash" if hashed else strandline.same_key(keys, "rows_of_table", "touched") }}
+        {%- if hashed %}
+        on {{ strandline.key_hash(keys, "rows_of_table") }} = touched.key_hash
+        {%- else %}
+        on {{ strandline.same_key(keys, "rows_of_table", "touched") }}
+        {%- endif %}
     {%- endif %}
     group by
         {%- for key in keys %}

@@ -60,10 +60,10 @@
         Whether a table has so few rows that a proof has to ask about that the hashes of their keys can be sent to every
         executor. Iceberg cannot tell, because a file of the table has rows of many batches, and Spark would sort all keys.
     -#}
-    {%- set most = 1000000 -%}
-    {%- set found = run_query(
-        "select count(*) from (select true from " ~ strandline.as_covered(relation, covered) ~ " as stored where "
-        ~ strandline.asked(proof, of_table=true) ~ " limit " ~ (most + 1) ~ ") as asked"
-    ).columns[0].values()[0] | int -%}
-    {{ return(found <= most) }}
+    {%- set asked_sql -%}
+        select count(*)
+        from {{ strandline.as_covered(relation, covered) }} as stored
+        where {{ strandline.asked(proof, of_table=true) }}
+    {%- endset -%}
+    {{ return(run_query(asked_sql).columns[0].values()[0] | int <= 1000000) }}
 {%- endmacro %}

@@ -206,12 +206,18 @@ def test_an_environment_moved_where_options_cannot_name_it_starts_as_before(
     assert _sourced(moved) == (f"{moved}/conf", "")
 
 
-def test_an_older_java_cannot_make_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    java = tmp_path / "jdk" / "bin" / "java"
+def _java(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
+    """Chooses a program of the test's own as Java; returns it."""
+    java = folder / "jdk" / "bin" / "java"
     java.parent.mkdir(parents=True)
-    java.write_text("#!/bin/sh\necho '    java.specification.version = 1.8' >&2\n")
+    java.write_text(f"#!/bin/sh\n{script}\n")
     java.chmod(0o755)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    monkeypatch.setenv("JAVA_HOME", str(folder / "jdk"))
+    return java
+
+
+def test_an_older_java_cannot_make_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _java(tmp_path, monkeypatch, "echo '    java.specification.version = 1.8' >&2")
     told: list[str] = []
     archive.prepare(tmp_path, told.append)
     assert told == [
@@ -229,11 +235,9 @@ def test_a_collector_of_the_users_own_costs_no_archive(monkeypatch: pytest.Monke
 def test_a_java_that_does_not_start_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    java = tmp_path / "jdk" / "bin" / "java"
-    java.parent.mkdir(parents=True)
-    java.write_text("#!/bin/sh\nprintf 'Error in VM\\nCould not reserve space.\\n' >&2; exit 1\n")
-    java.chmod(0o755)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    java = _java(
+        tmp_path, monkeypatch, "printf 'Error in VM\\nCould not reserve space.\\n' >&2; exit 1"
+    )
     told: list[str] = []
     archive.prepare(tmp_path, told.append)
     assert told == [
@@ -289,11 +293,7 @@ def test_machines_are_told_as_people_are(tmp_path: Path) -> None:
 def test_a_java_that_does_not_know_our_options_gets_no_archive(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    java = tmp_path / "jdk" / "bin" / "java"
-    java.parent.mkdir(parents=True)
-    java.write_text("#!/bin/sh\necho \"Unrecognized VM option '-C1ProfileBranches'\" >&2; exit 1\n")
-    java.chmod(0o755)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    _java(tmp_path, monkeypatch, "echo \"Unrecognized VM option '-C1ProfileBranches'\" >&2; exit 1")
     told: list[str] = []
     archive.prepare(home, told.append)
     assert "does not know our options: Unrecognized VM option '-C1ProfileBranches'" in told[0]

@@ -10,7 +10,8 @@ from loader.sources.jdbc.doubtful import Doubt
 
 _PLACED = ("TABLE_SCHEM", "TABLE_NAME", "COLUMN_NAME")
 _OF_COLUMNS = (
-    *(*_PLACED, "REMARKS"),
+    *_PLACED,
+    "REMARKS",
     *("DATA_TYPE", "SOURCE_DATA_TYPE", "TYPE_NAME", "COLUMN_SIZE", "DECIMAL_DIGITS"),
 )
 _OF_LAYOUT = ("TYPE_NAME", "COLUMN_SIZE", "DECIMAL_DIGITS")
