@@ -43,22 +43,10 @@
 
 
 {% macro parents_told(relation, now, by=none) -%}
-    {#- A table's Iceberg snapshots and the parent of each, as they are when `now` is current: asked once an invocation. -#}
-    {%- set known = strandline.remembered("ancestors") -%}
-    {%- set name = [relation, now, by] | string -%}
-    {%- if name not in known -%}
-        {%- set commits_sql -%}
-            select cast(snapshot_id as string), cast(parent_id as string)
-            from {{ relation }}.snapshots as snapshots
-            {%- if by %}
-            where operation = '{{ by }}'
-            {%- endif %}
-        {%- endset -%}
-        {%- set parents = {} -%}
-        {%- for row in run_query(commits_sql) -%}
-            {%- do parents.update({row[0]: row[1]}) -%}
-        {%- endfor -%}
-        {%- do known.update({name: parents}) -%}
-    {%- endif -%}
-    {{ return(known[name]) }}
+    {#- A table's Iceberg snapshots, or those of an operation, and the parent of each; see commits_told(). -#}
+    {%- set parents = {} -%}
+    {%- for snapshot, commit in strandline.commits_told(relation, now).items() if by in (none, commit.operation) -%}
+        {%- do parents.update({snapshot: commit.parent}) -%}
+    {%- endfor -%}
+    {{ return(parents) }}
 {%- endmacro %}

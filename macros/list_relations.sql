@@ -9,9 +9,11 @@
     {%- if "." in schema or not strandline.in_iceberg_catalog() -%}
         {{ return(dbt.spark__list_relations_without_caching(relation)) }}
     {%- endif -%}
-    {%- set found = run_query("show schemas like " ~ strandline.text_literal(schema)) -%}
-    {%- if schema | lower not in found.columns[0].values() | map("lower") | list -%}
-        {{ return([]) }}
+    {%- if schema | lower not in strandline.remembered("schemas") -%}
+        {%- set found = run_query("show schemas like " ~ strandline.text_literal(schema)) -%}
+        {%- if schema | lower not in found.columns[0].values() | map("lower") | list -%}
+            {{ return([]) }}
+        {%- endif -%}
     {%- endif -%}
     {%- set rows = [] -%}
     {%- for row in run_query("show tables in " ~ strandline.quoted(schema)) -%}
@@ -26,8 +28,12 @@
 
 {% macro spark__list_schemas(database) -%}
     {#- dbt's first statement. If the warehouse is not where Spark looks for it, it fails without saying why. -#}
-    {%- do strandline.in_iceberg_catalog() -%}
-    {{ return(dbt.spark__list_schemas(database)) }}
+    {%- set iceberg = strandline.in_iceberg_catalog() -%}
+    {%- set found = dbt.spark__list_schemas(database) -%}
+    {%- for name in found.columns[0].values() if iceberg -%}
+        {%- do strandline.remembered("schemas").update({name | lower: true}) -%}
+    {%- endfor -%}
+    {{ return(found) }}
 {%- endmacro %}
 
 

@@ -16,7 +16,7 @@
     {%- set selected = strandline.query_types(sql) -%}
     {%- do strandline.check_column_types(selected, owner) -%}
     {%- set columns = selected.values() | map(attribute="name") | list -%}
-    {%- set goal = strandline.goal(sql, columns, kind, owner) -%}
+    {%- set goal = strandline.goal(sql, selected, kind, owner) -%}
     {%- set covered = strandline.watermark(existing) if existing is not none and existing.is_iceberg else none -%}
     {%- set plan = strandline.build_plan(existing, covered, goal, owner) -%}
     {%- if plan.step != "nothing" -%}
@@ -91,7 +91,7 @@
 {%- endmacro %}
 
 
-{% macro goal(sql, columns, kind, owner) -%}
+{% macro goal(sql, selected, kind, owner) -%}
     {#-
         What the table has to cover: {kind, columns, primary_key, cursor_field, row_filter, tables, others,
         floor, generation, refreshes, computes, definition}. Fixed before the first statement, as a loader may be running.
@@ -102,9 +102,10 @@
     -#}
     {%- set primary_key = strandline.key_columns(config.get("primary_key"), owner) -%}
     {%- set cursor_field = config.get("cursor_field") -%}
+    {%- set columns = selected.values() | map(attribute="name") | list -%}
     {%- do strandline.check_version_columns(columns, primary_key, cursor_field, kind.added_columns, owner) -%}
     {%- set views = strandline.read_views(model.depends_on.nodes) -%}
-    {%- set tables = strandline.read_tables(sql, columns, views, owner) -%}
+    {%- set tables = strandline.read_tables(sql, selected, views, owner) -%}
     {%- set raw_columns = tables | map(attribute="columns") | sum(start=[]) -%}
     {%- do strandline.check_repeatable(sql, raw_columns, owner) -%}
     {%- for unique_id, text in views.items() if text -%}

@@ -1,4 +1,4 @@
-{% macro read_tables(sql, columns, views, owner) -%}
+{% macro read_tables(sql, selected, views, owner) -%}
     {#-
         The raw tables that a model reads: [{name, relation, id, snapshot, columns, types, sources, key, head, floor, refreshes}],
         in the order in which union_raw() lists them; without union_raw(), in the order of the SELECT's text. Looks through views and
@@ -10,9 +10,15 @@
     {%- for node in strandline.read_nodes(model.depends_on.nodes) -%}
         {%- set relation = strandline.relation_of(node) -%}
         {%- set types = {} -%}
-        {%- for column in adapter.get_columns_in_relation(relation) -%}
-            {%- do types.update({column.name | lower: column.dtype}) -%}
-        {%- endfor -%}
+        {%- if strandline.selects_whole_table(sql, [{"relation": relation}]) -%}
+            {%- for name, column in selected.items() -%}
+                {%- do types.update({name: column.type}) -%}
+            {%- endfor -%}
+        {%- else -%}
+            {%- for column in adapter.get_columns_in_relation(relation) -%}
+                {%- do types.update({column.name | lower: column.dtype}) -%}
+            {%- endfor -%}
+        {%- endif -%}
         {%- set names = types | list -%}
         {%- if "_cq_batch" in names and "_cq_seq" in names -%}
             {%- if node.resource_type in ("source", "seed") -%}
@@ -57,7 +63,7 @@
         {%- endfor -%}
         {%- set tables = tables | sort(attribute="place,name") -%}
     {%- endif -%}
-    {%- if tables | length > 1 and "_cq_table" not in columns | map("lower") | list -%}
+    {%- if tables | length > 1 and "_cq_table" not in selected -%}
         {{ exceptions.raise_compiler_error(
             owner ~ ": it reads " ~ tables | map(attribute="name") | join(" and ") ~ ", each of which numbers its own batches, "
             ~ "so each row must say which table it is from. For rows of one kind: select * from ("
@@ -76,7 +82,8 @@
         {%- elif asked -%}
             {%- do table.update({"head": found.get(table.name, 0)}) -%}
         {%- else -%}
-            {%- do table.update({"head": strandline.head_batch(table.relation) or 0}) -%}
+            {%- set head = strandline.head_told(table) if table.snapshot else strandline.head_batch(table.relation) -%}
+            {%- do table.update({"head": head or 0}) -%}
         {%- endif -%}
         {%- if not tables -%}
             {%- do tables.append(table) -%}

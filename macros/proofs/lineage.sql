@@ -8,7 +8,7 @@
     {%- if table.snapshot == then -%}
         {{ return(none) }}
     {%- endif -%}
-    {%- set commits = strandline.commits_told(table) -%}
+    {%- set commits = strandline.commits_told(table.relation, table.snapshot) -%}
     {%- set at = namespace(snapshot=table.snapshot, reason=none) -%}
     {%- for step in commits if at.reason is none and at.snapshot != then -%}
         {%- set commit = commits.get(at.snapshot) -%}
@@ -36,10 +36,13 @@
 {%- endmacro %}
 
 
-{% macro commits_told(table) -%}
-    {#- The commits of a raw table up to its snapshot, and perhaps later ones: asked once an invocation. -#}
+{% macro commits_told(relation, now) -%}
+    {#-
+        A table's Iceberg snapshots as they are when `now` is current, and perhaps later ones: {snapshot: {parent,
+        operation, batch, published, staged, mode}}. Asked once an invocation.
+    -#}
     {%- set known = strandline.remembered("commits") -%}
-    {%- set name = table.relation ~ " " ~ table.snapshot -%}
+    {%- set name = relation ~ " " ~ now -%}
     {%- if name not in known -%}
         {%- set commits_sql -%}
             select
@@ -50,7 +53,7 @@
                 summary['published-wap-id'],
                 summary['source-snapshot-id'],
                 get_json_object(summary['strandline.sync'], '$.mode')
-            from {{ table.relation }}.snapshots as snapshots
+            from {{ relation }}.snapshots as snapshots
         {%- endset -%}
         {%- set commits = {} -%}
         {%- for row in run_query(commits_sql) -%}
