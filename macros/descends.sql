@@ -20,7 +20,7 @@
 {% macro branched_off(relation, before, now) -%}
     {#-
         Whether one Iceberg snapshot is certainly no ancestor of another: the chain of parents leads past it, to the first
-        commit of all or to one that is older. If the commits in between have expired, nothing tells.
+        commit of all or to one that is older. If one of them has expired, nothing tells.
     -#}
     {%- set parents = strandline.parents_told(relation, now) -%}
     {%- set reached = namespace(snapshot=now, last=none) -%}
@@ -34,7 +34,7 @@
         {{ return(true) }}
     {%- endif -%}
     {%- set older_sql -%}
-        select cast(min_by(snapshot_id, committed_at) as string)
+        select if(count(*) = 2, cast(min_by(snapshot_id, committed_at) as string), null)
         from {{ relation }}.snapshots as snapshots
         where snapshot_id in ({{ reached.last }}, {{ before }})
     {%- endset -%}

@@ -9,7 +9,8 @@
     {%- if "." in schema or not strandline.in_iceberg_catalog() -%}
         {{ return(dbt.spark__list_relations_without_caching(relation)) }}
     {%- endif -%}
-    {%- if schema | lower not in strandline.remembered("schemas") -%}
+    {#- dbt lists each schema right after the schemas. Later the project may have dropped one: it is looked for again. -#}
+    {%- if not strandline.remembered("schemas").pop(schema | lower, false) -%}
         {%- set found = run_query("show schemas like " ~ strandline.text_literal(schema)) -%}
         {%- if schema | lower not in found.columns[0].values() | map("lower") | list -%}
             {{ return([]) }}

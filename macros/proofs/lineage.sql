@@ -135,7 +135,7 @@
 
 {% macro remembered(topic) -%}
     {#-
-        What the tests of one invocation have asked so far, for answers that stay as they are meanwhile. Tests share
+        What one invocation has asked so far, for answers that stay as they are meanwhile. Models and tests share
         nothing but the graph, which dbt keeps from one invocation to the next if its caller keeps the manifest.
     -#}
     {%- set kept = graph.setdefault("strandline_remembers", {}) -%}

@@ -61,13 +61,12 @@
                     batch,
                     again_step,
                     again_batch
-                ), proved_at)),
-                count(*)
+                ), proved_at))
             from {{ proofs }} as proofs
             group by 1, 2
         {%- endset -%}
         {%- for row in run_query(newest_sql) -%}
-            {%- do records.setdefault(row[0], {}).update({row[1]: dict(fromjson(row[2]), times=row[3] | int)}) -%}
+            {%- do records.setdefault(row[0], {}).update({row[1]: fromjson(row[2])}) -%}
         {%- endfor -%}
     {%- endif -%}
     {{ return(records) }}
@@ -87,17 +86,14 @@
 {%- endmacro %}
 
 
-{% macro keep_proofs_small(proofs, times) -%}
+{% macro keep_proofs_small(proofs) -%}
     {#-
-        Each build appends a file. `times` is how often the tests of this one have been recorded, and only at every fourth
-        time the files are counted: others may have built, too. Once there are a few dozen, only the newest record of each proof is kept, for
+        Each build appends a file. Once there are a few dozen, only the newest record of each proof is kept, for
         half a year: then its test no longer exists. Iceberg snapshots stay for an hour, as other builds may be
         reading them. Whatever two builds at once do to each other here, a record can only be lost, and what it
         said is proved once more.
     -#}
-    {%- if times % 4 and times <= 32 -%}
-        {{ return(none) }}
-    {%- elif run_query("select count(*) from " ~ proofs ~ ".files as files").columns[0].values()[0] | int <= 32 -%}
+    {%- if run_query("select count(*) from " ~ proofs ~ ".files as files").columns[0].values()[0] | int <= 32 -%}
         {{ return(none) }}
     {%- endif -%}
     {%- set newest_sql -%}

@@ -24,27 +24,17 @@
     {%- endif -%}
     {%- set proofs = strandline.proofs_relation() -%}
     {%- if strandline.exists(proofs) -%}
-        {%- do strandline.keep_proofs_small(proofs, strandline.times_recorded()) -%}
+        {%- do strandline.keep_proofs_small(proofs) -%}
     {%- else -%}
         {%- do strandline.make_proofs_table(proofs) -%}
     {%- endif -%}
     insert into {{ proofs }}
-    select
+    select /*+ coalesce(1) */
         *,
         {{ strandline.text_literal(invocation_id) }},
         current_timestamp()
     from values
         {{ rows | join(",\n        ") }}
-{%- endmacro %}
-
-
-{% macro times_recorded() -%}
-    {#- How often the most recorded proof has been recorded since only the newest records were kept. -#}
-    {%- set times = [0] -%}
-    {%- for records in strandline.remembered("proofs").get("records", {}).values() -%}
-        {%- do times.extend(records.values() | map(attribute="times") | list) -%}
-    {%- endfor -%}
-    {{ return(times | max) }}
 {%- endmacro %}
 
 

@@ -88,3 +88,34 @@ def test_values_in_binary_are_those_in_texts(project: Project, postgres_database
     ):
         assert pair[0] == pair[1], f"{name} {type_}"
     assert project.rows("select count(distinct id, _cq_row_hash) from raw.t") == [(count + 1,)]
+
+
+def test_points_in_time_are_those_of_the_database(
+    project: Project, postgres_database: Database
+) -> None:
+    """Java counts days before 15 October 1582 by another calendar."""
+    times = (
+        "0001-01-01 00:00:00+00",
+        "0004-02-29 23:59:59.999999+00",
+        "1500-02-28 12:00:00+00",
+        "1582-10-04 23:59:59.999999+00",
+        "1582-10-15 00:00:00+00",
+        "1883-11-18 17:00:00.000001+00",
+        "1969-12-31 23:59:59.999999+00",
+        "2025-03-30 02:30:00.123456+01",
+        "2025-10-26 02:30:00.123456+02",
+        "9999-12-31 23:59:59.999999+00",
+        "294246-12-31 23:59:59.999999+00",
+    )
+    postgres_database.execute(
+        'create table t (id int primary key, "at ""that"" time" timestamptz, again timestamptz[])',
+        *(f"insert into t values ({n}, '{time}', null)" for n, time in enumerate(times)),
+    )
+    micros = '(extract(epoch from "at ""that"" time") * 1000000)::bigint'
+    theirs = postgres_database.query(f"select id, {micros} from t order by id")
+    for properties in ({}, {"binaryTransfer": "false"}):
+        own = {"t": {"cursor_field": "id"}}
+        project.jdbc(postgres_database, ["t"], table_options=own, properties=properties)
+        project.run("--full-refresh")
+    ours = 'select distinct id, unix_micros(`at "that" time`) from raw.t order by id'
+    assert project.rows(ours) == [tuple(row) for row in theirs]

@@ -493,3 +493,34 @@ def test_what_a_server_of_mariadb_has_by_default_does_not_change_what_is_read(
         mariadb_database.execute(f"set global {name} = {before!r}")
     found = project.rows("select id from raw.t order by id")
     assert found == [(1,), (2,), (3,), (4,)]
+
+
+def test_days_that_javas_calendar_lacks_are_told_of(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table t (id int primary key, day date, at timestamptz, wall timestamp)",
+        "insert into t values (1, '1582-10-04', '1582-10-04 23:59Z', '1582-10-04 23:59'), "
+        "(2, '1582-10-10', '1582-10-10 12:00Z', '1582-10-10 12:00'), "
+        "(3, '1582-10-15', '1582-10-15 00:00Z', '1582-10-15 00:00')",
+        "create table days (day date primary key, id int)",
+        "insert into days values ('1582-10-05', 1), ('1582-10-15', 1)",
+    )
+    options = {name: {"cursor_field": "id"} for name in ("t", "days")}
+    project.jdbc(postgres_database, list(options), table_options=options)
+    ran = project.loader("run")
+    assert len(ran.errors) == 1
+    assert (
+        "table shop.days, column day: 2 values of day lie in the ten days before" in ran.errors[0]
+    )
+    assert "keys that differ would become one" in ran.errors[0]
+    told = (
+        "1 values of {} lie in the ten days before 15 October 1582: they are loaded ten days later"
+    )
+    assert [column for column in ("day", "at", "wall") if told.format(column) not in ran.text] == []
+    texts = "cast(day as string), cast(at as string), cast(wall as string)"
+    assert project.rows(f"select {texts} from raw.t order by id") == [
+        ("1582-10-04", "1582-10-04 23:59:00", "1582-10-04 23:59:00"),
+        ("1582-10-20", "1582-10-20 12:00:00", "1582-10-20 12:00:00"),
+        ("1582-10-15", "1582-10-15 00:00:00", "1582-10-15 00:00:00"),
+    ]

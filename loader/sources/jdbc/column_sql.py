@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql.types import ArrayType, BinaryType, StringType
+from pyspark.sql.types import ArrayType, BinaryType, StringType, TimestampType
 
 from loader.rows.cursor import CursorType
 from loader.sources import CursorField, SourceTable
@@ -38,6 +38,18 @@ class ColumnSql:
     def _alias_name(self, native: Native, index: int) -> str:
         name = native.columns[index]
         return f"strandline_{index}" if self.dialect.quote_character in name else name
+
+    def _instants(self, table: SourceTable) -> list[str]:
+        """Returns the columns of the subquery that are points in time; none where names clash.
+
+        Spark would read them as times without a zone, and convert each twice.
+        """
+        native = table.ref.native
+        names = [self._alias_name(native, i) for i in range(len(native.columns))]
+        if len({name.lower() for name in names}) < len(names):
+            return []  # Spark cannot be told which of them is meant
+        fields = zip(names, table.schema.fields, strict=True)
+        return [name for name, field in fields if isinstance(field.dataType, TimestampType)]
 
     def _shown(self, table: SourceTable, cursor: CursorField | None = None) -> list[str]:
         """Returns SQL for each column as it is loaded; a cursor stays as its index has it."""

@@ -183,6 +183,7 @@ class Database(Source):
         session: tuple[str, ...] = (),
         types: Mapping[str, str] | None = None,
         fetch_size: int = MOST_ROWS,
+        instants: Sequence[str] = (),
     ) -> DataFrame:
         """Reads a relation lazily through Spark, with one partition for each predicate.
 
@@ -191,6 +192,7 @@ class Database(Source):
             session: statements that every connection of the read runs first.
             types: types of the columns to read as another type than Spark would choose.
             fetch_size: how many rows to fetch at once, unless the spec says so.
+            instants: columns to read as points in time, whatever Spark would make of them.
         """
         options = {
             **self._reading(types),
@@ -199,8 +201,9 @@ class Database(Source):
             "preferTimestampNTZ": "true",
             "pushDownPredicate": "false",
         }
-        if types:
-            options["customSchema"] = ", ".join(f"{quoted(n)} {kind}" for n, kind in types.items())
+        read_as = {**dict.fromkeys(instants, "timestamp"), **(types or {})}
+        if read_as:
+            options["customSchema"] = ", ".join(f"{quoted(n)} {k}" for n, k in read_as.items())
         statements = (*self.session, *session)
         if statements:
             options["sessionInitStatement"] = "; ".join(statements)

@@ -2,9 +2,9 @@
 
 Spark's decimals have 38 digits. If the source declares no scale, 18 of them are after the point,
 and JDBC readers round to that. PostgreSQL's times may be infinite, or lie before year 1 or beyond
-what 64 bits of microseconds hold; MySQL's dates may have a month or a day of zero, and Java counts
-its old times by another calendar. A column that may hold such values is asked for them whenever it
-is read.
+what 64 bits of microseconds hold, or in the ten days of 1582 that Java's calendar lacks; MySQL's
+dates may have a month or a day of zero, and Java counts its old times by another calendar. A column
+that may hold such values is asked for them whenever it is read.
 """
 
 from __future__ import annotations
@@ -167,11 +167,18 @@ def postgresql_values(index: int, kind: t.DataType, row: Column) -> list[Doubt]:
         cursors=False,  # as cursors, they are refused
         alike=(("infinity", FOREVER), ("-infinity", EVER)),
     )
+    skipped = Doubt(
+        index,
+        "({} < '1582-10-15' and {} >= '1582-10-05')",
+        "lie in the ten days before 15 October 1582: they are loaded ten days later, as Java's "
+        "calendar has no such days",
+    )
     if jdbc_type(row) == DATE:
-        return [infinite]
+        days = tuple((f"1582-10-{day:02}", f"1582-10-{day + 10}") for day in range(5, 15))
+        return [infinite, replace(skipped, alike=days)]
     before = f"({{}} < '{EVER}' and {{}} <> '-infinity')"
     ancient = Doubt(index, before, "lie before year 1, and would lose their era", THROUGH)
-    return [infinite, ancient, _too_late(index, "{}")]
+    return [infinite, skipped, ancient, _too_late(index, "{}")]
 
 
 def _time_of_day(index: int, row: Column) -> Doubt:

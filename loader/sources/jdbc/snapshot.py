@@ -304,9 +304,12 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         columns += f", {key} as {self.dialect.quote(KEY)}" if key else ""
         columns += f", {division.column}" if division.column else ""
         types = {self._alias_name(native, native.columns.index(n)): k for n, k in native.types}
+        instants = self._instants(table)
         relation = f"(select {columns} from {source.relation(native)}{where}) strandline"
         try:
-            frame = self._read(spark, table, relation, division.conditions, types, fetch_size)
+            frame = self._read(
+                spark, table, relation, division.conditions, types, fetch_size, instants
+            )
         except Py4JJavaError as error:
             raise explain(error, f"table {source.name}.{table.ref.name}") from error
         hashed = [KEY] if key else []
@@ -338,10 +341,11 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         conditions: Sequence[str] | None = None,
         types: Mapping[str, str] | None = None,
         fetch_size: int = MOST_ROWS,
+        instants: Sequence[str] = (),
     ) -> DataFrame:
         with self.connect(table) as connection:
             frame = self.source.reader(
-                spark, connection, relation, conditions, self.session, types, fetch_size
+                spark, connection, relation, conditions, self.session, types, fetch_size, instants
             )
             if table.ref.name in self.held and table.ref.name not in self._layouts and self.session:
                 # Not after the read: this connection has just locked the table. Another one would
