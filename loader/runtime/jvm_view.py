@@ -3,7 +3,7 @@
 Py4J asks the JVM what `jvm.org.apache.spark.sql.functions` is name by name, at every use, and Java
 looks for a class called `org` in each jar before it answers that this is a package. That was a
 fifth of the JVM's work in a small sync, most of it for PySpark's own calls. It also asks for a
-class's static method at each call.
+class's static method at each call, and for the instance behind a Scala object.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 
 
 def remember(gateway: Any) -> None:
-    """Makes a gateway ask for each package, class and static method only once.
+    """Makes a gateway ask for each package, class, static method and Scala object only once.
 
     Args:
         gateway: PySpark's, after it has imported its names and before a session keeps its view.
@@ -36,7 +36,8 @@ class _Package(JavaPackage):  # type: ignore[misc]
 class _Class(JavaClass):  # type: ignore[misc]
     def __getattr__(self, name: str) -> Any:
         found = super().__getattr__(name)
-        if isinstance(found, JavaMember):  # a static method; a static field may change
+        # a static method, or the one instance of a Scala object; other static fields may change
+        if isinstance(found, JavaMember) or name == "MODULE$":
             self.__dict__[name] = found
         return found
 

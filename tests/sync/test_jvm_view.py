@@ -1,29 +1,33 @@
-"""The JVM resolves a name once, but is asked again if the name did not exist before."""
+"""What Python has once asked of the JVM it does not ask again."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from py4j.java_gateway import JavaPackage, java_import
-from pyspark import SparkContext
+import pytest
 from pyspark.sql import SparkSession
 
 
-def test_names_of_the_jvm_are_asked_for_once(spark: SparkSession) -> None:
-    jvm: Any = spark._jvm
-    assert jvm is SparkContext._jvm is spark.sparkContext._gateway.jvm
-    before = jvm.java.time.Duration, jvm.functions
-    asked: list[str] = []
-    client = jvm._gateway_client
+def test_a_scala_object_is_asked_for_once(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySpark asks for one at each statement of dbt."""
+    session: Any = spark
+    client, asked = session._jvm._gateway_client, []
     send = client.send_command
-    client.send_command = lambda *given, **more: asked.append(given[0]) or send(*given, **more)
-    try:
-        assert (jvm.java.time.Duration, jvm.functions) == before
-        assert asked == []
-        assert jvm.java.time.Duration.ofDays(1).toHours() == 24
-        assert asked
-    finally:
-        del client.send_command
-    assert isinstance(jvm.ChronoUnit, JavaPackage)
-    java_import(jvm, "java.time.temporal.ChronoUnit")
-    assert jvm.ChronoUnit.DAYS.toString() == "Days"
+
+    def counted(command: str, *arguments: Any, **named: Any) -> Any:
+        asked.append(command)
+        return send(command, *arguments, **named)
+
+    objects = "org.apache.spark.sql.catalyst.util.CharVarcharUtils$"
+    of = session._jvm
+    for name in objects.split("."):
+        of = getattr(of, name)
+    first = getattr(of, "MODULE$")  # noqa: B009 - no name of Python's
+    monkeypatch.setattr(client, "send_command", counted)
+    for _ in range(3):
+        assert getattr(of, "MODULE$") is first  # noqa: B009
+    assert asked == []
+    assert "CharVarcharUtils" in first.toString()
+    assert asked
