@@ -24,10 +24,10 @@ def test_a_scala_object_is_asked_for_once(
     of = session._jvm
     for name in objects.split("."):
         of = getattr(of, name)
-    first = getattr(of, "MODULE$")  # noqa: B009 - no name of Python's
+    first = getattr(of, "MODULE$")
     monkeypatch.setattr(client, "send_command", counted)
     for _ in range(3):
-        assert getattr(of, "MODULE$") is first  # noqa: B009
+        assert getattr(of, "MODULE$") is first
     assert asked == []
     assert "CharVarcharUtils" in first.toString()
     assert asked
