@@ -48,6 +48,8 @@ class Doubt:
         cursors: whether a cursor is asked for them, too.
         alike: values, and what each of them is loaded as.
         only_in_key: whether they matter in a key alone.
+        ordinary: SQL that is true for most values, and for none that the doubts of this column are
+            about; empty if there is no such SQL. One look then tells that there are none.
     """
 
     index: int
@@ -58,6 +60,7 @@ class Doubt:
     cursors: bool = True
     alike: tuple[tuple[str, str], ...] = ()
     only_in_key: bool = False
+    ordinary: str = ""
 
     def condition(self, column: str) -> str:
         """Returns SQL that is true for such values."""
@@ -174,11 +177,15 @@ def postgresql_values(index: int, kind: t.DataType, row: Column) -> list[Doubt]:
         "calendar has no such days",
     )
     if jdbc_type(row) == DATE:
+        usual = "({} >= '1582-10-15' and {} < 'infinity')"
         days = tuple((f"1582-10-{day:02}", f"1582-10-{day + 10}") for day in range(5, 15))
-        return [infinite, replace(skipped, alike=days)]
+        found = [infinite, replace(skipped, alike=days)]
+        return [replace(doubt, ordinary=usual) for doubt in found]
     before = f"({{}} < '{EVER}' and {{}} <> '-infinity')"
     ancient = Doubt(index, before, "lie before year 1, and would lose their era", THROUGH)
-    return [infinite, skipped, ancient, _too_late(index, "{}")]
+    usual = f"({{}} >= '1582-10-15' and {{}} < '{BEYOND}')"
+    found = [infinite, skipped, ancient, _too_late(index, "{}")]
+    return [replace(doubt, ordinary=usual) for doubt in found]
 
 
 def _time_of_day(index: int, row: Column) -> Doubt:

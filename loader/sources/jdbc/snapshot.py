@@ -94,11 +94,12 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         relation = self.source.relation(table.ref.native)
         with self.connect(table) as connection:
             if window.cursor is None:
-                doubted = self._doubted(table)
-                [(rows, *doubtful)] = connection.rows(
-                    f"select {', '.join(['count(*)', *doubted])} from {relation}"
+                unusual = self._unusual(table)
+                [(rows, *found)] = connection.rows(
+                    f"select {', '.join(['count(*)', *unusual])} from {relation}"
                 )
-                return Bounds(int(rows or 0), notes=self._judged(table, doubtful))
+                notes = self._noted(connection, table, found, "")
+                return Bounds(int(rows or 0), notes=notes)
             cursor, type_ = window.cursor, window.cursor.type
             column = self.column(table, cursor.name)
             self.late.look(connection, table, window)
@@ -113,15 +114,16 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             known = window.known if counts else None
             wanted = ["count(*)", counted, *ends]
             wanted += [self._up_to(column, known)] if known else []
-            wanted += self._doubted(table, cursor)
+            wanted += self._unusual(table, cursor)
             wanted += [self.dialect.utc_clock.removeprefix("select ")] if together else []
-            [(rows, dated, low, high, *doubtful)] = connection.rows(
-                f"select {', '.join(wanted)} from {relation}{self.where(table, window)}"
+            where = self.where(table, window)
+            [(rows, dated, low, high, *others)] = connection.rows(
+                f"select {', '.join(wanted)} from {relation}{where}"
             )
             before = None
             if known:
-                before = int(doubtful.pop(0) or 0)
-            clock = self._clock(_utc(doubtful.pop()) if together else told, type_)
+                before = int(others.pop(0) or 0)
+            clock = self._clock(_utc(others.pop()) if together else told, type_)
             bottom, top = (edge(text, type_, table, window) for text in (low, high))
             if bottom is not None and self.late.condition(table, window) is not None:
                 reach = bottom  # nothing lies below
@@ -152,9 +154,29 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 finer=Cursor.is_finer(high, type_),
                 notes=(
                     *self.late.notes(table, window),
-                    *self._judged(table, doubtful, cursor),
+                    *self._noted(connection, table, others, where, cursor),
                 ),
             )
+
+    def _noted(
+        self,
+        connection: Connection,
+        table: SourceTable,
+        counts: Sequence[str | None],
+        where: str,
+        cursor: CursorField | None = None,
+    ) -> tuple[str, ...]:
+        """Returns the warnings about doubtful values of a window, whose unusual ones are counted.
+
+        Raises:
+            TableError: if some are refused.
+        """
+        if not any(int(count or 0) for count in counts):
+            return ()
+        doubted = ", ".join(self._doubted(table, cursor))
+        relation = self.source.relation(table.ref.native)
+        [exact] = connection.rows(f"select {doubted} from {relation}{where}")
+        return self._judged(table, exact, cursor)
 
     def _up_to(self, column: str, cursor: Cursor) -> str:
         """Returns SQL that counts the rows at or below a cursor."""
