@@ -50,6 +50,9 @@ _DROPPED = (
     "a sync broke off, or began before `loader serve` did, and a plugin's state that may cover its "
     "rows was dropped: the next sync of that source goes on from an older state"
 )
+_ENDED = (
+    "a sync ended before its turn, so none of its rows were appended: its next run brings them again"
+)
 _log = logging.getLogger("loader")
 
 
@@ -130,6 +133,9 @@ class Served:
         folder = Path(session["folder"])
         if not session["rows"] and not session["stale"]:
             return None  # it has brought no rows, and deletes none
+        if not (folder / _MESSAGES).exists():  # while another sync was appended
+            self.watch.warn(session["source"] or "cloudquery", _ENDED)
+            return _ENDED
         try:
             streams = _streams(folder)
             source = self._source(session, folder, streams)

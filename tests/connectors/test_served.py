@@ -70,6 +70,7 @@ def test_the_loader_ends_with_java(project: Project, monkeypatch: pytest.MonkeyP
     project.write()
     spec = load_spec(project.folder / "loader.yml", needs_source=False)
     (project.folder / "catalog.json").write_text(json.dumps({"streams": [ORDERS]}))
+    (project.folder / "messages.jsonl").touch()
     session = {"session": 1, "folder": str(project.folder), "stale": [], "source": "shop"}
     bridge: Any = Bridge({**session, "rows": True}, {**session, "rows": True})
 

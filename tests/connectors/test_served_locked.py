@@ -143,3 +143,23 @@ def test_a_table_that_another_run_holds_is_waited_for(
     assert error is not None
     assert "another run holds this table" in error
     assert held.heard == []
+
+
+def test_a_sync_that_has_ended_before_its_turn_is_told_so(project: Project) -> None:
+    """While another was appended, its client has gone, and the bridge has removed its rows."""
+    project.write()
+    spec = load_spec(project.folder / "loader.yml", needs_source=False)
+    gone, next_one = session(project.folder, 1, "orders"), session(project.folder, 2, "orders")
+    (Path(gone["folder"]) / "messages.jsonl").unlink()
+    heard = Held(project.lake().lease("other", "other", "other"))
+    outcomes: list[Outcome] = []
+    bridge: Any = Bridge(gone, next_one)
+    Served(spec, project.spark, "lake", bridge, Watch(heard), outcomes.append).run()
+    heard.release()
+    [error, none] = bridge.errors
+    assert error is not None
+    assert error.startswith("a sync ended before its turn")
+    assert none is None
+    assert [text for text in heard.said if "before its turn" in text] != []
+    assert [(outcome.table, outcome.error) for outcome in outcomes] == [("shop.orders", None)]
+    assert project.rows("select id from raw.orders") == [(2,)]
