@@ -51,7 +51,8 @@ _DROPPED = (
     "rows was dropped: the next sync of that source goes on from an older state"
 )
 _ENDED = (
-    "a sync ended before its turn, so none of its rows were appended: its next run brings them again"
+    "a sync ended before its turn, so none of its rows were appended: its next run brings them "
+    "again"
 )
 _log = logging.getLogger("loader")
 

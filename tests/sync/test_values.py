@@ -223,9 +223,12 @@ def test_a_stored_cursor_that_is_no_value_any_more(project: Project, coded: Data
 def test_a_scale_that_spark_has_not(project: Project, postgres_database: Database) -> None:
     """Before PostgreSQL 15 the database refuses it itself."""
     with suppress(InvalidParameterValue):
-        postgres_database.execute("create table t (id int primary key, a numeric(5, -2))")
+        postgres_database.execute(
+            "create table t (id int primary key, price numeric(5, -2), n numeric(9, 2))"
+        )
         project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "id"}})
         [told] = project.loader("run").errors
+        assert "price has more digits after the point than in all, or" in told
         assert "a scale below zero: read the table through a view that casts it" in told
 
 

@@ -31,6 +31,7 @@ Column = Mapping[str, "str | None"]
 
 CHAR, DATE, TIME, TIMESTAMP = "1", "91", "92", "93"  # java.sql.Types
 DISTINCT, BIT = "2001", "-7"
+_DECIMALS = ("2", "3")
 TIMES = (TIME, "2013")  # without and with a time zone
 _FREE = (38, 18)  # Spark's precision and scale for a number that declares neither
 
@@ -235,6 +236,15 @@ def jdbc_type(row: Column) -> str | None:
     """Returns a column's type; that of a domain is its base type's."""
     distinct = row.get("DATA_TYPE") == DISTINCT
     return row.get("SOURCE_DATA_TYPE" if distinct else "DATA_TYPE")
+
+
+def has_odd_scale(row: Column) -> bool:
+    """Whether a decimal has a scale below zero, or one above its precision: Spark has none such."""
+    try:
+        size, scale = int(row.get("COLUMN_SIZE") or ""), int(row.get("DECIMAL_DIGITS") or 0)
+    except ValueError:
+        return False
+    return jdbc_type(row) in _DECIMALS and (scale < 0 or scale > size > 0)
 
 
 def _fits(holds: t.DecimalType, row: Column) -> bool:

@@ -27,7 +27,14 @@ from loader.sources.jdbc.cdc.log import followed
 from loader.sources.jdbc.cdc.slot import slot_name
 from loader.sources.jdbc.collation import by_bytes
 from loader.sources.jdbc.database import Database
-from loader.sources.jdbc.doubtful import BIT, DISTINCT, TIMES, decimals, of_key
+from loader.sources.jdbc.doubtful import (
+    BIT,
+    DISTINCT,
+    TIMES,
+    decimals,
+    has_odd_scale,
+    of_key,
+)
 from loader.sources.jdbc.mysql import MySQL
 from loader.sources.jdbc.native import Native, Told, described, layout
 from loader.sources.jdbc.options import JdbcOptions, column_type
@@ -276,9 +283,11 @@ class JdbcSource(Database):
         except PySparkException as error:
             remedy = "Read it through a view in the database, with other names or fewer columns"
             if "ecimal scale" in str(error):
+                odd = ", ".join(name for name, row in told.items() if has_odd_scale(row))
                 remedy = (
-                    "A number has more digits after the point than in all, or a scale below zero: "
-                    "read the table through a view that casts it, to numeric(7, 0) for instance"
+                    f"{odd or 'A number'} has more digits after the point than in all, or a scale "
+                    "below zero: read the table through a view that casts it, to numeric(7, 0) for "
+                    "instance"
                 )
             raise TableError(
                 f"Spark cannot read its columns: {sentence(error)}", where=where, remedy=remedy
