@@ -35,12 +35,6 @@
 {%- endmacro %}
 
 
-{% macro raw_schema() -%}
-    {#- The schema that the loader writes to, which is that of the package's own sources. -#}
-    {{ return(strandline.own_source("_cq_state").get("schema") or "raw") }}
-{%- endmacro %}
-
-
 {% macro exactly(schema, identifier) -%}
     {#- A quoted relation. If the schema is `catalog.schema`, which dbt takes for one name, only the table is quoted. -#}
     {{ return(api.Relation.create(

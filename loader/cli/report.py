@@ -99,20 +99,21 @@ def status(output: Output, pipeline: Pipeline) -> None:
                     known["cursor"],
                     known["batch"],
                     known["rows"],
-                    _age(known["synced_micros"]),
-                    _size(known["log_bytes"]),
+                    _time(known["synced_micros"]),
+                    known["log_bytes"],
                     known["error"],
                 )
             )
     columns = ("table", "last_attempt", "cursor", "batch", "rows", "synced", "log_kept", "error")
     if output.json:
-        output.table("status", columns, rows)
+        output.table("status", (*columns[:5], "synced_at", "log_bytes", "error"), rows)
         return
     if not rows:
         output.say("Nothing has been synced yet: run `loader run`.")
         return
     shown = -1 if any(row[-2] for row in rows) else -2  # the log only if some table follows it
-    output.table("status", columns[:shown], [row[:shown] for row in rows])
+    told = [(*row[:5], _age(row[5]), _size(row[6]), row[7]) for row in rows]
+    output.table("status", columns[:shown], [row[:shown] for row in told])
     for row in rows:
         if row[-1]:
             output.say(f"{row[0]}: {row[-1]}")
@@ -128,10 +129,13 @@ def _size(count: int | None) -> str | None:
     return None if count is None else f"{count / 2**20:,.1f} MB"
 
 
-def _age(micros: int | None) -> str | None:
-    if micros is None:
+def _time(micros: int | None) -> dt.datetime | None:
+    return None if micros is None else dt.datetime.fromtimestamp(micros / 1e6, dt.timezone.utc)
+
+
+def _age(then: dt.datetime | None) -> str | None:
+    if then is None:
         return None
-    then = dt.datetime.fromtimestamp(micros / 1e6, dt.timezone.utc)
     seconds = int((dt.datetime.now(dt.timezone.utc) - then).total_seconds())
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +14,20 @@ if TYPE_CHECKING:
 
 _LIKE_A_PLUGIN = {"ignore_unknown_options": True, "allow_extra_args": True}
 """`registry: local` starts every plugin with options of its own, such as `--no-sentry`."""
+
+
+def refuse_typos(context: click.Context) -> None:
+    """Refuses an ignored option that is nearly one of ours.
+
+    Raises:
+        click.NoSuchOption: names the one that was probably meant.
+    """
+    known = [name for parameter in context.command.params for name in parameter.opts]
+    for word in context.args:
+        name = word.partition("=")[0]
+        meant = get_close_matches(name, known, n=1, cutoff=0.8) if name.startswith("--") else []
+        if meant:
+            raise click.NoSuchOption(name, possibilities=meant, ctx=context)
 
 
 class Warnings:
@@ -57,6 +72,7 @@ def serve(
     from loader.sources.cloudquery.serving import serving
     from loader.spec.plugins import LakeDestination
 
+    refuse_typos(click.get_current_context())
     spec = settings.spec(needs_source=False)
     lakes = [one.name for one in spec.destinations if isinstance(one, LakeDestination)]
     if not lakes:

@@ -92,18 +92,24 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
     with opened_with_served(settings) as pipeline:
         stores = stores_of(pipeline, table)
         known = _known(stores, table)
-        if known is None or known.cursor is None or known.cursor_field is None:
-            raise SpecError(
-                f"{table} has no cursor yet, so its type is not known",
-                where="loader state set",
-                remedy="Set `initial_cursor` in the spec, or run a first sync",
-            )
-        if is_memory(known.mark):
+        if known is not None and is_memory(known.mark):
             raise SpecError(
                 f"{table} goes on from its connector's own state, which is not a cursor",
                 where="loader state set",
                 remedy="`loader state reset` makes the connector begin anew; most connectors have "
                 "a start date in their own `config`",
+            )
+        if known is None or not known.batch:
+            raise SpecError(
+                f"{table} has no cursor yet, so its type is not known",
+                where="loader state set",
+                remedy="Set `initial_cursor` in the spec, or run a first sync",
+            )
+        if known.cursor is None or known.cursor_field is None:
+            raise SpecError(
+                f"{table} has no cursor: it was not read by one",
+                where="loader state set",
+                remedy="`loader run --full-refresh` reads all of it again",
             )
         try:
             moved = parsed(cursor, known.cursor.type, "loader state set")

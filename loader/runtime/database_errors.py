@@ -9,7 +9,7 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from loader.errors import TableError
-from loader.runtime.drivers import DRIVERS
+from loader.runtime.drivers import DRIVERS, for_url
 
 
 class DatabaseError(TableError):
@@ -141,10 +141,9 @@ def _driver_missing(cause: Any, message: str, url: str) -> bool:
 
 
 def _driver_remedy(url: str) -> str:
-    scheme = protocol(url).removeprefix("jdbc:").lower()
-    known = next((d.name for d in DRIVERS.values() if scheme in d.protocols), None)
+    known = for_url(protocol(url))
     if known is not None:
-        return f"Run `loader setup {known}`"
+        return f"Run `loader setup {known.name}`"
     return (
         "Put the driver's jar into the `jars` folder of PySpark (or name it in `spark.jars` of "
         "the profile's target) and its class into the source's `driver`; `loader setup` has "

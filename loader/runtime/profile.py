@@ -116,7 +116,8 @@ def _find(folder: Path, profiles_dir: str | None, env: Mapping[str, str]) -> Pat
     raise SpecError(
         f"there is no profiles.yml in {searched}",
         where="profile",
-        remedy="Run `loader init` to write one, or set profiles_dir or DBT_PROFILES_DIR",
+        remedy="Run `loader init`, which writes what is missing, or set profiles_dir or "
+        "DBT_PROFILES_DIR",
     )
 
 
@@ -145,7 +146,9 @@ def _read(path: Path) -> dict[str, Any]:
         ) from None
     if not isinstance(profiles, dict):
         raise SpecError(
-            "holds no profiles", where=str(path), remedy="Run `loader init` to write one"
+            "holds no profiles",
+            where=str(path),
+            remedy="Delete it, and run `loader init` to write one",
         )
     return profiles
 

@@ -35,29 +35,42 @@ _NEXT_STEPS = (
     "Next:",
     "  1. loader.yml: name your database and its tables; export the variables it uses",
     "  2. loader setup postgresql      # Spark, and the database's JDBC driver",
-    "  3. loader run                   # append what changed",
-    "  4. loader codegen               # dbt sources, tests, a snapshot model for each table",
-    "  5. dbt build --profiles-dir profiles",
+    "  3. loader check                 # what is wrong, and how to fix it",
+    "  4. loader run                   # append what changed",
+    "  5. loader codegen               # dbt sources, tests, a snapshot model for each table",
+    "  6. export DBT_PROFILES_DIR=$PWD/profiles && dbt build",
 )
+
+# What to do about a file that was there before, so that the project uses the package.
+_KEPT = {
+    Path(
+        "dbt_project.yml"
+    ): "it needs `profile: strandline`, or loader.yml your profile's name, and "
+    "`dispatch: [{macro_namespace: dbt, search_order: [your_project, strandline, dbt]}]`",
+    _PACKAGES: f"add `- local: {LINK.as_posix()}` to it, and run `dbt deps`",
+}
 
 
 def create(folder: Path, report: Callable[[str], None]) -> None:
-    """Writes a starter project into `folder`; nothing if one of its files exists.
+    """Writes the files of a starter project that `folder` lacks, and keeps those that it has.
 
     Raises:
-        SpecError: if a file that it would write exists, or the folder cannot be written.
+        SpecError: if it has all of them, or the folder cannot be written.
     """
     folder = folder.absolute()
-    existing = [path for path in (*_TEMPLATES, _PROFILES) if (folder / path).exists()]
-    if existing:
+    kept = [path for path in (*_TEMPLATES, _PROFILES) if (folder / path).exists()]
+    if len(kept) == len(_TEMPLATES) + 1:
         raise SpecError(
-            f"{folder} has {', '.join(map(str, existing))} already",
+            f"{folder} has {', '.join(map(str, kept))} already",
             where="loader init",
-            remedy="Run it in an empty folder. To use the dbt package in the dbt project that is "
-            f"here, add `- local: {package_folder()}` to its packages.yml and run `dbt deps`",
+            remedy="Nothing is missing: `loader check` says whether they are right",
         )
     try:
         for path, text in _contents(folder).items():
+            if path in kept:
+                foreign = path in _KEPT and not (path == _PACKAGES and uses_link(folder))
+                report(f"kept {path}" + (f": {_KEPT[path]}" if foreign else ""))
+                continue
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(text, encoding="utf-8")
             report(f"wrote {path}")
@@ -94,7 +107,8 @@ def link_package(folder: Path) -> str:
     """
     package = package_folder()
     done = link(package, folder / LINK)
-    link(package, folder / _INSTALLED)
+    if uses_link(folder):
+        link(package, folder / _INSTALLED)
     return f"dbt package: {LINK} {done}"
 
 

@@ -117,7 +117,11 @@ def load_spec(path: Path, env: Mapping[str, str] | None = None, needs_source: bo
 def _loaded(path: Path, env: Mapping[str, str], needs_source: bool) -> Spec:
     documents = read_documents(_text(path), str(path))
     if not documents:
-        raise SpecError("the spec is empty", where=str(path), remedy=_INIT)
+        raise SpecError(
+            "the spec is empty",
+            where=str(path),
+            remedy="Delete it, and run `loader init` to write a starter project",
+        )
     redactor = Redactor()
     folder = Path(os.path.abspath(path)).parent
     names = frozenset(name for each in documents for name in names_in(each.value))

@@ -91,7 +91,8 @@ class Backfill:
     def _range(self, plan: Plan, state: TableState) -> tuple[Cursor, Cursor]:
         if plan.cursor is None:
             raise TableError(
-                "a backfill needs a cursor, and the table has none",
+                "a backfill needs a cursor, and the table "
+                + ("is read from the log" if plan.follows_log else "has none"),
                 where=f"table {plan.name}, --from",
                 remedy="Read everything again with --full-refresh",
             )

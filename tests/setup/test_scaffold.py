@@ -57,14 +57,26 @@ def test_dbt_deps_takes_the_same_package(tmp_path: Path) -> None:
     assert (tmp_path / "dbt_packages" / "strandline").resolve() == scaffold.package_folder()
 
 
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "dbt_project.yml").write_text("name: mine\n")
+def test_a_project_that_is_there_gets_what_it_lacks(tmp_path: Path) -> None:
+    own = {"dbt_project.yml": "name: mine\n", "packages.yml": "packages: []\n"}
+    for name, text in own.items():
+        (tmp_path / name).write_text(text)
 
-    with pytest.raises(SpecError, match=r"has dbt_project\.yml already") as told:
+    told = _create(tmp_path)
+
+    assert {name: (tmp_path / name).read_text() for name in own} == own
+    [kept] = [line for line in told if line.startswith("kept packages.yml: ")]
+    assert f"add `- local: {scaffold.LINK}` to it, and run `dbt deps`" in kept
+    assert any(line.startswith("kept dbt_project.yml: it needs `profile: ") for line in told)
+    assert {"wrote loader.yml", "wrote profiles/profiles.yml"} < set(told)
+    assert not (tmp_path / "dbt_packages").exists()  # nothing that packages.yml does not name
+    (tmp_path / "dbt_project.yml").write_text("name: mine\nprofile: strandline\n")
+    (tmp_path / "packages.yml").write_text(f"packages: [{{local: {scaffold.LINK}}}]\n")
+    done = _dbt(tmp_path, "deps")
+    assert done.returncode == 0, done.stdout
+
+    with pytest.raises(SpecError, match=r"already\. Nothing is missing"):
         _create(tmp_path)
-
-    assert [path.name for path in tmp_path.iterdir()] == ["dbt_project.yml"]
-    assert "packages.yml" in str(told.value)
 
 
 def test_a_gitignore_that_is_there_is_kept(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_missing_variable(tmp_path: Path) -> None:
     ("text", "told"),
     [
         (None, "there is no such spec file. Run `loader init`"),
-        ("", "the spec is empty. Run `loader init`"),
+        ("", "the spec is empty. Delete it, and run `loader init`"),
         ("just a text", "a document must have the keys `kind` and `spec`"),
         ("kind: source\n spec: {a: b\n- x", "not YAML that can be read"),
     ],
@@ -134,7 +134,7 @@ def test_an_error_as_a_json_line(tmp_path: Path) -> None:
     line = json.loads(result.output)
     assert result.exit_code == 2
     assert (line["event"], line["what"]) == ("error", "the spec is empty")
-    assert line["remedy"] == "Run `loader init` to write a starter project"
+    assert line["remedy"] == "Delete it, and run `loader init` to write a starter project"
 
 
 def test_quiet_hides_no_error(tmp_path: Path) -> None:
@@ -146,3 +146,18 @@ def test_a_stack_trace_only_with_debug_and_without_secrets(tmp_path: Path) -> No
     result = _loader(tmp_path, spec, "--debug", "run")
     assert "Traceback" in result.output
     assert SECRET not in result.output
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [("--destinaton", "--destination"), ("--adress=x:1", "--address")]
+)
+def test_serve_ignores_a_plugins_options_and_refuses_typos(
+    tmp_path: Path, given: str, meant: str
+) -> None:
+    """`registry: local` starts every plugin with options of its own."""
+    told = _one_error(_loader(tmp_path, None, "serve", "--no-sentry", "--log-level", "info"))
+    assert "there is no such spec file" in told
+    refused = _loader(tmp_path, None, "serve", "--no-sentry", given, "lake2")
+    assert refused.exit_code == 2
+    assert f"No such option: {given.partition('=')[0]}" in refused.output
+    assert meant in refused.output

@@ -31,6 +31,20 @@ POSTGRES = "jdbc:postgresql://db.local:5433/shop%20one?sslmode=require&currentSc
             {"path": "x", "format": "csv", "table_options": {"o": {"sync_mode": "cdc"}}},
             "must be 'incremental' or 'full_refresh', not 'cdc'",
         ),
+        *(
+            (
+                JdbcOptions,
+                {"url": POSTGRES, "table_options": {"orders": {"sync_mode": "cdc", **option}}},
+                f"which reads all rows, and {next(iter(option))}: ",
+            )
+            for option in (
+                {"initial_cursor": "2025-01-01"},
+                {"lookback": "1 day"},
+                {"lookback": 5},
+                {"null_cursor": "fail"},
+                {"null_cursor": "exclude"},
+            )
+        ),
         (
             JdbcOptions,
             {

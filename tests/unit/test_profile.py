@@ -160,7 +160,7 @@ def test_a_profile_that_is_not_there(folder: Path, name: str, says: str) -> None
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "holds no profiles. Run `loader init`"),
+        ("", "holds no profiles. Delete it, and run `loader init`"),
         ("a: {{ b }}", "profiles.yml:1:"),
         ("a: b: c", "profiles.yml:1:5: not YAML that can be read"),
         ("a: &a [*a]", "profiles.yml:1:4: not YAML that can be read: an alias refers to a value"),

@@ -353,7 +353,7 @@ def test_the_same_name_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "loader.yml: the spec is empty. Run `loader init`"),
+        ("", "loader.yml: the spec is empty. Delete it, and run `loader init`"),
         ("# nothing\n---\n", "the spec is empty"),
         ("just text", "document 1: a document must have the keys `kind` and `spec`"),
         ("[1, 2]", "document 1: a document must have the keys"),

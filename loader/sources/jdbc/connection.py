@@ -92,12 +92,6 @@ class Connection:
             connection._quietly(java.close)
 
     @property
-    def product(self) -> str:
-        """The database's name and version, as it reports them."""
-        meta = self.java.getMetaData()
-        return f"{meta.getDatabaseProductName()} {meta.getDatabaseProductVersion()}"
-
-    @property
     def major_version(self) -> int:
         """The database's major version, which the driver knows since it connected."""
         return int(self.java.getMetaData().getDatabaseMajorVersion())

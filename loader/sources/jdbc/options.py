@@ -134,6 +134,13 @@ class JdbcOptions(BaseModel):
                     f"{name} has sync_mode: cdc, and the log does not have its cursor_field, xmin",
                     "Remove cursor_field",
                 )
+            for option in ("initial_cursor", "lookback", "null_cursor"):
+                given = getattr(tables[name], option)
+                if given not in (None, "include"):
+                    raise OptionError(
+                        f"{name} has sync_mode: cdc, which reads all rows, and {option}: {given}",
+                        f"Remove {option}: it is for tables that are read by a cursor",
+                    )
         return tables
 
     @field_validator("time_zone")

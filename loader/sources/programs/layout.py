@@ -76,6 +76,11 @@ class Layout:
         self._left_out: dict[str, bool] = {}
 
     @property
+    def _options(self) -> str:
+        """Where the spec has the table's options."""
+        return f"table_options.{self.name.partition('.')[2]}"
+
+    @property
     def schema(self) -> t.StructType:
         """The table's columns, as Spark reads them."""
         fields = [t.StructField(column.name, column.type) for column in self.columns]
@@ -131,8 +136,8 @@ class Layout:
                 "rows are deleted at the source, and the table has no primary key: a tombstone "
                 "needs one",
                 where=f"table {self.name}",
-                remedy="Set table_options.<table>.primary_key; a `cloudquery sync` sends the keys "
-                "with write_mode overwrite",
+                remedy=f"Set {self._options}.primary_key; a `cloudquery sync` sends the keys with "
+                "write_mode overwrite",
             )
         wire: dict[str, Any] = {"d": number, "r": _named(tuple(sorted(values)))}
         for name, value in values.items():
@@ -203,8 +208,8 @@ class Layout:
             f"{next(c.type.simpleString() for c in self.columns if c.name == name)}, exactly: "
             "with another key, the record would be taken for another one",
             where=f"table {self.name}",
-            remedy=f"Set table_options.….columns: {{{name}: string}}, and read everything again "
-            "with --full-refresh",
+            remedy=f"Set {self._options}.columns: {{{name}: string}}, and read everything again: "
+            "--full-refresh",
         )
 
     def _refuse_long_text(self, wire: Mapping[str, Any]) -> None:
@@ -216,5 +221,5 @@ class Layout:
                     f"a record's {name} has {len(value):,} characters: Spark reads at most "
                     f"{_LONGEST_TEXT:,}",
                     where=f"table {self.name}",
-                    remedy=f"Leave it out: table_options.….skip_columns: [{name}]",
+                    remedy=f"Leave it out: {self._options}.skip_columns: [{name}]",
                 )
