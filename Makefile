@@ -14,10 +14,12 @@
 #   make audit    asks the package index for known weaknesses of the pinned versions
 #   make sbom     a software bill of materials, sbom.json
 #   make nemesis  random schedules of writers, events, kills and commands, until one fails
-# PYTHON=… picks the Python of the virtual environment, VENV=… its folder,
-# TESTS="tests -m 'not slow'" what `make test` runs, WORKERS=1 in how many processes.
-# BENCH="--only 1,2", CORRECTNESS="--seconds 20" and NEMESIS="--minutes 60 --seed 7" are options of
-# `make bench`, `make bench-correctness` and `make nemesis`.
+#   make clean    removes what the others made
+#
+#   PYTHON=… picks the Python of the virtual environment, VENV=… its folder,
+#   TESTS="tests -m 'not slow'" what `make test` runs, WORKERS=1 in how many processes.
+#   BENCH="--only 1,2", CORRECTNESS="--seconds 20" and NEMESIS="--minutes 60 --seed 7" are
+#   options of `make bench`, `make bench-correctness` and `make nemesis`.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -141,4 +143,5 @@ nemesis: $(DRIVERS) archive
 	"$(BIN)/python" -m benchmarks.nemesis $(NEMESIS)
 
 clean:
-	rm -rf "$(VENV)" "$(PEERS)" "$(CONNECTORS)" "$(CONNECTORS)-cloudquery" target logs dbt_packages .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf "$(VENV)" "$(PEERS)" "$(CONNECTORS)" "$(CONNECTORS)-cloudquery" "$(VENV)-audit" sbom.json target logs dbt_packages .strandline \
+	    .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

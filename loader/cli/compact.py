@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     "--keep-versions",
     type=click.IntRange(1),
     metavar="N",
-    help="Remove all but the newest N versions of each key.",
+    help="Remove all but the newest N versions of each key; snapshots stay the same.",
 )
 @click.option(
     "--keep-days",

@@ -32,7 +32,7 @@ def _interval(_ctx: click.Context, _param: click.Parameter, value: str | None) -
 @click.option(
     "--full-refresh",
     is_flag=True,
-    help="Read everything again, in a new generation: it counts as newer than all before.",
+    help="Read everything again, as a new generation that outranks all earlier versions.",
 )
 @click.option("--concurrency", type=click.IntRange(1), help="How many tables to sync at once.")
 @click.option("--dry-run", is_flag=True, help="Show what would be read, write nothing.")

@@ -82,7 +82,7 @@ def findings(plan: Plan) -> list[str]:
     if plan.table.indexed and cursor.name not in plan.table.indexed:
         notes.append(f"{cursor.name} has no index: every sync scans the whole table")
     if cursor.type is CursorType.DATE:
-        notes.append("a day is coarse: each sync reads the whole last day again")
+        notes.append("a date cursor is coarse: each sync reads the whole last day again")
     if cursor.collated:
         notes.append(
             "the database's collation orders this string cursor: each sync compares its rows with "

@@ -37,7 +37,7 @@ def test_what_is_wrong_with_a_cursor_is_seen_in_its_rows(
         "1 of 3 rows have no at: they are read at every sync; 1 rows are dated in the future"
     )
     assert "1,500 rows share the highest day: every sync reads them again" in notes["coarse"]
-    assert "a day is coarse" in notes["coarse"]
+    assert "a date cursor is coarse" in notes["coarse"]
 
 
 def test_updates_that_left_the_cursor_as_it_was_are_told(
