@@ -312,6 +312,59 @@ def values_keep_their_digits(_output: io.StringIO) -> None:
     ]
 
 
+def extensions_are_text_or_json_at_any_depth(_output: io.StringIO) -> None:
+    """As Go's SDK sends them: a storage type, and the extension's name beside it."""
+
+    def of(kind: str, name: str = "item") -> pa.Field:
+        return pa.field(name, pa.binary(), metadata={"ARROW:extension:name": kind})
+
+    schema = pa.schema(
+        [
+            of("mac", "mac"),
+            pa.field("macs", pa.list_(of("mac"))),
+            pa.field("docs", pa.large_list(of("json"))),
+            pa.field("part", pa.struct([of("uuid", "id"), pa.field("raw", pa.binary())])),
+            pa.field("named", pa.map_(pa.string(), of("json", "value"))),
+        ]
+    )
+    mac, key = bytes.fromhex("001122334455"), bytes(range(16))
+    row = [mac, [mac, None], [b'{"a": 1}', None], {"id": key, "raw": b"x"}, [("k", b"[2]")]]
+    columns = [pa.array([v, None], f.type) for v, f in zip(row, schema, strict=True)]
+    [found, empty] = records(pa.RecordBatch.from_arrays(columns, schema=schema))
+    assert found == {
+        "mac": "00:11:22:33:44:55",
+        "macs": ["00:11:22:33:44:55", None],
+        "docs": [{"a": 1}, None],
+        "part": {"id": "00010203-0405-0607-0809-0a0b0c0d0e0f", "raw": "eA=="},
+        "named": [["k", [2]]],
+    }
+    assert set(empty.values()) == {None}
+
+
+def a_full_disk_at_the_end_of_a_stream_breaks_it_off(output: io.StringIO) -> None:
+    """Otherwise, all state that comes later would wait for it."""
+    served, go = Served(), threading.Event()
+    served.write(opened(go, inserted(ORDERS, 1)))
+    waited(lambda: served.destination._waiting._open)
+    before, Path.touch = Path.touch, full  # type: ignore[method-assign]
+    try:
+        go.set()
+        served.calls[0].join(10)
+    finally:
+        Path.touch = before  # type: ignore[method-assign]
+    assert not told(output, "session")
+    assert list(served.folder.iterdir()) == []
+    assert not served.destination._waiting._open
+    served.read()
+    served.state("2")
+    assert [m["rows"] for m in told(output, "state")] == [{"orders": ["2", 0]}]
+
+
+def full(*_: Any, **__: Any) -> None:
+    """A disk without room."""
+    raise OSError(28, "No space left on device")
+
+
 def an_address_has_one_server(output: io.StringIO) -> None:
     """With two, each would get some of a sync's streams."""
     folder = Path(tempfile.mkdtemp())
@@ -347,6 +400,8 @@ def an_address_has_one_server(output: io.StringIO) -> None:
 
 for check in (
     an_address_has_one_server,
+    extensions_are_text_or_json_at_any_depth,
+    a_full_disk_at_the_end_of_a_stream_breaks_it_off,
     values_keep_their_digits,
     a_version_that_the_lake_cannot_store_is_refused,
     state_waits_for_a_stream_that_has_said_nothing,

@@ -144,7 +144,24 @@ def _converter(field: pa.Field) -> Callable[[Any], Any]:
         return _parsed
     if named == "uuid":
         return lambda value: str(value if isinstance(value, uuid.UUID) else uuid.UUID(bytes=value))
+    if named == "mac":
+        return lambda value: value.hex(":")
+    kind = field.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        inner = _or_none(kind.value_field)
+        return lambda value: [inner(one) for one in value]
+    if pa.types.is_struct(kind):
+        parts = {part.name: _or_none(part) for part in kind.fields}
+        return lambda value: {name: parts[name](one) for name, one in value.items()}
+    if pa.types.is_map(kind):
+        of_key, of_item = _or_none(kind.key_field), _or_none(kind.item_field)
+        return lambda value: [[of_key(key), of_item(item)] for key, item in value]
     return plain
+
+
+def _or_none(field: pa.Field) -> Callable[[Any], Any]:
+    convert = _converter(field)
+    return lambda value: None if value is None else convert(value)
 
 
 def _parsed(value: Any) -> Any:

@@ -170,6 +170,9 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
                     rows.write(json.dumps(told) + "\n")
             if not context.is_active():  # its death may look like its end
                 raise ConnectionAbortedError(_BROKE_OFF)
+            if rows is not None:
+                rows.close()  # here, as what is left of them may not fit on the disk
+            told = _written(session) if session is not None else {}
         except BaseException:
             self._over(number, _BROKE_OFF)
             if session is not None:
@@ -177,11 +180,12 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
             raise
         finally:
             if rows is not None:
-                rows.close()
+                with suppress(OSError):
+                    rows.close()
         if session is None:
             self._over(number, None)
         else:
-            self._ended(session, context)
+            self._ended(session, told, context)
         return plugin_pb2.Write.Response()
 
     def answered(self, number: int, error: str | None) -> None:
@@ -227,19 +231,12 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
             told = {"stream": name, "data": record, "emitted_at": 0}
             rows.write(json.dumps({"type": "RECORD", "record": told}) + "\n")
 
-    def _ended(self, session: Session, context: Any) -> None:
+    def _ended(self, session: Session, told: Mapping[str, Any], context: Any) -> None:
         """Hands a session over to the loader, and waits for it.
 
         If the sync ends meanwhile, its rows must not be appended any more where they wait for a
         table: nobody would hear of it, and the next sync would bring them again.
         """
-        streams = []
-        for name, schema in session.schemas.items():
-            entry = stream(schema)
-            streams.append({**entry, "name": name, "supported_sync_modes": ["full_refresh"]})
-        (session.folder / "catalog.json").write_text(json.dumps({"streams": streams}))
-        (session.folder / "messages.jsonl").touch()
-        told = {"stale": sorted(session.stale), "source": session.source, "rows": session.rows}
         tell({"session": session.number, "folder": str(session.folder), **told})
         while not session.ended.wait(1):
             if not context.is_active():
@@ -274,6 +271,17 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
                 rows = merged(self._states.setdefault(held.table, {}), held.batch)
                 if rows:
                     tell({"state": held.table, "rows": rows})
+
+
+def _written(session: Session) -> dict[str, Any]:
+    """Writes a session's catalog beside its rows; returns what the loader is told of it."""
+    streams = []
+    for name, schema in session.schemas.items():
+        entry = stream(schema)
+        streams.append({**entry, "name": name, "supported_sync_modes": ["full_refresh"]})
+    (session.folder / "catalog.json").write_text(json.dumps({"streams": streams}))
+    (session.folder / "messages.jsonl").touch()
+    return {"stale": sorted(session.stale), "source": session.source, "rows": session.rows}
 
 
 _telling = threading.Lock()
