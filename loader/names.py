@@ -68,3 +68,8 @@ def file_name(name: str) -> str:
         return kept
     digest = hashlib.sha256(raw).hexdigest()[:16]
     return raw[: _LONGEST - 17].decode("utf-8", "ignore") + "-" + digest
+
+
+def literal_path(path: str) -> str:
+    """Returns a path that Hadoop, and so Spark, does not read as a pattern."""
+    return "".join(f"\\{letter}" if letter in "\\*?[]{}," else letter for letter in path)

@@ -115,6 +115,17 @@ def test_parquet_and_a_single_file_and_a_glob(project: Project) -> None:
     assert {e["status"] for e in again.events if e["event"] == "table"} == {"nothing new"}
 
 
+def test_names_that_look_like_patterns_are_names(project: Project) -> None:
+    """A browser's second download, beside a file that its name would match."""
+    folder = project.folder / "data"
+    for name, number in (("report[1].csv", 1), ("report1.csv", 2), ("a{b,c}/x.csv", 3)):
+        _write(folder / name, f"id\n{number}\n", 0)
+    _files(project, "csv")
+    project.run()
+    for name, number in (("report[1]", 1), ("report1", 2), ("a{b,c}", 3)):
+        assert project.rows(f"select id from raw.`{name}`") == [(str(number),)], name
+
+
 def test_what_is_wrong_with_files_is_told_one_by_one(project: Project) -> None:
     data = project.folder / "data"
     _write(data / "orders" / "1.csv", "id,name\n1,a\n", 0)

@@ -14,6 +14,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from loader.errors import TableError
+from loader.names import literal_path
 from loader.runtime.failures import UNKNOWN_BYTES
 from loader.sources.file.packing import check_unpacked
 from loader.sources.file.quotes import pattern
@@ -122,7 +123,7 @@ class _Reader:
                 if name.lower() not in ("inferschema", "basepath", "pathglobfilter")
             }
             reader = self.spark.read.format("csv").options(**options)
-            return tuple(reader.load(escaped(str(file.toString()))).schema.names) or None
+            return tuple(reader.load(literal_path(str(file.toString()))).schema.names) or None
         plain = file.getFileSystem(self.hadoop).open(file)
         try:
             codec = self.codecs.getCodec(file)
@@ -178,8 +179,3 @@ class _Reader:
     @staticmethod
     def _passed_over(line: str, comment: str) -> bool:
         return not line.strip() or (comment != "" and line.startswith(comment))
-
-
-def escaped(path: str) -> str:
-    """Escapes a path so that Hadoop does not read it as a pattern."""
-    return "".join(f"\\{letter}" if letter in "\\*?[]{}," else letter for letter in path)

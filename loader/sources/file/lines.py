@@ -67,7 +67,7 @@ def lines(spark: SparkSession, native: Native, chosen: Column | None) -> DataFra
     whole = native.format.lower() == "json" and native.multiline
     if whole:
         options["wholetext"] = "true"
-    read = spark.read.format("text").options(**options).load(native.path)
+    read = spark.read.format("text").options(**options).load(native.pattern)
     read = read.withColumns(
         {MODIFIED: f.col("_metadata.file_modification_time"), PATH: list_of.path()}
     )

@@ -31,7 +31,7 @@ RECURSIVE = "recursiveFileLookup"
 
 def listed(spark: SparkSession, native: Native) -> DataFrame:
     """Returns one row per file, in Spark's `binaryFile` columns; does not read the files."""
-    return spark.read.format("binaryFile").options(**dict(native.options)).load(native.path)
+    return spark.read.format("binaryFile").options(**dict(native.options)).load(native.pattern)
 
 
 def files(spark: SparkSession, native: Native) -> DataFrame:

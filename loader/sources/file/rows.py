@@ -77,7 +77,7 @@ def _reader(spark: SparkSession, native: Native, schema: StructType | None) -> D
         reader = reader.schema(schema)
     elif native.columns is not None:
         reader = reader.schema(native.columns)
-    return reader.load(native.path)
+    return reader.load(native.pattern)
 
 
 def _inferred(spark: SparkSession, native: Native, group: Group) -> StructType:

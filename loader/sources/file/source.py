@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from loader.errors import TableError
+from loader.names import literal_path
 from loader.sources import Source, SourceTable, TableRef
 from loader.sources.file.listing import MODIFIED, PATH, RECURSIVE, listed
 from loader.sources.file.options import FileOptions, FileTableOptions, Native
@@ -100,8 +101,13 @@ class FileSource(Source):
         if form.lower() == "csv" and wide and not {"multiline", "linesep"} & settings.keys():
             # Spark looks for the ends of lines in the bytes, unless it reads a file as a whole.
             settings["multiline"] = ("multiLine", "true")
-        full = path if urlparse(path).scheme or path.startswith("/") else f"{self.base}/{path}"
-        return Native(full, form, tuple(sorted(settings.values())), options.columns, own)
+        whole = urlparse(path).scheme or path.startswith("/")
+        full = path if whole else f"{self.base}/{path}"
+        pattern = path if options.path is not None else literal_path(path)
+        if not whole:
+            pattern = f"{literal_path(self.base)}/{pattern}"
+        chosen = tuple(sorted(settings.values()))
+        return Native(full, form, chosen, options.columns, own, pattern=pattern)
 
     def _options_of(self, name: str) -> FileTableOptions:
         for known, options in self.options.table_options.items():

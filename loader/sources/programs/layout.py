@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from loader.errors import TableError
+from loader.names import literal_path
 from loader.rows.order import quoted
 from loader.sources.programs.columns import REST, Column, is_skipped
 from loader.sources.programs.distinct import distinct
@@ -183,7 +184,7 @@ class Layout:
         )
         jvm = session._jvm
         lines = session.sparkContext._jsc.textFile(
-            path.as_uri(), max(1, path.stat().st_size // _SPLIT)
+            f"file:{literal_path(str(path))}", max(1, path.stat().st_size // _SPLIT)
         )
         reader = session._jsparkSession.read().option("mode", "FAILFAST")
         reader = reader.schema(jvm.org.apache.spark.sql.types.DataType.fromJson(wire.json()))

@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window as Over
 
+from loader.names import literal_path
 from loader.rows.delta import DELETED
 from loader.rows.order import BATCH, GENERATION, SEQUENCE, quoted
 from loader.rows.window import Window
@@ -116,7 +117,7 @@ class Changes:
         parts = f.split("value", "\t", 4)
         lines = (
             spark.read.option("lineSep", "\n")
-            .text(self.spool.files(self.logged).as_uri())
+            .text(f"file:{literal_path(str(self.spool.files(self.logged)))}")
             .select(
                 parts[0].cast("bigint").alias(_NUMBER),
                 parts[1].cast("bigint").alias("ordinal"),
