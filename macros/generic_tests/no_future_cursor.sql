@@ -13,7 +13,9 @@
     {%- set type = strandline.column_type(raw, cursor) %}
     {%- set keys = strandline.tested_optional_key(raw, primary_key) %}
     {%- set incidents = strandline.acknowledged_of(raw, "no_future_cursor") %}
-    {%- set proof = strandline.proof_of_rows(model, {"cursor": cursor, "known": incidents}, row_condition) %}
+    {%- set proof = strandline.proof_of_rows(
+        model, {"keys": keys, "cursor": cursor, "known": incidents}, row_condition
+    ) %}
     {{ proof.note }}
     {%- if tolerance is none and strandline.no_cursor_is("ahead", proof, raw, cursor) %}
     {{ strandline.nothing_found("cast(null as bigint) as _cq_batch") }}

@@ -9,6 +9,13 @@
         select cast(null as string) as table_name where false
     {%- else %}
     {%- set raw = strandline.tested_table(model, "reconciled") %}
+    {%- if not modules.re.match("^[0-9]+([.][0-9]+)?$", within | string) -%}
+        {{ exceptions.raise_compiler_error(
+            strandline.test_on(raw) ~ ": within is '" ~ within ~ "'. Give a number of hours."
+        ) }}
+    {%- endif -%}
+    {#- It may come as a text, from a variable. #}
+    {%- set within = within | float if "." in within | string else within | int %}
     {%- set reconciled = strandline.reconciled_relation(raw.schema) %}
     {%- set known = strandline.exists(reconciled) %}
     {%- set sharers = strandline.sharers(raw) %}

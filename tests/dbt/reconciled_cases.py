@@ -47,7 +47,7 @@ CASES = {
     "reconciled_share_pass": ReconciledCase(
         (*_all(4, 30), (2, 4, 1, {}), (3, 4, 1, {})), arguments={"min_share": 0.5}
     ),
-    "reconciled_within_pass": ReconciledCase(_all(4, 30), arguments={"within": 48}),
+    "reconciled_within_pass": ReconciledCase(_all(4, 30), arguments={"within": "48"}),
     "reconciled_never": ReconciledCase(
         (),
         "warn",
