@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from loader.cli.rounds import Wanted, built
-from loader.cli.settings import Settings, profile_of
+from loader.cli.settings import Settings, profile_of, refuse_two_readers
 from loader.cli.stopping import stopping
 from loader.errors import LoaderError, TableError
 from loader.spec.spec import Spec, load_spec
@@ -134,7 +134,7 @@ class Loop:
         return 1 if failing or self._build_code else 0
 
     def _redact(self, text: str) -> str:
-        for redact in self._redacts:
+        for redact in (self.pipeline.spec.redactor.redact, *self._redacts):
             text = redact(text)
         return text
 
@@ -169,6 +169,7 @@ class Loop:
                 where=str(self.settings.config),
                 remedy="Start the loader again: this process goes on with the one it has",
             )
+        refuse_two_readers(spec)
         return Pipeline(spec, self.pipeline.spark)
 
     def _told(
@@ -176,7 +177,11 @@ class Loop:
     ) -> bool:
         """Reports a round to people; returns whether something is failing."""
         output = self.settings.output
-        failed = {o.table: o for o in outcomes if o.error is not None}
+        failed: dict[str, Outcome] = {}
+        for one in outcomes:
+            if one.error is not None:  # several of a source's own may have the same place
+                again = one.table in failed
+                failed[f"{one.table}: {one.error.what}" if again else one.table] = one
         if broken is not None:
             failed["run"] = Outcome("run", error=broken)
         self._tell(failed, outcomes, broken is None)

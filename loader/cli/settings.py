@@ -124,12 +124,16 @@ def _begun(settings: Settings, spec: Spec) -> Profile:
 
         for source in spec.sources:
             source.options(connector(source.path, f"{source.where}.path").options_model)
-        _refuse_two_readers(spec)
+        refuse_two_readers(spec)
     return profile
 
 
-def _refuse_two_readers(spec: Spec) -> None:
-    """Refuses sources that would read what has one reader."""
+def refuse_two_readers(spec: Spec) -> None:
+    """Refuses sources that would read what has one reader.
+
+    Raises:
+        SpecError: names both.
+    """
     from loader.sources import connector
 
     taken: dict[tuple[str, ...], str] = {}

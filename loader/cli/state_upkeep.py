@@ -51,6 +51,7 @@ def export(settings: Settings, file: IO[str]) -> None:
     """Writes every version of every cursor to FILE (default: stdout), one JSON object per line."""
     from loader.cli.settings import opened_with_served
 
+    lines = []  # all of them, before an earlier export makes way
     with opened_with_served(settings) as pipeline:
         for shared in backends(pipeline):
             for row in reversed(shared.stores.state.rows()):  # as they were written
@@ -61,11 +62,12 @@ def export(settings: Settings, file: IO[str]) -> None:
                         "version": row.version,
                         "updated_at": row.updated_at,
                     }
-                    text = json.dumps(line, ensure_ascii=False) + "\n"
-                    if file.name == "<stdout>":
-                        settings.output.streams.write(OUT, partial(file.write, text))
-                    else:
-                        file.write(text)
+                    lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+    text = "".join(lines)
+    if file.name == "<stdout>":
+        settings.output.streams.write(OUT, partial(file.write, text))
+    else:
+        file.write(text)
 
 
 @click.command("import", short_help="Adds the cursors of an export.")

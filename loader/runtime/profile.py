@@ -104,9 +104,9 @@ def load_profile(
 def _find(folder: Path, profiles_dir: str | None, env: Mapping[str, str]) -> Path:
     home = Path(env["HOME"]) if env.get("HOME") else Path.home()
     if profiles_dir is not None:
-        places = [folder / Path(profiles_dir).expanduser()]
+        places = [folder / os.path.expanduser(profiles_dir)]
     elif env.get("DBT_PROFILES_DIR"):
-        places = [Path(os.path.abspath(Path(env["DBT_PROFILES_DIR"]).expanduser()))]
+        places = [Path(os.path.abspath(os.path.expanduser(env["DBT_PROFILES_DIR"])))]
     else:
         places = [folder / "profiles", folder, home / ".dbt"]
     for place in places:
@@ -251,7 +251,7 @@ def _absolute(warehouse: str, folder: Path, on_files: bool) -> str:
         return warehouse
     if not (scheme or on_files or re.match(r"\.{1,2}(?:/|\Z)|~", local)):
         return warehouse
-    return (scheme or "") + os.path.abspath(folder / Path(local).expanduser())
+    return (scheme or "") + os.path.abspath(folder / os.path.expanduser(local))
 
 
 def _secrets(conf: Mapping[str, str], env: Mapping[str, str]) -> frozenset[str]:

@@ -104,7 +104,7 @@ def _jar_or_driver(name: str) -> Path | jdbc.Driver | None:
         return None
     if not name.endswith(".jar") and os.sep not in name:
         return jdbc.named(name)
-    jar = Path(name).expanduser().absolute()
+    jar = Path(os.path.expanduser(name)).absolute()
     if not jar.is_file():
         raise SpecError(f"there is no file {jar}", where="loader setup")
     if jar.suffix != ".jar":

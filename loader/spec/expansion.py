@@ -7,6 +7,7 @@ are not parsed again: a password may contain `#`, quotes or `${`.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -187,7 +188,7 @@ class Expansion:
             self.redactor.add(value, whole_word=True)
 
     def _file(self, path: str, place: _Place) -> str:
-        full = self.folder / Path(path).expanduser()
+        full = self.folder / os.path.expanduser(path)
         try:
             with full.open(encoding="utf-8-sig") as file:
                 value = file.read(_LONGEST_FILE + 1)

@@ -53,7 +53,7 @@ def test_a_role_with_the_least_privileges(project: Project, postgres_database: D
     assert project.run().table("shop.orders")["status"] == "nothing new"
     assert "the replication slot strandline_shop keeps" in project.loader("check").text
     [status] = [e for e in project.loader("status").events if e["event"] == "status"]
-    assert status["log_kept"].endswith(" MB")
+    assert status["log_bytes"] > 0
     assert newest(project, "orders", "id", "v") == [(1, 2)]
     assert PASSWORD not in project.loader("run").text
 

@@ -5,12 +5,12 @@ test_guide_followed.py runs the guide's commands.
 
 from __future__ import annotations
 
-import shutil
 import textwrap
 from pathlib import Path
 
 from dbt.cli.main import dbtRunner
 
+from loader.runtime import scaffold
 from tests.setup.pages import GUIDE, README, ROOT, blocks, commands, named
 from tests.sync.project import Project
 
@@ -32,14 +32,14 @@ def test_the_readme_shows_what_the_guide_does() -> None:
 
 
 def test_the_package_in_a_project_that_you_have(tmp_path: Path) -> None:
-    packages = named(GUIDE, "yaml", "packages.yml").replace("path/to/strandline", str(ROOT))
-    (tmp_path / "packages.yml").write_text(packages)
+    (tmp_path / "packages.yml").write_text(named(GUIDE, "yaml", "packages.yml"))
     [wiring] = [b for b in blocks(GUIDE, "yaml") if b.startswith("# dbt_project.yml")]
     given = "name: your_project\nversion: '1.0.0'\nprofile: strandline\n"
     (tmp_path / "dbt_project.yml").write_text(given + wiring)
-    shutil.copy(ROOT / "profiles" / "profiles.yml", tmp_path)
+    scaffold.create(tmp_path, lambda _: None)
     for command in ("deps", "parse"):
-        places = ["--project-dir", str(tmp_path), "--profiles-dir", str(tmp_path), "--quiet"]
+        profiles = str(tmp_path / "profiles")
+        places = ["--project-dir", str(tmp_path), "--profiles-dir", profiles, "--quiet"]
         done = dbtRunner().invoke([command, *places])
         assert done.success, done.exception
 

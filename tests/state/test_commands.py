@@ -10,7 +10,10 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from loader.cli import main
+from loader.cli import main, state_upkeep
+from loader.cli.state_stores import Shared
+from loader.errors import TableError
+from loader.sync.pipeline import Pipeline
 from tests.services import Postgres
 from tests.sync.original import Original
 from tests.sync.project import Project, Ran
@@ -84,6 +87,23 @@ def test_prune_keeps_the_newest_versions(shop: Project) -> None:
     assert shop.loader("state", "set", "shop.orders", "5").code == 0
     # the run has stored what the next one must know; a cursor set by hand lacks that
     assert _versions(shop) == [(8, "5"), (7, "6"), (6, "6")]
+
+
+def test_an_export_that_fails_leaves_the_one_before(
+    shop: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "cursors.jsonl"
+    assert len(_export(shop, file)) == 6
+    before, all_of_them = file.read_text("utf-8"), state_upkeep.backends
+
+    def one_is_down(pipeline: Pipeline) -> Iterator[Shared]:
+        yield from all_of_them(pipeline)
+        raise TableError("the state store does not answer", where="source depot")
+
+    monkeypatch.setattr(state_upkeep, "backends", one_is_down)
+    assert shop.loader("state", "set", "shop.orders", "5").code == 0
+    assert shop.loader("state", "export", str(file)).code == 1
+    assert file.read_text("utf-8") == before
 
 
 def test_an_export_moves_to_another_backend_as_it_is(shop: Project, tmp_path: Path) -> None:

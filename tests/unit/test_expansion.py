@@ -130,6 +130,7 @@ def test_files_are_relative_to_the_folder_and_always_secret(tmp_path: Path) -> N
 def test_a_missing_or_unreadable_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     assert f"there is no file {tmp_path}/pw" in error("${file:pw}", expansion(tmp_path))
+    assert "there is no file" in error("${file:~nobody.of.this.name/pw}", expansion(tmp_path))
     assert "cannot be read" in error("${file:.}", expansion(tmp_path))
     assert "not UTF-8" in error("${file:binary}", expansion(tmp_path))
     endless = error("${file:/dev/zero}", expansion(tmp_path))

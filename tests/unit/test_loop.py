@@ -2,10 +2,65 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from loader.cli.building import _given
-from loader.cli.loop import rest_after
+from loader.cli.loop import Loop, rest_after
+from loader.errors import LoaderError, TableError
+from loader.sync.pipeline import Outcome
+
+
+class _Output:
+    """What a loop says.
+
+    Attributes:
+        errors: each that it reported.
+        failed: of the last round.
+    """
+
+    def __init__(self) -> None:
+        self.redact = str
+        self.errors: list[LoaderError] = []
+        self.failed: list[str] = []
+
+    def error(self, error: LoaderError) -> None:
+        self.errors.append(error)
+
+    def event(self, kind: str, text: str, **facts: Any) -> None:
+        self.failed = facts.get("failed", self.failed)
+
+
+def _loop(secret: str = "") -> tuple[Loop, _Output]:
+    output: Any = _Output()
+    redactor = SimpleNamespace(redact=lambda text: text.replace(secret or "\0", "***"))
+    spec = SimpleNamespace(redactor=redactor, sources=(SimpleNamespace(name="shop"),))
+    pipeline: Any = SimpleNamespace(spec=spec, resting=frozenset())
+    settings: Any = SimpleNamespace(output=output)
+    wanted: Any = SimpleNamespace(build=None)
+    return Loop(settings, pipeline, wanted, 1.0), output
+
+
+def test_all_errors_of_one_place_are_told() -> None:
+    loop, output = _loop()
+    wrong = [
+        Outcome(
+            "source shop, tables", source="shop", error=TableError(f"no {t}", where="source shop")
+        )
+        for t in ("ordrs", "custmers")
+    ]
+    for _ in range(2):
+        assert loop._told(1, wrong, None, 0.1)
+        assert [error.what for error in output.errors] == ["no ordrs", "no custmers"]
+        assert len(output.failed) == 2
+
+
+def test_the_secrets_of_the_running_spec_are_hidden_whatever_was_refused_since() -> None:
+    loop, output = _loop("s3cret")
+    loop._redacts = [str] * 4
+    assert output.redact("the key s3cret") == "the key ***"
 
 
 @pytest.mark.parametrize(

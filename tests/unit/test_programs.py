@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -14,8 +15,10 @@ from hypothesis import strategies as st
 from pyspark.sql import types as t
 
 from loader.errors import StateError, TableError
+from loader.sources.airbyte.launch import config
 from loader.sources.airbyte.memories import given_back
 from loader.sources.airbyte.messages import parsed
+from loader.sources.airbyte.options import AirbyteOptions
 from loader.sources.airbyte.specification import secrets
 from loader.sources.programs.columns import Column, columns, spark_type
 from loader.sources.programs.digits import decode, encode
@@ -416,3 +419,11 @@ def test_what_a_specification_calls_secret() -> None:
     assert list(secrets(about, config)) == ["p1", "k1", "5", "a1", "a2"]
     for odd in (None, [], "x", {"properties": 5}, {"properties": {"pat": 1}}):
         assert list(secrets(odd, config)) == []
+
+
+def test_a_manifests_times_stay_as_they_are_written(tmp_path: Path) -> None:
+    """A connector gets its manifest as JSON, which has no times."""
+    (tmp_path / "m.yaml").write_text("spec: {default: 2024-01-01, from: 2022-03-01T00:00:00Z}\n")
+    given = config(AirbyteOptions(manifest="m.yaml"), tmp_path)
+    told = json.loads(encode(given))["__injected_declarative_manifest"]
+    assert told["spec"] == {"default": "2024-01-01", "from": "2022-03-01T00:00:00Z"}

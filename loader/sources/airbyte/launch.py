@@ -20,6 +20,15 @@ RUNNER = "source-declarative-manifest"
 _INSIDE = "/strandline"
 
 
+class _Manifest(yaml.SafeLoader):
+    """Leaves times as they are written: JSON, in which a connector gets its manifest, has none."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - as PyYAML declares it
+        first: [(tag, form) for tag, form in found if not tag.endswith(":timestamp")]
+        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
 def command(
     options: AirbyteOptions, folder: Path, verb: str, files: Mapping[str, Path]
 ) -> list[str]:
@@ -82,7 +91,7 @@ def config(options: AirbyteOptions, folder: Path) -> dict[str, Any]:
         return options.config
     path = folder / options.manifest
     try:
-        manifest = yaml.safe_load(path.read_text(encoding="utf-8"))
+        manifest = yaml.load(path.read_text(encoding="utf-8"), _Manifest)
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(
             f"the manifest cannot be read: {error}",
