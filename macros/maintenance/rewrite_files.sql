@@ -10,7 +10,8 @@
     {%- set name = strandline.full_name(table) -%}
     {%- set covered = strandline.watermark(name) -%}
     {%- do strandline.rewrite(table) -%}
-    {%- if covered is not none and covered.exact -%}
+    {%- if covered is not none and covered.exact
+        and strandline.descends(name, covered.current, strandline.current_snapshot(name), by="replace") -%}
         {#- The content is the same, so the watermark still says what it covers. -#}
         {%- do strandline.confirm_watermark(name) -%}
     {%- endif -%}

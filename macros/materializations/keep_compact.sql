@@ -3,8 +3,8 @@
         Merge-on-read is cheap to write and leaves small files, which every reader pays for. With more
         than a few dozen of them, the table is rewritten; its rows stay the same. Delete files that point
         to removed data files go, too, or the next build would count as many files again. The counts come
-        from the summary of the newest Iceberg snapshot and cost no scan. Returns the table's snapshot; or "0", which no
-        snapshot is, if something else has written to the table since the merge's build looked at it: then the
+        from the summary of the newest Iceberg snapshot and cost no scan. Returns the table's snapshot; or "0", which is
+        the name of none, if something else has written to the table since the build looked at it: then the
         watermark does not vouch for its rows, and the next build compares them with raw.
     -#}
     {%- set snapshot = strandline.current_snapshot(target) -%}
@@ -18,16 +18,19 @@
     {%- endset -%}
     {%- set found = run_query(summary_sql).rows -%}
     {%- set before = found[0][2] if found else none -%}
-    {%- if snapshot != looked_at and not strandline.descends(target, looked_at, before, by="replace") -%}
-        {%- do exceptions.warn(
-            owner ~ ": something else wrote to " ~ target ~ " during the build. The next one compares all of it with raw."
-        ) -%}
-        {{ return("0") }}
-    {%- endif -%}
-    {%- if found and found[0][0] is not none
+    {%- set foreign = snapshot != looked_at and not strandline.descends(target, looked_at, before, by="replace") -%}
+    {%- if not foreign and found and found[0][0] is not none
         and found[0][0] | int > 32 + 2 * ((found[0][1] | int) // 134217728) -%}
         {%- do strandline.rewrite(target) -%}
-        {{ return(strandline.current_snapshot(target)) }}
+        {%- set merged, snapshot = snapshot, strandline.current_snapshot(target) -%}
+        {%- set foreign = not strandline.descends(target, merged, snapshot, by="replace") -%}
+    {%- endif -%}
+    {%- if foreign -%}
+        {%- do exceptions.warn(
+            owner ~ ": something else wrote to " ~ target ~ " during the build. The next build compares the whole table with "
+            ~ "raw, and rebuilds it if they differ."
+        ) -%}
+        {{ return("0") }}
     {%- endif -%}
     {{ return(snapshot) }}
 {%- endmacro %}

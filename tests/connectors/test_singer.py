@@ -10,7 +10,9 @@ def test_taps_deliver_once_and_get_their_bookmarks_back(tap: Tap) -> None:
     tap.stream("users", items(1, 2))
     tap.stream("full", items(1, 2), cursor=None)
     tap.stream("skipped", items(1))
-    tap.configure("items", "users", "full", batch_rows=3)
+    spool = tap.project.folder / "my spöol [1] %20"
+    spool.mkdir()
+    tap.configure("items", "users", "full", batch_rows=3, spool=str(spool))
     first = tap.run()
     assert [first.table(f"api.{n}")["appended"] for n in ("items", "users", "full")] == [5, 2, 2]
     assert tap.raw("items") == [(1, 1), (2, 1), (3, 1), (4, 2), (5, 2)]

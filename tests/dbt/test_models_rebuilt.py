@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
-from loader.veil import unveiled
 from tests.dbt.dbtproject import DbtProject
 from tests.dbt.rawtables import RawSchema
 from tests.dbt.shop import META, READS, Shop, row
 
 TABLES = [
     "written", "forbidden", "stuck", "stale", "typed", "old", "new", "beside", "small", "eu", "us",
-    "around", "rowwise", "rolled", "cut", "pathed", "grown", "amid",
+    "around", "rowwise", "rolled", "cut", "pathed", "grown",
 ]  # fmt: skip
 FORBIDS = "`full_refresh: false` forbids a rebuild"
 
@@ -63,46 +60,6 @@ def test_a_table_that_something_else_wrote(shop: Shop) -> None:
         "call lake.system.rewrite_data_files(table => '{t}', options => map('rewrite-all', 'true'))"
     )
     assert shop.messages(*kinds) == dict.fromkeys(kinds, "NO NEW BATCH")
-
-
-def test_what_something_else_writes_during_a_build_is_not_vouched_for(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another build, or somebody by hand, after this one has looked at the table."""
-    kinds = ("latest", "history")
-    shop.raw.append("amid", 1, [row(1, 1), row(2, 1), row(3, 1)])
-    for name in kinds:
-        shop.model(name, READS % "amid", f"deduped_{name}")
-    assert shop.messages(*kinds) == dict.fromkeys(kinds, "BUILD to batch 1")
-
-    def vouched_for(name: str) -> bool:
-        table = f"{shop.project.schema}.{name}"
-        [current] = shop.project.spark.sql(
-            f"select max_by(snapshot_id, committed_at) from {table}.snapshots"
-        ).first()
-        listed = shop.project.spark.sql(f"show tblproperties {table}").collect()
-        [watermark] = [one[1] for one in listed if one[0] == "strandline.watermark"]
-        return json.loads(unveiled(watermark))["snapshot_id"] == str(current)
-
-    shop.raw.append("amid", 2, [row(2, 2, "shut")])
-    assert shop.messages(*kinds) == dict.fromkeys(kinds, "MERGE to batch 2")
-    assert all(map(vouched_for, kinds))
-    shop.raw.append("amid", 3, [row(1, 3, "shut")])
-    run, written = SparkSession.sql, set()
-
-    def amid(session: SparkSession, statement: str, *more: Any, **given: Any) -> Any:
-        for name in kinds:
-            table = f"{shop.project.schema}.{name}"
-            if f"merge into {table} as" in statement.replace("`", "") and name not in written:
-                written.add(name)
-                run(session, f"delete from {table} where id = 3")
-        return run(session, statement, *more, **given)
-
-    monkeypatch.setattr(SparkSession, "sql", amid)
-    assert shop.messages(*kinds) == dict.fromkeys(kinds, "MERGE to batch 3")
-    assert written == set(kinds)
-    assert not any(map(vouched_for, kinds))
-    assert shop.messages(*kinds) == dict.fromkeys(kinds, "BUILD to batch 3")
 
 
 def test_where_a_build_anew_is_forbidden(shop: Shop) -> None:

@@ -111,20 +111,23 @@ def test_infinite_times_are_loaded_as_the_ends_of_the_calendar(
 ) -> None:
     postgres_database.execute(
         "create domain until as timestamptz",
+        "create domain limits as until",
         "create table t (id int primary key, c timestamptz default now(), d date, ts timestamp, "
-        "tz timestamptz, own until, time time)",
-        "insert into t (id, d, ts, tz, own) values "
-        "(1, 'infinity', '-infinity', 'infinity', null), "
-        "(2, '-infinity', 'infinity', '-infinity', null), (3, '2025-01-01', null, null, null)",
+        "tz timestamptz, own until, deep limits, time time)",
+        "insert into t (id, d, ts, tz) values "
+        "(1, 'infinity', '-infinity', 'infinity'), "
+        "(2, '-infinity', 'infinity', '-infinity'), (3, '2025-01-01', null, null)",
+        "update t set own = tz, deep = tz",
     )
     postgres_database.execute("update t set time = '12:00'")
     project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}})
     ran = project.run()
     told = "infinite: infinity is loaded as 9999-12-31 23:59:59.999999, -infinity as 0001-01-01"
     assert [w.partition(told)[0] for w in ran.warnings] == [
-        f"shop.t: 2 values of {name} are " for name in ("d", "ts", "tz")
+        f"shop.t: 2 values of {name} are " for name in ("d", "ts", "tz", "own", "deep")
     ]
     high, low = "9999-12-31 23:59:59.999999", "0001-01-01 00:00:00"
+    assert project.rows("select id from raw.t where not (own <=> tz and deep <=> tz)") == []
     assert project.rows(
         "select cast(d as string), cast(ts as string), cast(tz as string) from raw.t order by id"
     ) == [("9999-12-31", low, high), ("0001-01-01", high, low), ("2025-01-01", None, None)]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from loader.cli import loop as looping
 from loader.cli.building import _given
 from loader.cli.loop import Loop, rest_after
-from loader.errors import LoaderError, TableError
+from loader.errors import LoaderError, SpecError, TableError
+from loader.spec.spec import load_spec
 from loader.sync.pipeline import Outcome
 
 
@@ -55,6 +58,30 @@ def test_all_errors_of_one_place_are_told() -> None:
         assert loop._told(1, wrong, None, 0.1)
         assert [error.what for error in output.errors] == ["no ordrs", "no custmers"]
         assert len(output.failed) == 2
+
+
+def test_a_spec_that_is_read_again_has_one_reader_of_a_slot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at the start: each would move the slot past what the other has read."""
+    one = """
+kind: source
+spec:
+  name: {name}
+  path: jdbc
+  tables: [orders]
+  destinations: [lake]
+  spec: {{url: "jdbc:postgresql://h/shop", table_options: {{orders: {{sync_mode: cdc}}}}}}
+---
+"""
+    lake = "kind: destination\nspec: {name: lake, path: spark, spec: {profile: strandline}}\n"
+    text = one.format(name="my-shop") + one.format(name="my_shop") + lake
+    (tmp_path / "loader.yml").write_text(text)
+    loop, _ = _loop()
+    loop.settings.profile = None
+    monkeypatch.setattr(looping, "profile_of", lambda *_: None)
+    with pytest.raises(SpecError, match="my-shop reads the replication slot strandline_my_shop"):
+        loop._renewed(load_spec(tmp_path / "loader.yml"))
 
 
 def test_the_secrets_of_the_running_spec_are_hidden_whatever_was_refused_since() -> None:

@@ -32,6 +32,14 @@ Column = Mapping[str, "str | None"]
 CHAR, DATE, TIME, TIMESTAMP = "1", "91", "92", "93"  # java.sql.Types
 DISTINCT, BIT = "2001", "-7"
 _DECIMALS = ("2", "3")
+JAVA_TYPES = {
+    "date": DATE,
+    "time": TIME,
+    "timetz": TIME,
+    "timestamp": TIMESTAMP,
+    "timestamptz": TIMESTAMP,
+}
+"""By PostgreSQL's names, the types of times: they hold what the lake cannot."""
 TIMES = (TIME, "2013")  # without and with a time zone
 _FREE = (38, 18)  # Spark's precision and scale for a number that declares neither
 

@@ -26,10 +26,12 @@ from loader.sources.jdbc.cdc.followed import FollowedSnapshot
 from loader.sources.jdbc.cdc.log import followed
 from loader.sources.jdbc.cdc.slot import slot_name
 from loader.sources.jdbc.collation import by_bytes
+from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.doubtful import (
     BIT,
     DISTINCT,
+    JAVA_TYPES,
     TIMES,
     decimals,
     has_odd_scale,
@@ -102,7 +104,7 @@ class JdbcSource(Database):
             key = self.dialect.key(connection, place)
             told_of = ("COLUMN_NAME", "ORDINAL_POSITION")
             indexes = connection.metadata("getIndexInfo", *place, False, True, labels=told_of)
-            told = described(connection, native)
+            told = self._based(connection, native, described(connection, native))
         schema = self._schema(ref, told)
         types = self._chosen_types(ref, schema)
         fields = [
@@ -269,6 +271,18 @@ class JdbcSource(Database):
         if before is None or before[0] != told or vague:
             before = self._schemas[ref.name] = told, self._read_schema(ref, told)
         return before[1]
+
+    def _based(self, connection: Connection, native: Native, told: Told) -> Told:
+        """Returns the description with the base types of domains over domains, which it lacks."""
+        deep = [name for name, row in told.items() if row["SOURCE_DATA_TYPE"] == DISTINCT]
+        if not deep:
+            return told
+        names = connection.types(f"select * from {self.relation(native)} where 1 = 0")
+        kinds = {name: JAVA_TYPES.get(names[name].lower(), DISTINCT) for name in deep}
+        return {
+            name: {**row, "SOURCE_DATA_TYPE": kinds[name]} if name in kinds else row
+            for name, row in told.items()
+        }
 
     def _read_schema(self, ref: TableRef, told: Told) -> StructType:
         native: Native = ref.native

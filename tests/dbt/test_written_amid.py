@@ -1,0 +1,99 @@
+"""What something else writes during a build, after the build has looked at its table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from loader.veil import unveiled
+from tests.dbt.dbtproject import DbtProject
+from tests.dbt.rawtables import RawSchema
+from tests.dbt.shop import READS, Shop, row
+
+KINDS = ("latest", "history")
+ROWS = 60
+
+
+class Amid:
+    """Deletes a row of a table, once, around a statement of its build."""
+
+    def __init__(self, schema: str) -> None:
+        self.schema = schema
+        self.written: set[str] = set()
+
+    def install(self, monkeypatch: pytest.MonkeyPatch, statement: str, *, after: bool) -> None:
+        """Waits for a statement that contains a text, such as `merge into {table} as`."""
+        run = SparkSession.sql
+
+        def amid(session: SparkSession, text: str, *more: Any, **given: Any) -> Any:
+            found = None if not after else run(session, text, *more, **given)
+            for name in KINDS:
+                table = f"{self.schema}.{name}"
+                if statement.format(table=table) in text.replace("`", ""):
+                    if name not in self.written:
+                        run(session, f"delete from {table} where id = 3")
+                    self.written.add(name)
+            return found if after else run(session, text, *more, **given)
+
+        monkeypatch.setattr(SparkSession, "sql", amid)
+
+
+@pytest.fixture(scope="module")
+def shop(project: DbtProject, raw: RawSchema) -> Shop:
+    return Shop(project, raw, ["merging", "compacting"])
+
+
+@pytest.fixture(autouse=True)
+def proved(shop: Shop) -> Iterator[None]:
+    """After each test, what it built is proved."""
+    yield
+    shop.prove()
+
+
+@pytest.mark.parametrize(
+    ("raw_table", "statement", "after"),
+    [
+        ("merging", "merge into {table} as", False),
+        ("compacting", "system.rewrite_data_files(table => '{table}'", True),
+    ],
+)
+def test_it_is_not_vouched_for(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, raw_table: str, statement: str, after: bool
+) -> None:
+    """Otherwise, the watermark would name its commit, and no later build would look again."""
+    schema, sql = shop.project.schema, shop.project.spark.sql
+
+    def vouched_for(name: str) -> bool:
+        snapshots = f"select max_by(snapshot_id, committed_at) from {schema}.{name}.snapshots"
+        [[current]] = sql(snapshots).collect()
+        listed = dict(sql(f"show tblproperties {schema}.{name}").collect())
+        watermark = json.loads(unveiled(listed["strandline.watermark"]))
+        return bool(watermark["snapshot_id"] == str(current))
+
+    shop.raw.append(raw_table, 1, [row(n, 1) for n in range(ROWS)])
+    for name in KINDS:
+        shop.model(name, READS % raw_table, f"deduped_{name}")
+    assert shop.messages(*KINDS) == dict.fromkeys(KINDS, "BUILD to batch 1")
+    for name in KINDS:  # so many files that each merge puts them together
+        sql(f"alter table {schema}.{name} add partition field bucket(200, id)")
+        sql(
+            f"call lake.system.rewrite_data_files(table => '{schema}.{name}', "
+            "options => map('rewrite-all', 'true'))"
+        )
+        [[files]] = sql(f"select count(*) from {schema}.{name}.files").collect()
+        assert files > 32
+    shop.raw.append(raw_table, 2, [row(2, 2, "shut")])
+    assert shop.messages(*KINDS) == dict.fromkeys(KINDS, "MERGE to batch 2")
+    assert all(map(vouched_for, KINDS))
+
+    shop.raw.append(raw_table, 3, [row(1, 3, "shut")])
+    amid = Amid(schema)
+    amid.install(monkeypatch, statement, after=after)
+    assert shop.messages(*KINDS) == dict.fromkeys(KINDS, "MERGE to batch 3")
+    assert amid.written == set(KINDS)
+    assert not any(map(vouched_for, KINDS))
+    assert shop.messages(*KINDS) == dict.fromkeys(KINDS, "BUILD to batch 3")
