@@ -42,11 +42,10 @@ _NEXT_STEPS = (
 )
 
 # What to do about a file that was there before, so that the project uses the package.
+_DISPATCH = "dispatch: [{macro_namespace: dbt, search_order: [your_project, strandline, dbt]}]"
 _KEPT = {
-    Path(
-        "dbt_project.yml"
-    ): "it needs `profile: strandline`, or loader.yml your profile's name, and "
-    "`dispatch: [{macro_namespace: dbt, search_order: [your_project, strandline, dbt]}]`",
+    Path("dbt_project.yml"): f"it needs `{_DISPATCH}`, and `profile: strandline` unless loader.yml "
+    "has your profile's name",
     _PACKAGES: f"add `- local: {LINK.as_posix()}` to it, and run `dbt deps`",
 }
 

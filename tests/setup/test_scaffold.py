@@ -67,7 +67,7 @@ def test_a_project_that_is_there_gets_what_it_lacks(tmp_path: Path) -> None:
     assert {name: (tmp_path / name).read_text() for name in own} == own
     [kept] = [line for line in told if line.startswith("kept packages.yml: ")]
     assert f"add `- local: {scaffold.LINK}` to it, and run `dbt deps`" in kept
-    assert any(line.startswith("kept dbt_project.yml: it needs `profile: ") for line in told)
+    assert any(line.startswith("kept dbt_project.yml: it needs `dispatch: ") for line in told)
     assert {"wrote loader.yml", "wrote profiles/profiles.yml"} < set(told)
     assert not (tmp_path / "dbt_packages").exists()  # nothing that packages.yml does not name
     (tmp_path / "dbt_project.yml").write_text("name: mine\nprofile: strandline\n")

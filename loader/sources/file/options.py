@@ -47,20 +47,20 @@ class Native:
 
     Attributes:
         path: for people.
+        pattern: the path as Spark gets it: only wildcards that the spec has are wildcards.
         given: the options that the spec sets, in lower case.
         rivals: other files and folders that have the table's name.
         apart: Spark cannot read the files as one: their types differ, or it does not know one.
-        pattern: the path for Spark, in which only the spec's own wildcards are some.
     """
 
     path: str
+    pattern: str
     format: str
     options: tuple[tuple[str, str], ...]
     columns: str | None
     given: frozenset[str] = frozenset()
     rivals: tuple[str, ...] = ()
     apart: bool = False
-    pattern: str = ""
 
     def option(self, *names: str) -> str | None:
         """Returns the option that has one of these names, in lower case; None if none is set."""

@@ -107,7 +107,7 @@ class FileSource(Source):
         if not whole:
             pattern = f"{literal_path(self.base)}/{pattern}"
         chosen = tuple(sorted(settings.values()))
-        return Native(full, form, chosen, options.columns, own, pattern=pattern)
+        return Native(full, pattern, form, chosen, options.columns, own)
 
     def _options_of(self, name: str) -> FileTableOptions:
         for known, options in self.options.table_options.items():
