@@ -22,11 +22,12 @@
 
 {% macro own_source(name) -%}
     {#-
-        A source of this package from the graph, or {} if a project has disabled it. Its names were rendered
-        with the package's variables; in a test, `var()` sees the variables of the test's own project.
+        A source of this package from the graph, or {} if a project has disabled it or in a unit test, which has
+        no graph. Its names were rendered with the package's variables; in a test, `var()` sees the variables of
+        the test's own project.
     -#}
     {%- if execute -%}
-        {%- for node in graph.sources.values()
+        {%- for node in graph.get("sources", {}).values()
             if node.package_name == "strandline" and node.source_name == "strandline" and node.name == name -%}
             {{ return(node) }}
         {%- endfor -%}

@@ -10,8 +10,9 @@
             ~ "source('shop', 'orders') instead of a SELECT."
         ) }}
     {%- endif -%}
-    {%- set syncs = strandline.syncs_relation(relation.schema) -%}
-    {%- if not strandline.exists(syncs) -%}
+    {#- What a unit test gives in place of a table has no schema. -#}
+    {%- set syncs = strandline.syncs_relation(relation.schema) if relation.schema else none -%}
+    {%- if syncs is none or not strandline.exists(syncs) -%}
         {{ return([]) }}
     {%- endif -%}
     {%- set sharers = strandline.sharers(relation) -%}

@@ -21,6 +21,10 @@ STALE = """
 }}}}
 select * from {{{{ source('eu', 'orders') }}}}
 """
+NEWEST = """
+{{ config(materialized='table', file_format='iceberg') }}
+{{ strandline.newest_refresh(source('eu', 'orders')) }}
+"""
 KEY = ["_cq_source_name", "id"]
 
 
@@ -41,7 +45,8 @@ def shards(postgres: Postgres, project: Project) -> Iterator[dict[str, Database]
 
 
 def _latest(dbt: DbtProject, model: str) -> list[tuple[object, ...]]:
-    return sorted((row["_cq_source_name"], row["id"], row["note"]) for row in dbt.rows(model))
+    rows = [(row["_cq_source_name"], row["id"], row["note"]) for row in dbt.rows(model)]
+    return sorted(rows, key=str)
 
 
 def _rows(shards: dict[str, Database]) -> list[tuple[object, ...]]:
@@ -70,6 +75,7 @@ def test_models_and_proofs_of_a_shared_table(
     ]
     for kind in ("latest", "history"):
         dbt.write(f"models/stale_{kind}.sql", STALE.format(kind=kind, key=KEY))
+    dbt.write("models/newest.sql", NEWEST)
     sources = yaml.safe_load((models / "sources.yml").read_text())
     sources["sources"][0]["tables"][0]["data_tests"].append("strandline.reconciled")
     (models / "sources.yml").write_text(yaml.safe_dump(sources))
@@ -88,6 +94,9 @@ def test_models_and_proofs_of_a_shared_table(
     assert _not_green(dbt, manifest) == {}
     for model in ("eu_orders_latest", "stale_latest"):
         assert _latest(dbt, model) == _rows(shards)
+    older = [("eu", 1, "eu1"), ("eu", 2, "eu2")]
+    deleted = ("us", 1, None)
+    assert _latest(dbt, "newest") == sorted([*_rows(shards), *older, deleted], key=str)
     history = [
         (row["_cq_source_name"], row["note"], row["is_current"])
         for row in dbt.rows("stale_history")

@@ -126,3 +126,29 @@ def test_an_empty_refresh_hides_nothing(modes: Modes) -> None:
     (warning,) = modes.sync("--full-refresh")
     assert "the source is empty" in warning
     assert len(modes.rows("overwritten_deduped")) == len(modes.rows("overwritten")) == 3
+
+
+def test_a_query_asks_the_ledger_itself(modes: Modes) -> None:
+    modes.sync()
+    compiled = modes.dbt.run("run", "--select", "overwritten", manifest=modes.manifest)
+    as_in_a_view = compiled["overwritten"].sql
+
+    def asked() -> list[tuple[int, str]]:
+        now = modes.dbt.run("run", "--select", "overwritten", manifest=modes.manifest)
+        found = [
+            modes.loader.rows(f"select id, note from ({sql}) order by 1")
+            for sql in (as_in_a_view, now["overwritten"].sql)
+        ]
+        assert found[0] == found[1] == modes.rows("overwritten")
+        return found[0]
+
+    before = [(1, "first"), (2, "first"), (3, "first")]
+    after = [(1, "second"), (2, "first"), (3, "first")]
+    modes.database.execute("update orders set note = 'second' where id = 1")
+    modes.loader.run("--full-refresh")
+    assert asked() == after
+    # As between the commit of the rows and that of the ledger, or after a kill there.
+    modes.loader.rows("delete from raw._cq_syncs where batch = 2")
+    assert asked() == before
+    modes.loader.run()
+    assert asked() == after
