@@ -501,6 +501,57 @@ def test_what_a_server_of_mariadb_has_by_default_does_not_change_what_is_read(
     assert found == [(1,), (2,), (3,), (4,)]
 
 
+def test_days_that_the_driver_misreads_in_binary_are_refused(
+    project: Project, postgres_database: Database
+) -> None:
+    """It counts leap days of Java's old calendar too early, and Spark believes it."""
+    types = {"day": "date", "at": "timestamptz", "wall": "timestamp"}
+    era = (
+        "from generate_series(50, 1450, 50) y, generate_series(0, 31) d, "
+        "lateral (select make_date(y, 2, 1) + d as day) a, "
+        "(values (time '00:00'), ('23:59:59.999999')) b (t)"
+    )
+    doubted = (
+        "y % 100 = 0 and y % 400 > 0 and y <= 1400 and "
+        "day between make_date(y, 2, 17) and make_date(y, 3, 1)"
+    )
+    options = {}
+    for column, type_ in types.items():
+        value = f"((day + t)::text || '{'Z' if column == 'at' else ''}')::{type_}"
+        for table, where in ((f"fine_{column}", f"not ({doubted})"), (f"all_{column}", "true")):
+            postgres_database.execute(
+                f"create table {table} (id serial primary key, v {type_}, said text)",
+                f"insert into {table} (v, said) select {value}, (day + t)::text {era} "
+                f"where {where}",
+            )
+            options[table] = {"cursor_field": "id"}
+    project.jdbc(postgres_database, list(options), table_options=options)
+    ran = project.loader("run")
+    assert len(ran.errors) == 3
+    for error in ran.errors:
+        assert (
+            "column v: 286 values of v lie between 17 February and 1 March of a year that" in error
+        )
+        assert 'Set `properties: {binaryTransfer: "false"}` in the source' in error
+
+    def changed(table: str) -> list[tuple[object, ...]]:
+        cast = "date" if table.endswith("day") else "timestamp_ntz"
+        return project.rows(f"select v, said from raw.{table} where v <> cast(said as {cast})")
+
+    assert [(table, changed(table)) for table in options if table.startswith("fine")] == [
+        (f"fine_{column}", []) for column in types
+    ]
+    project.sources = []
+    project.jdbc(
+        postgres_database,
+        list(options),
+        table_options=options,
+        properties={"binaryTransfer": "false"},
+    )
+    project.run()
+    assert [(table, changed(table)) for table in options] == [(table, []) for table in options]
+
+
 def test_days_that_javas_calendar_lacks_are_told_of(
     project: Project, postgres_database: Database
 ) -> None:

@@ -219,11 +219,19 @@ class Database(Source):
         Args:
             types: columns read as other types, such as numbers as texts: the database writes those.
         """
-        taken = {*self.options.properties, *re.findall(r"[?&;](\w+)=", self.options.url)}
         own = self._met.reading
-        if types or taken & {*own, "binaryTransfer", "preferQueryMode"}:
+        if types or self._taken & {*own, "binaryTransfer", "preferQueryMode"}:
             return {}
         return own
+
+    def in_binary(self, types: Mapping[str, str] | None) -> bool:
+        """Whether reads may get values in binary: as ours do, or as the spec says."""
+        return bool(self._reading(types)) or "prepareThreshold" in self._taken
+
+    @property
+    def _taken(self) -> set[str]:
+        """The driver's properties that the spec sets."""
+        return {*self.options.properties, *re.findall(r"[?&;](\w+)=", self.options.url)}
 
     def read_options(self, ref: TableRef) -> JdbcTableOptions:
         """Returns a table's options, which say how to read it in parallel and as which types."""

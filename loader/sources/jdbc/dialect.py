@@ -149,13 +149,14 @@ class Dialect:
         """
         return ""
 
-    def doubts(self, index: int, kind: DataType, row: Column) -> list[Doubt]:
+    def doubts(self, index: int, kind: DataType, row: Column, binary: bool) -> list[Doubt]:
         """Returns which values a column may hold that the lake cannot.
 
         Args:
             index: the column's position.
             kind: the type that it is read as.
             row: the database's description of it.
+            binary: whether the driver gets values in binary, not as texts.
         """
         return []
 

@@ -155,8 +155,13 @@ def finite(column: str) -> str:
     )
 
 
-def postgresql_values(index: int, kind: t.DataType, row: Column) -> list[Doubt]:
-    """Returns what may be wrong with a time or an array of PostgreSQL."""
+def postgresql_values(index: int, kind: t.DataType, row: Column, binary: bool) -> list[Doubt]:
+    """Returns what may be wrong with a time or an array of PostgreSQL.
+
+    Args:
+        index, kind, row: the column's position, its type, and what the database says of it.
+        binary: whether its values come in binary.
+    """
     if isinstance(kind, t.ArrayType):
         of = (row.get("TYPE_NAME") or "").removeprefix("_")
         if of in ("time", "timetz", "bit", "varbit"):
@@ -185,16 +190,32 @@ def postgresql_values(index: int, kind: t.DataType, row: Column) -> list[Doubt]:
         "lie in the ten days before 15 October 1582: they are loaded ten days later, as Java's "
         "calendar has no such days",
     )
+    misread = [_misread(index)] if binary else []
     if jdbc_type(row) == DATE:
         usual = "({} >= '1582-10-15' and {} < 'infinity')"
         days = tuple((f"1582-10-{day:02}", f"1582-10-{day + 10}") for day in range(5, 15))
-        found = [infinite, replace(skipped, alike=days)]
+        found = [infinite, replace(skipped, alike=days), *misread]
         return [replace(doubt, ordinary=usual) for doubt in found]
     before = f"({{}} < '{EVER}' and {{}} <> '-infinity')"
     ancient = Doubt(index, before, "lie before year 1, and would lose their era", THROUGH)
     usual = f"({{}} >= '1582-10-15' and {{}} < '{BEYOND}')"
-    found = [infinite, skipped, ancient, _too_late(index, "{}")]
+    found = [infinite, skipped, ancient, _too_late(index, "{}"), *misread]
     return [replace(doubt, ordinary=usual) for doubt in found]
+
+
+def _misread(index: int) -> Doubt:
+    """Returns the times that PostgreSQL's driver misreads in binary.
+
+    In years like 1300 it counts the leap day of Java's old calendar up to eleven days early.
+    """
+    return Doubt(
+        index,
+        "({} < '1400-03-02' and to_char({}, 'YYYYMMDD') ~ "
+        "'^(0[1235679]|1[0134])00(02(1[789]|2)|0301)')",
+        "lie between 17 February and 1 March of a year that ends in 00, 1400 or before: the driver "
+        "would read them as the day after",
+        'Set `properties: {binaryTransfer: "false"}` in the source: then they are read as they are',
+    )
 
 
 def _time_of_day(index: int, row: Column) -> Doubt:

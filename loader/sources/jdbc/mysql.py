@@ -100,7 +100,7 @@ class MySQL(Dialect):
         # Spark pads what the driver calls a char(n) in results: also enums, sets and addresses.
         return "cast({} as char)" if kind == CHAR or name.startswith(_PADDED) else ""
 
-    def doubts(self, index: int, kind: DataType, row: Column) -> list[Doubt]:
+    def doubts(self, index: int, kind: DataType, row: Column, binary: bool) -> list[Doubt]:
         return mysql_values(index, row)
 
     def lookout(self) -> Lookout:

@@ -36,8 +36,8 @@ class PostgreSQL(Dialect):
         # With or without a zone: as it is in UTC, on the day that Spark reads a bare time on.
         return "(date '1970-01-01' + ({}::timetz at time zone 'UTC')::time)"
 
-    def doubts(self, index: int, kind: DataType, row: Column) -> list[Doubt]:
-        return postgresql_values(index, kind, row)
+    def doubts(self, index: int, kind: DataType, row: Column, binary: bool) -> list[Doubt]:
+        return postgresql_values(index, kind, row, binary)
 
     @classmethod
     def waiting(cls, seconds: int) -> tuple[str, ...]:

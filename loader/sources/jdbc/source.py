@@ -114,9 +114,10 @@ class JdbcSource(Database):
         schema = StructType(fields)
         doubtful = decimals(schema, told, ref.name)
         shown = []
+        binary = self.in_binary(types)
         for index, column in enumerate(schema.fields):
             row = told.get(column.name, {})
-            doubtful += self.dialect.doubts(index, column.dataType, row)
+            doubtful += self.dialect.doubts(index, column.dataType, row, binary)
             sql = self.dialect.shown(row)
             shown += [(index, sql)] if sql else []
         relation = self.relation(native)
