@@ -41,9 +41,18 @@ class Postgres(Server):
             self._init_from_pypi()
         self._configure()
         self.start()
-        self._execute(f"create role {USER} superuser login password '{PASSWORD}'")
+        # Where the clients do not hash it, the server does, for each connection. Versions before 16
+        # always hash four thousand times.
+        once = (
+            "select set_config(name, '1', false) from pg_settings where name = 'scram_iterations'"
+        )
+        self._execute(
+            *([] if hashed else [once]),
+            f"create role {USER} superuser login password '{PASSWORD}'",
+        )
         with self.connect("postgres") as connection:
             told = connection.execute("show server_version").fetchone()[0]
+            self._copied = " strategy file_copy" if connection.info.server_version >= 150000 else ""
         self.version = f"PostgreSQL {told.split()[0]}"
 
     def start(self) -> None:
@@ -74,7 +83,7 @@ class Postgres(Server):
     def jdbc_url(self, database: str) -> str:
         return f"jdbc:postgresql://127.0.0.1:{self.port}/{database}"
 
-    def _execute(self, statement: str) -> None:
+    def _execute(self, *statements: str) -> None:
         # Through the socket, which trusts the administrator: TCP takes passwords only.
         with psycopg.connect(
             host=str(self.folder),
@@ -83,19 +92,22 @@ class Postgres(Server):
             user="postgres",
             autocommit=True,
         ) as connection:
-            connection.execute(statement)
+            for statement in statements:
+                connection.execute(statement)
+
+    def _create(self, name: str) -> None:
+        # Half the work of the default way, which spares a large server a checkpoint.
+        self._execute(f"create database {name}{self._copied}")
 
     def _drop(self, name: str) -> None:
         # A database cannot be dropped before its replication slots, nor those while they are read.
         self._execute(
             f"select pg_terminate_backend(active_pid, 5000) from pg_replication_slots "
-            f"where database = '{name}' and active"
-        )
-        self._execute(
+            f"where database = '{name}' and active",
             f"select pg_drop_replication_slot(slot_name) from pg_replication_slots "
-            f"where database = '{name}'"
+            f"where database = '{name}'",
+            f"drop database {name} with (force)",
         )
-        self._execute(f"drop database {name} with (force)")
 
     def _init_from_pypi(self) -> None:
         try:
@@ -152,6 +164,7 @@ class _Replica(Postgres):
         Server.__init__(self)
         self._data = self.folder / "data"
         self._bin, self._os_user, self.version = primary._bin, primary._os_user, primary.version
+        self._copied = primary._copied
         self._authentication = primary._authentication
         self.folder.chmod(0o777)
         source = ("-h", str(primary.folder), "-p", str(primary.port), "-U", "postgres")

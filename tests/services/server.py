@@ -104,18 +104,21 @@ class Server(ABC):
         """The JDBC URL of a database, without user and password."""
 
     @abstractmethod
-    def _execute(self, statement: str) -> None:
-        """Runs a statement as the server's administrator."""
+    def _execute(self, *statements: str) -> None:
+        """Runs statements as the server's administrator, in one session."""
 
     @contextlib.contextmanager
     def database(self, name: str | None = None) -> Iterator[Database]:
         """A fresh database, dropped at the end."""
         name = name or f"shop_{next(self._names)}"
-        self._execute(f"create database {name}")
+        self._create(name)
         try:
             yield Database(self, name)
         finally:
             self._drop(name)
+
+    def _create(self, name: str) -> None:
+        self._execute(f"create database {name}")
 
     def _drop(self, name: str) -> None:
         self._execute(f"drop database {name}")

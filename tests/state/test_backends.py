@@ -202,7 +202,7 @@ class TestMariaDb(_Sql):
 
     @pytest.fixture
     def reopened(self, mariadb_database: Database) -> Reopened:
-        return lambda: sql(_url(mariadb_database, "mysql+pymysql"))
+        return lambda: sql(_url(mariadb_database, "mysql+pymysql") + "?ssl_disabled=true")
 
     @pytest.fixture
     def broken(self, mariadb: MariaDb) -> StateBackend:
