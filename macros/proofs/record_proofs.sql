@@ -3,7 +3,9 @@
         The package's on-run-end hook: what the tests of this run have proved, as one INSERT; nothing if no test
         took note of anything. A test that held is proved up to the batch that it names. One that failed keeps
         what was proved before it, so that the next run asks the same again; but if it failed on everything, what
-        was proved before no longer counts either. A test that broke off proves nothing.
+        was proved before no longer counts either. A test that broke off proves nothing. If another build has
+        taken note of a failure on everything since this one began, what held here proves nothing: it relied on
+        what was proved before.
     -#}
     {%- if not execute -%}
         {{ return("") }}
@@ -30,11 +32,22 @@
     {%- endif -%}
     insert into {{ proofs }}
     select /*+ coalesce(1) */
-        *,
+        said.*,
         {{ strandline.text_literal(invocation_id) }},
         current_timestamp()
     from values
         {{ rows | join(",\n        ") }}
+        as said(
+            proof, test, table_name, table_snapshot_id, configuration, raw_table, raw_id, raw_snapshot_id, batch,
+            again_step, again_batch, reason
+        )
+    left anti join {{ proofs }} as failed
+        on said.batch is not null
+        and failed.batch is null
+        and failed.proved_at >= timestamp '{{ run_started_at.strftime("%Y-%m-%d %H:%M:%S.%f") }}+00:00'
+        and failed.proof = said.proof
+        and failed.table_name = said.table_name
+        and failed.raw_table = said.raw_table
 {%- endmacro %}
 
 

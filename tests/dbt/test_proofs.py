@@ -152,6 +152,18 @@ def test_a_variable_proves_everything(project: DbtProject, raw: RawSchema) -> No
     assert red(bills.prove()) == {"cursor_conflict"}
     assert bills.reason("cursor_conflict") == "it failed when it was proved whole"
 
+    # A build that had read what was proved before this failure, and ends after it, does not outweigh it.
+    proofs = f"{project.schema}._cq_proofs"
+    written_later = "case when batch is null then interval 1 hour else interval 2 hours end"
+    own = f"raw_table = '{bills.name}'"
+    raw.spark.sql(f"update {proofs} set proved_at = proved_at + {written_later} where {own}")
+    assert red(bills.prove()) == set()
+    raw.spark.sql(
+        f"update {proofs} set proved_at = proved_at - {written_later} "
+        f"where {own} and proved_at > now()"
+    )
+    assert red(bills.prove()) == {"cursor_conflict"}
+
 
 def test_what_starts_from_the_beginning(project: DbtProject, raw: RawSchema) -> None:
     """Each of these could have changed what was proved."""
