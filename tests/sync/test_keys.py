@@ -28,6 +28,29 @@ def test_columns_that_a_keys_index_only_includes_are_not_part_of_it(
     assert keys == {"shop.t": ["line", "Id"], "shop.hyper": ["id"]}
 
 
+def test_a_null_is_a_key_like_any_other(project: Project, postgres_database: Database) -> None:
+    """Rows at the boundary are read again, and found again in raw."""
+    postgres_database.execute(
+        "create table prices (id int, region text, price int, at int)",
+        "insert into prices values (1, null, 10, 5), (1, 'eu', 20, 5), (null, null, 30, 5)",
+    )
+    own = {"cursor_field": "at", "primary_key": ["id", "region"]}
+    project.jdbc(postgres_database, ["prices"], table_options={"prices": own})
+    project.run()
+    postgres_database.execute(
+        "insert into prices values (2, null, 40, 5)",
+        "update prices set price = 11 where price = 10",
+    )
+    ran = project.run().table("shop.prices")
+    assert (ran["read"], ran["appended"], ran["redelivered"]) == (4, 2, 2)
+    assert project.rows(
+        "select id, region, price from raw.prices where _cq_batch = 2 order by 1"
+    ) == [
+        (1, None, 11),
+        (2, None, 40),
+    ]
+
+
 def test_a_key_does_not_hold_for_child_tables(
     project: Project, postgres_database: Database
 ) -> None:
