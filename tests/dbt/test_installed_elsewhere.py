@@ -85,6 +85,26 @@ def test_takes_a_warehouse_whose_path_looks_like_a_secret(
         spark.conf.set(setting, before)
 
 
+def test_a_warehouse_that_is_not_there_yet_is_made(spark: SparkSession, tmp_path: Path) -> None:
+    """As after `loader init`, before the first `loader run`."""
+    settings = {
+        "": "org.apache.iceberg.spark.SparkCatalog",
+        ".type": "hadoop",
+        ".warehouse": str(tmp_path / "warehouse"),
+    }
+    for name, value in settings.items():
+        spark.conf.set(f"spark.sql.catalog.not_yet{name}", value)
+    before = spark.catalog.currentCatalog()
+    spark.catalog.setCurrentCatalog("not_yet")
+    try:
+        project = DbtProject(spark, tmp_path / "dbt", schema="analytics", raw_schema="raw")
+        built = project.run("build", "--select", "package:strandline")
+    finally:
+        spark.catalog.setCurrentCatalog(before)
+    assert {one.status for one in built.values()} <= {"success", "pass"}, built
+    assert (tmp_path / "warehouse" / "analytics" / "cq_sync_log").is_dir()
+
+
 def test_a_project_has_its_own_way_of_a_test(spark: SparkSession, tmp_path: Path) -> None:
     """The root project's macro comes before the package's, as in dbt-utils."""
     project = DbtProject(spark, tmp_path, name="own", schema="own", raw_schema="raw")
