@@ -144,7 +144,9 @@ def of_key(doubt: Doubt, relation: str) -> list[Doubt]:
         for value, other in (pair, pair[::-1])
     ]
     told += " or what these are loaded as, and keys that differ would become one"
-    return [doubt, Doubt(doubt.index, f"({' or '.join(both)})", told, remedy)]
+    rare = ", ".join(f"'{value}'" for pair in doubt.alike for value in pair)
+    usual = f"({{}} not in ({rare}))"
+    return [doubt, Doubt(doubt.index, f"({' or '.join(both)})", told, remedy, ordinary=usual)]
 
 
 def finite(column: str) -> str:
