@@ -546,7 +546,7 @@ def test_days_that_the_driver_misreads_in_binary_are_refused(
         postgres_database,
         list(options),
         table_options=options,
-        properties={"binaryTransfer": "false"},
+        properties={"binaryTransfer": "false", "prepareThreshold": "-1"},
     )
     project.run()
     assert [(table, changed(table)) for table in options] == [(table, []) for table in options]

@@ -220,18 +220,21 @@ class Database(Source):
             types: columns read as other types, such as numbers as texts: the database writes those.
         """
         own = self._met.reading
-        if types or self._taken & {*own, "binaryTransfer", "preferQueryMode"}:
+        if types or self._taken.keys() & {*own, "binaryTransfer", "preferQueryMode"}:
             return {}
         return own
 
     def in_binary(self, types: Mapping[str, str] | None) -> bool:
         """Whether reads may get values in binary: as ours do, or as the spec says."""
+        if self._taken.get("binaryTransfer", "").lower() == "false":
+            return False
         return bool(self._reading(types)) or "prepareThreshold" in self._taken
 
     @property
-    def _taken(self) -> set[str]:
-        """The driver's properties that the spec sets."""
-        return {*self.options.properties, *re.findall(r"[?&;](\w+)=", self.options.url)}
+    def _taken(self) -> dict[str, str]:
+        """The driver's properties that the spec sets, in the URL or apart."""
+        given = re.findall(r"[?&;](\w+)=([^?&;]*)", self.options.url)
+        return {**dict(given), **self.options.properties}
 
     def read_options(self, ref: TableRef) -> JdbcTableOptions:
         """Returns a table's options, which say how to read it in parallel and as which types."""
