@@ -11,7 +11,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 # What makes the dbt package, relative to the repository's root.
-CONTENTS = ("dbt_project.yml", "macros", "models", "profiles/profiles.yml")
+CONTENTS = ("dbt_project.yml", "macros", "models", "profiles/profiles.yml", "docs")
 # The demo shop's models belong to this repository only.
 EXCLUDED = ("models/demo",)
 

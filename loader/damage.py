@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from loader.errors import DamagedError
+from loader.package import page
 
 _METADATA = re.compile(
     r"[^/\s:\"']*\.metadata\.json\b|version-hint\.text|snap-[^/\s:\"']*\.avro"
@@ -28,7 +29,7 @@ _OF_MANIFEST = re.compile(
     r"org\.apache\.iceberg\.(?:ManifestReader|ManifestLists|avro\.Avro(?:Iterable|IO))\b"
 )
 _OF_DATA = re.compile(r"org\.apache\.iceberg\.parquet\.(?:ReadConf|\w*Reader)\b")
-BACK = "docs/operations.md, 'A damaged table', says how to recover it"
+BACK = f"{page('operations', 'A damaged table')}, says how to recover it"
 
 
 def damaged(text: str, where: str) -> DamagedError | None:

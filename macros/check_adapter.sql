@@ -9,7 +9,7 @@
         {{ exceptions.raise_compiler_error(
             "The package strandline needs dbt-spark and Apache Iceberg: it merges with SQL that Iceberg's Spark runtime runs, "
             ~ "and reads the metadata tables `.snapshots`, `.history` and `.refs`. The target '" ~ target.name ~ "' is of type "
-            ~ type ~ ": " ~ lacks ~ ". Choose a target of `type: spark` whose catalog is Iceberg's (strandline, docs/macros.md)."
+            ~ type ~ ": " ~ lacks ~ ". Choose a target of `type: spark` whose catalog is Iceberg's (dbt_packages/strandline/docs/macros.md)."
         ) }}
     {%- endif -%}
 {%- endmacro %}

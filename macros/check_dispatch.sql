@@ -9,7 +9,7 @@
         {{ exceptions.raise_compiler_error(
             "dbt_project.yml lacks the dispatch entry that lets dbt list Iceberg tables. Add:\n\n"
             ~ "dispatch:\n  - macro_namespace: dbt\n    search_order: ["
-            ~ project_name ~ ", strandline, dbt]\n\n(strandline, docs/macros.md)"
+            ~ project_name ~ ", strandline, dbt]\n\n(dbt_packages/strandline/docs/macros.md)"
         ) }}
     {%- endif -%}
 {%- endmacro %}

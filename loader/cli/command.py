@@ -23,6 +23,7 @@ from loader.cli.state import state
 from loader.cli.stopping import unwinding
 from loader.cli.streams import discard
 from loader.errors import LoaderError
+from loader.package import page
 
 
 class _Commands(click.Group):
@@ -188,7 +189,7 @@ def check(settings: Settings, select: tuple[str, ...]) -> None:
         for key in sorted(settings.profile.secrets if settings.profile else ()):
             settings.output.warning(
                 f"{key}: the profile holds a secret, which a plain `dbt build` puts on Java's "
-                "command line. Name a variable instead: docs/security.md, Secrets"
+                f"command line. Name a variable instead: {page('security', 'Secrets')}"
             )
         settings.output.table("check", ("table", "mode", "cursor", "primary_key", "notes"), rows)
         if wrong:

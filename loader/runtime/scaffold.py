@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loader.errors import SpecError
+from loader.package import package_folder
 from loader.runtime.placing import link
 
 # The project's link to the dbt package, which `loader setup` can repair on another machine.
@@ -83,13 +84,6 @@ def create(folder: Path, report: Callable[[str], None]) -> None:
         ) from error
     for line in _NEXT_STEPS:
         report(line)
-
-
-def package_folder() -> Path:
-    """The dbt package's folder: inside an installed loader, or the repository's root."""
-    here = Path(__file__).resolve().parents[1]
-    shipped = here / "dbt_package"
-    return shipped if shipped.is_dir() else here.parent
 
 
 def uses_link(folder: Path) -> bool:

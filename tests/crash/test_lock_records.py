@@ -14,6 +14,7 @@ from loader.lake.catalog_owners import CatalogOwners
 from loader.lake.lake import Lake
 from loader.lake.lease import acquire_all
 from loader.lake.owners import FileOwners, Owner
+from loader.package import page
 from tests.crash.test_lease import EXPIRY, Clock, Elsewhere, _ago, _lake, _lease
 from tests.crash.test_lease import rest_catalog as rest_catalog
 from tests.crash.test_lease import shared_lake as shared_lake
@@ -74,7 +75,7 @@ def test_records_that_are_damaged_are_named(spark: SparkSession, tmp_path: Path)
     assert str(refused.value) == (
         f"table raw._cq_locks: its metadata cannot be read: {newest.name} is damaged or missing. "
         "It holds nothing but locks: drop it while no loader runs, and run again. "
-        "docs/operations.md, 'A damaged table', says how to recover it"
+        f"{page('operations', 'A damaged table')}, says how to recover it"
     )
 
 

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from loader.errors import SpecError
+from loader.package import package_folder
 from loader.runtime import scaffold, setup
 from loader.runtime.profile import load_profile
 
@@ -54,7 +55,7 @@ def test_dbt_deps_takes_the_same_package(tmp_path: Path) -> None:
     done = _dbt(tmp_path, "deps")
 
     assert done.returncode == 0, done.stdout
-    assert (tmp_path / "dbt_packages" / "strandline").resolve() == scaffold.package_folder()
+    assert (tmp_path / "dbt_packages" / "strandline").resolve() == package_folder()
 
 
 def test_a_project_that_is_there_gets_what_it_lacks(tmp_path: Path) -> None:
@@ -178,14 +179,16 @@ def test_the_wheel_brings_the_package_without_the_demo(wheel: Path, tmp_path: Pa
     assert "loader/dbt_package/dbt_project.yml" in names
     assert "loader/dbt_package/macros/deduped_latest.sql" in names
     assert "loader/dbt_package/macros/generic_tests/unique_key.sql" in names
+    assert "loader/dbt_package/docs/operations.md" in names  # which errors name
     assert "loader/runtime/templates/loader.yml" in names
     assert not [name for name in names if "/demo/" in name or name.startswith("tests/")]
 
     project = tmp_path / "shop"
     project.mkdir()
     script = (
-        "import sys; from pathlib import Path; from loader.runtime import scaffold\n"
-        "scaffold.create(Path('.'), lambda line: None); print(scaffold.package_folder())"
+        "from pathlib import Path; from loader.package import package_folder\n"
+        "from loader.runtime import scaffold\n"
+        "scaffold.create(Path('.'), lambda line: None); print(package_folder())"
     )
     env = {**os.environ, "PYTHONPATH": str(installed)}
     made = subprocess.run(
