@@ -79,9 +79,13 @@ def certain(
 
     Args:
         share: one that contains all candidates.
+
+    Raises:
+        TableError: a row of the source holds a value that the lake cannot.
     """
     plan, contents = comparison.plan, comparison.contents
     missed = candidates.where(f.col(KIND) != DELETE).select(KEY, KIND, HASH, DELETED)
+    contents.judge(share)
     rows = contents.rows(share).join(missed, KEY).withColumn(_OWN, contents.key_hash())
     rows = _by_value(comparison, kept(rows))
     same = (

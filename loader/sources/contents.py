@@ -108,6 +108,14 @@ class Contents(ABC):
     def rows(self, share: Share) -> DataFrame:
         """Reads at least the share's rows: the table's columns, and KEY as in :meth:`hashes`."""
 
+    def judge(self, share: Share) -> None:
+        """Refuses the share's rows if they hold values that the lake cannot, as a sync would.
+
+        Raises:
+            TableError: they do.
+        """
+        del share  # rows that are read as a window's are judged there
+
     def key_hash(self) -> Column:
         """Returns the hash of the key, for rows whose columns have the source's names and types."""
         return spark_hash(self.key)

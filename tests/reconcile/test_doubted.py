@@ -48,6 +48,34 @@ def test_many_deletes_are_not_believed(project: Project, shop: Shop) -> None:
     assert project.rows("select count_if(_cq_deleted) from raw.notes") == [(4,)]
 
 
+def test_a_repair_refuses_what_a_sync_refuses(
+    project: Project, postgres_database: Database
+) -> None:
+    """PostgreSQL's driver reads the day as the one after; no cursor shows that it was written."""
+    postgres_database.execute(
+        "create table papers (id int primary key, day date, c int)",
+        "insert into papers select n, date '1400-03-05', n from generate_series(1, 20) n",
+    )
+    options = {"papers": {"cursor_field": "c", "lookback": 0}}
+    project.jdbc(postgres_database, ["papers"], table_options=options)
+    project.run()
+    postgres_database.execute("update papers set day = date '1400-02-28' where id in (3, 4)")
+    ran = reconcile(project, "--repair", code=1)
+    assert "2 values of day" in ran.text, ran.text
+    assert "binaryTransfer" in ran.text
+    assert project.rows("select count(*) from raw.papers") == [(20,)]
+
+    project.jdbc(
+        postgres_database,
+        ["papers"],
+        table_options=options,
+        properties={"binaryTransfer": "false"},
+    )
+    assert line(reconcile(project, "--repair"), "shop.papers")["repaired"] == 2
+    days = "select day, count(*) from raw.papers where _cq_batch > 1 group by 1"
+    assert [(str(day), rows) for day, rows in project.rows(days)] == [("1400-02-28", 2)]
+
+
 @dataclass(frozen=True)
 class Phase:
     """Does something when a table enters a phase."""

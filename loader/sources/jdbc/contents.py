@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Query = Callable[[str], DataFrame]
 Read = Callable[[str, str], DataFrame]
+Judge = Callable[[str], object]
 
 
 class JdbcContents(Contents):
@@ -34,6 +35,7 @@ class JdbcContents(Contents):
         columns: SQL for the columns, by their names in Spark.
         query: reads the rows of a query in Spark.
         read: reads the table's rows for a where clause, with an expression as KEY.
+        judge: refuses the rows of a where clause that the lake cannot hold.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class JdbcContents(Contents):
         left_out: Sequence[str],
         query: Query,
         read: Read,
+        judge: Judge,
     ) -> None:
         super().__init__(key, parts, left_out)
         self._sql = checksum
@@ -55,6 +58,7 @@ class JdbcContents(Contents):
         self._columns = columns
         self._query = query
         self._read = read
+        self._judge = judge
 
     def sums(self, share: Share, parts: int) -> DataFrame:
         number = self._sql.number(self._hash(self.parts))
@@ -87,6 +91,9 @@ class JdbcContents(Contents):
 
     def rows(self, share: Share) -> DataFrame:
         return self._read(_where(self._holds(share)), self._hash(self.key))
+
+    def judge(self, share: Share) -> None:
+        self._judge(_where(self._holds(share), self._wanted))
 
     def _hash(self, parts: Sequence[Part]) -> str:
         return self._sql.hash([self._sql.text(part, self._columns[part.name]) for part in parts])

@@ -178,6 +178,19 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         [exact] = connection.rows(f"select {doubted} from {relation}{where}")
         return self._judged(table, exact, cursor)
 
+    def _judge(self, table: SourceTable, where: str) -> None:
+        """Refuses rows that hold values which the lake cannot.
+
+        Raises:
+            TableError: there are some.
+        """
+        unusual = self._unusual(table)
+        if unusual:
+            relation = self.source.relation(table.ref.native)
+            with self.connect(table) as connection:
+                [found] = connection.rows(f"select {', '.join(unusual)} from {relation}{where}")
+                self._noted(connection, table, found, where)
+
     def _up_to(self, column: str, cursor: Cursor) -> str:
         """Returns SQL that counts the rows at or below a cursor."""
         return f"sum(case when {column} <= {self.dialect.literal(cursor)} then 1 else 0 end)"
@@ -288,6 +301,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                     lambda where, hashed: self._selected(
                         spark, table, where, self._fetch_size(table), key=hashed
                     ),
+                    lambda where: self._judge(table, where),
                 )
         return super().contents(spark, table, key, window, unique)
 
