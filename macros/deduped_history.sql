@@ -8,6 +8,7 @@
 {% macro spark__deduped_history(relation, primary_key, cursor_field, as_of, delete_stale) -%}
     {%- set owner = "deduped_history(" ~ relation ~ ")" -%}
     {%- set keys = strandline.key_columns(primary_key, owner) -%}
+    {%- do strandline.check_shared_relation(relation, keys, owner) -%}
     {%- set versions = strandline.versions_as_of(relation, as_of, owner) -%}
     {%- if delete_stale and execute -%}
         {%- do strandline.check_ledger(relation, owner) -%}

@@ -25,6 +25,10 @@ NEWEST = """
 {{ config(materialized='table', file_format='iceberg') }}
 {{ strandline.newest_refresh(source('eu', 'orders')) }}
 """
+MACRO = """
+{{{{ config(materialized='view') }}}}
+{{{{ strandline.deduped_{kind}(source('eu', 'orders'), 'id', 'c') }}}}
+"""
 KEY = ["_cq_source_name", "id"]
 
 
@@ -121,8 +125,12 @@ def test_models_and_proofs_of_a_shared_table(
     assert [(r.status, r.failures) for r in failed.values()] == [("fail", 1)]
 
     # Rows of two sources are not versions of each other.
-    dbt.write("models/mixed.sql", STALE.format(kind="latest", key=["id"]))
-    [mixed] = dbt.run("run", "--select", "mixed").values()
-    assert mixed.status == "error"
-    assert "is shared by the sources eu, us" in mixed.message
-    assert "Set primary_key=['_cq_source_name', 'id']" in mixed.message
+    dbt.write("models/mixed_materialized.sql", STALE.format(kind="latest", key=["id"]))
+    for kind in ("latest", "history"):
+        dbt.write(f"models/mixed_{kind}.sql", MACRO.format(kind=kind))
+    refused = dbt.run("run", "--select", "mixed_materialized mixed_latest mixed_history")
+    assert len(refused) == 3
+    for mixed in refused.values():
+        assert mixed.status == "error"
+        assert "is shared by the sources eu, us" in mixed.message
+        assert "Set primary_key=['_cq_source_name', 'id']" in mixed.message
