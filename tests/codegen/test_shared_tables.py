@@ -26,7 +26,7 @@ NEWEST = """
 {{ strandline.newest_refresh(source('eu', 'orders')) }}
 """
 MACRO = """
-{{{{ config(materialized='view') }}}}
+{{{{ config(materialized='table', file_format='iceberg') }}}}
 {{{{ strandline.deduped_{kind}(source('eu', 'orders'), 'id', 'c') }}}}
 """
 KEY = ["_cq_source_name", "id"]
