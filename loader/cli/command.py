@@ -6,6 +6,7 @@ import difflib
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from loader.package import page
 class _Commands(click.Group):
     """A group that asks "did you mean" and shows our errors without a stack trace."""
 
+    _signals: Sequence[int] = ()
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         try:
             return super().resolve_command(ctx, args)
@@ -40,7 +43,7 @@ class _Commands(click.Group):
 
     def main(self, *args: Any, **extra: Any) -> Any:
         try:
-            with unwinding():
+            with unwinding() as self._signals:
                 return super().main(*args, **extra)
         except OSError as error:  # of `--help` and the like: commands write by their Output
             discard(sys.stdout)
@@ -65,6 +68,8 @@ class _Commands(click.Group):
         except Exception as error:
             if ctx.parent is not None:
                 raise
+            if self._signals:
+                raise KeyboardInterrupt from None
             settings: Settings | None = ctx.obj
             if settings is None:
                 raise

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -155,10 +153,7 @@ def _started(settings: Settings, profile: Profile) -> SparkSession:
     from loader.runtime.spark import session, silence_drivers
 
     settings.profile = profile
-    interrupted = signal.getsignal(signal.SIGINT)
     spark = session(profile)
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, interrupted)  # PySpark has put its own there
     # Spark logs the stack trace of every failed task; the error that we show says it once.
     spark.sparkContext.setLogLevel("WARN" if settings.debug else "OFF")
     if settings.debug:

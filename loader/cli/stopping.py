@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from loader.runtime.interruption import interrupt as interrupt_work
 from loader.runtime.interruption import resume
+from loader.runtime.jvm import give_up
 from loader.runtime.private_folder import remove_all
 
 AT_ONCE = 1.0
@@ -82,21 +83,25 @@ def stopping(
 
 
 @contextmanager
-def unwinding() -> Iterator[None]:
+def unwinding() -> Iterator[list[int]]:
     """On SIGINT, SIGTERM or SIGHUP, raises KeyboardInterrupt, so that all that is open is closed.
 
     It may be a folder with secrets, or a connector. SIGTERM and SIGHUP then end the process, as
     they do by default. A command that ends in order by itself (:func:`stopping`) does so in this.
+
+    Yields:
+        The signal, once one has come. An error after it is what an interrupted call left behind.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield []
         return
     came: list[int] = []
     try:
         with stopping(_nothing, _nothing, interrupt=lambda: True) as came:
-            yield
+            yield came
     finally:
         if came and came[0] != signal.SIGINT:
+            give_up()
             remove_all()
             signal.signal(came[0], signal.SIG_DFL)
             signal.raise_signal(came[0])

@@ -17,12 +17,13 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from loader.runtime import java
 from loader.runtime.placing import write_block
@@ -72,60 +73,11 @@ _SERIAL = "-XX:+UseSerialGC"
 _PACKAGE = Path(__file__).parents[1]
 # Sourced by spark-class, so it sees that script's arguments. The user's own options come last: the
 # JVM obeys the last. The JVM refuses an archive if a folder on its class path has a file in it, and
-# conf/ comes first there; so the block takes conf/ off the path, unless something needs it.
+# conf/ comes first there; so the block takes conf/ off the path, unless something needs it. It
+# stands last in its file: a line above it may choose the Java.
 _BLOCK = (
-    r"""
-strandline_archive() {
-  local folder="${SPARK_HOME:-}/strandline" java="${JAVA_HOME:+$JAVA_HOME/bin/java}" file size=0
-  [ "${1:-}" = org.apache.spark.deploy.SparkSubmit ] && [ -r "$folder/classes.jsa" ] || return 0
-  [ "${java:-$(command -v java)}" -ef "$folder/java" ] || return 0
-  [ "${SPARK_CONF_DIR:-}" -ef "$SPARK_HOME/conf" ] || return 0
-  # the JVM crashes on an archive that was cut short, as a copy may be
-  read -r _ size 2> /dev/null < "$folder/fingerprint" || return 0
-  [ "$(wc -c < "$folder/classes.jsa")" -eq "${size:-0}" ] || return 0
-  for file in "$SPARK_CONF_DIR"/*; do
-    case "${file##*/}" in spark-env.sh | log4j2.properties | *.template) ;; *) return 0 ;; esac
-  done
-  local said="${SPARK_SUBMIT_OPTS:-} ${JAVA_TOOL_OPTIONS:-}"
-  said="$said ${JDK_JAVA_OPTIONS:-} ${_JAVA_OPTIONS:-}"
-  while [ $# -gt 0 ]; do
-    said="$said $1"
-    [ "$1" = --properties-file ] && [ -r "${2:-}" ] && said="$said $(cat "$2")"
-    shift
-  done
-  case "$said" in
-    *-Xshare:* | *SharedArchiveFile* | *ArchiveClassesAtExit*) return 0 ;;
-    # the JVM crashes where an agent asks to see classes of an archive
-    *-javaagent:* | *-agentlib:* | *-agentpath:* | *StartFlightRecording*) return 0 ;;
-  esac
-  local modest="{modest}" cores
-  # nproc would tell OpenMP's number of threads
-  cores="$(unset OMP_NUM_THREADS OMP_THREAD_LIMIT
-    nproc 2> /dev/null || getconf _NPROCESSORS_ONLN 2> /dev/null)" || cores=4
-  [ "$cores" -gt 2 ] || modest={serial}
-  # whoever tunes the collector does so alone; options in a file may
-  case "$said" in *-XX:*GC* | *" @"* | *VMOptionsFile* | *-XX:Flags=*) modest= ;; esac
-  case "$SPARK_HOME" in *[[:space:]\'\"\\]*) return 0 ;; esac # it may have been moved there
-  SPARK_HOME="$(cd -P "$SPARK_HOME" && pwd)" # the JVM compares paths as texts
-  folder="$SPARK_HOME/strandline"
-  file="$SPARK_HOME/conf/log4j2.properties"
-  if [ -f "$file" ] && [ -z "${LOG4J_CONFIGURATION_FILE:-}" ]; then
-    SPARK_SUBMIT_OPTS="-Dlog4j.configurationFile=$file ${SPARK_SUBMIT_OPTS:-}"
-  fi
-  # Spark's launcher is a JVM of its own, which would look for its few classes in jar after jar
-  for file in "$SPARK_HOME"/jars/spark-launcher_*.jar; do
-    SPARK_LAUNCHER_OPTS="-Xbootclasspath/a:$file ${SPARK_LAUNCHER_OPTS:-}"
-  done
-  # Hadoop starts chmod for each file of a process's first batches: this starts it in half the time
-  local started=
-  case "${OSTYPE:-}" in linux*) started=-Djdk.lang.Process.launchMechanism=VFORK ;; esac
-  SPARK_SUBMIT_OPTS="{patient} {uncounted} $modest $started ${SPARK_SUBMIT_OPTS:-}"
-  SPARK_SUBMIT_OPTS="-XX:SharedArchiveFile=$folder/classes.jsa {quiet} $SPARK_SUBMIT_OPTS"
-  SPARK_CONF_DIR="$folder/no-conf"
-}
-strandline_archive "$@"
-unset -f strandline_archive
-""".lstrip()
+    (Path(__file__).parent / "templates" / "archive.sh")
+    .read_text("utf-8")
     .replace("{quiet}", _QUIET)
     .replace("{patient}", _PATIENT)
     .replace("{uncounted}", _UNCOUNTED)
@@ -166,23 +118,36 @@ def _prepared(home: Path, report: Report) -> str:
     _check_folder(home)
     jvm = _jvm()
     folder = home / _FOLDER
-    archive = folder / "classes.jsa"
     wanted = fingerprint(home, jvm.version)
-    if _recorded(folder) == wanted:
-        write_block(home / java.SETTINGS, _BLOCK, "archive")
-        return f"is there, {_megabytes(archive)}"
+    if _recorded(folder, jvm) == wanted:
+        write_block(home / java.SETTINGS, _BLOCK, "archive", last=True)
+        return f"is there, {_megabytes(folder)}"
     folder.mkdir(exist_ok=True)
-    with FileLock(folder / ".lock"):
-        if _recorded(folder) != wanted:
-            report("class archive: being made, once for these jars")
+    with _locked(folder, report):
+        if _recorded(folder, jvm) != wanted:
+            report("class archive: being made, once for this Java and these jars")
             began = time.monotonic()
-            _make(home, folder, jvm)
-            (folder / "fingerprint").write_text(f"{wanted} {archive.stat().st_size}\n")
+            _make(home, folder, jvm, wanted)
             told = f", made in {time.monotonic() - began:.0f} s"
         else:
             told = ""
-    write_block(home / java.SETTINGS, _BLOCK, "archive")
-    return f"{_megabytes(archive)}{told}"
+    write_block(home / java.SETTINGS, _BLOCK, "archive", last=True)
+    return f"{_megabytes(folder)}{told}"
+
+
+@contextmanager
+def _locked(folder: Path, report: Report) -> Iterator[None]:
+    """Keeps a second setup from making the same."""
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        report("class archive: another setup is making it; waiting for that")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def fingerprint(home: Path, version: str) -> str:
@@ -201,13 +166,22 @@ def fingerprint(home: Path, version: str) -> str:
     return hashlib.sha256(told.encode()).hexdigest()
 
 
-def _recorded(folder: Path) -> str | None:
-    """Returns the fingerprint of the existing archive; None if it is missing or damaged."""
+def _recorded(folder: Path, jvm: _Jvm) -> str | None:
+    """Returns the fingerprint of the existing archive; None if Java would not take it."""
     try:
-        fits, size = (folder / "fingerprint").read_text().split()
-        return fits if (folder / "classes.jsa").stat().st_size == int(size) else None
+        fits, *sizes = (folder / "fingerprint").read_text().split()
+        files = _files(folder)
+        whole = [path.stat().st_size for path in files] == [*map(int, sizes)]
+        readable = all(path.is_file() and os.access(path, os.R_OK) for path in files)
+        named = (folder / "java").samefile(jvm.home / "bin" / "java")
     except (OSError, ValueError):
         return None
+    return fits if sizes and whole and readable and named else None
+
+
+def _files(folder: Path) -> list[Path]:
+    """Returns the archive, and the one of Java's own classes that it builds on, if that is ours."""
+    return [folder / "classes.jsa", *sorted(folder.glob("base*.jsa"))]
 
 
 def _check_folder(home: Path) -> None:
@@ -245,46 +219,62 @@ def _jvm() -> _Jvm:
         raise _Unsuitable(f"{runner} does not tell its version: {last.rstrip('.')}")
     if not version.isdigit() or int(version) < _OLDEST:
         raise _Unsuitable(f"it needs Java {_OLDEST} or newer, this is {version}")
+    if int(version) > java.NEWEST:
+        raise _Unsuitable(f"Spark 3.5 does not run on Java {version}")
     home = Path(found.get("java.home", ""))
     if not (home / "bin" / "java").exists() or not runner.samefile(home / "bin" / "java"):
         raise _Unsuitable(f"{runner} is not Java itself; set JAVA_HOME={home}")
-    return _Jvm(home, f"{home} {found.get('java.vm.name')} {found.get('java.vm.version')}")
+    told_of = [str(home), found.get("java.vm.name"), found.get("java.vm.version")]
+    with suppress(OSError):  # ours builds on that of Java's own classes
+        base = _own_base(home).stat()
+        told_of += [str(base.st_size), str(base.st_mtime_ns)]
+    return _Jvm(home, " ".join(map(str, told_of)))
 
 
-def _make(home: Path, folder: Path, jvm: _Jvm) -> None:
-    (folder / "fingerprint").unlink(missing_ok=True)
+def _own_base(home: Path) -> Path:
+    return home / "lib" / "server" / "classes.jsa"
+
+
+def _make(home: Path, folder: Path, jvm: _Jvm, wanted: str) -> None:
+    """Makes the archive; until it is there, the one before it stays, which may fit another Java."""
     # A killed setup may leave a JVM running, which would overwrite the next setup's archive.
     for left in folder.glob(f"{_MAKING}*"):
         shutil.rmtree(left, ignore_errors=True)
     with TemporaryDirectory(prefix=_MAKING, dir=folder, ignore_cleanup_errors=True) as place:
         fresh = Path(place, "classes.jsa")
-        options = f"{_base(folder, Path(place), jvm)}{_QUICK} -XX:ArchiveClassesAtExit={fresh}"
-        _record(home, jvm, options, Path(place, "run"))
-        if not fresh.is_file():
-            raise _Unsuitable("this Java wrote none")
+        base = None if _own_base(jvm.home).is_file() else folder / f"base-{wanted[:12]}.jsa"
+        try:
+            if base is not None:
+                _archive_java(jvm, Path(place, base.name), base)
+            options = f"-XX:SharedArchiveFile={base} " if base else ""
+            options += f"{_QUICK} -XX:ArchiveClassesAtExit={fresh}"
+            _record(home, jvm, options, Path(place, "run"))
+            if not fresh.is_file():
+                free = shutil.disk_usage(folder).free
+                raise _Unsuitable(f"this Java wrote none ({free / 1e6:.0f} MB are free)")
+        except BaseException:
+            if base is not None:
+                base.unlink(missing_ok=True)
+            raise
+        (folder / "fingerprint").unlink(missing_ok=True)
+        for older in _files(folder):
+            if older != base:
+                older.unlink(missing_ok=True)
         _keep(fresh, folder / "classes.jsa")
     link = folder / "java"
     link.unlink(missing_ok=True)
     link.symlink_to(jvm.home / "bin" / "java")
+    sizes = (str(path.stat().st_size) for path in _files(folder))
+    (folder / "fingerprint").write_text(f"{wanted} {' '.join(sizes)}\n")
 
 
-def _base(folder: Path, place: Path, jvm: _Jvm) -> str:
-    """Makes the archive of the JDK's own classes, which ours builds on; the bundled JDK lacks it.
-
-    Returns:
-        The JVM option that names it; empty if the JDK has its own.
-    """
-    own = folder / "base.jsa"
-    own.unlink(missing_ok=True)
-    if (jvm.home / "lib" / "server" / "classes.jsa").is_file():
-        return ""
-    java, fresh = jvm.home / "bin" / "java", place / "base.jsa"
-    command = [str(java), "-Xshare:dump", f"-XX:SharedArchiveFile={fresh}"]
+def _archive_java(jvm: _Jvm, fresh: Path, target: Path) -> None:
+    """Archives the JDK's own classes: ours builds on them, by path. The bundled JDK lacks them."""
+    command = [str(jvm.home / "bin" / "java"), "-Xshare:dump", f"-XX:SharedArchiveFile={fresh}"]
     subprocess.run(command, env=_environment(), capture_output=True, timeout=_SECONDS)
     if not fresh.is_file():
         raise _Unsuitable(f"the Java in {jvm.home} cannot archive its own classes")
-    _keep(fresh, own)
-    return f"-XX:SharedArchiveFile={own} "
+    _keep(fresh, target)
 
 
 def _keep(fresh: Path, target: Path) -> None:
@@ -322,5 +312,5 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
 
 
-def _megabytes(path: Path) -> str:
-    return f"{path.stat().st_size / 1e6:.0f} MB"
+def _megabytes(folder: Path) -> str:
+    return f"{sum(path.stat().st_size for path in _files(folder)) / 1e6:.0f} MB"

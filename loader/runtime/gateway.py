@@ -6,7 +6,9 @@ listens, and connects. Here these are two steps, so that Python can import what 
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -24,7 +26,17 @@ _WRITTEN = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 _NUMBERS = struct.Struct(">ii")  # the port, and how many bytes of the secret follow
 _SECONDS = 1.0
 """So long Java's last words may take, once it has ended."""
+_PATIENCE = 5.0
+"""So many seconds later what Java says is shown, though it may still start: it may be waiting."""
 _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
+# Lines of a Java that does not start which do not say why.
+_HOLLOW = re.compile(
+    r"\s|Picked up |NOTE: |WARNING|Warning:|Error: Could not create the Java Virtual Machine"
+    r"|Error: A fatal exception|Error occurred during initialization of VM"
+)
+_PREFIX = re.compile(r"(?:Exception in thread \S+ )?(?:[\w.$]+(?:Exception|Error): )?(?:Error: )?")
+
+_log = logging.getLogger("loader")
 
 
 class Gateway:
@@ -55,6 +67,8 @@ class Gateway:
             # Ctrl-C is the loader's to handle: what runs in Java is stopped in order.
             start_new_session=True,
         )
+        self._held: list[bytes] | None = []
+        self._holding = threading.Lock()
         self._printed = threading.Thread(target=self._pass_on, name="java-output", daemon=True)
         self._printed.start()
 
@@ -62,16 +76,21 @@ class Gateway:
         """Waits until the JVM listens; returns PySpark's gateway to it.
 
         Raises:
-            RuntimeError: if Java does not start.
+            RuntimeError: if Java does not start; says what Java says.
         """
-        from pyspark.errors import PySparkRuntimeError
         from pyspark.java_gateway import launch_gateway
 
+        patient_until = time.monotonic() + _PATIENCE
         while self.process.poll() is None and not self._written.exists():
             time.sleep(0.01)
+            if time.monotonic() > patient_until:
+                self._show()
         if not self._written.exists():
             self._printed.join(_SECONDS)
-            raise PySparkRuntimeError(error_class="JAVA_GATEWAY_EXITED", message_parameters={})
+            said = b"".join(self._held or ()).decode(errors="replace")
+            _log.debug("Java said:\n%s", said)
+            raise RuntimeError(reason(said))
+        self._show()
         written = self._written.read_bytes()
         port, length = _NUMBERS.unpack_from(written)
         secret = written[_NUMBERS.size :][:length].decode()
@@ -84,15 +103,22 @@ class Gateway:
         return gateway
 
     def _pass_on(self) -> None:
-        """Writes what Java prints to our standard error, if there is one."""
+        """Writes what Java prints to our standard error; holds it back until Java is reached."""
         assert self.process.stdout is not None
         output = self.process.stdout.fileno()
         with suppress(OSError):
             while said := os.read(output, 1 << 16):
-                # As bytes, because at Python's end its own streams may already be closed.
-                with suppress(OSError):
-                    while said and sys.__stderr__ is not None:
-                        said = said[os.write(2, said) :]
+                with self._holding:
+                    if self._held is None:
+                        _print(said)
+                    else:
+                        self._held.append(said)
+
+    def _show(self) -> None:
+        """Writes what was held back, and holds nothing back any more."""
+        with self._holding:
+            held, self._held = self._held or [], None
+            _print(b"".join(held))
 
     def end(self) -> None:
         """Ends a JVM that nobody needs."""
@@ -102,3 +128,17 @@ class Gateway:
             # With what the script has started, which would complain that its settings are gone.
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+
+def reason(said: str) -> str:
+    """Returns the line of what Java printed that says why it does not start."""
+    lines = [line.strip() for line in said.splitlines() if line and not _HOLLOW.match(line)]
+    found = _PREFIX.sub("", lines[0], count=1) if lines else ""
+    return found.rstrip(".") or "Java ended before it could be reached"
+
+
+def _print(said: bytes) -> None:
+    # As bytes, because at Python's end its own streams may already be closed.
+    with suppress(OSError):
+        while said and sys.__stderr__ is not None:
+            said = said[os.write(2, said) :]

@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from loader.errors import SpecError
 # Sourced by every Spark in this folder before it looks for Java; relative to Spark's folder.
 SETTINGS = Path("conf") / "spark-env.sh"
 # Spark 3.5 is tested on 8, 11 and 17; 21 runs; from 24 on it fails (no security manager).
-_OLDEST, _NEWEST = 8, 21
+OLDEST, NEWEST = 8, 21
 _INSTALL = "pip install 'strandline[embedded]'"
 
 
@@ -33,11 +33,28 @@ def choose() -> Choice:
     """Chooses the Java that Spark will find in another shell, where `JAVA_HOME` always wins.
 
     Raises:
-        SpecError: if neither the machine nor the environment has a Java that can run Spark.
+        SpecError: if neither the machine nor the environment has a Java that can run Spark, or
+            `JAVA_HOME` names one that cannot.
     """
+    chosen, named = _chosen(), os.environ.get("JAVA_HOME")
+    if not named:
+        return chosen
+    version = _version(Path(named, "bin", "java"))
+    if not _usable(version):
+        what = "where no Java runs" if version is None else f"Java {version}"
+        raise SpecError(
+            f"JAVA_HOME names {named}, {what}; Spark 3.5 needs Java {OLDEST} to {NEWEST}",
+            where="Java",
+            remedy="Unset it, or let it name one of these",
+        )
+    return replace(chosen, reason=f"JAVA_HOME, version {version}")
+
+
+def _chosen() -> Choice:
+    """Chooses the Java for a shell without `JAVA_HOME`, if there is one."""
     bundled = _bundled()
-    on_path = _version_on_path()
-    usable = on_path is not None and _OLDEST <= on_path <= _NEWEST
+    on_path = _version(shutil.which("java"))
+    usable = _usable(on_path)
     if bundled is not None:
         reason = f"the machine's, version {on_path}" if usable else f"the bundled JDK in {bundled}"
         if on_path is not None and not usable:
@@ -49,7 +66,7 @@ def choose() -> Choice:
         return Choice(Path(os.environ["JAVA_HOME"]), "JAVA_HOME")
     found = "none" if on_path is None else f"version {on_path}"
     raise SpecError(
-        f"Spark 3.5 needs Java {_OLDEST} to {_NEWEST}; this machine has {found}",
+        f"Spark 3.5 needs Java {OLDEST} to {NEWEST}; this machine has {found}",
         where="Java",
         remedy=f"Run `{_INSTALL}`, which brings a JDK",
     )
@@ -74,9 +91,12 @@ def _bundled() -> Path | None:
     return home if (home / "bin").is_dir() else None
 
 
-def _version_on_path() -> int | None:
-    """Returns the major version of `java` on PATH; None if there is none or it does not run."""
-    java = shutil.which("java")
+def _usable(version: int | None) -> bool:
+    return version is not None and OLDEST <= version <= NEWEST
+
+
+def _version(java: str | Path | None) -> int | None:
+    """Returns the major version of a `java`; None if there is none or it does not run."""
     if java is None:
         return None
     try:

@@ -46,9 +46,13 @@ class _Start:
         with ExitStack() as files:
             folder = files.enter_context(private_folder("settings"))
             arguments, self._own = submitted(given, folder)
-            files.callback(self._without_scratch)
-            self._gateway = Gateway(arguments, folder)
+            try:
+                self._gateway = Gateway(arguments, folder)
+            except BaseException:
+                self._without_scratch()
+                raise
             self._files = files.pop_all()
+        _starting.append(self)
         atexit.register(self.given_up)
 
     def connected(self) -> Any:
@@ -59,21 +63,25 @@ class _Start:
         """
         try:
             gateway = self._gateway.connected()
+            for name, value in self._secrets.items():
+                gateway.jvm.java.lang.System.setProperty(name, value)
+            if SETTING in self._own:
+                deleted_in_the_end(gateway.jvm, self._own[SETTING])
+            self._files.close()
         except BaseException:
             self.given_up()
             raise
         atexit.unregister(self.given_up)
-        for name, value in self._secrets.items():
-            gateway.jvm.java.lang.System.setProperty(name, value)
-        if SETTING in self._own:
-            deleted_in_the_end(gateway.jvm, self._own.pop(SETTING))
-        self._files.close()
+        _starting.remove(self)
         return gateway
 
     def given_up(self) -> None:
         """Ends a JVM that nobody has waited for."""
+        if self in _starting:
+            _starting.remove(self)
         self._gateway.end()
         self._files.close()
+        self._without_scratch()
 
     def _without_scratch(self) -> None:
         if SETTING in self._own:
@@ -81,6 +89,14 @@ class _Start:
 
 
 _begun: list[_Start] = []
+_starting: list[_Start] = []
+"""Those that are not connected yet."""
+
+
+def give_up() -> None:
+    """Ends what is still starting: this process is about to be killed."""
+    for start in [*_starting]:
+        start.given_up()
 
 
 def begin(settings: Mapping[str, str]) -> None:

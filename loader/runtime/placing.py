@@ -46,20 +46,20 @@ def link(source: Path, target: Path) -> str:
     return _link_or_copy(source, target)
 
 
-def write_block(path: Path, block: str, name: str = "") -> None:
+def write_block(path: Path, block: str, name: str = "", last: bool = False) -> None:
     """Writes a marked block into a shell file and leaves the file's other lines alone.
 
     Args:
         name: tells several blocks of one file apart.
+        last: it relies on what lines above it set, so it goes to the file's end.
     """
     text = path.read_text() if path.exists() else ""
     opening = _OPEN.replace("strandline:", f"strandline {name}:") if name else _OPEN
     marked = f"{opening}\n{block}{_CLOSE}\n"
     before, opened, rest = text.partition(f"{opening}\n")
-    if opened:
-        after = rest.partition(f"{_CLOSE}\n")[2]
-    else:
-        before, after = _ended(before), ""
+    after = rest.partition(f"{_CLOSE}\n")[2] if opened else ""
+    if last or not opened:
+        before, after = _ended(before + after), ""
     _write(path, f"{before}{marked}{after}")
 
 
@@ -80,8 +80,11 @@ def _write(path: Path, text: str) -> None:
         return  # so it works in a folder that is read-only by now
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
-    fresh.write_text(text)
-    fresh.replace(path)
+    try:
+        fresh.write_text(text)
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def _link_or_copy(source: Path, target: Path) -> str:

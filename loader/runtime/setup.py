@@ -48,6 +48,12 @@ def prepare(drivers: Sequence[str], folder: Path, report: Report) -> None:
         SpecError: if something is missing, unknown or not writable.
     """
     home = sparkhome.find()
+    if os.pathsep in str(home):
+        raise SpecError(
+            f"Spark cannot run in a folder whose path has a `{os.pathsep}`: {home}",
+            where="loader setup",
+            remedy="Move the virtual environment",
+        )
     wanted = [(name, _jar_or_driver(name)) for name in drivers]
     report(f"Spark: {home}")
     try:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from loader.errors import SpecError
@@ -80,6 +81,7 @@ def session(profile: Profile) -> SparkSession:
     missing = problem()
     if missing is not None:
         raise SpecError(missing, where="Spark", remedy="Run `loader setup`")
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -92,16 +94,39 @@ def session(profile: Profile) -> SparkSession:
         builder = builder.config(key, value)
     try:
         jvm.start(wanted)
-        spark = builder.getOrCreate()
-    except (PySparkException, RuntimeError, OSError) as error:
+        with _handlers_kept():
+            spark = builder.getOrCreate()
+    except (PySparkException, RuntimeError, OSError, Py4JJavaError) as error:
+        told = str(getattr(error, "java_exception", None) or error).strip().splitlines()
+        what = (told or [type(error).__name__])[0].rstrip(".")
+        remedy = "Check the target's server_side_parameters, and `loader setup`"
+        if "getSubject is not supported" in what:
+            what, remedy = "it does not run on this Java", "Let JAVA_HOME name Java 8 to 21"
         raise SpecError(
-            f"Spark does not start: {str(error).splitlines()[0]}",
+            f"Spark does not start: {what}",
             where=f"{profile.path}, target {profile.target}",
-            remedy="Check the target's server_side_parameters, and `loader setup`",
+            remedy=remedy,
         ) from error
     _in_utc(spark)
     _unsummed(spark)
     return spark
+
+
+@contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """Keeps PySpark from putting its own handler of SIGINT in the place of ours.
+
+    It would call the JVM in the middle of another call, whose connection then breaks.
+    """
+    from pyspark import context
+
+    pyspark: Any = context
+    real = pyspark.signal
+    pyspark.signal = SimpleNamespace(SIGINT=real.SIGINT, signal=lambda *_: None)
+    try:
+        yield
+    finally:
+        pyspark.signal = real
 
 
 def settings(conf: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, str]:

@@ -96,6 +96,24 @@ def test_the_users_own_options_come_last(home: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "ours"),
+    [
+        ("-Dlog4j2.configurationFile=/mine", "log4j"),
+        ("-Dlog4j2.configuration.file=/mine", "log4j"),
+        ("-Djdk.lang.Process.launchMechanism=FORK", "launchMechanism"),
+        ("-XX:Tier4InvocationThreshold=5000", "-XX:Tier4"),
+        ("-XX:+C1ProfileBranches", "C1Profile"),
+    ],
+)
+def test_what_java_reads_before_ours_is_not_overruled(home: Path, given: str, ours: str) -> None:
+    (home / "conf" / "log4j2.properties").touch()
+    assert ours in _sourced(home)[1]
+    folder, options = _sourced(home, JAVA_TOOL_OPTIONS=given)
+    assert folder == f"{home}/strandline/no-conf"
+    assert ours not in options
+
+
 def test_the_launcher_finds_its_classes_at_once(home: Path) -> None:
     (home / "jars").mkdir()
     (home / "jars" / "spark-launcher_2.12-3.5.9.jar").touch()
@@ -108,7 +126,13 @@ def test_the_launcher_finds_its_classes_at_once(home: Path) -> None:
 @pytest.mark.parametrize("where", ["SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS"])
 def test_whoever_tunes_the_collector_does_so_alone(home: Path, where: str) -> None:
     assert "-XX:GCTimeRatio=" in _sourced(home)[1]
-    for own in ("-XX:GCTimeRatio=9", "-XX:+UseParallelGC", "-Da=b -XX:MaxGCPauseMillis=9"):
+    for own in (
+        "-XX:GCTimeRatio=9",
+        "-XX:+UseParallelGC",
+        "-Da=b -XX:MaxGCPauseMillis=9",
+        "-XX:G1HeapRegionSize=16m",
+        "-XX:+UseStringDeduplication",
+    ):
         for cores in ("echo 2", "echo 8"):
             options = _sourced(home, cores=cores, **{where: own})[1]
             assert "-XX:GCTimeRatio=2" not in options
@@ -181,6 +205,12 @@ def test_what_it_does_not_fit_starts_as_before(home: Path, tmp_path: Path) -> No
         assert _sourced(home, JAVA_TOOL_OPTIONS=agent) == (plain, "")
         (tmp_path / "given").write_text(f"spark.driver.extraJavaOptions=-Da=b {agent}\n")
         assert _sourced(home, given=("--properties-file", str(tmp_path / "given"))) == (plain, "")
+    for file in ("@/args", "-XX:VMOptionsFile=/args", "-XX:Flags=/args"):  # an agent may be in it
+        assert _sourced(home, JDK_JAVA_OPTIONS=file) == (plain, "")
+        (tmp_path / "given").write_text(f"spark.driver.extraJavaOptions={file}\n")
+        assert _sourced(home, given=("--properties-file", str(tmp_path / "given"))) == (plain, "")
+        conf = ("--conf", f"spark.driver.extraJavaOptions={file}")
+        assert _sourced(home, given=conf) == (plain, "")
     mine = tmp_path / "my-conf"
     shutil.copytree(home / "conf", mine)
     assert _sourced(home, SPARK_CONF_DIR=str(mine)) == (str(mine), "")
@@ -192,10 +222,72 @@ def test_one_that_was_cut_short_is_not_used(home: Path) -> None:
     folder = home / "strandline"
     assert _sourced(home)[1]
     (folder / "fingerprint").write_text("one 7\n")  # like an interrupted copy: the JVM crashes
-    assert archive._recorded(folder) is None  # and `loader setup` makes a new one
+    assert archive._recorded(folder, archive._jvm()) is None  # and `loader setup` makes a new one
     assert _sourced(home) == (f"{home}/conf", "")
     (folder / "fingerprint").unlink()
     assert _sourced(home) == (f"{home}/conf", "")
+
+
+def test_one_that_java_would_not_take_is_made_anew(home: Path, tmp_path: Path) -> None:
+    folder, jvm = home / "strandline", archive._jvm()
+    link = folder / "java"
+    link.unlink()
+    link.symlink_to(jvm.home / "bin" / "java")
+    assert archive._recorded(folder, jvm) == "one"
+    # of Java's own classes, which it builds on
+    base = folder / "base-one.jsa"
+    base.write_bytes(b"base")
+    assert archive._recorded(folder, jvm) is None
+    (folder / "fingerprint").write_text("one 0 4\n")
+    assert archive._recorded(folder, jvm) == "one"
+    base.write_bytes(b"b")
+    assert archive._recorded(folder, jvm) is None
+    base.write_bytes(b"base")
+    link.unlink()
+    link.symlink_to(tmp_path / "nowhere")
+    assert archive._recorded(folder, jvm) is None
+
+
+def test_a_folder_in_its_place_is_passed_over_without_a_word(home: Path) -> None:
+    (home / "strandline" / "classes.jsa").unlink()
+    (home / "strandline" / "classes.jsa").mkdir()
+    assert _sourced(home) == (f"{home}/conf", "")
+
+
+def test_words_in_its_fingerprint_are_passed_over_without_a_word(home: Path) -> None:
+    (home / "strandline" / "fingerprint").write_text("a b c d\n")
+    assert _sourced(home) == (f"{home}/conf", "")
+
+
+def test_one_that_cannot_be_made_anew_stays(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fits the Java that it was made with, which may be back tomorrow."""
+    java = _java(tmp_path, monkeypatch, f'exec {shutil.which("java")} "$@"')
+    monkeypatch.setattr(archive, "_jvm", lambda: archive._Jvm(java.parents[1], "another"))
+
+    def failing(*_: object) -> None:
+        raise archive._Unsuitable("the run that makes it failed")
+
+    monkeypatch.setattr(archive, "_record", failing)
+    (home / "jars").mkdir()
+    before = {path: path.lstat().st_mtime_ns for path in (home / "strandline").iterdir()}
+    told: list[str] = []
+    archive.prepare(home, told.append)
+    assert "none: the run that makes it failed" in told[-1]
+    left = {path: path.lstat().st_mtime_ns for path in (home / "strandline").iterdir()}
+    left.pop(home / "strandline" / ".lock")
+    assert left == before
+    assert _sourced(home, JAVA_HOME="")[1]
+
+
+def test_a_java_that_spark_does_not_run_on_makes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _java(tmp_path, monkeypatch, "echo '    java.specification.version = 25' >&2")
+    told: list[str] = []
+    archive.prepare(tmp_path, told.append)
+    assert "none: Spark 3.5 does not run on Java 25." in told[0]
 
 
 def test_an_environment_moved_where_options_cannot_name_it_starts_as_before(

@@ -228,7 +228,7 @@ def test_a_jvm_takes_its_classes_from_the_archive(followed: Followed) -> None:
     again: list[str] = []
     archive.prepare(home, again.append)
     assert len(again) == 1, again
-    assert archive._recorded(home / "strandline") is not None
+    assert archive._recorded(home / "strandline", archive._jvm()) is not None
     assert again[0].startswith("class archive: is there, ")
 
 
@@ -259,4 +259,6 @@ def test_after_a_jar_changed_spark_starts_without_a_word(followed: Followed) -> 
 def test_the_training_leaves_nothing_in_the_folder(followed: Followed) -> None:
     home = followed.home
     left = {path.name for path in (home / "strandline").iterdir()}
-    assert left - {"base.jsa"} == {".lock", "classes.jsa", "fingerprint", "java"}
+    bases = {name for name in left if name.startswith("base-")}
+    assert left - bases == {".lock", "classes.jsa", "fingerprint", "java"}
+    assert len(bases) <= 1

@@ -104,3 +104,19 @@ def test_our_own_file_is_renewed(tmp_path: Path) -> None:
     assert write_own(path, "rootLogger.level = error\n") is True
     assert "level = error" in path.read_text()
     assert "level = warn" not in path.read_text()
+
+
+def test_a_block_that_relies_on_others_goes_below_them(tmp_path: Path) -> None:
+    path = tmp_path / "spark-env.sh"
+    write_block(path, "archive=1\n", "archive", last=True)
+    write_block(path, "java=1\n")
+    assert path.read_text().index("archive=1") < path.read_text().index("java=1")
+    write_block(path, "archive=2\n", "archive", last=True)
+    text = path.read_text()
+    assert text.index("java=1") < text.index("archive=2")
+    assert text.count("archive") == 2
+    path.chmod(0o444)
+    tmp_path.chmod(0o555)
+    write_block(path, "archive=2\n", "archive", last=True)  # nothing to write
+    tmp_path.chmod(0o755)
+    assert path.read_text() == text

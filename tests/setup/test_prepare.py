@@ -115,6 +115,30 @@ def test_the_machines_java_is_left_to_itself(home: Path, tmp_path: Path) -> None
     assert told.stdout.strip() == str(other)
 
 
+def test_a_java_home_that_cannot_run_spark_is_refused(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = tmp_path / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho 'openjdk version \"25.0.1\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    with pytest.raises(SpecError, match=r"JAVA_HOME names .*jdk, Java 25; Spark 3.5 needs Java 8"):
+        _prepare(folder=tmp_path)
+    java.unlink()
+    with pytest.raises(SpecError, match=r"jdk, where no Java runs"):
+        _prepare(folder=tmp_path)
+
+
+def test_a_colon_in_sparks_path_is_refused(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = home.rename(tmp_path / "a:b")
+    monkeypatch.setenv("SPARK_HOME", str(moved))
+    with pytest.raises(SpecError, match=r"Spark cannot run in a folder whose path has a `:`"):
+        _prepare(folder=tmp_path)
+
+
 def test_another_iceberg_by_the_user_is_kept(home: Path, tmp_path: Path) -> None:
     own = home / "jars" / "iceberg-spark-runtime-3.5_2.12-1.9.2.jar"
     own.write_bytes(b"own")

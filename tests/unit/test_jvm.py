@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.runtime import jvm
+from loader.runtime.gateway import reason
 from loader.runtime.private_folder import private_folder
 from loader.runtime.spark import settings
 from loader.spec.redaction import SPARK_REGEX, is_secret_key, java_regex
@@ -107,22 +108,83 @@ def test_a_java_that_nobody_waits_for_ends_and_leaves_nothing(tmp_path: Path) ->
 
 
 _FAILED = """
-from pyspark.errors import PySparkException
 from loader.runtime import jvm
-from loader.runtime.private_folder import private_folder
 try:
     jvm.begin({"spark.driver.extraJavaOptions": "-Xss1"})
     jvm.start({})
-except PySparkException as error:
-    print(error.getErrorClass())
+except RuntimeError as error:
+    print(error)
 """
 
 
 def test_a_java_that_does_not_start_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     done = _ran(_FAILED, tmp_path)
-    assert done.stdout == "JAVA_GATEWAY_EXITED\n"
-    assert "stack size" in done.stderr
+    assert done.stdout.startswith("The Java thread stack size specified is too small")
+    assert done.stderr == ""
     assert _left(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (
+            "Picked up JAVA_TOOL_OPTIONS: -XX:+Nonsense\nUnrecognized VM option 'Nonsense'\n"
+            "Error: Could not create the Java Virtual Machine.\n",
+            "Unrecognized VM option 'Nonsense'",
+        ),
+        (
+            'Exception in thread "main" org.apache.spark.SparkException: Could not parse x.\n'
+            "\tat org.apache.spark.SparkContext\n",
+            "Could not parse x",
+        ),
+        (
+            "Error occurred during initialization of VM\nMultiple garbage collectors selected\n",
+            "Multiple garbage collectors selected",
+        ),
+        ("Error: Could not find or load main class a.b\n", "Could not find or load main class a.b"),
+        ("\n", "Java ended before it could be reached"),
+    ],
+)
+def test_one_line_of_what_java_says_tells_why(said: str, why: str) -> None:
+    assert reason(said) == why
+
+
+_SIGNALLED = """
+import signal, sys, time
+from loader.cli.stopping import unwinding
+from loader.runtime import jvm
+with unwinding():
+    jvm.begin({"spark.master": "local[1]"})
+    print(jvm._begun[0]._gateway.process.pid, flush=True)
+    signal.raise_signal(signal.SIGTERM)
+"""
+
+
+def test_a_signal_leaves_nothing_of_a_java_that_is_starting(tmp_path: Path) -> None:
+    done = _ran(_SIGNALLED, tmp_path)
+    assert done.returncode == -signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(done.stdout), 0)
+    assert _left(tmp_path) == []
+
+
+_CONTEXT = """
+import signal
+from pathlib import Path
+from loader.runtime.profile import Profile
+from loader.runtime.spark import session
+def ours(*_): ...
+signal.signal(signal.SIGINT, ours)
+conf = {"spark.master": "local[1]", "spark.ui.enabled": "false"}
+session(Profile("p", "t", "session", "s", conf, Path("profiles.yml")))
+print(signal.getsignal(signal.SIGINT) is ours)
+"""
+
+
+def test_pyspark_does_not_take_ctrl_c(tmp_path: Path) -> None:
+    """Its handler calls the JVM in the middle of another call, which then fails as it likes."""
+    done = _ran(_CONTEXT, tmp_path)
+    assert done.stdout == "True\n", done.stderr
 
 
 _STARTED = """
