@@ -30,10 +30,6 @@
 {% macro spark__list_schemas(database) -%}
     {#- dbt's first statement. If the warehouse is not where Spark looks for it, it fails without saying why. -#}
     {%- set iceberg = strandline.in_iceberg_catalog() -%}
-    {%- if iceberg and run_query("set " ~ strandline.remembered("catalog").setting ~ ".type").columns[1].values()[0] == "hadoop" -%}
-        {#- Such a catalog is a folder. Until that is there, Iceberg answers with an error. -#}
-        {%- do strandline.run_statement("create schema if not exists " ~ strandline.quoted_path(target.schema)) -%}
-    {%- endif -%}
     {%- set found = dbt.spark__list_schemas(database) -%}
     {%- for name in found.columns[0].values() if iceberg -%}
         {%- do strandline.remembered("schemas").update({name | lower: true}) -%}
@@ -50,6 +46,10 @@
         {%- set iceberg = strandline.is_iceberg_catalog(catalog) -%}
         {%- if iceberg -%}
             {%- do strandline.check_warehouse(catalog) -%}
+            {%- if run_query("set " ~ catalog ~ ".type").columns[1].values()[0] == "hadoop" -%}
+                {#- Such a catalog is a folder. Until that is there, Iceberg answers with an error. -#}
+                {%- do strandline.run_statement("create schema if not exists " ~ strandline.quoted_path(target.schema)) -%}
+            {%- endif -%}
         {%- endif -%}
         {%- do known.update({"iceberg": iceberg, "setting": catalog}) -%}
     {%- endif -%}

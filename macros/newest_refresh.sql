@@ -7,13 +7,15 @@
     {#-
         Whole generations: the one of the newest complete full refresh, and those after it. A view is asked long
         after dbt compiled it, and a refresh is in raw a moment before the ledger tells of it. So the query asks the
-        ledger itself, and first: then raw has every refresh that the ledger tells of.
+        ledger itself, and first: then raw has every refresh that the ledger tells of. The newest by batch: a raw
+        table that was dropped, or rolled back, begins with lower generations than the ledger has seen.
     -#}
     {%- set refreshes = strandline.complete_refreshes(relation, none, "newest_refresh(" ~ relation ~ ")") if execute else [] -%}
     {%- set conditions = [] -%}
     {%- set floor = strandline.refresh_floor(refreshes) -%}
-    {%- if floor is not none -%}
-        {#- Iceberg leaves out files for a constant only. -#}
+    {%- set asked_later = model is defined and model.get("config", {}).get("materialized") in ("view", "ephemeral") -%}
+    {%- if floor is not none and not asked_later -%}
+        {#- Iceberg leaves out files for a constant only; a view would keep that of a table which is dropped later. -#}
         {%- do conditions.append(strandline.shown_from(floor)) -%}
     {%- endif -%}
     {%- set syncs = strandline.syncs_relation(relation.schema) if execute and relation.schema else none -%}
@@ -25,8 +27,8 @@
             {%- if shared %}
             source_name,
             {%- endif %}
-            max(generation) as newest,
-            max(generation) filter (where mode = 'full_refresh') as refreshed
+            max_by(generation, batch) as newest,
+            max_by(generation, batch) filter (where mode = 'full_refresh') as refreshed
         from {{ syncs }} as syncs
         where table_name = {{ strandline.text_literal(relation.identifier) }}
             and status in ('synced', 'recovered')

@@ -28,7 +28,7 @@
 {% macro check_shared_relation(relation, primary_key, owner) -%}
     {#- The same for a macro, which may be given any relation: only a table beside a ledger can be a raw one. -#}
     {%- set syncs = strandline.syncs_relation(relation.schema)
-        if execute and relation is not string and relation.schema else none -%}
+        if execute and relation is not string and relation.schema and (flags.WHICH != "compile" or flags.INTROSPECT) else none -%}
     {%- if syncs is not none and strandline.exists(syncs) and strandline.exists(relation) -%}
         {%- set table = {"relation": relation, "sources": strandline.sharers(relation)} -%}
         {%- do strandline.check_shared_key(table, primary_key, owner) -%}

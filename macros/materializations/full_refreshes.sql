@@ -10,7 +10,13 @@
             ~ "source('shop', 'orders') instead of a SELECT."
         ) }}
     {%- endif -%}
-    {#- What a unit test gives in place of a table has no schema. -#}
+    {#- What a unit test gives in place of a table has no schema, and a unit test has no graph. -#}
+    {%- if not relation.schema and graph.get("nodes") -%}
+        {{ exceptions.raise_compiler_error(
+            owner ~ ": the ledger knows raw tables only, and " ~ relation ~ " is an ephemeral model. Give the table itself, "
+            ~ "source('shop', 'orders')."
+        ) }}
+    {%- endif -%}
     {%- set syncs = strandline.syncs_relation(relation.schema) if relation.schema else none -%}
     {%- if syncs is none or not strandline.exists(syncs) -%}
         {{ return([]) }}
@@ -47,7 +53,7 @@
 
 {% macro check_ledger(relation, owner) -%}
     {#- For delete_stale: without a ledger no full refresh is complete, and what vanished would be shown again. -#}
-    {%- set syncs = strandline.syncs_relation(relation.schema) if relation is not string else none -%}
+    {%- set syncs = strandline.syncs_relation(relation.schema) if relation is not string and relation.schema else none -%}
     {%- if syncs is not none and not strandline.exists(syncs) -%}
         {{ exceptions.raise_compiler_error(
             owner ~ ": delete_stale hides what the newest complete full refresh no longer found, and the ledger that says which "

@@ -301,3 +301,23 @@ def test_killed_in_the_midst_of_a_first_load(
         assert versions == [(1, "a 1"), (1, "b 1"), *second, (3, "b 3"), (4, "b 4")], table
     again = project.run("--concurrency", "4")
     assert {again.table(f"shop.{table}")["status"] for table in places} == {"nothing new"}
+
+
+def test_values_that_no_lake_holds_are_refused_when_it_goes_on(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table papers (id int primary key, day date)",
+        "insert into papers select n, date '2025-01-01' from generate_series(1, 10) n",
+    )
+    follow(project, postgres_database, "papers", batch_rows=7)
+    assert _broken_off(project, 1)
+    postgres_database.execute("insert into papers values (20, '0100-02-28')")
+    ran = project.loader("run")
+    assert ran.code == 1
+    assert "1 values of day are among the days" in ran.text
+    assert project.rows("select count(*) from raw.papers") == [(7,)]
+    postgres_database.execute("update papers set day = '2025-01-02' where id = 20")
+    project.run()
+    days = "select count(distinct id), cast(max(day) as string) from raw.papers"
+    assert project.rows(days) == [(11, "2025-01-02")]

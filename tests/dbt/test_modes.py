@@ -152,3 +152,85 @@ def test_a_query_asks_the_ledger_itself(modes: Modes) -> None:
     assert asked() == before
     modes.loader.run()
     assert asked() == after
+
+
+@pytest.mark.parametrize("how", ["dropped", "rolled back"])
+def test_a_raw_table_that_begins_below_what_the_ledger_has_seen(modes: Modes, how: str) -> None:
+    modes.sync()
+    modes.database.execute("update orders set note = 'second' where id = 1")
+    for _ in range(3):
+        modes.loader.run("--full-refresh")
+    if how == "dropped":
+        modes.loader.rows("drop table raw.orders")
+        modes.loader.rows("drop table raw._cq_state")
+    else:
+        [(first,)] = modes.loader.rows(
+            "select snapshot_id from raw.orders.snapshots order by committed_at limit 1"
+        )
+        modes.loader.rows(
+            f"call lake.system.rollback_to_snapshot('{modes.loader.schema}.orders', {first})"
+        )
+    modes.loader.run("--full-refresh")
+    now = [(1, "second"), (2, "first"), (3, "first")]
+    as_of_now = modes.dbt.run("run", "--select", "overwritten", manifest=modes.manifest)
+    sql = as_of_now["overwritten"].sql
+    assert modes.loader.rows(f"select id, note from ({sql}) order by 1") == now
+
+
+def test_a_view_follows_a_raw_table_that_is_dropped(modes: Modes) -> None:
+    config = "{{ config(materialized='ephemeral') }}\n"
+    modes.dbt.write("models/seen.sql", config + MODELS["overwritten"])
+    modes.dbt.write("models/seeing.sql", "select * from {{ ref('seen') }}")
+    modes.sync()
+    for _ in range(2):
+        modes.loader.run("--full-refresh")
+    sql = modes.dbt.run("run", "--select", "seeing")["seeing"].sql
+    assert len(modes.loader.rows(sql)) == 3
+    modes.loader.rows("drop table raw.orders")
+    modes.loader.rows("drop table raw._cq_state")
+    modes.loader.run()
+    assert len(modes.loader.rows(sql)) == 3
+
+
+def test_an_ephemeral_model_is_in_no_ledger(modes: Modes) -> None:
+    modes.sync()
+    config = "{{ config(materialized='ephemeral') }}\n"
+    modes.dbt.write("models/eph.sql", config + "select * from {{ source('shop', 'orders') }}")
+    modes.dbt.write("models/of_eph.sql", "{{ strandline.newest_refresh(ref('eph')) }}")
+    [refused] = modes.dbt.run("run", "--select", "of_eph").values()
+    assert refused.status == "error"
+    assert "the ledger knows raw tables only" in refused.message
+
+
+def test_what_the_macros_ask_is_not_asked_without_a_connection_or_in_a_unit_test(
+    modes: Modes,
+) -> None:
+    modes.sync()
+    relation = "source('shop', 'orders')"
+    calls = {
+        "latest": f"deduped_latest({relation}, 'id', 'at')",
+        "stale_latest": f"deduped_latest({relation}, 'id', 'at', delete_stale=true)",
+        "stale_history": f"deduped_history({relation}, 'id', 'at', delete_stale=true)",
+        "latest_as_of": f"deduped_latest({relation}, 'id', 'at', as_of=1)",
+        "newest": f"newest_refresh({relation})",
+    }
+    row = (
+        "select 1 as id, 'a' as note, timestamp '2025-01-01' as at, 's' as _cq_source_name, "
+        "1L as _cq_batch, 1L as _cq_seq, 1L as _cq_generation, false as _cq_deleted, "
+        "timestamp '2025-01-01' as _cq_sync_time, 1L as _cq_row_hash"
+    )
+    given = [{"input": relation, "format": "sql", "rows": row}]
+    expect = {"format": "sql", "rows": "select 1 as id"}
+    for name, call in calls.items():
+        modes.dbt.write(f"models/{name}.sql", f"select id from ({{{{ strandline.{call} }}}}) as x")
+    tests = [
+        {"name": f"t_{name}", "model": name, "given": given, "expect": expect} for name in calls
+    ]
+    modes.dbt.write("models/unit.yml", {"unit_tests": tests})
+    results = modes.dbt.run("test", "--select", "test_type:unit")
+    assert {name: one.status for name, one in results.items()} == {
+        f"t_{name}": "pass" for name in calls
+    }
+    silent = ("--no-introspect", "--no-populate-cache")
+    [compiled] = modes.dbt.run("compile", "--select", "latest", *silent).values()
+    assert compiled.status == "success"

@@ -76,6 +76,25 @@ def test_a_repair_refuses_what_a_sync_refuses(
     assert [(str(day), rows) for day, rows in project.rows(days)] == [("1400-02-28", 2)]
 
 
+def test_rows_that_no_sync_reads_are_not_judged(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table papers (id int primary key, day date, n numeric, c int)",
+        "insert into papers select n, date '2020-03-05', 1, n from generate_series(1, 20) n",
+        "update papers set day = '0100-02-28' where id = 2",
+        "create view seen as select * from papers",
+    )
+    options = {"cursor_field": "c", "lookback": 0, "initial_cursor": "10", "primary_key": ["id"]}
+    project.jdbc(postgres_database, ["seen"], table_options={"seen": options})
+    project.run()
+    postgres_database.execute("update papers set n = 5 where id = 15")
+    ran = reconcile(project, "--repair")
+    assert line(ran, "shop.seen")["repaired"] == 1
+    postgres_database.execute("update papers set day = '0100-02-28' where id = 15")
+    assert "1 values of day" in reconcile(project, "--repair", code=1).text
+
+
 @dataclass(frozen=True)
 class Phase:
     """Does something when a table enters a phase."""

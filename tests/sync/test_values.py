@@ -530,7 +530,8 @@ def test_days_that_the_driver_misreads_in_binary_are_refused(
     assert len(ran.errors) == 3
     for error in ran.errors:
         assert (
-            "column v: 286 values of v lie between 17 February and 1 March of a year that" in error
+            "column v: 286 values of v are among the days that the driver may read as later"
+            in error
         )
         assert 'Set `properties: {binaryTransfer: "false"}` in the source' in error
 
@@ -550,6 +551,29 @@ def test_days_that_the_driver_misreads_in_binary_are_refused(
     )
     project.run()
     assert [(table, changed(table)) for table in options] == [(table, []) for table in options]
+
+
+def test_days_before_christ_are_read_as_they_are_or_refused(
+    project: Project, postgres_database: Database
+) -> None:
+    """As seconds, days before Christ in years like 101 are ten days off, or more."""
+    postgres_database.execute(
+        "create table fine (id serial primary key, v date, j int)",
+        "insert into fine (v, j) select v, to_char(v, 'J')::int from (select to_date(y || '-' || "
+        "to_char(date '2001-01-01' + d, 'MM-DD') || ' BC', 'YYYY-MM-DD BC') as v from "
+        "(values (1), (2), (100), (101), (200), (201), (401), (501), (1101), (4701)) a (y), "
+        "generate_series(0, 75) d) b "
+        "where not (to_char(v, 'YYYY') in ('0101', '0201', '0501', '1101', '4701') "
+        "and to_char(v, 'MMDD') between '0114' and '0301')",
+        "create table wrong (id int primary key, v date)",
+        "insert into wrong values (1, '0101-02-10 BC')",
+    )
+    options = {table: {"cursor_field": "id"} for table in ("fine", "wrong")}
+    project.jdbc(postgres_database, list(options), table_options=options)
+    ran = project.loader("run")
+    assert [error.partition(",")[0] for error in ran.errors] == ["table shop.wrong"], ran.text
+    off = "unix_date(v) + 2440588 <> j"
+    assert project.rows(f"select count(*), count_if({off}) from raw.fine") == [(760 - 5 * 47, 0)]
 
 
 def test_days_that_javas_calendar_lacks_are_told_of(

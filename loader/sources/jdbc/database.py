@@ -228,7 +228,8 @@ class Database(Source):
         """Whether reads may get values in binary: as ours do, or as the spec says."""
         if self._taken.get("binaryTransfer", "").lower() == "false":
             return False
-        return bool(self._reading(types)) or "prepareThreshold" in self._taken
+        prepares = self._taken.get("prepareThreshold", "0").strip() != "0"
+        return bool(self._reading(types)) or prepares
 
     @property
     def _taken(self) -> dict[str, str]:

@@ -208,14 +208,16 @@ def postgresql_values(index: int, kind: t.DataType, row: Column, binary: bool) -
 def _misread(index: int) -> Doubt:
     """Returns the times that PostgreSQL's driver misreads in binary.
 
-    In years like 1300 it counts the leap day of Java's old calendar up to eleven days early.
+    In years like 1300, and 101 before Christ, it counts the leap day of Java's old calendar early:
+    up to eleven days, and 46 in the oldest year.
     """
     return Doubt(
         index,
-        "({} < '1400-03-02' and to_char({}, 'YYYYMMDD') ~ "
-        "'^(0[1235679]|1[0134])00(02(1[789]|2)|0301)')",
-        "lie between 17 February and 1 March of a year that ends in 00, 1400 or before: the driver "
-        "would read them as the day after",
+        "({} < '1400-03-02' and to_char({}, 'YYYYMMDDBC') ~ "
+        "'^((0[1235679]|1[0134])00(02(1[789]|2.)|0301)AD|"
+        "(?!(0[048]|[13][26]|2[048]|4[04])01)..01(01(1[4-9]|[23].)|02..|0301)BC)')",
+        "are among the days that the driver may read as later ones: 17 February to 1 March of a "
+        "year like 1300 or 1400, 14 January to 1 March of a year like 101 BC",
         'Set `properties: {binaryTransfer: "false"}` in the source: then they are read as they are',
     )
 

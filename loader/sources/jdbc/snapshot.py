@@ -19,7 +19,7 @@ from loader.rows.cursor import Cursor, CursorType
 from loader.rows.order import quoted
 from loader.runtime.database_errors import DatabaseError, explain
 from loader.sources import Bounds, CursorField, Digest, Snapshot, SourceTable, Window, edge
-from loader.sources.contents import KEY, Contents
+from loader.sources.contents import KEY, Contents, ReadContents
 from loader.sources.jdbc.by_value import asked_by_value
 from loader.sources.jdbc.checksum_sql import checksum
 from loader.sources.jdbc.column_sql import ColumnSql
@@ -178,8 +178,8 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         [exact] = connection.rows(f"select {doubted} from {relation}{where}")
         return self._judged(table, exact, cursor)
 
-    def _judge(self, table: SourceTable, where: str) -> None:
-        """Refuses rows that hold values which the lake cannot.
+    def judge(self, table: SourceTable, where: str = "") -> None:
+        """Refuses rows that hold values which the lake cannot; all by default.
 
         Raises:
             TableError: there are some.
@@ -301,9 +301,20 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                     lambda where, hashed: self._selected(
                         spark, table, where, self._fetch_size(table), key=hashed
                     ),
-                    lambda where: self._judge(table, where),
+                    lambda where: self.judge(table, where),
                 )
-        return super().contents(spark, table, key, window, unique)
+
+        def read(wanted: Window) -> DataFrame:
+            # Rows that the spec does not ask for are read, too, and go nowhere.
+            self.judge(table, self.where(table, window))
+            with self.connect(table) as connection:
+                relation = self.source.relation(table.ref.native)
+                [(rows,)] = connection.rows(
+                    f"select count(*) from {relation}{self.where(table, wanted)}"
+                )
+            return self.read(spark, table, wanted, Bounds(int(rows or 0)))
+
+        return ReadContents(read, table, key, window, unique)
 
     def _fetch_size(
         self, table: SourceTable, rows: int | None = None, *, whole: bool = False

@@ -94,6 +94,14 @@ class Loads:
         self._pieces[table.ref.name] = found
         return found, self._sight(table)
 
+    def judge(self, table: SourceTable) -> None:
+        """Refuses values that the lake cannot hold: a load goes on that was judged in another run.
+
+        Raises:
+            TableError: there are some.
+        """
+        self._snapshot(table).judge(table)
+
     def read(self, spark: SparkSession, table: SourceTable, bounds: Bounds) -> DataFrame:
         """Reads all rows of a table, or those of its piece."""
         snapshot, found = self._snapshot(table), self._pieces.get(table.ref.name)

@@ -290,6 +290,8 @@ class Log(Snapshot):
         if piece.upto is not None:
             self._unfinished[table.ref.name] = after
         resumed = mark.seen is not None and mark.seen.text != seen.text
+        if resumed:
+            self._loads.judge(table)
         at = shown(mark.position)
         return Bounds(
             rows=piece.rows,
