@@ -7,8 +7,8 @@
     {#-
         Whole generations: the one of the newest complete full refresh, and those after it. A view is asked long
         after dbt compiled it, and a refresh is in raw a moment before the ledger tells of it. So the query asks the
-        ledger itself, and first: then raw has every refresh that the ledger tells of. The newest by batch: a raw
-        table that was dropped, or rolled back, begins with lower generations than the ledger has seen.
+        ledger itself, and first: then raw has every refresh that the ledger tells of. The newest batch tells
+        which generations count: a raw table that was dropped or rolled back begins below what the ledger has seen.
     -#}
     {%- set refreshes = strandline.complete_refreshes(relation, none, "newest_refresh(" ~ relation ~ ")") if execute else [] -%}
     {%- set conditions = [] -%}
@@ -24,17 +24,22 @@
     {%- set shared = strandline.sharers(relation) %}
     from (
         select
+            *,
+            array_max(filter(refreshes, generation -> generation <= newest)) as refreshed
+        from (
+            select
+                {%- if shared %}
+                source_name,
+                {%- endif %}
+                max_by(generation, batch) as newest,
+                collect_set(generation) filter (where mode = 'full_refresh') as refreshes
+            from {{ syncs }} as syncs
+            where table_name = {{ strandline.text_literal(relation.identifier) }}
+                and status in ('synced', 'recovered')
             {%- if shared %}
-            source_name,
+            group by source_name
             {%- endif %}
-            max_by(generation, batch) as newest,
-            max_by(generation, batch) filter (where mode = 'full_refresh') as refreshed
-        from {{ syncs }} as syncs
-        where table_name = {{ strandline.text_literal(relation.identifier) }}
-            and status in ('synced', 'recovered')
-        {%- if shared %}
-        group by source_name
-        {%- endif %}
+        ) as ledger
     ) as told
     {%- if shared %}
     right join {{ relation }} as versions on told.source_name = versions._cq_source_name

@@ -32,6 +32,8 @@ hypothesis.settings.load_profile("suite")
 
 # The suite may run under `nohup`, and what it starts would ignore a closed terminal.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a script
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The machine, the session (UTC) and the databases are in four different zones, so a time that is
 # taken for another zone's shows. Set before anything starts a JVM.

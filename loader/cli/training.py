@@ -17,6 +17,7 @@ from py4j.protocol import Py4JJavaError
 
 from loader.errors import LoaderError
 from loader.runtime import sparkhome
+from loader.runtime.archive import JAVA
 from loader.runtime.drivers import DRIVERS
 from loader.runtime.profile import Profile
 from loader.runtime.spark import session
@@ -108,6 +109,8 @@ def main(folder: Path) -> None:
     (folder / "drop" / "events" / "one.csv").write_text("id,name\n1,first\n2,second\n")
     conf = {**_CONF, "spark.sql.catalog.lake.warehouse": str(folder / "warehouse")}
     spark = session(Profile("strandline", "embedded", "session", "analytics", conf, folder))
+    gateway: Any = spark.sparkContext._gateway
+    (folder / JAVA).write_text(str(gateway.proc.pid))
     try:
         spark.sparkContext.setLogLevel("OFF")
         _load_drivers(spark)

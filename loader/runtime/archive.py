@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -31,6 +32,8 @@ from loader.runtime.placing import write_block
 Report = Callable[[str], None]
 
 _FOLDER = "strandline"
+JAVA = "java.pid"
+"""In the recording's folder: the process group of its JVM, which has a session of its own."""
 _MAKING = "making-"  # begins the name of a folder in it, while an archive is made
 # Java 13 is the first that can record an archive from a run.
 _OLDEST = 13
@@ -299,8 +302,12 @@ def _record(home: Path, jvm: _Jvm, options: str, place: Path) -> None:
         done = subprocess.run(
             command, cwd=place, env=env, capture_output=True, text=True, timeout=_SECONDS
         )
-    except subprocess.TimeoutExpired:
-        raise _Unsuitable(f"making it took more than {_SECONDS} s") from None
+    except BaseException as ended:
+        with suppress(OSError, ValueError):  # it would write its archive first, for half a minute
+            os.killpg(int((place / JAVA).read_text()), signal.SIGKILL)
+        if isinstance(ended, subprocess.TimeoutExpired):
+            raise _Unsuitable(f"making it took more than {_SECONDS} s") from None
+        raise
     if done.returncode != 0:
         # Without the lines of Java's stack traces, which come last.
         told = [line for line in done.stderr.splitlines() if line and not line[0].isspace()]

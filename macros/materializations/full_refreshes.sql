@@ -2,7 +2,8 @@
     {#-
         The complete full refreshes of a raw table up to a batch, oldest first: {batch, generation,
         began_at in microseconds, source if the table is shared}. What a refresh did not find has vanished
-        from the source. A refresh is complete if the ledger says so; an interrupted one hides nothing.
+        from the source. A refresh is complete if the ledger says so; an interrupted one hides nothing. Nor does one
+        with a higher generation than the newest batch: raw was rolled back behind it.
     -#}
     {%- if relation is string -%}
         {{ exceptions.raise_compiler_error(
@@ -25,17 +26,30 @@
     {%- set refreshes_sql -%}
         select
             batch,
-            max(generation) as generation,
-            unix_micros(min(started_at)) as began_at,
-            max(source_name) as source_name
-        from {{ syncs }} as syncs
-        where table_name = {{ strandline.text_literal(relation.identifier) }}
-            and mode = 'full_refresh'
-            and status in ('synced', 'recovered')
-            {%- if head is not none %}
-            and batch <= {{ head }}
-            {%- endif %}
-        group by batch
+            generation,
+            began_at,
+            source_name
+        from (
+            select
+                *,
+                max_by(generation, batch) over ({{ "partition by source_name" if sharers }}) as newest
+            from (
+                select
+                    batch,
+                    max(generation) as generation,
+                    unix_micros(min(started_at)) as began_at,
+                    max(source_name) as source_name,
+                    bool_or(mode = 'full_refresh') as read_everything
+                from {{ syncs }} as syncs
+                where table_name = {{ strandline.text_literal(relation.identifier) }}
+                    and status in ('synced', 'recovered')
+                    {%- if head is not none %}
+                    and batch <= {{ head }}
+                    {%- endif %}
+                group by batch
+            ) as batches
+        ) as ranked
+        where read_everything and generation <= newest
         order by batch
     {%- endset -%}
     {%- set refreshes = [] -%}

@@ -177,6 +177,26 @@ def test_a_raw_table_that_begins_below_what_the_ledger_has_seen(modes: Modes, ho
     assert modes.loader.rows(f"select id, note from ({sql}) order by 1") == now
 
 
+def test_what_was_refreshed_before_a_rollback_hides_nothing(modes: Modes) -> None:
+    modes.sync()
+    [(first,)] = modes.loader.rows(
+        "select snapshot_id from raw.orders.snapshots order by committed_at limit 1"
+    )
+    for _ in range(2):
+        modes.sync("--full-refresh")
+    modes.loader.rows(
+        f"call lake.system.rollback_to_snapshot('{modes.loader.schema}.orders', {first})"
+    )
+    modes.database.execute("insert into orders values (9, 'new', '2025-01-04 00:00:00Z')")
+    modes.sync()  # an increment, of the first generation
+    now = [(1, "first"), (2, "first"), (3, "first"), (9, "new")]
+    assert [modes.rows(model) for model in ("overwritten", "overwritten_deduped")] == [now] * 2
+    modes.database.execute("delete from orders where id = 2")
+    modes.sync("--full-refresh")
+    now.pop(1)
+    assert [modes.rows(model) for model in ("overwritten", "overwritten_deduped")] == [now] * 2
+
+
 def test_a_view_follows_a_raw_table_that_is_dropped(modes: Modes) -> None:
     config = "{{ config(materialized='ephemeral') }}\n"
     modes.dbt.write("models/seen.sql", config + MODELS["overwritten"])

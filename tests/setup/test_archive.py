@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -279,6 +280,23 @@ def test_one_that_cannot_be_made_anew_stays(
     left.pop(home / "strandline" / ".lock")
     assert left == before
     assert _sourced(home, JAVA_HOME="")[1]
+
+
+def test_whoever_interrupts_it_ends_its_java(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a session of its own, and would write an archive that nobody wants any more."""
+    jvm, place = archive._jvm(), tmp_path / "run"
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as java:
+
+        def interrupted(*_: object, **__: object) -> None:
+            (place / archive.JAVA).write_text(str(java.pid))
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(archive.subprocess, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            archive._record(tmp_path, jvm, "", place)
+        assert java.wait(10) == -signal.SIGKILL
 
 
 def test_a_java_that_spark_does_not_run_on_makes_none(
