@@ -8,10 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from filelock import FileLock
 
 from loader.cli.training import classes_in
 from loader.runtime import archive, setup, sparkhome
@@ -280,6 +282,28 @@ def test_one_that_cannot_be_made_anew_stays(
     left.pop(home / "strandline" / ".lock")
     assert left == before
     assert _sourced(home, JAVA_HOME="")[1]
+
+
+def test_whoever_waits_for_another_setup_is_told(home: Path) -> None:
+    folder, told = home / "strandline", list[str]()
+    lock = FileLock(folder / ".lock")
+    lock.acquire()
+    waiting = threading.Thread(target=archive._locked(folder, told.append).__enter__)
+    waiting.start()
+    waiting.join(0.5)
+    assert (waiting.is_alive(), told) == (
+        True,
+        ["class archive: another setup is making it; waiting for that"],
+    )
+    lock.release()
+    waiting.join(10)
+    assert not waiting.is_alive()
+
+
+def test_its_size_is_that_of_both_parts(home: Path) -> None:
+    (home / "strandline" / "classes.jsa").write_bytes(bytes(2_000_000))
+    (home / "strandline" / "base-one.jsa").write_bytes(bytes(1_000_000))
+    assert archive._megabytes(home / "strandline") == "3 MB"
 
 
 def test_whoever_interrupts_it_ends_its_java(

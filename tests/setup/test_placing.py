@@ -120,3 +120,16 @@ def test_a_block_that_relies_on_others_goes_below_them(tmp_path: Path) -> None:
     write_block(path, "archive=2\n", "archive", last=True)  # nothing to write
     tmp_path.chmod(0o755)
     assert path.read_text() == text
+
+
+def test_what_cannot_be_written_leaves_no_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, text: str) -> None:
+        path.touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_block(tmp_path / "spark-env.sh", "export A=1\n")
+    assert list(tmp_path.iterdir()) == []
