@@ -51,7 +51,7 @@
                 {%- do strandline.run_statement("create schema if not exists " ~ strandline.quoted_path(target.schema)) -%}
             {%- endif -%}
         {%- endif -%}
-        {%- do known.update({"iceberg": iceberg, "setting": catalog}) -%}
+        {%- do known.update({"iceberg": iceberg}) -%}
     {%- endif -%}
     {{ return(known["iceberg"]) }}
 {%- endmacro %}

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 
 from loader.runtime.interruption import interrupt as interrupt_work
 from loader.runtime.interruption import resume
-from loader.runtime.jvm import give_up
 from loader.runtime.private_folder import remove_all
 
 AT_ONCE = 1.0
@@ -101,6 +100,8 @@ def unwinding() -> Iterator[list[int]]:
             yield came
     finally:
         if came and came[0] != signal.SIGINT:
+            from loader.runtime.jvm import give_up  # most commands that end at once need none of it
+
             give_up()
             remove_all()
             signal.signal(came[0], signal.SIG_DFL)

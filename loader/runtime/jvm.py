@@ -77,6 +77,7 @@ class _Start:
 
     def given_up(self) -> None:
         """Ends a JVM that nobody has waited for."""
+        atexit.unregister(self.given_up)
         if self in _starting:
             _starting.remove(self)
         self._gateway.end()

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from loader.errors import SpecError
-from loader.runtime import jvm
+from loader.runtime import java, jvm
 from loader.runtime.setup import problem
 from loader.spec.redaction import java_regex
 
@@ -101,7 +101,8 @@ def session(profile: Profile) -> SparkSession:
         what = (told or [type(error).__name__])[0].rstrip(".")
         remedy = "Check the target's server_side_parameters, and `loader setup`"
         if "getSubject is not supported" in what:
-            what, remedy = "it does not run on this Java", "Let JAVA_HOME name Java 8 to 21"
+            what = "it does not run on this Java"
+            remedy = f"Let JAVA_HOME name Java {java.OLDEST} to {java.NEWEST}"
         raise SpecError(
             f"Spark does not start: {what}",
             where=f"{profile.path}, target {profile.target}",

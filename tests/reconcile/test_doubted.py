@@ -95,6 +95,23 @@ def test_rows_that_no_sync_reads_are_not_judged(
     assert "1 values of day" in reconcile(project, "--repair", code=1).text
 
 
+def test_a_view_whose_cursor_is_a_text(project: Project, postgres_database: Database) -> None:
+    """Only the database knows which texts the spec asks for."""
+    postgres_database.execute(
+        'create table papers (id int primary key, note text, c text collate "C")',
+        "insert into papers select n, 'a', 'c' || lpad(n::text, 3, '0') "
+        "from generate_series(1, 40) n",
+        "create view seen as select * from papers",
+    )
+    options = {"cursor_field": "c", "initial_cursor": "c010", "primary_key": ["id"]}
+    project.jdbc(postgres_database, ["seen"], table_options={"seen": options})
+    project.run()
+    postgres_database.execute("update papers set note = 'b' where id in (3, 15)")
+    ran = reconcile(project, "--repair")
+    assert missed(ran, "shop.seen") == {**nothing(), "missed_updates": 1}
+    assert line(ran, "shop.seen")["repaired"] == 1
+
+
 @dataclass(frozen=True)
 class Phase:
     """Does something when a table enters a phase."""

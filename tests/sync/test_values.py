@@ -574,6 +574,17 @@ def test_days_before_christ_are_read_as_they_are_or_refused(
     assert [error.partition(",")[0] for error in ran.errors] == ["table shop.wrong"], ran.text
     off = "unix_date(v) + 2440588 <> j"
     assert project.rows(f"select count(*), count_if({off}) from raw.fine") == [(760 - 5 * 47, 0)]
+    # without prepared statements, as for PgBouncer, the driver gets texts
+    project.sources = []
+    project.jdbc(
+        postgres_database,
+        list(options),
+        table_options=options,
+        properties={"prepareThreshold": "0"},
+    )
+    project.run()
+    [(day,)] = postgres_database.query("select to_char(v, 'J')::int - 2440588 from wrong")
+    assert project.rows("select unix_date(v) from raw.wrong") == [(day,)]
 
 
 def test_days_that_javas_calendar_lacks_are_told_of(

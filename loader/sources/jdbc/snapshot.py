@@ -305,13 +305,13 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 )
 
         def read(wanted: Window) -> DataFrame:
-            # Rows that the spec does not ask for are read, too, and go nowhere.
+            if wanted.cursor is not None:
+                return self.read(spark, table, wanted, self.bounds(table, wanted))
+            # All rows: those that the spec does not ask for are read, too, and go nowhere.
             self.judge(table, self.where(table, window))
             with self.connect(table) as connection:
                 relation = self.source.relation(table.ref.native)
-                [(rows,)] = connection.rows(
-                    f"select count(*) from {relation}{self.where(table, wanted)}"
-                )
+                [(rows,)] = connection.rows(f"select count(*) from {relation}")
             return self.read(spark, table, wanted, Bounds(int(rows or 0)))
 
         return ReadContents(read, table, key, window, unique)
