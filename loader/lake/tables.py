@@ -216,6 +216,8 @@ _PROPERTIES = {
     "format-version": "2",
     "write.distribution-mode": "none",
     "write.parquet.compression-codec": "zstd",
+    # Iceberg's level, 3, takes a seventh of the CPU of a first load; benchmarks/README.md has sizes.
+    "write.parquet.compression-level": "1",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     **FEW_MANIFESTS,
