@@ -216,7 +216,7 @@ _PROPERTIES = {
     "format-version": "2",
     "write.distribution-mode": "none",
     "write.parquet.compression-codec": "zstd",
-    # Iceberg's level, 3, takes a seventh of the CPU of a first load; benchmarks/README.md has sizes.
+    # By default it is 3: a seventh more CPU in a first load (benchmarks/README.md has sizes, too).
     "write.parquet.compression-level": "1",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",

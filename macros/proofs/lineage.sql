@@ -39,7 +39,7 @@
 {% macro commits_told(relation, now) -%}
     {#-
         A table's Iceberg snapshots as they are when `now` is current, and perhaps later ones: {snapshot: {parent,
-        operation, batch, published, staged, mode}}. Asked once an invocation.
+        operation, batch, published, staged, mode, rows}}. Asked once an invocation.
     -#}
     {%- set known = strandline.remembered("commits") -%}
     {%- set name = relation ~ " " ~ now -%}
@@ -52,18 +52,62 @@
                 summary['strandline.batch'],
                 summary['published-wap-id'],
                 summary['source-snapshot-id'],
-                get_json_object(summary['strandline.sync'], '$.mode')
+                get_json_object(summary['strandline.sync'], '$.mode'),
+                summary['added-records']
             from {{ relation }}.snapshots as snapshots
         {%- endset -%}
         {%- set commits = {} -%}
         {%- for row in run_query(commits_sql) -%}
             {%- do commits.update({row[0]: {
                 "parent": row[1], "operation": row[2], "batch": row[3], "published": row[4], "staged": row[5], "mode": row[6],
+                "rows": row[7],
             }}) -%}
         {%- endfor -%}
         {%- do known.update({name: commits}) -%}
     {%- endif -%}
     {{ return(known[name]) }}
+{%- endmacro %}
+
+
+{% macro rows_told(table, low, high) -%}
+    {#-
+        How many rows the batches of a raw table have, {batch: rows}: by its commits, or by the ledger if commits of
+        batches above `low`, up to `high`, have expired.
+    -#}
+    {%- set rows = {} -%}
+    {%- for commit in strandline.commits_told(table.relation, table.snapshot).values() if commit.operation == "append" -%}
+        {%- set batch = commit.batch or commit.published or "" -%}
+        {%- if modules.re.match("^[0-9]+$", batch) -%}
+            {%- do rows.update({batch | int: commit.rows | int}) -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {%- set syncs = strandline.syncs_relation(table.relation.schema) -%}
+    {%- if range(low + 1, high + 1) | reject("in", rows) | list and strandline.exists(syncs) -%}
+        {%- for batch in strandline.ledger_rows_told(syncs, table.relation.identifier) -%}
+            {%- do rows.update({batch[0] | int: batch[1] | int}) -%}
+        {%- endfor -%}
+    {%- endif -%}
+    {{ return(rows) }}
+{%- endmacro %}
+
+
+{% macro ledger_rows_told(syncs, name) -%}
+    {#- The batches of a table in a ledger, each with its rows. Asked once an invocation. -#}
+    {%- set known = strandline.remembered("rows in ledgers") -%}
+    {%- set asked = syncs ~ " " ~ name -%}
+    {%- if asked not in known -%}
+        {%- set rows_sql -%}
+            select
+                batch,
+                sum(rows_appended)
+            from {{ syncs }} as syncs
+            where table_name = {{ strandline.text_literal(name) }}
+                and batch is not null
+            group by batch
+        {%- endset -%}
+        {%- do known.update({asked: run_query(rows_sql).rows | list}) -%}
+    {%- endif -%}
+    {{ return(known[asked]) }}
 {%- endmacro %}
 
 

@@ -31,7 +31,7 @@
     {%- endfor -%}
     {%- set within = strandline.proved_again_within() -%}
     {%- set configuration = local_md5(tojson([
-        strandline.proof_settings(tested), said, strandline.definition_of(stored), within
+        strandline.proof_settings(tested), said, strandline.definition_of(stored), within or 30
     ], sort_keys=true)) -%}
     {%- set records = strandline.proved(tested) -%}
     {%- do proof.update({"reason": strandline.reason_to_prove_all(tables, configuration, records, stored)}) -%}
@@ -186,19 +186,45 @@
 {% macro set_floor(table, record, within) -%}
     {#-
         Up to where a raw table is proved, and which of the batches up to there are proved again. A cycle has
-        `within` steps, one a build; each takes its part of what is left, so the last one reaches the floor.
+        `within` steps, one a build; each takes its part of what is left, so the last one reaches the floor. If no
+        number is set, a step takes no more than a limited number of rows, and the last one is repeated until all is
+        proved.
     -#}
-    {%- set floor = record.batch | int -%}
+    {%- set floor, builds = record.batch | int, within or 30 -%}
     {%- set step = record.again_step | int + 1 -%}
-    {%- set step = step if step < within else 0 -%}
+    {%- set step = step if step < builds else 0 -%}
     {%- set low = [record.again_batch | int, floor] | min if step > 0 else 0 -%}
-    {%- set left, steps = floor - low, within - step -%}
+    {%- set left, steps = floor - low, builds - step -%}
+    {%- set share = low + (left + steps - 1) // steps -%}
+    {%- set high = share if within or share <= low + 1 else strandline.limited_share(table, low, share, floor) -%}
     {%- do table.update({
         "proved_to": floor,
-        "again_step": step,
+        "again_step": step - 1 if high < share and steps == 1 else step,
         "again_low": low,
-        "again_high": low + (left + steps - 1) // steps,
+        "again_high": high,
     }) -%}
+{%- endmacro %}
+
+
+{% macro limited_share(table, low, high, floor) -%}
+    {#-
+        Up to which of the batches above `low`, up to `high`, a build proves again: those that together have no more rows
+        than twice the new ones, or than 100,000 if the new ones are fewer; at least one. So what a build costs follows what
+        is new, and not how long the table's history is; twice, so that it gains on a history that grows.
+    -#}
+    {%- set rows = strandline.rows_told(table, low, high) -%}
+    {%- set sums = namespace(new=0, again=0, high=high) -%}
+    {%- for batch in range(floor + 1, table.head + 1) -%}
+        {%- set sums.new = sums.new + rows.get(batch, 0) -%}
+    {%- endfor -%}
+    {%- set limit = [100000, 2 * sums.new] | max -%}
+    {%- for batch in range(low + 1, high + 1) if sums.high == high -%}
+        {%- set sums.again = sums.again + rows.get(batch, 0) -%}
+        {%- if sums.again > limit -%}
+            {%- set sums.high = [batch - 1, low + 1] | max -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {{ return(sums.high) }}
 {%- endmacro %}
 
 

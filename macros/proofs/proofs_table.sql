@@ -22,12 +22,15 @@
 
 
 {% macro proved_again_within() -%}
-    {#- Within how many builds every batch is proved again. -#}
-    {%- set within = strandline.proofs_setting("within", 30) -%}
-    {%- if not modules.re.match("^[1-9][0-9]*$", within | string) -%}
+    {#- Within how many builds every batch is proved again; none if the package decides. -#}
+    {%- set within = strandline.proofs_setting("within", "auto") | string -%}
+    {%- if within == "auto" -%}
+        {{ return(none) }}
+    {%- endif -%}
+    {%- if not modules.re.match("^[1-9][0-9]*$", within) -%}
         {{ exceptions.raise_compiler_error(
             "The variable strandline__proved_again_within is '" ~ within ~ "'. Give a number of builds, 1 or more: within "
-            ~ "that many builds, tests prove again what they have proved before."
+            ~ "that many builds, tests prove again what they have proved before. Or leave it out."
         ) }}
     {%- endif -%}
     {{ return(within | int) }}

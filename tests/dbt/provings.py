@@ -26,12 +26,17 @@ RAW_TESTS = [
 ]
 
 
-def proved_again(spark: SparkSession, raw: RawSchema, folder: Path, builds: int) -> DbtProject:
-    """Returns a project in which everything is proved again within so many builds."""
-    variables = {
-        "strandline__raw_schema": raw.schema,
-        "strandline__proved_again_within": builds,
-    }
+def proved_again(
+    spark: SparkSession, raw: RawSchema, folder: Path, builds: int | None
+) -> DbtProject:
+    """Returns a project in which everything is proved again within so many builds.
+
+    Args:
+        builds: None leaves it to the package.
+    """
+    variables: dict[str, Any] = {"strandline__raw_schema": raw.schema}
+    if builds is not None:
+        variables["strandline__proved_again_within"] = builds
     schema = raw.schema.replace("raw_", "analytics_", 1)
     return DbtProject(
         spark, folder, schema=schema, raw_schema=raw.schema, settings={"vars": variables}
@@ -121,6 +126,19 @@ class Proving:
         }
         self.raw.syncs(self.table, [entry])
         return self.batch
+
+    def append_at_once(self, rows: Sequence[int]) -> None:
+        """Appends a batch for each number, in one commit as if those of all but one had expired.
+
+        Args:
+            rows: how many rows each has, says the ledger; in raw it has one.
+        """
+        first = self.batch + 1
+        self.batch += len(rows)
+        batches = range(first, self.batch + 1)
+        self._commit([{**row(n, 1), "_cq_batch": n} for n in batches], {})
+        entries = zip(batches, rows, strict=True)
+        self.raw.syncs(self.table, [{"batch": n, "rows_appended": told} for n, told in entries])
 
     def slip_in(self, *rows: Mapping[str, Any]) -> None:
         """Appends rows of any batch in a commit that looks like the loader's next batch."""

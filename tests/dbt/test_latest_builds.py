@@ -44,7 +44,7 @@ class Shop:
     def __init__(self, project: DbtProject, raw: RawSchema) -> None:
         self.project, self.raw = project, raw
         tables = ["orders", "grown", "rolled", "crashed", "stale", "recreated", "pruned", "empty"]
-        tables += ["small_files", "reloaded", "kept", "foreign"]
+        tables += ["small_files", "dead_rows", "reloaded", "kept", "foreign"]
         for table in tables:
             raw.create(table, COLUMNS)
             project.write(
@@ -355,3 +355,27 @@ def test_small_files_are_put_together_once(shop: Shop) -> None:
     shop.build("small_files")
     assert newest("data")[0] == "overwrite"
     assert shop.latest("small_files") == {**dict.fromkeys(range(200), "new"), 1: "newer"}
+
+
+def test_many_deleted_rows_are_not_read_for_ever(shop: Shop) -> None:
+    """A merge marks the rows that it replaces; readers pass over them until files are rewritten."""
+    raw, spark = shop.raw, shop.project.spark
+    table = f"{shop.project.schema}.dead_rows"
+
+    def deleted() -> int:
+        summary = f"select summary['total-position-deletes'] from {table}.snapshots"
+        return int(spark.sql(summary).collect()[-1][0] or 0)
+
+    raw.append("dead_rows", 1, [row(key, 1, "old") for key in range(20)])
+    shop.build("dead_rows")
+    rows = spark.table(table)
+    many = spark.range(1_000, 1_001_030).select(f.col("id").cast("int").alias("number"))
+    more = rows.limit(1).crossJoin(many).withColumn("id", f.col("number")).select(*rows.columns)
+    rows.union(more).repartition(2).writeTo(table).overwrite(f.lit(True))
+    spark.sql(f"delete from {table} where id >= 1000")
+    assert deleted() > 1_000_000
+    confirm(spark, table)
+    raw.append("dead_rows", 2, [row(1, 2, "new")])
+    shop.build("dead_rows")
+    assert deleted() == 0
+    assert shop.latest("dead_rows") == {**dict.fromkeys(range(20), "old"), 1: "new"}
