@@ -25,7 +25,7 @@
     {%- else %}
     {%- set followed = proof is defined and not proof.whole %}
     {%- set reopens = covered.materialization == "deduped_history" if followed %}
-    {%- set hashed = followed and not reopens and strandline.few_asked(table, covered, proof) %}
+    {%- set hashed = followed and not reopens and strandline.few_asked(proof) %}
     select
         {%- if hashed %}
         /*+ broadcast(touched) */

@@ -55,15 +55,19 @@
 {%- endmacro %}
 
 
-{% macro few_asked(relation, covered, proof) -%}
+{% macro few_asked(proof) -%}
     {#-
         Whether a table has so few rows that a proof has to ask about that the hashes of their keys can be sent to every
-        executor. Iceberg cannot tell, because a file of the table has rows of many batches, and Spark would sort all keys.
+        executor: no more than raw has in those batches. Iceberg cannot tell, because a file of the table has rows of
+        many batches, and Spark would sort all keys.
     -#}
-    {%- set asked_sql -%}
-        select count(*)
-        from {{ strandline.as_covered(relation, covered) }} as stored
-        where {{ strandline.asked(proof, of_table=true) }}
-    {%- endset -%}
-    {{ return(run_query(asked_sql).columns[0].values()[0] | int <= 1000000) }}
+    {%- set asked = namespace(rows=0) -%}
+    {%- for table in proof.tables -%}
+        {%- set rows = strandline.rows_told(table, table.again_low, table.again_high) -%}
+        {%- for batch, told in rows.items() if batch > table.proved_to
+            or batch > table.again_low and batch <= table.again_high -%}
+            {%- set asked.rows = asked.rows + told -%}
+        {%- endfor -%}
+    {%- endfor -%}
+    {{ return(asked.rows <= 1000000) }}
 {%- endmacro %}

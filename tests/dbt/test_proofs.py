@@ -135,21 +135,21 @@ def test_a_forged_value_is_found_when_its_turn_comes(project: DbtProject, raw: R
 def test_a_share_follows_what_is_new(spark: SparkSession, raw: RawSchema, tmp_path: Path) -> None:
     """Without a number, what is proved again has as few rows as twice the new ones, or 100,000."""
     project = proved_again(spark, raw, tmp_path, None)
-    parts = Proving(project, raw, "parts", models=(), tests=["cursor_not_null"])
+    pieces = Proving(project, raw, "pieces", models=(), tests=["cursor_not_null"])
     proofs = f"{project.schema}._cq_proofs"
 
     def again(*more: str) -> tuple[int, int]:
-        assert red(parts.prove(*more)) == set()
-        told = parts.records()["cursor_not_null"]
+        assert red(pieces.prove(*more)) == set()
+        told = pieces.records()["cursor_not_null"]
         assert told["reason"] in (None, "never proved before")
         return told["again_step"], told["again_batch"]
 
-    parts.append_at_once([10] * 60 + [60_000] * 29 + [10])
+    pieces.append_at_once([10] * 60 + [60_000] * 29 + [10])
     assert again() == (-1, 0)
     assert again() == (0, 3)  # a thirtieth of the batches, with few rows
     spark.sql(f"update {proofs} set again_batch = 60")
     assert again() == (1, 61)  # the next one has 60,000, too
-    parts.append_at_once([90_000])
+    pieces.append_at_once([90_000])
     assert again() == (2, 63)  # with 180,000 it would be 64, but that is a thirtieth of the rest
 
     # in the last step, repeated, all that is left has its turn
