@@ -72,42 +72,39 @@
 {% macro rows_told(table, low, high) -%}
     {#-
         How many rows the batches of a raw table have, {batch: rows}: by its commits, or by the ledger if commits of
-        batches above `low`, up to `high`, have expired.
+        batches above `low`, up to `high`, have expired. Asked once an invocation.
     -#}
-    {%- set rows = {} -%}
-    {%- for commit in strandline.commits_told(table.relation, table.snapshot).values() if commit.operation == "append" -%}
-        {%- set batch = commit.batch or commit.published or "" -%}
-        {%- if modules.re.match("^[0-9]+$", batch) -%}
-            {%- do rows.update({batch | int: commit.rows | int}) -%}
-        {%- endif -%}
-    {%- endfor -%}
-    {%- set syncs = strandline.syncs_relation(table.relation.schema) -%}
-    {%- if range(low + 1, high + 1) | reject("in", rows) | list and strandline.exists(syncs) -%}
-        {%- for batch in strandline.ledger_rows_told(syncs, table.relation.identifier) -%}
-            {%- do rows.update({batch[0] | int: batch[1] | int}) -%}
+    {%- set known = strandline.remembered("rows") -%}
+    {%- set name = table.relation ~ " " ~ table.snapshot -%}
+    {%- if name not in known -%}
+        {%- set rows = {} -%}
+        {%- for commit in strandline.commits_told(table.relation, table.snapshot).values() if commit.operation == "append" -%}
+            {%- set batch = commit.batch or commit.published or "" -%}
+            {%- if modules.re.match("^[0-9]+$", batch) -%}
+                {%- do rows.update({batch | int: commit.rows | int}) -%}
+            {%- endif -%}
         {%- endfor -%}
+        {%- do known.update({name: rows}) -%}
     {%- endif -%}
-    {{ return(rows) }}
-{%- endmacro %}
-
-
-{% macro ledger_rows_told(syncs, name) -%}
-    {#- The batches of a table in a ledger, each with its rows. Asked once an invocation. -#}
-    {%- set known = strandline.remembered("rows in ledgers") -%}
-    {%- set asked = syncs ~ " " ~ name -%}
-    {%- if asked not in known -%}
+    {%- set syncs = strandline.syncs_relation(table.relation.schema) -%}
+    {%- if name ~ " " ~ syncs not in known and range(low + 1, high + 1) | reject("in", known[name]) | list
+        and strandline.exists(syncs) -%}
         {%- set rows_sql -%}
             select
                 batch,
                 sum(rows_appended)
             from {{ syncs }} as syncs
-            where table_name = {{ strandline.text_literal(name) }}
+            where table_name = {{ strandline.text_literal(table.relation.identifier) }}
                 and batch is not null
             group by batch
         {%- endset -%}
-        {%- do known.update({asked: run_query(rows_sql).rows | list}) -%}
+        {%- set rows = dict(known[name]) -%}
+        {%- for batch in run_query(rows_sql) -%}
+            {%- do rows.update({batch[0] | int: batch[1] | int}) -%}
+        {%- endfor -%}
+        {%- do known.update({name: rows, name ~ " " ~ syncs: true}) -%}
     {%- endif -%}
-    {{ return(known[asked]) }}
+    {{ return(known[name]) }}
 {%- endmacro %}
 
 
