@@ -57,7 +57,7 @@
             {{ kind.merge(target, sql, goal) }}
         {%- endcall -%}
         {%- do strandline.infer_constraints(columns, inferred) -%}
-        {%- set snapshot = strandline.keep_compact(target, covered.current, owner) -%}
+        {%- set snapshot = strandline.keep_compact(target, covered.current, owner, goal, sql) -%}
         {%- do strandline.set_watermark(target, goal, sql, snapshot) -%}
         {{- store_raw_result(name="main", message="MERGE to " ~ strandline.heads_told(goal), code="MERGE", rows_affected="-1") -}}
     {%- else -%}

@@ -87,15 +87,15 @@
         {%- do known.update({name: rows}) -%}
     {%- endif -%}
     {%- set syncs = strandline.syncs_relation(table.relation.schema) -%}
-    {%- if name ~ " " ~ syncs not in known and range(low + 1, high + 1) | reject("in", known[name]) | list
-        and strandline.exists(syncs) -%}
+    {%- set told = known[name] | select("gt", low) | select("le", high) | list | length -%}
+    {%- if name ~ " " ~ syncs not in known and told < high - low and strandline.exists(syncs) -%}
         {%- set rows_sql -%}
             select
                 batch,
                 sum(rows_appended)
             from {{ syncs }} as syncs
             where table_name = {{ strandline.text_literal(table.relation.identifier) }}
-                and batch is not null
+                and batch >= {{ table.first }}
             group by batch
         {%- endset -%}
         {%- set rows = dict(known[name]) -%}

@@ -18,7 +18,11 @@
         {%- if snapshot is none -%}
             {{ return(proof) }}
         {%- endif -%}
-        {%- do table.update({"id": properties.get("strandline.table-id") or "", "snapshot": snapshot}) -%}
+        {%- do table.update({
+            "id": properties.get("strandline.table-id") or "",
+            "snapshot": snapshot,
+            "first": strandline.first_batch(properties),
+        }) -%}
         {%- if table.get("head") is none -%}
             {%- do table.update({"head": strandline.head_told(table)}) -%}
         {%- endif -%}
@@ -188,12 +192,13 @@
         Up to where a raw table is proved, and which of the batches up to there are proved again. A cycle has
         `within` steps, one a build; each takes its part of what is left, so the last one reaches the floor. If no
         number is set, a step takes no more than a limited number of rows, and the last one is repeated until all is
-        proved.
+        proved. A table that was dropped and loaded anew does not begin with batch 1.
     -#}
     {%- set floor, builds = record.batch | int, within or 30 -%}
     {%- set step = record.again_step | int + 1 -%}
     {%- set step = step if step < builds else 0 -%}
     {%- set low = [record.again_batch | int, floor] | min if step > 0 else 0 -%}
+    {%- set low = [low, [table.first - 1, floor] | min] | max -%}
     {%- set left, steps = floor - low, builds - step -%}
     {%- set share = low + (left + steps - 1) // steps -%}
     {%- set high = share if within or share <= low + 1 else strandline.limited_share(table, low, share, floor) -%}
@@ -209,22 +214,28 @@
 {% macro limited_share(table, low, high, floor) -%}
     {#-
         Up to which of the batches above `low`, up to `high`, a build proves again: those that together have no more rows
-        than twice the new ones, or than 100,000 if the new ones are fewer; at least one. So what a build costs follows what
-        is new, and not how long the table's history is; twice, so that it gains on a history that grows.
+        than twice the new ones, or than 100,000 if that is more, and of small ones no more than 1,000. So what a build
+        costs follows what is new, and not how long the table's history is. At least one more than are new: so it gains on
+        a history that grows. Asked once an invocation.
     -#}
-    {%- set rows = strandline.rows_told(table, low, high) -%}
-    {%- set sums = namespace(new=0, again=0, high=high) -%}
-    {%- for batch in range(floor + 1, table.head + 1) -%}
-        {%- set sums.new = sums.new + rows.get(batch, 0) -%}
-    {%- endfor -%}
-    {%- set limit = [100000, 2 * sums.new] | max -%}
-    {%- for batch in range(low + 1, high + 1) if sums.high == high -%}
-        {%- set sums.again = sums.again + rows.get(batch, 0) -%}
-        {%- if sums.again > limit -%}
-            {%- set sums.high = [batch - 1, low + 1] | max -%}
-        {%- endif -%}
-    {%- endfor -%}
-    {{ return(sums.high) }}
+    {%- set known = strandline.remembered("shares") -%}
+    {%- set name = [table.name, table.snapshot, table.head, low, high, floor] | string -%}
+    {%- if name not in known -%}
+        {%- set rows = strandline.rows_told(table, low, high) -%}
+        {%- set sums = namespace(new=0, again=0, batches=0, high=none) -%}
+        {%- for batch, told in rows.items() if batch > floor and batch <= table.head -%}
+            {%- set sums.new = sums.new + told -%}
+        {%- endfor -%}
+        {%- set least = table.head - floor + 1 -%}
+        {%- for batch, told in rows.items() | sort if batch > low and batch <= high and sums.high is none -%}
+            {%- set sums.again, sums.batches = sums.again + told, sums.batches + 1 -%}
+            {%- if sums.batches > least and (sums.again > [100000, 2 * sums.new] | max or sums.batches > [1000, 2 * least] | max) -%}
+                {%- set sums.high = batch - 1 -%}
+            {%- endif -%}
+        {%- endfor -%}
+        {%- do known.update({name: high if sums.high is none else sums.high}) -%}
+    {%- endif -%}
+    {{ return(known[name]) }}
 {%- endmacro %}
 
 

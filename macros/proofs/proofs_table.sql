@@ -30,7 +30,7 @@
     {%- if not modules.re.match("^[1-9][0-9]*$", within) -%}
         {{ exceptions.raise_compiler_error(
             "The variable strandline__proved_again_within is '" ~ within ~ "'. Give a number of builds, 1 or more: within "
-            ~ "that many builds, tests prove again what they have proved before. Or leave it out."
+            ~ "that many builds, tests prove again what they have proved before. Or leave it at auto."
         ) }}
     {%- endif -%}
     {{ return(within | int) }}

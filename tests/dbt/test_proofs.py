@@ -159,6 +159,24 @@ def test_a_share_follows_what_is_new(spark: SparkSession, raw: RawSchema, tmp_pa
     assert again() == (0, 4)
 
 
+def test_a_table_that_was_loaded_anew_begins_with_its_first_batch(
+    project: DbtProject, raw: RawSchema
+) -> None:
+    """The loader goes on numbering, and what the dropped table had has no turn."""
+    anew = Proving(project, raw, "anew", models=(), tests=["cursor_not_null"])
+    first = "alter table {} set tblproperties ('strandline.first-batch' = '{}')"
+    raw.spark.sql(first.format(anew.name, 101))
+    anew.batch = 100
+    for day in (1, 2, 3):
+        anew.append(row(day, day))
+    assert red(anew.prove()) == set()
+    turns = []
+    for _ in range(WITHIN):
+        assert red(anew.prove()) == set()
+        turns.append(anew.records()["cursor_not_null"]["again_batch"])
+    assert turns == [101, 102, 103]
+
+
 def slip_conflict(table: Proving) -> None:
     table.slip_in(row(1, 1, "other", _cq_batch=1, _cq_seq=70))
 
