@@ -44,7 +44,7 @@ class Shop:
     def __init__(self, project: DbtProject, raw: RawSchema) -> None:
         self.project, self.raw = project, raw
         tables = ["orders", "grown", "rolled", "crashed", "stale", "recreated", "pruned", "empty"]
-        tables += ["small_files", "dead_rows", "reloaded", "kept", "foreign"]
+        tables += ["small_files", "broken_off", "dead_rows", "reloaded", "kept", "foreign"]
         for table in tables:
             raw.create(table, COLUMNS)
             project.write(
@@ -355,6 +355,29 @@ def test_small_files_are_put_together_once(shop: Shop) -> None:
     shop.build("small_files")
     assert newest("data")[0] == "overwrite"
     assert shop.latest("small_files") == {**dict.fromkeys(range(200), "new"), 1: "newer"}
+
+
+def test_a_rewrite_that_breaks_off_costs_no_build(shop: Shop) -> None:
+    """What the merge did before counts: the table is not built anew."""
+    raw, spark = shop.raw, shop.project.spark
+    table = f"{shop.project.schema}.broken_off"
+    raw.append("broken_off", 1, [row(key, 1, "old") for key in range(200)])
+    shop.build("broken_off")
+    spark.table(table).repartition(18).writeTo(table).overwrite(f.lit(True))
+    spark.sql(f"delete from {table} where id % 2 = 0")
+    confirm(spark, table)
+    # a merge can live with it, a rewrite cannot
+    spark.sql(f"alter table {table} set tblproperties ('write.target-file-size-bytes' = '0')")
+    raw.append("broken_off", 2, [row(key, 2, "new") for key in range(200)])
+    broken = shop.project.run("run", "--select", "broken_off", manifest=shop.manifest)
+    assert broken["broken_off"].status == "error"
+    assert "size" in broken["broken_off"].message
+    spark.sql(f"alter table {table} unset tblproperties ('write.target-file-size-bytes')")
+    assert shop.build("broken_off") == "NO NEW BATCH"
+    assert shop.latest("broken_off") == dict.fromkeys(range(200), "new")
+    raw.append("broken_off", 3, [row(1, 3, "newer")])
+    assert shop.build("broken_off") == "MERGE to batch 3"
+    assert shop.latest("broken_off") == {**dict.fromkeys(range(200), "new"), 1: "newer"}
 
 
 def test_many_deleted_rows_are_not_read_for_ever(shop: Shop) -> None:
