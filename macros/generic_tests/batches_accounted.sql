@@ -23,8 +23,17 @@
         account of removed rows of that moment: both are among the table's properties. Rows that are being removed
         count either way.
     #}
-    {%- set seen = strandline.snapshot_in(strandline.properties_told(raw)) %}
+    {%- set told = strandline.properties_told(raw) %}
+    {%- set seen = strandline.snapshot_in(told) %}
     {%- set head = (strandline.head_told({"relation": raw, "snapshot": seen}) if seen else none) or 0 %}
+    {%- set incidents = strandline.acknowledged_of(raw, "batches_accounted") %}
+    {#- A batch whose ledger row is still missing has not been judged. #}
+    {%- set judged = strandline.ledger_told(syncs).get(raw.identifier, 0) %}
+    {%- set proof = strandline.proof_of_rows(model, {"known": incidents, "judged": judged}) %}
+    {{ proof.note }}
+    {%- if strandline.accounted_at_a_glance(proof, raw, syncs, head, told) %}
+    {{ strandline.nothing_found("cast(null as bigint) as batch") }}
+    {%- else %}
     {%- set ledger = strandline.pinned(syncs) %}
     {%- set properties = strandline.table_properties(raw) %}
     {%- set snapshot = strandline.snapshot_in(properties) %}
@@ -32,7 +41,6 @@
     {%- set data = raw ~ (" version as of " ~ snapshot if snapshot else "") %}
     {%- set first = strandline.first_batch(properties) %}
     {%- set shared = strandline.sharers_in(properties) | length > 0 %}
-    {%- set incidents = strandline.acknowledged_of(raw, "batches_accounted") %}
     {%- set acknowledged_rows = incidents | selectattr("last") | selectattr("last", "le", removed.to)
         | map(attribute="rows") | sum %}
     {#- Spark plans a CTE again wherever it is named, and rereads its tables. So each is named only once. #}
@@ -251,5 +259,6 @@
         *
     from problems
     where {{ strandline.not_acknowledged(incidents, "batch", "snapshot_id") }}
+    {%- endif %}
     {%- endif %}
 {%- endmacro %}

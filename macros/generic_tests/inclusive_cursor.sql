@@ -18,6 +18,7 @@
     {%- set type = strandline.column_type(raw, field or "") or "string" %}
     {%- set incidents = strandline.acknowledged_of(raw, "inclusive_cursor") %}
     {%- set says_what_was_read = strandline.column_type(syncs, "read_from") is not none %}
+    {%- set gaps %}
     with successful as (
         select
             *,
@@ -60,7 +61,12 @@
             and stored_cursor is not null
             -- a string that is not a {{ type }} compares as null: not provably inclusive
             and not coalesce(low <= stored, false)
-    ),
+    )
+    {%- endset %}
+    {%- if strandline.may_look(raw) and strandline.no_rows_in(gaps ~ "\nselect * from gaps") %}
+    {{ strandline.nothing_found("cast(null as string) as table_name") }}
+    {%- else %}
+    {{ gaps }},
 
     -- the range that each run read completely: the chunks of a backfill follow each other
     ranges as (
@@ -102,6 +108,7 @@
             )
     )
         and {{ strandline.not_acknowledged(incidents, "coalesce(batch, batch_by_then)") }}
+    {%- endif %}
     {%- endif %}
     {%- endif %}
 {%- endmacro %}

@@ -12,9 +12,13 @@
     {%- elif not strandline.exists(state) %}
     {{ strandline.missing_state(state) }}
     {%- else %}
+    {%- set cursor = strandline.tested_cursor(raw, cursor_field) %}
+    {%- if strandline.not_ahead_at_a_glance(raw, state, cursor) %}
+    {{ strandline.nothing_found("cast(null as string) as table_name") }}
+    {%- else %}
     {#- Reads the state first, then the data: a running sync can only add data in between. #}
     {%- set state = strandline.pinned(state) %}
-    {%- set field = strandline.tested_cursor(raw, cursor_field) or strandline.stored_cursor(state, raw.identifier) %}
+    {%- set field = cursor or strandline.stored_cursor(state, raw.identifier) %}
     {%- set type = strandline.column_type(raw, field or "") %}
     {%- set shared = strandline.sharers(raw) | length > 0 %}
     {%- set blinded = strandline.blinded(raw, field, type) %}
@@ -133,5 +137,6 @@
     select *
     from judged
     where problem is not null
+    {%- endif %}
     {%- endif %}
 {%- endmacro %}

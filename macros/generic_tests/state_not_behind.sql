@@ -12,6 +12,9 @@
     {%- elif not strandline.exists(state) %}
     {{ strandline.missing_state(state) }}
     {%- else %}
+    {%- if strandline.not_behind_at_a_glance(raw, state) %}
+    {{ strandline.nothing_found("cast(null as string) as table_name") }}
+    {%- else %}
     {#- Reads the data first, then the state: what a running sync adds to the state in between does no harm. #}
     {%- set properties = strandline.table_properties(raw) %}
     {%- set snapshot = strandline.snapshot_in(properties) %}
@@ -81,5 +84,6 @@
     select *
     from judged
     where problem is not null
+    {%- endif %}
     {%- endif %}
 {%- endmacro %}

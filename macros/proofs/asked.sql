@@ -34,12 +34,12 @@
 {%- endmacro %}
 
 
-{% macro asked_keys(proof, rows, keys, cursor=none, lower=false, around=false) -%}
+{% macro asked_keys(proof, rows, keys, cursor=none, lower=false, around=false, hashed=false) -%}
     {#-
         Of a raw table's rows, those that a proof which compares the versions of a key has to ask about: all
         versions of the keys of the asked rows, by their hash if there is no key. If only versions with the same
         cursor are compared, or with `lower`, only with lower ones, or `around`, with either, those with other cursors
-        are left out as far as Iceberg can prune them.
+        are left out as far as Iceberg can prune them. If `hashed`, keys that have the same hash are among them, too.
     -#}
     {%- if proof.whole -%}
         {{ return(rows) }}
@@ -50,14 +50,18 @@
         {%- do within.append(strandline.cursor_ranges(proof, rows, cursor, those)) -%}
     {%- endfor -%}
     (
-        select versions.*
+        select {{ "/*+ broadcast(touched) */ " if hashed }}versions.*
         from {{ rows }} as versions
         left semi join (
-            select {{ strandline.key_list(by) }}
+            select {{ strandline.key_hash(by) ~ " as key_hash" if hashed else strandline.key_list(by) }}
             from {{ rows }} as asked
             where {{ strandline.asked(proof) }}
         ) as touched
+            {%- if hashed %}
+            on {{ strandline.key_hash(by, "versions") }} = touched.key_hash
+            {%- else %}
             on {{ strandline.same_key(by, "versions", "touched") }}
+            {%- endif %}
         {%- if within and within | select("none") | list == [] %}
         where {{ within | join(" or ") }}
         {%- endif %}

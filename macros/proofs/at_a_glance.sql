@@ -22,6 +22,19 @@
 {%- endmacro %}
 
 
+{% macro may_look(tested) -%}
+    {#- The same for a test without a proof: what it asks does not depend on what was proved before. -#}
+    {{ return(strandline.may_follow(tested) and not should_store_failures()) }}
+{%- endmacro %}
+
+
+{% macro no_rows_in(select_sql) -%}
+    {#- Whether a SELECT returns no row. -#}
+    {%- set rows = run_query("select count(*) from (\n" ~ select_sql ~ "\n) as found").columns[0].values()[0] -%}
+    {{ return(rows | int == 0) }}
+{%- endmacro %}
+
+
 {% macro versions_in_order(proof, rows, keys, cursor) -%}
     {#-
         Whether one look shows that no test which compares the versions of a key finds anything in what a proof asks:
@@ -39,11 +52,12 @@
     {%- if name not in known -%}
         {%- do known.update({name: false}) -%}
         {%- set order = "struct(" ~ strandline.quoted(cursor) ~ ", _cq_generation)" -%}
+        {%- set hashed = not proof.whole and strandline.few_asked(proof) -%}
         {%- set disordered_sql -%}
             select count_if(not in_order)
             from (
                 select {{ order }} > lag({{ order }}) over arrival as in_order
-                from {{ strandline.asked_keys(proof, rows, keys, cursor, around=true) }} as versions
+                from {{ strandline.asked_keys(proof, rows, keys, cursor, around=true, hashed=hashed) }} as versions
                 window arrival as (
                     partition by {{ strandline.key_list(keys) }}
                     order by _cq_batch, _cq_seq
@@ -68,9 +82,9 @@
     {%- endif -%}
     {%- set look = none if proof.whole else strandline.latest_at_a_glance(relation, covered, goal, proof) -%}
     {%- set look = differences_sql if look is none else look -%}
-    {%- set different = run_query("select count(*) from (\n" ~ look ~ "\n) as differences").columns[0].values()[0] | int -%}
-    {%- do strandline.remembered("agreeing tables").update({strandline.asked_of(proof, relation, covered): different == 0}) -%}
-    {{ return(different == 0) }}
+    {%- set agrees = strandline.no_rows_in(look) -%}
+    {%- do strandline.remembered("agreeing tables").update({strandline.asked_of(proof, relation, covered): agrees}) -%}
+    {{ return(agrees) }}
 {%- endmacro %}
 
 

@@ -99,11 +99,10 @@
     _cq_by_key as (
         select
             {{ strandline.key_list(keys) }},
-            max(if(_cq_is_shown, null, _cq_order)) as _cq_newest,
-            max_by(_cq_content, if(_cq_is_shown, null, _cq_order)) as _cq_newest_content,
+            -- a version's order comes first in its struct
+            max(if(_cq_is_shown, null, struct(_cq_order, _cq_content))) as _cq_newest,
+            max(if(_cq_is_shown, struct(_cq_order, _cq_content), null)) as _cq_shown,
             count_if(_cq_is_shown) as _cq_rows_shown,
-            max(if(_cq_is_shown, _cq_order, null)) as _cq_shown,
-            max_by(_cq_content, if(_cq_is_shown, _cq_order, null)) as _cq_shown_content,
             bool_or(_cq_is_shown and _cq_is_asked) as _cq_shows_asked,
             coalesce(bool_or(_cq_is_new), false) as _cq_is_new
         from _cq_told as told_versions
@@ -114,11 +113,10 @@
     from _cq_by_key as by_key
     where not coalesce(
         case _cq_rows_shown
-            when 0 then _cq_newest_content._cq_deleted
+            when 0 then _cq_newest._cq_content._cq_deleted
             when 1 then _cq_newest = _cq_shown
-                and _cq_newest_content <=> _cq_shown_content
-                and not coalesce(_cq_shown_content._cq_deleted, false)
-                or not _cq_is_new and not _cq_shows_asked and _cq_shown > _cq_newest
+                and not coalesce(_cq_shown._cq_content._cq_deleted, false)
+                or not _cq_is_new and not _cq_shows_asked and _cq_shown._cq_order > _cq_newest._cq_order
         end,
         false
     )

@@ -39,7 +39,7 @@
 {% macro commits_told(relation, now) -%}
     {#-
         A table's Iceberg snapshots as they are when `now` is current, and perhaps later ones: {snapshot: {parent,
-        operation, batch, published, staged, mode, rows}}. Asked once an invocation.
+        operation, batch, published, staged, mode, rows, source}}. Asked once an invocation.
     -#}
     {%- set known = strandline.remembered("commits") -%}
     {%- set name = relation ~ " " ~ now -%}
@@ -53,14 +53,15 @@
                 summary['published-wap-id'],
                 summary['source-snapshot-id'],
                 get_json_object(summary['strandline.sync'], '$.mode'),
-                summary['added-records']
+                summary['added-records'],
+                get_json_object(summary['strandline.sync'], '$.source_name')
             from {{ relation }}.snapshots as snapshots
         {%- endset -%}
         {%- set commits = {} -%}
         {%- for row in run_query(commits_sql) -%}
             {%- do commits.update({row[0]: {
                 "parent": row[1], "operation": row[2], "batch": row[3], "published": row[4], "staged": row[5], "mode": row[6],
-                "rows": row[7],
+                "rows": row[7], "source": row[8],
             }}) -%}
         {%- endfor -%}
         {%- do known.update({name: commits}) -%}

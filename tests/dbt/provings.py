@@ -84,6 +84,11 @@ class Proving:
 
     def write(self) -> None:
         """Writes sources and tests as they are configured now, and parses the project."""
+        self.lay_out()
+        self.manifest = self.project.parse()
+
+    def lay_out(self) -> None:
+        """Writes sources and tests as they are configured now."""
         current = {"strandline.unique_key": {"arguments": {"row_condition": "is_current"}}}
         tests = {
             "latest": ["strandline.unique_key", "strandline.latest_matches_raw"],
@@ -103,7 +108,6 @@ class Proving:
                 ],
             },
         )
-        self.manifest = self.project.parse()
 
     def append(self, *rows: Row, mode: str | None = None, low: int | None = None) -> int:
         """Appends the next batch as a sync does, with its ledger row; returns its number.
