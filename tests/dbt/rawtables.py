@@ -105,11 +105,10 @@ class RawSchema:
             for seq, row in enumerate(rows)
         )
         values = [[meta.get(name) for name in target.columns] for meta in metas]
-        summary = {"strandline.batch": str(batch)}
+        sync = {"source_name": "shop", "table_name": table}
+        summary = {"strandline.batch": str(batch), "strandline.sync": json.dumps(sync)}
         if state is not None:
             summary["strandline.state"] = json.dumps(state)
-            sync = {"source_name": "shop", "table_name": table}
-            summary["strandline.sync"] = json.dumps(sync)
         target.append(values, summary)
 
     def states(self, table: str, values: Iterable[tuple[int | None, Any]]) -> None:
@@ -117,12 +116,12 @@ class RawSchema:
         self.insert(self.state_table, self.state_rows(table, values))
 
     def state_rows(
-        self, table: str, values: Iterable[tuple[int | None, Any]]
+        self, table: str, values: Iterable[tuple[int | None, Any]], source: str = "shop"
     ) -> list[tuple[Any, ...]]:
         """Returns what :meth:`states` appends."""
         return [
             (
-                f"shop.{table}",
+                f"{source}.{table}",
                 value if isinstance(value, str) else json.dumps(value),
                 version,
                 EPOCH + timedelta(days=version or 0),

@@ -82,7 +82,7 @@ def test_a_look_is_enough(project: DbtProject, raw: RawSchema) -> None:
     settings = """'strandline.compacted' = '{"to": 1, "rows": 2}'"""
     raw.spark.sql(f"delete from {calm.name} where _cq_batch = 1")
     raw.spark.sql(f"alter table {calm.name} set tblproperties ({settings})")
-    for _ in range(2):
+    for _ in range(WITHIN):
         one = calm.proved()
         assert (one.status, "rows_compacted" in one.sql) == ("pass", True)
 

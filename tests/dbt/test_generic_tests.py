@@ -52,6 +52,7 @@ class Case:
         planted: SQL that is run on the table afterwards; `{table}` is its name.
         meta: more of the table's config.meta.strandline.
         commits: by batch, the state that its commit carries.
+        source: the source whose states they are; the rows are of `shop`.
     """
 
     test: str
@@ -65,6 +66,7 @@ class Case:
     planted: tuple[str, ...] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
     commits: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    source: str = "shop"
 
 
 def window(batch: int | None, low: int | None, high: int | None, **more: Any) -> dict[str, Any]:
@@ -319,6 +321,21 @@ CASES = {
         ({"version": 1, "value": "2025-01-01", "problem": "state is not a JSON object"},),
         states=((1, "2025-01-01"),),
     ),
+    # a reader may trust either
+    "ahead_one_of_two": Case(
+        "state_not_ahead",
+        (ONE,),
+        "fail",
+        ({"version": 2, "state_batch": 9, "problem": "batch is ahead of the raw data"},),
+        states=((2, state(9, 1)), (2, state(1, 1))),
+    ),
+    "ahead_other_of_two": Case(
+        "state_not_ahead",
+        (ONE,),
+        "fail",
+        ({"version": 2, "state_batch": 9, "problem": "batch is ahead of the raw data"},),
+        states=((2, state(1, 1)), (2, state(9, 1))),
+    ),
     "accounted_pass": Case(
         "batches_accounted",
         (TWO, ONE, TWO),
@@ -541,6 +558,14 @@ CASES = {
         "warn",
         ({"raw_batch": 2, "state_batch": None, "problem": "data without any state"},),
     ),
+    "behind_another_source": Case(
+        "state_not_behind",
+        (ONE, [version(1, 2)]),
+        "warn",
+        ({"raw_batch": 2, "state_batch": None, "problem": "data without any state"},),
+        states=((1, state(2, 2)),),
+        source="sold",
+    ),
     "future_pass": Case("no_future_cursor", ([version(1, 1), version(2, None)], [version(1, 2)])),
     "future_fail": Case(
         "no_future_cursor",
@@ -685,7 +710,7 @@ def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
                 raw.append(name, batch, rows, state=case.commits.get(batch))
         for statement in case.planted:
             raw.spark.sql(statement.format(table=f"{raw.schema}.{name}"))
-        states += raw.state_rows(name, case.states)
+        states += raw.state_rows(name, case.states, case.source)
         syncs += raw.sync_rows(name, case.syncs)
         test: dict[str, Any] = {"name": name, "arguments": {**case.arguments}}
         tested = name
