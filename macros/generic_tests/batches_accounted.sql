@@ -29,11 +29,14 @@
     {%- set incidents = strandline.acknowledged_of(raw, "batches_accounted") %}
     {#- A batch whose ledger row is still missing has not been judged. #}
     {%- set judged = strandline.ledger_told(syncs).get(raw.identifier, 0) %}
-    {%- set proof = strandline.proof_of_rows(model, {"known": incidents, "judged": judged}) %}
-    {{ proof.note }}
+    {%- set proof = strandline.proof_of_rows(
+        model, {"known": incidents, "first": strandline.first_batch(told), "judged": judged}
+    ) %}
     {%- if strandline.accounted_at_a_glance(proof, raw, syncs, head, told) %}
+    {{ proof.note }}
     {{ strandline.nothing_found("cast(null as bigint) as batch") }}
     {%- else %}
+    {{ strandline.asked_whole(proof, "not all batches are plainly accounted for").note }}
     {%- set ledger = strandline.pinned(syncs) %}
     {%- set properties = strandline.table_properties(raw) %}
     {%- set snapshot = strandline.snapshot_in(properties) %}

@@ -39,19 +39,10 @@
     left semi join (
         {#- A merge that leaves a key twice has written one of the two rows. In a history, it may also have reopened one. #}
         {%- if hashed %}
-        {#- In its Iceberg snapshot, and in raw, a key may have a narrower type than the table has now. #}
+        {#- In its Iceberg snapshot the table may have a narrower type than it has now. #}
         select {{ strandline.key_hash(keys, types=covered.types) }} as key_hash
-        {%- if strandline.selects_by_row(covered.select, proof.tables) and proof.tables | length == 1 %}
-        {#- A merge writes no other keys than raw has in its batches, and there Iceberg skips the files of all others. #}
-        from (
-            {{ covered.select }}
-        ) as versions
-        where {{ strandline.asked(proof) }}
-            and {{ strandline.of_batches(proof.tables, up_to="head") }}
-        {%- else %}
         from {{ strandline.as_covered(table, covered) }} as stored
         where {{ strandline.asked(proof, of_table=true) }}
-        {%- endif %}
         {%- else %}
         {{ strandline.touched_keys(table, covered, proof, in_raw=reopens) }}
         {%- endif %}

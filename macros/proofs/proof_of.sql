@@ -6,7 +6,8 @@
         materialization built it. If the proof is not `whole`, each table has `proved_to`, the batch up to which
         it held and nothing has changed since, and the batches above `again_low` up to `again_high`, whose turn it is
         to be proved again. `note` goes into the test's SQL: record_proofs() reads it there after the run. `same_table`
-        says whether the tested table is the one that was proved; `proved_as` is its Iceberg snapshot that was proved.
+        says whether the tested table is the one that was proved; `proved_as` is its Iceberg snapshot that was proved. `said` is what the note
+        says.
     -#}
     {%- set proof = {"whole": true, "tables": tables, "note": "", "reason": none, "same_table": true} -%}
     {%- if not strandline.may_follow(tested) or tables | map(attribute="relation") | select("none") | list -%}
@@ -65,7 +66,7 @@
             "proved_as": proved_as[0] if proved_as | length == 1 else none,
         }) -%}
     {%- endif -%}
-    {%- do proof.update({"note": strandline.proof_note({
+    {%- do proof.update({"said": {
         "proof": model.unique_id,
         "test": model.test_metadata.name,
         "table": strandline.name_of(tested),
@@ -74,8 +75,25 @@
         "whole": proof.whole,
         "reason": proof.reason,
         "tables": proof_tables,
-    })}) -%}
-    {{ return(proof) }}
+    }}) -%}
+    {{ return(dict(proof, note=strandline.proof_note(proof.said))) }}
+{%- endmacro %}
+
+
+{% macro asked_whole(proof, reason) -%}
+    {#-
+        The same proof for a test that asks everything in the end: if it fails, so it does until it has passed, and the
+        next ones ask everything, too. If it passes, all batches have had their turn.
+    -#}
+    {%- if proof.whole -%}
+        {{ return(proof) }}
+    {%- endif -%}
+    {%- set tables = [] -%}
+    {%- for table in proof.said.tables -%}
+        {%- do tables.append(dict(table, again_step=-1, again_batch=0)) -%}
+    {%- endfor -%}
+    {%- set said = dict(proof.said, whole=true, reason=reason, tables=tables) -%}
+    {{ return(dict(proof, whole=true, reason=reason, said=said, note=strandline.proof_note(said))) }}
 {%- endmacro %}
 
 

@@ -236,3 +236,33 @@ def test_a_table_that_was_loaded_anew(project: DbtProject, raw: RawSchema) -> No
     anew.append(row(6, 6))
     one = anew.proved()
     assert (one.status, EMPTY in one.sql) == ("pass", True)
+
+
+def test_what_was_found_stays_found(project: DbtProject, raw: RawSchema) -> None:
+    """A look that something else made fail has found an old fault: it is not acquitted later."""
+    table = Accounts(project, raw, "found_by_chance")
+    assert table.proved().status == "pass"  # batch 1 has its turn
+    table.ledger("update {0} set rows_appended = 9 where {1} and batch = 1")
+    table.append(row(4, 4))
+    table.ledger("delete from {0} where {1} and batch = 4")  # a sync is writing it
+    expected = [(1, "ledger and raw table differ in rows")]
+    assert problems(table.proved(), table.spark) == expected
+    table.raw.syncs(table.table, [{"batch": 4, "rows_appended": 1}])
+    assert problems(table.proved(), table.spark) == expected
+    [record] = table.records().values()
+    assert (record["batch"], record["reason"]) == (None, "it failed when it was proved whole")
+    table.ledger("update {0} set rows_appended = 2 where {1} and batch = 1")
+    one = table.proved()
+    assert (one.status, EMPTY in one.sql) == ("pass", False)
+    one = table.proved()
+    assert (one.status, EMPTY in one.sql) == ("pass", True)
+
+
+def test_a_first_batch_that_is_raised(project: DbtProject, raw: RawSchema) -> None:
+    """Batches below it have no turn, so everything is proved."""
+    table = Accounts(project, raw, "raised")
+    raised = "alter table {} set tblproperties ('strandline.first-batch' = '2')"
+    raw.spark.sql(raised.format(table.name))
+    assert problems(table.proved(), table.spark) == [
+        (1, "rows of a batch from before the table was made")
+    ]

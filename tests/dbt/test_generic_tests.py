@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -335,6 +336,29 @@ CASES = {
         "fail",
         ({"version": 2, "state_batch": 9, "problem": "batch is ahead of the raw data"},),
         states=((2, state(1, 1)), (2, state(9, 1))),
+    ),
+    # Spark's JSON and Python's differ in these
+    "ahead_after_a_line": Case(
+        "state_not_ahead",
+        (ONE,),
+        "fail",
+        ({"version": 1, "problem": "state is not a JSON object"},),
+        states=((1, f"\n{json.dumps(state(1, 1))}"),),
+    ),
+    "ahead_by_the_first_of_two": Case(
+        "state_not_ahead",
+        (ONE,),
+        "fail",
+        ({"version": 1, "state_batch": 9, "problem": "batch is ahead of the raw data"},),
+        states=((1, json.dumps(state(9, 1))[:-1] + ', "batch": 1}'),),
+    ),
+    # no other table's tests break off on it
+    "ahead_far_down": Case(
+        "state_not_ahead",
+        (ONE,),
+        "fail",
+        ({"version": 1, "problem": "state is not a JSON object"},),
+        states=((1, f'{{"a": {"[" * 100_000}{"]" * 100_000}}}'),),
     ),
     "accounted_pass": Case(
         "batches_accounted",
