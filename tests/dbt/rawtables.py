@@ -85,7 +85,8 @@ class RawSchema:
     ) -> None:
         """Appends one batch as one commit, rows in emission order.
 
-        A row's key ``_deleted`` makes it a tombstone; ``_generation`` overrides the batch's.
+        A row's key ``_deleted`` makes it a tombstone; ``_generation`` overrides the batch's, and
+        ``_source`` the table's source.
 
         Args:
             state: the state that the commit carries.
@@ -94,7 +95,7 @@ class RawSchema:
         metas = (
             {
                 **row,
-                "_cq_source_name": "shop",
+                "_cq_source_name": row.get("_source", "shop"),
                 "_cq_sync_time": sync_time(batch),
                 "_cq_batch": batch,
                 "_cq_seq": seq,

@@ -103,6 +103,12 @@ def later_life(batch: int) -> str:
     return f"alter table {{table}} set tblproperties ('strandline.first-batch' = '{batch}')"
 
 
+def shared_by(*sources: str) -> str:
+    """Returns SQL that records whose rows the table has."""
+    told = json.dumps({source: {} for source in sources}).replace("{", "{{").replace("}", "}}")
+    return f"alter table {{table}} set tblproperties ('strandline.sources' = '{told}')"
+
+
 ONE = [version(1, 1)]
 TWO = [version(1, 1), version(2, 1)]
 OTHERS = "a commit of others ({})"
@@ -589,6 +595,15 @@ CASES = {
         ({"raw_batch": 2, "state_batch": None, "problem": "data without any state"},),
         states=((1, state(2, 2)),),
         source="sold",
+    ),
+    "behind_one_of_two_sources": Case(
+        "state_not_behind",
+        ([version(1, 1, _source="sold")], [version(1, 2)]),
+        "warn",
+        ({"source_name": "sold", "raw_batch": 1, "state_batch": None},),
+        states=((1, state(2, 2)),),
+        arguments={"grace_minutes": 0},
+        planted=(shared_by("shop", "sold"),),
     ),
     "future_pass": Case("no_future_cursor", ([version(1, 1), version(2, None)], [version(1, 2)])),
     "future_fail": Case(

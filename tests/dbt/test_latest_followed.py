@@ -66,7 +66,7 @@ class Snapshot:
         """The keys for whose sake its newest proof did not believe its first look."""
         [look] = [asked for asked in self.project.asked if "_cq_is_shown" in asked]
         _, _, select = look.partition("select count(*) from (")
-        rows = self.project.spark.sql(select.rpartition(") as differences")[0]).collect()
+        rows = self.project.spark.sql(select.rpartition(") as found")[0]).collect()
         return {row["id"] for row in rows}
 
     @property
