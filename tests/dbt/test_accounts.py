@@ -140,11 +140,6 @@ def old_entry_twice(table: Accounts) -> None:
     table.raw.syncs(table.table, [{"batch": 2, "rows_appended": 2}])
 
 
-def deleted_by_hand(table: Accounts) -> None:
-    table.append(row(4, 4))
-    table.spark.sql(f"delete from {table.name} where id = 2")
-
-
 FAULTS: dict[str, tuple[Callable[[Accounts], object], list[tuple[int, str]]]] = {
     "forgotten": (forgotten, [(4, "not in the ledger")]),
     "twice": (twice, [(4, "several times in the ledger")]),
@@ -186,14 +181,14 @@ def test_a_fault_is_found_at_once(project: DbtProject, raw: RawSchema) -> None:
 def test_what_others_write_is_found(project: DbtProject, raw: RawSchema) -> None:
     """It proves everything; what an acknowledged incident leaves is looked at again."""
     table = Accounts(project, raw, "written_by_others")
-    deleted_by_hand(table)
+    table.append(row(4, 4))
+    table.spark.sql(f"delete from {table.name} where id = 2")
     found = table.proved()
     assert (found.status, found.failures) == ("fail", 2)
     [snapshot] = table.spark.sql(
         f"select max_by(snapshot_id, committed_at) from {table.name}.snapshots"
     ).first() or [None]
-    known = {"test": "batches_accounted", "who": "ada"}
-    known |= {"when": "today", "why": "because"}
+    known = {"test": "batches_accounted", "who": "ada", "when": "today", "why": "because"}
     table.meta["acknowledged"] = [{**known, "batches": 2}, {**known, "snapshot": snapshot}]
     table.write()
     assert table.proved().status == "pass"
