@@ -83,8 +83,13 @@ for name in ("DBT_PROFILES_DIR", "DBT_TARGET", "STRANDLINE_TARGET"):
 SHARED = {"warehouse", "postgres", "mariadb", "redis_server"}
 """Fixtures that start Spark or a server."""
 
-SUBPROCESSES = ("tests/benchmarks/", "tests/demo/", "tests/setup/", "tests/connectors/test_bridge.py")
-"""Files whose tests use no such fixture, but start programs that take as long to run or install."""
+SUBPROCESSES = (
+    "tests/benchmarks/",
+    "tests/demo/",
+    "tests/setup/",
+    "tests/connectors/test_bridge.py",
+)
+"""Files whose tests use no such fixture, but start programs that take as long."""
 
 HEAVY = (
     # looks at every table of the lake, so it runs while there are few
