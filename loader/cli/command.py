@@ -145,15 +145,17 @@ def init(settings: Settings) -> None:
 @click.argument("drivers", nargs=-1)
 @click.option(
     "--archive/--no-archive",
-    default=True,
-    help="Also make the class archive (200 MB), which speeds up Spark's start.",
+    default=None,
+    help="Wait for the class archive (190 MB), which halves Spark's start, or record none. By "
+    "default it is recorded in the background.",
 )
 @click.pass_obj
-def setup(settings: Settings, drivers: tuple[str, ...], archive: bool) -> None:
-    """Prepares the embedded Spark: Iceberg, Java if there is none, JDBC DRIVERS.
+def setup(settings: Settings, drivers: tuple[str, ...], archive: bool | None) -> None:
+    """Prepares the embedded Spark: fetches Iceberg and JDBC DRIVERS, and chooses the Java.
 
-    DRIVERS are postgresql, mariadb, mysql, sqlite, derby (which comes with Spark), or paths of
-    jars. `cdc` among them shows what databases need before their logs can be read.
+    DRIVERS are postgresql, mariadb, mysql, sqlite, derby (which comes with Spark), aws (S3FileIO
+    and Glue), or paths of jars. `cdc` among them shows what databases need before their logs can
+    be read.
     """
     from loader.cli.log_setup import NAME, prepare_log
     from loader.runtime.setup import prepare
@@ -165,11 +167,13 @@ def setup(settings: Settings, drivers: tuple[str, ...], archive: bool) -> None:
     prepare([name for name in drivers if name != NAME], Path.cwd(), report)
     if NAME in drivers:
         prepare_log(settings, report)
-    if archive:
-        from loader.runtime import archive as classes
-        from loader.runtime import sparkhome
+    if archive is not False:
+        from loader.runtime.class_archive import prepare_archive
+        from loader.runtime.java import choose_java
+        from loader.runtime.spark_line import find_spark
 
-        classes.prepare(sparkhome.find(), report)
+        home = find_spark()
+        prepare_archive(home, choose_java(home.line), bool(archive), report)
 
 
 @main.command(short_help="Checks spec, connections and cursors.")

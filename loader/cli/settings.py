@@ -111,18 +111,18 @@ def opened_for(settings: Settings, spec: Spec, lake: LakeOptions) -> SparkSessio
 
 def _begun(settings: Settings, spec: Spec) -> Profile:
     """Begins to start Java, and reports mistakes in connectors' options while it does."""
-    from loader.runtime.setup import problem
+    from loader.runtime.setup import provide_jars
+    from loader.runtime.spark import begin
 
     profile = profile_of(settings, spec)
-    if problem() is None:
-        from loader.runtime.spark import begin
+    urls = [str(source.spec.get("url")) for source in spec.sources if source.path == "jdbc"]
+    provide_jars(profile.conf, urls, settings.output.say)
+    begin(profile)
+    from loader.sources import connector
 
-        begin(profile)
-        from loader.sources import connector
-
-        for source in spec.sources:
-            source.options(connector(source.path, f"{source.where}.path").options_model)
-        refuse_two_readers(spec)
+    for source in spec.sources:
+        source.options(connector(source.path, f"{source.where}.path").options_model)
+    refuse_two_readers(spec)
     return profile
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from loader.errors import TableError
+from loader.runtime.spark_line import record_writers
 
 _PLAIN = frozenset({"string", "long", "int", "boolean"})
 
@@ -93,20 +94,17 @@ class Records:
         Args:
             rows: values by column: texts, whole numbers, booleans, aware times; null if absent.
         """
-        properties = self.handle.properties()
         schema, spec = self.handle.schema(), self._spec()
         form = self._iceberg.FileFormat.fromString(
-            properties.get("write.format.default") or "parquet"
+            self.handle.properties().get("write.format.default") or "parquet"
         )
         files = self._iceberg.io.OutputFileFactory.builderFor(self.handle, 1, 1).format(form)
         files, fresh = files.build(), self.handle.newAppend()
-        writers = self._iceberg.data.GenericAppenderFactory(
-            self.handle, schema, spec, properties, None, None, None
-        )
+        open_writer = record_writers(self._iceberg, self.handle, spec, form)
         for partition, records in self._partitioned(spec, self._records(schema, rows)):
             alone = partition is None
             output = files.newOutputFile() if alone else files.newOutputFile(spec, partition)
-            writer = writers.newDataWriter(output, form, partition)
+            writer = open_writer(output, partition)
             try:
                 for record in records:
                     writer.write(record)

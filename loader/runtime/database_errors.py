@@ -9,7 +9,7 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from loader.errors import TableError
-from loader.runtime.drivers import DRIVERS, for_url
+from loader.runtime.jars import DRIVERS, driver_for_url
 
 
 class DatabaseError(TableError):
@@ -141,7 +141,7 @@ def _driver_missing(cause: Any, message: str, url: str) -> bool:
 
 
 def _driver_remedy(url: str) -> str:
-    known = for_url(protocol(url))
+    known = driver_for_url(protocol(url))
     if known is not None:
         return f"Run `loader setup {known.name}`"
     return (

@@ -1,4 +1,4 @@
-"""The process of Spark's JVM, started as PySpark starts it, but without waiting for it.
+"""The process of Spark's JVM, started without waiting for it.
 
 PySpark's `launch_gateway` starts `spark-submit`, waits until the JVM has written down where it
 listens, and connects. Here these are two steps, so that Python can import what it needs meanwhile.
@@ -15,12 +15,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from loader.runtime import sparkhome
+from loader.runtime.jvm_command import JvmCommand
 
 _WRITTEN = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 _NUMBERS = struct.Struct(">ii")  # the port, and how many bytes of the secret follow
@@ -28,7 +27,7 @@ _SECONDS = 1.0
 """So long Java's last words may take, once it has ended."""
 _PATIENCE = 5.0
 """So many seconds later what Java says is shown, though it may still start: it may be waiting."""
-_PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
+PORT, SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 # Lines of a Java that does not start which do not say why.
 _HOLLOW = re.compile(
     r"\s|Picked up |NOTE: |WARNING|Warning:|Error: Could not create the Java Virtual Machine"
@@ -43,27 +42,23 @@ class Gateway:
     """A JVM that is starting; it ends when this process does, as its standard input ends then.
 
     Args:
-        arguments: those of `spark-submit`.
+        command: what to start.
         folder: a folder of this user, into which the JVM writes its port and its secret.
 
     Raises:
-        OSError: if `spark-submit` cannot be started.
-        SpecError: if there is no Spark.
+        OSError: if it cannot be started.
     """
 
-    def __init__(self, arguments: Sequence[str], folder: Path) -> None:
-        home = sparkhome.find()
+    def __init__(self, command: JvmCommand, folder: Path) -> None:
         self._written = folder / "gateway"
-        # Without SPARK_HOME the script starts a Python to look for it.
-        own = {"SPARK_HOME": str(home), _WRITTEN: str(self._written)}
         self.process = subprocess.Popen(
-            [str(home / "bin" / "spark-submit"), *arguments],
+            command.arguments,
             stdin=subprocess.PIPE,
             # Not ours, which whoever waits for the end of our output would then wait for: Java
             # takes half a second longer than Python to end.
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **own},
+            env={**command.environment, _WRITTEN: str(self._written)},
             # Ctrl-C is the loader's to handle: what runs in Java is stopped in order.
             start_new_session=True,
         )
@@ -72,14 +67,12 @@ class Gateway:
         self._printed = threading.Thread(target=self._pass_on, name="java-output", daemon=True)
         self._printed.start()
 
-    def connected(self) -> Any:
-        """Waits until the JVM listens; returns PySpark's gateway to it.
+    def wait(self) -> tuple[int, str]:
+        """Waits until the JVM listens; returns its port and its secret.
 
         Raises:
             RuntimeError: if Java does not start; says what Java says.
         """
-        from pyspark.java_gateway import launch_gateway
-
         patient_until = time.monotonic() + _PATIENCE
         while self.process.poll() is None and not self._written.exists():
             time.sleep(0.01)
@@ -93,12 +86,22 @@ class Gateway:
         self._show()
         written = self._written.read_bytes()
         port, length = _NUMBERS.unpack_from(written)
-        secret = written[_NUMBERS.size :][:length].decode()
-        os.environ |= {_PORT: str(port), _SECRET: secret}
+        return port, written[_NUMBERS.size :][:length].decode()
+
+    def connected(self) -> Any:
+        """Waits until the JVM listens; returns PySpark's gateway to it.
+
+        Raises:
+            RuntimeError: if Java does not start; says what Java says.
+        """
+        from pyspark.java_gateway import launch_gateway
+
+        port, secret = self.wait()
+        os.environ |= {PORT: str(port), SECRET: secret}
         try:
             gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
         finally:
-            del os.environ[_PORT], os.environ[_SECRET]
+            del os.environ[PORT], os.environ[SECRET]
         gateway.proc = self.process
         return gateway
 

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from loader.errors import SpecError
-from loader.runtime import java, jvm
-from loader.runtime.setup import problem
+from loader.runtime import jvm
+from loader.runtime.setup import lacks_iceberg
+from loader.runtime.spark_line import find_spark
 from loader.spec.redaction import java_regex
 
 if TYPE_CHECKING:
@@ -78,9 +79,12 @@ def session(profile: Profile) -> SparkSession:
     Raises:
         SpecError: if PySpark, the Iceberg runtime or Java is missing, or Spark does not start.
     """
-    missing = problem()
-    if missing is not None:
-        raise SpecError(missing, where="Spark", remedy="Run `loader setup`")
+    wanted = settings(profile.conf, profile.secrets)
+    named = f"{wanted.get('spark.jars', '')},{wanted.get('spark.jars.packages', '')}"
+    if "iceberg-spark-runtime" not in named and lacks_iceberg(find_spark()):
+        raise SpecError(
+            "Spark lacks the Iceberg runtime", where="Spark", remedy="Run `loader setup`"
+        )
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -89,7 +93,6 @@ def session(profile: Profile) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     logging.getLogger("py4j").setLevel(logging.ERROR)
     builder = SparkSession.builder.appName("strandline")
-    wanted = settings(profile.conf, profile.secrets)
     for key, value in wanted.items():
         builder = builder.config(key, value)
     try:
@@ -99,14 +102,10 @@ def session(profile: Profile) -> SparkSession:
     except (PySparkException, RuntimeError, OSError, Py4JJavaError) as error:
         told = str(getattr(error, "java_exception", None) or error).strip().splitlines()
         what = (told or [type(error).__name__])[0].rstrip(".")
-        remedy = "Check the target's server_side_parameters, and `loader setup`"
-        if "getSubject is not supported" in what:
-            what = "it does not run on this Java"
-            remedy = f"Let JAVA_HOME name Java {java.OLDEST} to {java.NEWEST}"
         raise SpecError(
             f"Spark does not start: {what}",
             where=f"{profile.path}, target {profile.target}",
-            remedy=remedy,
+            remedy="Check the target's server_side_parameters, and `loader setup`",
         ) from error
     _in_utc(spark)
     _unsummed(spark)

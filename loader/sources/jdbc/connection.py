@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from loader.runtime.database_errors import DatabaseError, Refused, explain
 from loader.runtime.interruption import interruptible, proceed
+from loader.runtime.spark_line import jdbc_schema
 
 _TIMES = (93, 2014)
 """`TIMESTAMP` and `TIMESTAMP_WITH_TIMEZONE` of ``java.sql.Types``."""
@@ -159,9 +160,8 @@ class Connection:
         Args:
             dialect: Spark's dialect for the database, which maps the types.
         """
-        jdbc = self._jvm.org.apache.spark.sql.execution.datasources.jdbc
         return self._asked(
-            lambda: jdbc.JdbcUtils.getSchema(self._statement.executeQuery(sql), dialect, True, True)
+            lambda: jdbc_schema(self._jvm, self.java, self._statement.executeQuery(sql), dialect)
         )
 
     def home(self, kind: str) -> str | None:

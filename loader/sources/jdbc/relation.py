@@ -14,6 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from loader.runtime.spark_line import jdbc_relation
 from loader.sources.jdbc.connection import Connection, spark_options
 
 
@@ -62,7 +63,7 @@ def frame(
     )
     for index, condition in enumerate(conditions or [None]):
         partitions[index] = jdbc.JDBCPartition(condition, index)
-    read = jdbc.JDBCRelation(columns, partitions, spark_options(spark, options, relation), java)
+    read = jdbc_relation(spark, columns, partitions, spark_options(spark, options, relation))
     return DataFrame(java.baseRelationToDataFrame(read), spark)
 
 

@@ -1,12 +1,14 @@
 """What the class-data archive is recorded from: two small syncs, and the SQL of a build.
 
-A program for :mod:`loader.runtime.archive`, which runs it in a process and a folder of its own:
-``python -m loader.cli.training FOLDER``. The classes that it loads are those that Spark's JVM then
+A program for :mod:`loader.runtime.class_archive`, which runs it in a process and a folder of its
+own: ``python -m loader.cli.cds_workload FOLDER``. The classes that it loads are those that Spark's JVM then
 finds in the archive; so it does what every run does, on a few rows.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -16,9 +18,8 @@ from zipfile import BadZipFile, ZipFile
 from py4j.protocol import Py4JJavaError
 
 from loader.errors import LoaderError
-from loader.runtime import sparkhome
-from loader.runtime.archive import JAVA
-from loader.runtime.drivers import DRIVERS
+from loader.runtime.class_archive import JVM_FILE
+from loader.runtime.jars import DRIVERS, find_drivers
 from loader.runtime.profile import Profile
 from loader.runtime.spark import session
 from loader.spec.spec import load_spec
@@ -110,7 +111,9 @@ def main(folder: Path) -> None:
     conf = {**_CONF, "spark.sql.catalog.lake.warehouse": str(folder / "warehouse")}
     spark = session(Profile("strandline", "embedded", "session", "analytics", conf, folder))
     gateway: Any = spark.sparkContext._gateway
-    (folder / JAVA).write_text(str(gateway.proc.pid))
+    class_path = str(gateway.jvm.java.lang.System.getProperty("java.class.path"))
+    about = {"group": gateway.proc.pid, "class_path": class_path.split(os.pathsep)}
+    (folder / JVM_FILE).write_text(json.dumps(about))
     try:
         spark.sparkContext.setLogLevel("OFF")
         _load_drivers(spark)
@@ -129,7 +132,7 @@ def _load_drivers(spark: SparkSession) -> None:
     jvm: Any = spark._jvm
     jvm.javax.crypto.Mac.getInstance("HmacSHA256")  # most databases check passwords with it
     classes = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    for jar in sorted((sparkhome.find() / "jars").iterdir()):
+    for jar in find_drivers():
         if not any(driver.owns(jar.name) for driver in DRIVERS.values()):
             continue
         for name in classes_in(jar):
