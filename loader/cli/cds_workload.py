@@ -1,8 +1,8 @@
 """What the class-data archive is recorded from: two small syncs, and the SQL of a build.
 
 A program for :mod:`loader.runtime.class_archive`, which runs it in a process and a folder of its
-own: ``python -m loader.cli.cds_workload FOLDER``. The classes that it loads are those that Spark's JVM then
-finds in the archive; so it does what every run does, on a few rows.
+own: ``python -m loader.cli.cds_workload FOLDER``. The classes that it loads are those that Spark's
+JVM then finds in the archive; so it does what every run does, on a few rows.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from loader.runtime.jars import cache_folder
 from loader.runtime.java import Java

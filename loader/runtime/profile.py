@@ -97,7 +97,7 @@ def load_profile(
         schema=_schema(rendered, where),
         conf=conf,
         path=path,
-        secrets=_secrets(conf, env),
+        secrets=find_secrets(conf, env),
     )
 
 
@@ -254,7 +254,7 @@ def _absolute(warehouse: str, folder: Path, on_files: bool) -> str:
     return (scheme or "") + os.path.abspath(folder / os.path.expanduser(local))
 
 
-def _secrets(conf: Mapping[str, str], env: Mapping[str, str]) -> frozenset[str]:
+def find_secrets(conf: Mapping[str, str], env: Mapping[str, str]) -> frozenset[str]:
     """Returns the settings that hold a secret itself, not the name of a variable that does."""
     hidden = [v for name, v in env.items() if name.startswith(SECRET_PREFIX) and v.strip()]
     return frozenset(

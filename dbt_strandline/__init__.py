@@ -1,0 +1,102 @@
+"""A dbt plugin: starts Spark's JVM as the loader does, while dbt parses.
+
+dbt imports each installed module whose name begins with `dbt_`, and makes its `plugins` before it
+connects. So a plain `dbt build` has the Java, the jars and the quick start that `loader run` has,
+and no setting of the profile is on a command line that other users can read. Without the plugin
+Spark starts as it always does: set `STRANDLINE_DBT_PLUGIN=off` to turn it off.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from dbt.plugins.manager import dbt_hook, dbtPlugin
+from dbt.plugins.manifest import PluginNodes
+
+SWITCH = "STRANDLINE_DBT_PLUGIN"
+"""Set this variable to `off`, and the plugin does nothing."""
+
+_CONNECTING = frozenset(
+    {
+        "build",
+        "clone",
+        "compile",
+        "freshness",
+        "generate",
+        "retry",
+        "run",
+        "run-operation",
+        "seed",
+        "show",
+        "snapshot",
+        "test",
+    }
+)
+_log = logging.getLogger("strandline")
+
+
+class SparkStarter(dbtPlugin):
+    """Starts the JVM for a target of `type: spark`, `method: session`; no error of it stops dbt."""
+
+    def initialize(self) -> None:
+        """Begins to start the JVM, and does not wait."""
+        self._settings: dict[str, str] | None = None
+        try:
+            self._settings = _begin()
+        except Exception as error:
+            _leave_to_spark(error)
+
+    @dbt_hook  # type: ignore[untyped-decorator]
+    def get_nodes(self) -> PluginNodes:
+        """Joins PySpark to the JVM, once dbt has parsed; adds no nodes."""
+        if self._settings is not None:
+            from loader.runtime import jvm
+
+            try:
+                jvm.start(self._settings)
+            except Exception as error:
+                _leave_to_spark(error)
+        return PluginNodes()
+
+
+def _begin() -> dict[str, str] | None:
+    if os.environ.get(SWITCH, "").lower() in ("off", "0", "false", "no"):
+        return None
+    conf = _read_target()
+    if conf is None:
+        return None
+    from loader.runtime import jvm
+    from loader.runtime.profile import find_secrets
+    from loader.runtime.setup import provide_jars
+    from loader.runtime.spark import settings
+
+    if any("org.apache.iceberg" in value for value in conf.values()):
+        provide_jars(conf, (), lambda line: click.echo(line, err=True))
+    wanted = settings(conf, find_secrets(conf, os.environ))
+    jvm.begin(wanted)
+    return wanted
+
+
+def _read_target() -> dict[str, str] | None:
+    """Returns Spark's settings of the target; None if dbt will not open a Spark session."""
+    context = click.get_current_context(silent=True)
+    found: Mapping[str, Any] = context.obj if context and isinstance(context.obj, dict) else {}
+    credentials = getattr(found.get("profile"), "credentials", None)
+    command = getattr(found.get("flags"), "WHICH", None)
+    if command not in _CONNECTING or getattr(credentials, "type", None) != "spark":
+        return None
+    if getattr(credentials, "method", None) != "session":
+        return None
+    given = getattr(credentials, "server_side_parameters", None) or {}
+    return {str(key): str(value) for key, value in given.items()}
+
+
+def _leave_to_spark(error: Exception) -> None:
+    _log.debug("Spark starts by itself: %s", error)
+
+
+plugins = [SparkStarter]
