@@ -12,6 +12,7 @@ from loader.lake.lake import Lake
 from loader.lake.own import mended, naming
 from loader.lake.records import Records
 from loader.lake.remembered import remembered
+from loader.rows.literal import text_literal
 
 TABLE = "_cq_syncs"
 REMEDY = mended("All syncs into this schema", TABLE)
@@ -173,16 +174,14 @@ class Ledger:
             sources: only rows of these; empty is all.
             table: only this one; None is all.
         """
-        names, among = _among(sources)
-        one = "and table_name = :table" if table is not None else ""
+        one = f"and table_name = {text_literal(table)}" if table is not None else ""
         rows = self.lake.spark.sql(
             f"""
             select table_name, collect_set(batch) as batches
             from {self.lake.name(TABLE)}
-            where batch is not null {one} {among}
+            where batch is not null {one} {_among(sources)}
             group by table_name
-            """,
-            args={**({"table": table} if table is not None else {}), **names},
+            """
         ).collect()
         return {row["table_name"]: set(row["batches"]) for row in rows}
 
@@ -281,11 +280,10 @@ class Ledger:
         return [row.asDict() for row in rows]
 
 
-def _among(sources: Sequence[str]) -> tuple[dict[str, str], str]:
-    """Returns parameters and a condition on the source's name; empty if no source is given."""
-    names = {f"source_{number}": name for number, name in enumerate(sources)}
-    listed = ", ".join(f":{key}" for key in names)
-    return names, f"and source_name in ({listed})" if names else ""
+def _among(sources: Sequence[str]) -> str:
+    """Returns a condition on the source's name; empty if no source is given."""
+    listed = ", ".join(map(text_literal, sources))
+    return f"and source_name in ({listed})" if sources else ""
 
 
 def now() -> dt.datetime:

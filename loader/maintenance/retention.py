@@ -225,13 +225,12 @@ def _floor(lake: Lake, table: str, cursor: str, sources: Sequence[str]) -> str |
             max_by(cursor_low, started_at) filter (where cursor_low is not null) as low,
             max_by(cursor_high, started_at) filter (where cursor_high is not null) as high
         from {lake.name(LEDGER)}
-        where table_name = :table
+        where table_name = {text_literal(table)}
             and status in ('synced', 'recovered', 'nothing new')
-            and lower(cursor_field) = lower(:cursor)
+            and lower(cursor_field) = lower({text_literal(cursor)})
         group by 1
         order by 1
-        """,
-        args={"table": table, "cursor": cursor},
+        """
     ).collect()
     fields = {field.name.lower(): field for field in lake.frame(table).schema.fields}
     kind = fields[cursor.lower()].dataType.simpleString()

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from loader import __version__
 from loader.lake.lake import Lake
 from loader.lake.own import mended, naming
+from loader.rows.literal import text_literal
 
 TABLE = "_cq_reconciled"
 REMEDY = mended("Syncs go on; comparisons", TABLE)
@@ -122,10 +123,11 @@ class Reconciled:
                 bucket,
                 unix_micros(max(verified_at)) as verified_at
             from {self.lake.name(TABLE)}
-            where source_name = :source and table_name = :table and buckets = :buckets
+            where source_name = {text_literal(source)}
+                and table_name = {text_literal(table)}
+                and buckets = {buckets}
             group by bucket
-            """,
-            args={"source": source, "table": table, "buckets": buckets},
+            """
         ).collect()
         return {row["bucket"]: row["verified_at"] for row in rows}
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from loader.errors import SpecError
 from loader.runtime import jvm
 from loader.runtime.setup import lacks_iceberg
-from loader.runtime.spark_line import find_spark
+from loader.runtime.spark_line import find_spark, silence_query_log
 from loader.spec.redaction import java_regex
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ def session(profile: Profile) -> SparkSession:
     # Workers take `python3` from PATH unless told otherwise.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     logging.getLogger("py4j").setLevel(logging.ERROR)
+    silence_query_log()
     builder = SparkSession.builder.appName("strandline")
     for key, value in wanted.items():
         builder = builder.config(key, value)
@@ -118,9 +119,9 @@ def _handlers_kept() -> Iterator[None]:
 
     It would call the JVM in the middle of another call, whose connection then breaks.
     """
-    from pyspark import context
+    from pyspark import SparkContext
 
-    pyspark: Any = context
+    pyspark: Any = sys.modules[SparkContext.__module__]
     real = pyspark.signal
     pyspark.signal = SimpleNamespace(SIGINT=real.SIGINT, signal=lambda *_: None)
     try:

@@ -5,6 +5,7 @@ No other module asks for a version of Spark, Scala, Iceberg or Java.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -170,6 +171,16 @@ def _read_line(folder: Path) -> SparkHome | None:
         if any(re.match(pattern, name) for name in names):
             return SparkHome(folder, line)
     return None
+
+
+def silence_query_log() -> None:
+    """Keeps PySpark from printing each SQL error as JSON; 3.5 has no such log."""
+    try:
+        from pyspark.logger import PySparkLogger
+    except ImportError:
+        return
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def jdbc_schema(jvm: Any, connection: Any, result: Any, dialect: Any) -> Any:

@@ -17,6 +17,7 @@ from loader.lake.lake import Lake
 from loader.lake.own import mended
 from loader.lake.records import Records
 from loader.lake.remembered import appended, remembered
+from loader.rows.literal import text_literal
 from loader.runtime.failures import clear
 from loader.state import StateBackend, StateRow, taken
 from loader.state.value import moment, moment_text
@@ -53,14 +54,13 @@ class LakeState(StateBackend):
                 self.lake.create(self.table, SCHEMA)
 
     def rows(self, key: str | None = None) -> list[StateRow]:
-        where = " where key = :key" if key is not None else ""
+        where = f" where key = {text_literal(key)}" if key is not None else ""
         return self._query(
             f"""
             select key, value, coalesce(version, 0) as version, cast(updated_at as string) as at
             from {self.lake.name(self.table)}{where}
             order by key, coalesce(version, 0) desc, updated_at desc
-            """,
-            {"key": key} if key is not None else {},
+            """
         )
 
     def latest(self, key: str) -> list[StateRow]:
@@ -113,15 +113,13 @@ class LakeState(StateBackend):
     def prune(self, floors: Mapping[str, int]) -> None:
         if not floors:
             return
-        below, given = [], dict[str, Any]()
-        for i, (key, floor) in enumerate(floors.items()):
-            below.append(f"(key = :key{i} and coalesce(version, 0) < :floor{i})")
-            given |= {f"key{i}": key, f"floor{i}": floor}
+        below = " or ".join(
+            f"(key = {text_literal(key)} and coalesce(version, 0) < {floor})"
+            for key, floor in floors.items()
+        )
         with self._told(), self.lake.lock(self.table):
             self.lake.fresh(self.table)  # a copy would write into the original's folder
-            self.lake.spark.sql(
-                f"delete from {self.lake.name(self.table)} where {' or '.join(below)}", args=given
-            )
+            self.lake.spark.sql(f"delete from {self.lake.name(self.table)} where {below}")
 
     def _check_free(self, records: Records, rows: Sequence[StateRow]) -> None:
         """Refuses versions that are there already; a null one counts as 0."""
@@ -144,25 +142,30 @@ class LakeState(StateBackend):
 
     def _top(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
         """The rows of each key's highest version, by one query."""
-        given = {f"key{i}": key for i, key in enumerate(keys)}
         rows = self._query(
             f"""
+            with ranked as (
+                select
+                    *,
+                    rank() over (partition by key order by coalesce(version, 0) desc) as place
+                from {self.lake.name(self.table)}
+                where key in ({", ".join(map(text_literal, keys))})
+            )
+
             select key, value, coalesce(version, 0) as version, cast(updated_at as string) as at
-            from {self.lake.name(self.table)}
-            where key in ({", ".join(f":{name}" for name in given)})
-            qualify rank() over (partition by key order by coalesce(version, 0) desc) = 1
+            from ranked
+            where place = 1
             order by updated_at desc
-            """,
-            given,
+            """
         )
         return {key: [row for row in rows if row.key == key] for key in keys}
 
-    def _query(self, sql: str, given: dict[str, Any]) -> list[StateRow]:
+    def _query(self, sql: str) -> list[StateRow]:
         with self._told():
             if not self.lake.exists(self.table):
                 return []
             self.lake.fresh(self.table)  # says so if the warehouse was copied or moved
-            found = self.lake.spark.sql(sql, args=given).collect()
+            found = self.lake.spark.sql(sql).collect()
             return [StateRow(row["key"], row["value"], row["version"], row["at"]) for row in found]
 
     @contextmanager
