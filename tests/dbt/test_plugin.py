@@ -1,0 +1,138 @@
+"""The dbt plugin starts the one JVM of a plain dbt command, and no error of it stops dbt."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from loader.runtime.java import choose_java
+from loader.runtime.spark_line import find_spark
+
+ROOT = Path(__file__).resolve().parents[2]
+_TARGETS: dict[str, Any] = {
+    "lake": {
+        "server_side_parameters": {
+            "spark.master": "local[1]",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.ui.enabled": "false",
+            "spark.sql.catalogImplementation": "in-memory",
+            "spark.sql.defaultCatalog": "lake",
+            "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+            "spark.sql.catalog.lake.type": "hadoop",
+            "spark.sql.catalog.lake.warehouse": "{{ env_var('WAREHOUSE') }}",
+            "spark.hadoop.planted.password": "hunter2hunter2",
+        },
+    },
+    "elsewhere": {"method": "thrift", "port": 1},
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A dbt project without the package, and a `java` that writes down how it is started."""
+    folder = tmp_path / "project"
+    (tmp_path / "warehouse" / "built").mkdir(parents=True)  # dbt fails on a namespace without one
+    (folder / "models").mkdir(parents=True)
+    (folder / "models" / "one.sql").write_text(
+        "{{ config(materialized='table', file_format='iceberg') }} select 1 as id\n"
+    )
+    (folder / "dbt_project.yml").write_text("name: plain\nprofile: plain\nconfig-version: 2\n")
+    target = {"type": "spark", "method": "session", "host": "NA", "schema": "built"}
+    outputs = {name: {**target, **more} for name, more in _TARGETS.items()}
+    profiles = {"plain": {"target": "lake", "outputs": outputs}}
+    (folder / "profiles.yml").write_text(yaml.safe_dump(profiles))
+    java = tmp_path / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    real = choose_java(find_spark().line)
+    (tmp_path / "jdk" / "release").write_text((real.home / "release").read_text())
+    java.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/started\nexec {real.program} "$@"\n')
+    java.chmod(0o755)
+    return folder
+
+
+def _dbt(project: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {
+        **os.environ,
+        "JAVA_HOME": str(project.parent / "jdk"),
+        "WAREHOUSE": str(project.parent / "warehouse"),
+        "PYTHONPATH": str(ROOT),
+        **environment,
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "dbt.cli.main", *command, "--profiles-dir", "."],
+        cwd=project,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+
+
+def _starts(project: Path) -> list[str]:
+    try:
+        return (project.parent / "started").read_text().splitlines()
+    finally:
+        (project.parent / "started").unlink(missing_ok=True)
+
+
+def test_one_jvm_starts_with_iceberg_and_without_settings_on_its_command_line(
+    project: Path,
+) -> None:
+    done = _dbt(project, "run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    [start] = _starts(project)
+    assert "org.apache.spark.deploy.SparkSubmit" in start
+    assert "iceberg-spark-runtime" in start
+    assert "hunter2hunter2" not in start
+    settings = start.partition("--properties-file ")[2].split()[0]
+    assert not Path(settings).exists()
+    deadline = time.monotonic() + 30  # the JVM ends with dbt, a moment later
+    while time.monotonic() < deadline and _runs(settings):
+        time.sleep(0.1)
+    assert not _runs(settings)
+
+
+def _runs(argument: str) -> bool:
+    found = subprocess.run(["pgrep", "-f", argument], capture_output=True, check=False)
+    return found.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "environment"),
+    [
+        (("parse",), {}),
+        (("ls",), {}),
+        (("compile", "--no-populate-cache", "--no-introspect", "--target", "elsewhere"), {}),
+        (("parse", "--target", "elsewhere"), {}),
+    ],
+)
+def test_a_command_that_opens_no_session_starts_no_jvm(
+    project: Path, command: tuple[str, ...], environment: dict[str, str]
+) -> None:
+    done = _dbt(project, *command, **environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not (project.parent / "started").exists()
+
+
+def test_an_error_of_the_plugin_leaves_the_start_to_spark(project: Path) -> None:
+    """`JAVA_HOME` names no Java: Spark's own message is what one reads, and dbt reports it."""
+    shutil.rmtree(project.parent / "jdk")
+    done = _dbt(project, "run")
+    assert done.returncode != 0
+    assert "JAVA_GATEWAY_EXITED" in done.stdout + done.stderr
+
+
+def test_the_variable_turns_it_off(project: Path) -> None:
+    """Then Spark's launcher starts Java twice: for the command line, and for the session."""
+    _dbt(project, "run", STRANDLINE_DBT_PLUGIN="off")
+    first, *_ = _starts(project)
+    assert "org.apache.spark.launcher.Main" in first
