@@ -6,6 +6,7 @@ import datetime as dt
 import gzip
 import json
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,69 @@ def test_names_that_look_like_patterns_are_names(project: Project) -> None:
     project.run()
     for name, number in (("report[1]", 1), ("report1", 2), ("a{b,c}", 3)):
         assert project.rows(f"select id from raw.`{name}`") == [(str(number),)], name
+
+
+def test_what_a_file_dropper_must_not_bring_in(project: Project, tmp_path: Path) -> None:
+    """Links that leave the folder, what is no file, and names that Java leaves out."""
+    data = project.folder / "data"
+    secret = _write(tmp_path / "outside" / "secret.csv", "id\nsesame\n", 0)
+    secret.chmod(0o600)
+    wrong = ("linked", "folder", "deep", "loop", "pipe", "socket", "device", "nowhere", "latin")
+    for name in ("orders", "other", *wrong[2:]):
+        _write(data / name / "1.csv", "id\n1\n", 0)
+    (data / "linked.csv").symlink_to(secret)
+    (data / "folder").symlink_to(secret.parent)
+    (data / "deep" / "more").mkdir()
+    (data / "deep" / "more" / "2.csv").symlink_to("../../../outside/secret.csv")
+    (data / "loop" / "latest").symlink_to(".")
+    (data / "nowhere" / "2.csv").symlink_to("3.csv")
+    os.mkfifo(data / "pipe" / "2.csv")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(data / "socket" / "s"))
+    (data / "device" / "2.csv").symlink_to("/dev/zero")
+    latin = os.fsencode(data) + b"/latin/caf\xe9.csv"
+    Path(os.fsdecode(latin)).write_text("id\n2\n")
+    Path(os.fsdecode(os.fsencode(data) + b"/gr\xfcn.csv")).write_text("id\n2\n")
+    # within the folder, hidden, or not chosen: no reason to refuse the table
+    (data / "orders" / "2.csv").symlink_to("../other/1.csv")
+    (data / "orders" / "_2.csv").symlink_to(secret)
+    (data / "orders" / "new.txt").symlink_to(secret)
+    os.mkfifo(data / "orders" / ".pipe")
+    _write(data / "orders" / "a%2F b{1,2}*?[x];#é.csv", "id\n3\n", 0)
+    chosen: dict[str, object] = {"options": {"pathGlobFilter": "*.csv"}}
+    _files(project, "csv", orders=chosen)
+    project.sources[0]["tables"] = ["*"]
+    project.write()
+    ran = project.loader("run")
+    assert ran.code == 1
+    assert sorted(project.rows("select id from raw.orders")) == [("1",), ("1",), ("3",)]
+    told = {e["where"].removeprefix("table drop."): e for e in ran.events if e["event"] == "error"}
+    for name, what in {
+        "linked": "linked.csv is a link that leaves the folder",
+        "folder": "folder is a link that leaves the folder",
+        "deep": "more/2.csv is a link that leaves the folder",
+        "loop": "latest is a link to a folder that holds it",
+        "pipe": "2.csv is a named pipe, and no file",
+        "socket": "s is a socket, and no file",
+        "device": "2.csv is a link that leaves the folder",
+        "nowhere": "2.csv is a link that leads nowhere",
+        "latin": "latin/caf\\xe9.csv is not UTF-8, so Java cannot read the file",
+        "gr\\xfcn": "gr\\xfcn.csv is not UTF-8, so Java cannot read the file",
+    }.items():
+        assert what in told[name]["what"]
+        assert told[name]["remedy"]
+    assert set(told) == {*wrong, "gr\\xfcn"}
+    assert "sesame" not in ran.text
+
+    # the spec trusts whoever writes the links; or it names the other folder itself
+    own = {"path": "data", "format": "csv", "follow_links": True}
+    project.add("drop", "file", ["linked", "deep"], own)
+    project.add("named", "file", ["above"], {**own, "table_options": {}, "follow_links": False})
+    project.sources[1]["spec"]["table_options"] = {"above": {"path": "../outside/*.csv"}}
+    project.write()
+    project.run()
+    for table in ("linked", "deep", "above"):
+        assert ("sesame",) in project.rows(f"select id from raw.{table}"), table
 
 
 def test_what_is_wrong_with_files_is_told_one_by_one(project: Project) -> None:

@@ -6,6 +6,7 @@ column of the files can be the cursor instead.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 from loader.errors import TableError
 from loader.names import literal_path
 from loader.sources import Source, SourceTable, TableRef
+from loader.sources.file.entries import check_entries, show_name
 from loader.sources.file.listing import MODIFIED, PATH, RECURSIVE, listed
 from loader.sources.file.options import FileOptions, FileTableOptions, Native
 from loader.sources.file.rows import columns_of, partitions
@@ -57,7 +59,7 @@ class FileSource(Source):
         # Tables' names ignore case, as in the lake.
         named: dict[str, tuple[str, list[str]]] = {}
         for entry in sorted(self._listed()):
-            name = _table_name(entry)
+            name = show_name(_table_name(entry))
             named.setdefault(name.lower(), (name, []))[1].append(entry)
         for name, options in self.options.table_options.items():
             if options.path is not None:
@@ -78,7 +80,10 @@ class FileSource(Source):
                 where=f"source {self.name}, path",
                 remedy="Create it, or correct the source's path (relative to the spec)",
             )
-        names = [status.getPath().getName() for status in system.listStatus(path)]
+        if system.getUri().getScheme() == "file":
+            names = os.listdir(path.toUri().getPath())  # Java leaves out names it cannot decode
+        else:
+            names = [status.getPath().getName() for status in system.listStatus(path)]
         # Spark skips such names, too.
         return [name for name in names if not name.startswith((".", "_"))]
 
@@ -107,7 +112,13 @@ class FileSource(Source):
         if not whole:
             pattern = f"{literal_path(self.base)}/{pattern}"
         chosen = tuple(sorted(settings.values()))
-        return Native(full, pattern, form, chosen, options.columns, own)
+        return Native(full, pattern, form, chosen, options.columns, self._home(full), own)
+
+    def _home(self, path: str) -> str:
+        """Returns the folder that a table's links may not leave: the one that the spec names."""
+        if Path(os.path.normpath(path)).is_relative_to(self.base):
+            return self.base
+        return re.split(r"/[^/]*[*?\[{]", path, maxsplit=1)[0] or "/"
 
     def _options_of(self, name: str) -> FileTableOptions:
         for known, options in self.options.table_options.items():
@@ -118,6 +129,7 @@ class FileSource(Source):
     def describe(self, ref: TableRef) -> SourceTable:
         where = f"table {self.name}.{ref.name}"
         _alone(ref, where)
+        check_entries(self.spark, ref.native, self.options.follow_links, where)
         try:
             native, schema = columns_of(self.spark, self._nested(ref))
         except (PySparkException, Py4JJavaError) as error:
@@ -176,7 +188,7 @@ def _alone(ref: TableRef, where: str) -> None:
     native: Native = ref.native
     if not native.rivals:
         return
-    entries = [native.path.rpartition("/")[2], *native.rivals]
+    entries = [show_name(name) for name in (native.path.rpartition("/")[2], *native.rivals)]
     shown = ", ".join(entries[:3]) + (f" and {len(entries) - 3} more" if entries[3:] else "")
     raise TableError(
         f"{len(entries)} files or folders have this table's name, which ends at the first dot: "

@@ -1,0 +1,131 @@
+"""Refuses what must not be read in a table's local folder, and what Java cannot read there.
+
+Whoever may put files into a folder must not get more than rows of their own table. A link that
+leaves the folder would put any file that the loader's user may read into raw, and a named pipe
+would keep the run waiting for ever. Java leaves out files whose names it cannot decode, silently.
+
+Best effort: an entry may be replaced between the check and the read, and a hard link looks like any
+other file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from loader.errors import TableError
+from loader.sources.file.options import Native
+
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+_HIDE = "or give it a name that begins with _, which hides it"
+
+
+def check_entries(spark: SparkSession, native: Native, follow_links: bool, where: str) -> None:
+    """Refuses links that leave the folder, entries that are no files, and names in other encodings.
+
+    Folders that are not in this machine's file system have none of these.
+
+    Raises:
+        TableError: names the first such entry.
+    """
+    session: Any = spark
+    jvm, hadoop = session._jvm, session.sparkContext._jsc.hadoopConfiguration()
+    path = jvm.org.apache.hadoop.fs.Path
+    home = path(native.home)
+    system = home.getFileSystem(hadoop)
+    if system.getUri().getScheme() != "file":
+        return
+    encoding = str(jvm.java.lang.System.getProperty("sun.jnu.encoding"))
+    unknown = _undecodable(native.path, encoding)
+    if unknown is not None:
+        raise TableError(unknown.what, where=where, remedy=unknown.remedy)
+    real = os.path.realpath(str(home.toUri().getPath()))
+    chosen = native.option("pathglobfilter")
+    accepts = jvm.org.apache.hadoop.fs.GlobFilter(chosen).accept if chosen else None
+    for status in system.globStatus(path(native.pattern)) or ():
+        root = str(status.getPath().toUri().getPath())
+        for entry, refused in _refusals(root, real, encoding, follow_links):
+            if accepts is None or accepts(path("/", show_name(os.path.basename(entry)))):
+                raise TableError(refused.what, where=where, remedy=refused.remedy)
+
+
+def show_name(path: str) -> str:
+    r"""Returns a path as people can read it: bytes that are not UTF-8 as `\xe9`."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _undecodable(path: str, encoding: str) -> TableError | None:
+    """Returns the error for a path that Java cannot decode; None if it can."""
+    try:
+        os.fsencode(path).decode(encoding)
+    except UnicodeDecodeError:
+        return TableError(
+            f"the name of {show_name(path)} is not {encoding}, so Java cannot read the file",
+            remedy=f"Rename it, and let whatever writes it use {encoding}; {_HIDE}",
+        )
+    return None
+
+
+def _refusals(
+    root: str, home: str, encoding: str, follow_links: bool
+) -> Iterator[tuple[str, TableError]]:
+    """Yields what must not be read of a file or folder, and why."""
+    # Any folder on the way to the root may be a link, too.
+    found = _check_link(root, home, follow_links) or _check_kind(root)
+    if found is not None:
+        yield root, found
+        return
+    folders = [root] if os.path.isdir(root) else []
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.name.startswith((".", "_")) and "=" not in entry.name:
+                    continue  # Spark reads none of these
+                found = _undecodable(entry.path, encoding)
+                if found is None and entry.is_symlink():
+                    found = _check_link(entry.path, home, follow_links)
+                if found is None and not entry.is_file() and not entry.is_dir():
+                    found = _check_kind(entry.path)
+                if found is not None:
+                    yield entry.path, found
+                elif entry.is_dir():
+                    folders.append(entry.path)
+
+
+def _check_link(entry: str, home: str, follow_links: bool) -> TableError | None:
+    real = os.path.realpath(entry)
+    if os.path.islink(entry) and Path(os.path.realpath(os.path.dirname(entry))).is_relative_to(
+        real
+    ):
+        return TableError(
+            f"{entry} is a link to a folder that holds it: its files would be read again and again",
+            remedy=f"Remove it, {_HIDE}",
+        )
+    if follow_links or Path(real).is_relative_to(home):
+        return None
+    return TableError(
+        f"{entry} is a link that leaves the folder {home}",
+        remedy="Remove it, or put what it leads to into the folder; if you trust whoever may write "
+        "there, set follow_links: true in the source's spec",
+    )
+
+
+def _check_kind(entry: str) -> TableError | None:
+    """Returns the error for what is neither a file nor a folder; a link is what it leads to."""
+    try:
+        kind = _KINDS.get(stat.S_IFMT(os.stat(entry).st_mode))
+    except FileNotFoundError:
+        kind = "a link that leads nowhere" if os.path.islink(entry) else None  # or just deleted
+    if kind is None:
+        return None
+    return TableError(f"{entry} is {kind}, and no file", remedy=f"Remove it, {_HIDE}")
