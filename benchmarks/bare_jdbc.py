@@ -1,8 +1,8 @@
 """A first load as people write it by hand: ``python bare_jdbc.py URL USER TABLE KEY WAREHOUSE``.
 
 Spark's JDBC reader in four partitions of the key, into an Iceberg table. The password comes in
-BENCH_PASSWORD. It uses nothing of ours but the Spark installation; settings are those of our
-profile that matter for its speed.
+BENCH_PASSWORD, Iceberg's jar and the driver's in BENCH_JARS. It uses nothing of ours but the Spark
+installation; settings are those of our profile that matter for its speed.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ def main(url: str, user: str, table: str, key: str, warehouse: str) -> None:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.extraJavaOptions", "-Duser.timezone=UTC")
+        .config("spark.jars", os.environ["BENCH_JARS"])
         .config("spark.ui.enabled", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.catalogImplementation", "in-memory")

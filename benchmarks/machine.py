@@ -12,8 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from loader import __version__
-from loader.runtime.java import choose
-from loader.runtime.sparkhome import iceberg_runtime
+from loader.runtime.java import choose_java
+from loader.runtime.spark_line import find_spark
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -35,14 +35,14 @@ def machine() -> str:
 
 def versions(server: str, peers: Path | None) -> str:
     """Of ours, of what it runs on, and of the peers."""
-    iceberg = re.search(r"-(\d[\d.]*)\.jar", iceberg_runtime().name)
+    line = find_spark().line
     found = [
         f"Strandline {_revision()}",
         server,
         f"Python {platform.python_version()}",
         f"Java {_java()}",
         *(f"{name} {version(name.lower())}" for name in ("PySpark", "dbt-core", "dbt-spark")),
-        f"Iceberg {iceberg.group(1) if iceberg else '?'}",
+        f"Iceberg {line.iceberg.version}",
         *_of_peers(peers),
     ]
     return ", ".join(found)
@@ -57,10 +57,9 @@ def _of_peers(python: Path | None) -> Iterable[str]:
 
 
 def _java() -> str:
-    home = choose().home
-    java = str(home / "bin" / "java") if home else "java"
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r'version "([\d.]+)', said)
+    program = choose_java(find_spark().line).program
+    said = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
+    found = re.search(r'version "([\d.]+)', said.stderr)
     return found.group(1) if found else "?"
 
 

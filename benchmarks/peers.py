@@ -8,6 +8,8 @@ from pathlib import Path
 
 from benchmarks.shop import Shop, Sums, sums_of_files
 from benchmarks.stopwatch import ran
+from loader.runtime.jvm_command import own_jars
+from loader.runtime.spark_line import find_spark
 
 _HERE = Path(__file__).resolve().parent
 CONNECTORX, PYARROW, BARE = "dlt (connectorx)", "dlt (pyarrow)", "bare `spark.read.jdbc`"
@@ -59,7 +61,9 @@ class Bare:
         database, [table] = self.shop.database, self.shop.names
         given = (database.url, database.user, table, "order_id", str(self.folder / "warehouse"))
         command = (sys.executable, str(_HERE / "bare_jdbc.py"), *given)
-        return int(ran(command, self.folder, {"BENCH_PASSWORD": database.password}))
+        jars = ",".join(map(str, own_jars(find_spark())))
+        given_by = {"BENCH_PASSWORD": database.password, "BENCH_JARS": jars}
+        return int(ran(command, self.folder, given_by))
 
     def sums(self) -> Sums:
         """The sums of all that was written."""
