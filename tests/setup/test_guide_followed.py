@@ -1,7 +1,7 @@
-"""Follows the guide as a newcomer would, from a wheel, on a real PostgreSQL; uses its Spark.
+"""Follows the guide as a newcomer would, from a wheel, on a real PostgreSQL.
 
-The guide's `loader setup` makes the class archive, which its own commands then start with. The
-other tests here start a JVM with it, as dbt does.
+Its `loader setup` fetches jars into a cache of its own and records the class archive in the
+background; the other tests here wait for that, and start a JVM with it.
 """
 
 from __future__ import annotations

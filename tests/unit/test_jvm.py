@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +14,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loader.runtime import jvm
 from loader.runtime.gateway import reason
-from loader.runtime.private_folder import private_folder
+from loader.runtime.jvm_command import format_properties, split_options
 from loader.runtime.spark import settings
 from loader.spec.redaction import SPARK_REGEX, is_secret_key, java_regex
 
@@ -44,29 +42,9 @@ def _plain(text: str) -> str:
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_value_survives_the_file(value: str) -> None:
-    text = jvm.properties({"spark.a": value, "spark.b": "b"})
+    text = format_properties({"spark.a": value, "spark.b": "b"})
     assert text.isascii()
     assert _loaded(text) == {"spark.a": value, "spark.b": "b"}
-
-
-def test_the_file_is_this_users_own_and_keeps_the_users_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    defaults = tmp_path / "mine.properties"
-    defaults.write_text("spark.mine 1\nspark.both 1")
-    given = f"--verbose --properties-file {defaults} pyspark-shell"
-    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", given)
-    with private_folder("settings") as folder:
-        arguments, _ = jvm.submitted({"spark.both": "2", "spark.secret": "s3cr3t"}, folder)
-        file = Path(arguments[1])
-        assert arguments == ["--properties-file", str(file), "--verbose", "pyspark-shell"]
-        assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
-        assert file.read_text().split() == [
-            *("spark.mine", "1", "spark.both", "1"),
-            *("spark.both=2", "spark.secret=s3cr3t"),
-        ]
-    assert os.environ["PYSPARK_SUBMIT_ARGS"] == given
 
 
 def _left(temporary: Path) -> list[str]:
@@ -241,7 +219,7 @@ def test_a_connection_of_a_java_that_is_gone_closes_quietly(tmp_path: Path) -> N
     ],
 )
 def test_javas_options_hold_no_secret(options: str, kept: str, secrets: dict[str, str]) -> None:
-    assert jvm.split_options(options) == (kept, secrets)
+    assert split_options(options) == (kept, secrets)
 
 
 def test_spark_masks_what_the_loader_calls_a_secret() -> None:

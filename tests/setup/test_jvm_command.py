@@ -1,0 +1,264 @@
+"""The command that starts the JVM: the user's configuration holds, and no setting is shown."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from loader.runtime import class_archive, jars, jvm_command
+from loader.runtime.class_archive import Archive
+from loader.runtime.java import Java
+from loader.runtime.jvm_command import JvmCommand, build_command
+from loader.runtime.spark_line import LINES, SparkHome
+
+_USERS = (
+    *("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH"),
+    *("PYSPARK_SUBMIT_ARGS", "SPARK_SUBMIT_OPTS", "SPARK_DRIVER_MEMORY", "SPARK_LOCAL_DIRS"),
+    *("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "LOG4J_CONFIGURATION_FILE"),
+    *(jars.JARS_VARIABLE,),
+)
+_LOCAL = {"spark.master": "local[*]", "spark.local.dir": "/scratch"}
+
+
+class Start:
+    """A Spark and a Java that are folders with empty files, and the command that starts them."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        for name in _USERS:
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(jars.CACHE_VARIABLE, str(folder / "cache"))
+        self.home = SparkHome(folder / "spark", LINES["4.1"])
+        self.java = Java(folder / "jdk", 17, "17.0.15", "")
+        self.conf = self.home.folder / "conf"
+        iceberg = self.home.line.iceberg.file_name
+        for path in (
+            *(self.home.folder / "jars" / name for name in ("b.jar", "a.jar", "notes.txt")),
+            *(folder / "cache" / "jars" / name for name in (iceberg, "postgresql-42.7.14.jar")),
+        ):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        self.archived = [str(self.home.folder / "jars" / "a.jar")]
+        monkeypatch.setattr(
+            jvm_command,
+            "find_archive",
+            lambda home, java: Archive(("-XX:SharedArchiveFile=x",), tuple(self.archived)),
+        )
+        self._count = 0
+
+    def command(self, settings: Mapping[str, str] = _LOCAL) -> JvmCommand:
+        self._count += 1
+        self.written = self.folder / f"settings-{self._count}"
+        self.written.mkdir()
+        return build_command(self.home, self.java, settings, self.written)
+
+    def class_path(self, settings: Mapping[str, str] = _LOCAL) -> list[str]:
+        arguments = self.command(settings).arguments
+        path = arguments[arguments.index("-cp") + 1]
+        return [part.removeprefix(f"{self.folder}/") for part in path.split(os.pathsep)]
+
+    def options(self, settings: Mapping[str, str] = _LOCAL) -> list[str]:
+        arguments = list(self.command(settings).arguments)
+        return arguments[arguments.index("-cp") + 2 : arguments.index(jvm_command._MAIN)]
+
+    def settings(self, settings: Mapping[str, str] = _LOCAL) -> dict[str, str]:
+        self.command(settings)
+        text = (self.written / "spark.properties").read_text()
+        return jvm_command._parse_properties(text)
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
+    return Start(tmp_path, monkeypatch)
+
+
+OWN = [
+    "spark/jars/a.jar",
+    "spark/jars/b.jar",
+    "cache/jars/iceberg-spark-runtime-4.1_2.13-1.11.0.jar",
+    "cache/jars/postgresql-42.7.14.jar",
+]
+
+
+def test_sparks_jars_come_first_then_ours(start: Start) -> None:
+    assert start.class_path() == OWN
+    assert "-XX:SharedArchiveFile=x" in start.options()
+    assert start.command().arguments[0] == str(start.folder / "jdk" / "bin" / "java")
+
+
+def test_a_jar_that_was_added_later_comes_after_what_was_archived(start: Start) -> None:
+    start.archived = [str(start.folder / part) for part in (OWN[1], OWN[3])]
+    assert start.class_path() == [OWN[1], OWN[3], OWN[0], OWN[2]]
+
+
+def test_an_iceberg_of_sparks_own_is_the_only_one(start: Start) -> None:
+    (start.home.folder / "jars" / "iceberg-spark-runtime-4.1_2.13-1.11.1.jar").touch()
+    assert [part for part in start.class_path() if "iceberg" in part] == [
+        "spark/jars/iceberg-spark-runtime-4.1_2.13-1.11.1.jar"
+    ]
+
+
+def test_the_settings_are_in_a_file_of_this_user(start: Start) -> None:
+    command = start.command({**_LOCAL, "spark.secret": "s3cr3t"})
+    at = command.arguments.index("--properties-file")
+    file = Path(command.arguments[at + 1])
+    assert command.arguments[at + 2 :] == ("pyspark-shell",)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert "spark.secret=s3cr3t" in file.read_text()
+    assert "s3cr3t" not in " ".join(command.arguments)
+
+
+def test_the_users_defaults_are_merged_and_the_profile_wins(start: Start) -> None:
+    start.conf.mkdir()
+    (start.conf / "spark-defaults.conf").write_text(
+        "spark.mine 1\nspark.both = 1\nspark.driver.memory 3g\n# spark.not 1\n"
+        "spark.driver.extraJavaOptions -Dmine=1\n"
+    )
+    found = start.settings({**_LOCAL, "spark.both": "2"})
+    assert (found["spark.mine"], found["spark.both"]) == ("1", "2")
+    assert "spark.not" not in found
+    options = start.options({**_LOCAL, "spark.both": "2"})
+    assert "-Xmx3g" in options
+    assert "-Dmine=1" in options
+    assert "-XX:SharedArchiveFile=x" in options  # the file alone needs no folder on the class path
+    assert "-Xmx4g" in start.options({**_LOCAL, "spark.driver.memory": "4g"})
+
+
+@pytest.mark.parametrize("name", ["hive-site.xml", "core-site.xml", "metrics.properties"])
+def test_a_file_in_conf_stays_on_the_class_path(start: Start, name: str) -> None:
+    start.conf.mkdir()
+    (start.conf / "log4j2.properties.template").touch()
+    assert start.class_path() == OWN
+    (start.conf / name).touch()
+    assert start.class_path() == ["spark/conf", *OWN]
+    assert "-XX:SharedArchiveFile=x" not in start.options()
+
+
+def test_folders_of_configuration_stay_on_the_class_path(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", "/etc/spark")
+    assert start.class_path() == ["/etc/spark", *OWN]
+    assert "-XX:SharedArchiveFile=x" not in start.options()
+    monkeypatch.delenv("SPARK_CONF_DIR")
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+    monkeypatch.setenv("YARN_CONF_DIR", "/etc/yarn")
+    assert start.class_path() == [*OWN, "/etc/hadoop", "/etc/yarn"]
+    assert "-XX:SharedArchiveFile=x" not in start.options()
+    extra = {**_LOCAL, "spark.driver.extraClassPath": "/opt/one.jar"}
+    assert start.class_path(extra)[0] == "/opt/one.jar"
+
+
+def test_sparks_script_for_the_environment_is_run(start: Start) -> None:
+    start.conf.mkdir()
+    (start.conf / "spark-env.sh").write_text(
+        "echo words\nSPARK_DRIVER_MEMORY=5g\nexport MINE='a b'\nHADOOP_CONF_DIR=/etc/hadoop\n"
+    )
+    command = start.command()
+    assert (command.environment["MINE"], command.environment["SPARK_HOME"]) == (
+        "a b",
+        str(start.home.folder),
+    )
+    assert "-Xmx5g" in command.arguments
+    assert start.class_path()[-1] == "/etc/hadoop"
+
+
+def test_the_users_arguments_hold(
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    defaults = tmp_path / "mine.properties"
+    defaults.write_text("spark.mine 1\n")
+    monkeypatch.setenv(
+        "PYSPARK_SUBMIT_ARGS",
+        f"--verbose --properties-file {defaults} --conf spark.both=3 --packages a:b:1 "
+        "--driver-memory 6g --driver-java-options '-Done=1 -Dtwo=\"2 3\"' "
+        "--driver-class-path /opt/mine.jar pyspark-shell",
+    )
+    found = start.settings({**_LOCAL, "spark.both": "2"})
+    assert (found["spark.mine"], found["spark.both"]) == ("1", "3")
+    command = start.command()
+    assert command.arguments[-4:] == ("--verbose", "--packages", "a:b:1", "pyspark-shell")
+    assert {"-Xmx6g", "-Done=1", "-Dtwo=2 3"} <= {*command.arguments}
+    assert start.class_path()[0] == "/opt/mine.jar"
+
+
+def test_javas_options_come_last_and_are_not_contradicted(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = start.options()
+    assert any(option.startswith("-XX:Tier4") for option in ours)
+    assert any("GC" in option for option in ours)
+    assert any(option.startswith("-Dlog4j.configurationFile=") for option in ours)
+    mine = "-XX:+UseParallelGC -XX:Tier4InvocationThreshold=1 -XX:+C1ProfileBranches"
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", f"{mine} -Dlog4j2.configurationFile=/mine")
+    found = start.options({**_LOCAL, "spark.driver.extraJavaOptions": "-Dlast=1"})
+    assert found[-1] == "-Dlast=1"
+    assert [option for option in found if "GC" in option] == ["-XX:+UseParallelGC"]
+    assert not any(option.startswith("-Dlog4j.configurationFile=") for option in found)
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "")
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseZGC")
+    assert not any("GC" in option for option in start.options())
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "-javaagent:/opt/agent.jar",
+        "-agentlib:jdwp=transport=dt_socket",
+        "-XX:StartFlightRecording:disk=false",
+        "@/opt/options",
+        "-XX:VMOptionsFile=/opt/options",
+        "-Xshare:off",
+        "-XX:ArchiveClassesAtExit=/tmp/x.jsa",
+    ],
+)
+@pytest.mark.parametrize("where", ["SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS"])
+def test_an_agent_or_another_archive_excludes_ours(
+    start: Start, monkeypatch: pytest.MonkeyPatch, where: str, option: str
+) -> None:
+    monkeypatch.setenv(where, option)
+    assert "-XX:SharedArchiveFile=x" not in start.options()
+
+
+def test_executors_elsewhere_get_our_jars(start: Start) -> None:
+    """Where Iceberg is named, by any name, it is the user's to ship."""
+    assert "spark.jars" not in start.settings()
+    found = start.settings({"spark.master": "spark://host:7077", "spark.jars": "/opt/x.jar"})
+    assert found["spark.jars"].split(",") == [
+        "/opt/x.jar",
+        *(str(start.folder / part) for part in OWN[2:]),
+    ]
+    packages = {"spark.jars.packages": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"}
+    found = start.settings({"spark.master": "yarn", **packages})
+    assert found["spark.jars"] == str(start.folder / OWN[3])
+
+
+def test_an_archive_that_was_cut_short_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(jars.CACHE_VARIABLE, str(tmp_path / "cache"))
+    home = SparkHome(tmp_path / "spark", LINES["4.1"])
+    (home.folder / "jars").mkdir(parents=True)
+    jar = home.folder / "jars" / "a.jar"
+    jar.touch()
+    java = Java(tmp_path / "jdk", 17, "17.0.15", "")
+    folder = class_archive._folder(home, java)
+    folder.mkdir(parents=True)
+    assert class_archive.find_archive(home, java) is None
+    (folder / "classes.jsa").write_bytes(b"classes")
+    (folder / "record.json").write_text(
+        f'{{"class_path": ["{jar}"], "files": {{"classes.jsa": 7}}}}'
+    )
+    found = class_archive.find_archive(home, java)
+    assert found is not None
+    assert found.class_path == (str(jar),)
+    (folder / "classes.jsa").write_bytes(b"class")
+    assert class_archive.find_archive(home, java) is None
+    (folder / "classes.jsa").write_bytes(b"classes")
+    assert class_archive.find_archive(home, Java(java.home, 17, "17.0.16", "")) is None
+    jar.write_bytes(b"another")
+    assert class_archive.find_archive(home, java) is None
