@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loader.errors import SpecError
-from loader.runtime.jars import Jar
+from loader.runtime.jars import AWS, DRIVERS, Jar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,6 +120,14 @@ LINES: Mapping[str, SparkLine] = {
         ),
     )
 }
+
+
+ALL_JARS: tuple[Jar, ...] = (
+    *(line.iceberg for line in LINES.values()),
+    *(driver.jar for driver in DRIVERS.values()),
+    AWS,
+)
+"""Every jar that `loader setup` may fetch, for an audit and a bill of materials."""
 
 
 @dataclass(frozen=True)

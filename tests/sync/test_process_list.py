@@ -75,7 +75,13 @@ def _profiles(folder: Path) -> None:
     parameters: Mapping[str, Any] = embedded["server_side_parameters"]
     java = parameters["spark.driver.extraJavaOptions"]
     (folder / "events").mkdir()
-    logged = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": f"file:{folder}/events"}
+    logged = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": f"file:{folder}/events",
+        # one plain file for each application, as before Spark 4: it is searched for secrets
+        "spark.eventLog.rolling.enabled": "false",
+        "spark.eventLog.compress": "false",
+    }
     written = {
         **parameters,
         **logged,
