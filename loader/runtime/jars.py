@@ -63,6 +63,11 @@ class Jar:
         group = self.group.replace(".", "/")
         return f"{_repository()}/{group}/{self.artifact}/{self.version}/{self.file_name}"
 
+    @property
+    def purl(self) -> str:
+        """Its package URL, as bills of materials and databases of advisories name it."""
+        return f"pkg:maven/{self.group}/{self.artifact}@{self.version}"
+
     def owns(self, file_name: str) -> bool:
         """Whether a file of this name is this jar, in any version."""
         return file_name.startswith(f"{self.artifact}-") and file_name.endswith(".jar")

@@ -1,14 +1,20 @@
-"""`make audit` never passes if packages were not looked up."""
+"""`make audit` never passes if packages or jars were not looked up."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from loader.runtime.jars import DRIVERS
+from loader.runtime.spark_line import ALL_JARS
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOKED_UP = {"name": "click", "version": "8.1.8", "vulns": []}
@@ -18,6 +24,41 @@ WEAK = {
     "vulns": [{"id": "PYSEC-2023-74", "fix_versions": ["2.31.0"], "aliases": []}],
 }
 SKIPPED = {"name": "agate", "skip_reason": "Dependency not found on PyPI: agate (1.9.1)"}
+
+
+ADVISORIES: dict[str, list[str]] = {}
+"""What the database of advisories knows, by the name of the artifact."""
+
+
+class _Osv(BaseHTTPRequestHandler):
+    """Answers as https://google.github.io/osv.dev/post-v1-querybatch/ describes."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        assert self.path == "/v1/querybatch"
+        results: list[dict[str, Any]] = []
+        for query in asked["queries"]:
+            kind, _, artifact = query["package"]["purl"].split("/")
+            assert kind == "pkg:maven"
+            known = ADVISORIES.get(artifact.split("@")[0])
+            results.append({"vulns": [{"id": each} for each in known]} if known else {})
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"results": results}).encode())
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Logs nothing."""
+
+
+@pytest.fixture(autouse=True)
+def advisories(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[str]]]:
+    """A database of advisories on this machine, which knows of none."""
+    ADVISORIES.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Osv) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("OSV_URL", f"http://127.0.0.1:{server.server_address[1]}")
+        yield ADVISORIES
+        server.shutdown()
 
 
 def _audit(folder: Path, said: str, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -37,7 +78,7 @@ def _audit(folder: Path, said: str, code: int = 0) -> subprocess.CompletedProces
     ("found", "code", "told"),
     [
         ([LOOKED_UP], 0, "1 pinned packages, 0 with known weaknesses"),
-        ([LOOKED_UP, WEAK], 1, "requests 2.30.0: PYSEC-2023-74, mended by 2.31.0"),
+        ([LOOKED_UP, WEAK], 1, "requests 2.30.0: PYSEC-2023-74, fixed by 2.31.0"),
         ([LOOKED_UP, SKIPPED], 2, "1 of 2 packages were not looked up (agate: "),
     ],
 )
@@ -54,3 +95,26 @@ def test_without_an_answer_it_fails_in_one_line(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("error: nothing is known of weaknesses: ")
+
+
+def test_the_audit_asks_about_jars(tmp_path: Path, advisories: dict[str, list[str]]) -> None:
+    packages = json.dumps({"dependencies": [LOOKED_UP], "fixes": []})
+    done = _audit(tmp_path, packages)
+    assert (
+        done.stdout.splitlines()[-1] == f"{len(ALL_JARS)} pinned jars, 0 with known weaknesses"
+    )
+    advisories["postgresql"] = ["GHSA-24rp-q3w6-vc56"]
+    done = _audit(tmp_path, packages)
+    assert done.returncode == 1
+    driver = DRIVERS["postgresql"].jar.file_name
+    assert f"{driver}: GHSA-24rp-q3w6-vc56" in done.stdout.splitlines()
+
+
+def test_without_an_answer_about_jars_it_fails_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OSV_URL", "http://127.0.0.1:9")
+    done = _audit(tmp_path, json.dumps({"dependencies": [LOOKED_UP], "fixes": []}))
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("error: nothing is known of weaknesses of jars: ")
