@@ -100,9 +100,7 @@ def test_without_an_answer_it_fails_in_one_line(tmp_path: Path) -> None:
 def test_the_audit_asks_about_jars(tmp_path: Path, advisories: dict[str, list[str]]) -> None:
     packages = json.dumps({"dependencies": [LOOKED_UP], "fixes": []})
     done = _audit(tmp_path, packages)
-    assert (
-        done.stdout.splitlines()[-1] == f"{len(ALL_JARS)} pinned jars, 0 with known weaknesses"
-    )
+    assert done.stdout.splitlines()[-1] == f"{len(ALL_JARS)} pinned jars, 0 with known weaknesses"
     advisories["postgresql"] = ["GHSA-24rp-q3w6-vc56"]
     done = _audit(tmp_path, packages)
     assert done.returncode == 1
