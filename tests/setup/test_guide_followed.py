@@ -1,14 +1,13 @@
 """Follows the guide as a newcomer would, from a wheel, on a real PostgreSQL.
 
-Its `loader setup` fetches jars into a cache of its own and records the class archive in the
-background; the other tests here wait for that, and start a JVM with it.
+Its `loader setup` finds the jars and the class archive of the suite's own environment; the last
+test starts a JVM with that archive.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import site
 import subprocess
 import sys
@@ -16,12 +15,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyspark
 import pytest
 import yaml
 from pyiceberg.table import StaticTable
 
-from loader.runtime import archive
+from loader.runtime.class_archive import record_archive
+from loader.runtime.jars import CACHE_VARIABLE, cache_folder
+from loader.runtime.java import choose_java
+from loader.runtime.spark_line import find_spark
 from tests.services import Database, Postgres
 from tests.setup.pages import GUIDE, blocks, commands, named
 
@@ -35,22 +36,21 @@ TABLES = """
     );
     insert into customers select n, 'c' || n from generate_series(1, 10) n
 """
-# Spark as dbt's method `session` starts it: in its own process, without our code.
 _START = """
-from pyspark.sql import SparkSession
-spark = (
-    SparkSession.builder.master("local[1]")
-    .config("spark.ui.enabled", "false")
-    .config("spark.driver.extraJavaOptions", "-Dours.is=kept")
-    .getOrCreate()
-)
+import sys
+from pathlib import Path
+from loader.runtime.profile import Profile
+from loader.runtime.spark import session
+conf = {"spark.master": "local[1]", "spark.ui.enabled": "false"}
+conf["spark.driver.extraJavaOptions"] = f"-Dours.is=kept -Xlog:class+load:file={sys.argv[1]}"
+spark = session(Profile("p", "t", "session", "s", conf, Path("profiles.yml")))
 print("kept", spark._jvm.System.getProperty("ours.is"))
 """
 
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` of a clean virtual environment with the wheel, and a PySpark that is not set up.
+    """The `bin` of a clean virtual environment with the wheel.
 
     The wheel's dependencies come from the suite's own environment, so nothing is downloaded.
     """
@@ -64,26 +64,10 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         env={**os.environ, "PYTHONPATH": ""},
     )
     (packages / "suite.pth").write_text("\n".join(site.getsitepackages()))
-    given = Path(pyspark.__file__).parent
-    # Copies of what finds Spark's folder by its own path, links to the rest.
-    shutil.copytree(given / "bin", packages / "pyspark" / "bin")
-    for path in given.iterdir():
-        if path.is_file():
-            shutil.copy(path, packages / "pyspark")
-        elif path.name not in ("bin", "jars", "conf", "strandline"):
-            _link(path, packages / "pyspark" / path.name)
-    for jar in (given / "jars").iterdir():
-        if not jar.name.startswith(("iceberg-", "postgresql", "mariadb")):
-            _link(jar.resolve(), packages / "pyspark" / "jars" / jar.name)
     script = f"#!{venv}/bin/python\nfrom dbt.cli.main import cli\ncli()\n"
     (venv / "bin" / "dbt").write_text(script)
     (venv / "bin" / "dbt").chmod(0o755)
     return venv / "bin"
-
-
-def _link(path: Path, place: Path) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.symlink_to(path)
 
 
 @pytest.fixture(scope="module")
@@ -102,12 +86,10 @@ class Followed:
     Attributes:
         said: their output.
         lakehouse: the project's folder.
-        home: the folder of its Spark.
     """
 
     said: str
     lakehouse: Path
-    home: Path
 
 
 def _script(lakehouse: Path) -> list[str]:
@@ -132,15 +114,18 @@ def _script(lakehouse: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
+def archive() -> None:
+    """The class archive, which `make test` begins to record before the tests."""
+    home = find_spark()
+    record_archive(home, choose_java(home.line))
+
+
+@pytest.fixture(scope="module")
 def followed(
-    environment: Path, database: Database, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Followed]:
+    environment: Path, archive: None, database: Database, tmp_path_factory: pytest.TempPathFactory
+) -> Followed:
     """Runs the guide's commands."""
     folder = tmp_path_factory.mktemp("guide")
-    [home] = environment.parent.glob("lib/python*/site-packages/pyspark")
-    killed = home / "strandline" / "making-one"  # where another setup's JVM may still be writing
-    (killed / "run").mkdir(parents=True)
-    (killed / "classes.jsa").touch()
     (folder / "guide.yml").write_text(named(GUIDE, "yaml", "loader.yml"))
     host, port, name = re.findall(r"//(.*?):(\d+)/(\w+)", database.url)[0]
     [password] = re.findall(r"password '(.*?)'", blocks(GUIDE, "sql")[0])
@@ -150,6 +135,7 @@ def followed(
         cwd=folder,
         env={
             **kept,
+            CACHE_VARIABLE: str(cache_folder()),
             "PATH": f"{environment}:{os.environ['PATH']}",
             "PGHOST": host,
             "PGPORT": port,
@@ -164,16 +150,15 @@ def followed(
         check=False,
     )
     assert ran.returncode == 0, ran.stdout[-6000:] + ran.stderr[-2000:]
-    yield Followed(ran.stdout, folder / "lakehouse", home)
-    shutil.rmtree(home / "strandline")  # 190 MB
+    return Followed(ran.stdout, folder / "lakehouse")
 
 
 def test_the_guide_is_followed_to_the_letter(followed: Followed) -> None:
     said, lakehouse = followed.said, followed.lakehouse
-    assert "iceberg-spark-runtime-3.5_2.12-1.10.2.jar linked" in said
-    assert f"Spark: {followed.home}" in said
-    assert "class archive: being made" in said
-    assert " MB, made in " in said
+    line = find_spark().line
+    assert f"Iceberg: {line.iceberg.file_name} is there" in said
+    assert f"Spark {line.version}: " in said
+    assert "class archive: is there, " in said
     assert "WARN=0 ERROR=0" in said
     assert "warning" not in said.lower().replace("warnings", ""), said
 
@@ -205,60 +190,17 @@ def _within(part: object, whole: object) -> bool:
     return part == whole
 
 
-def _started(home: Path, script: str = _START, **env: str) -> subprocess.CompletedProcess[str]:
-    own = {**os.environ, "SPARK_HOME": str(home), **env}
-    return subprocess.run(
-        [sys.executable, "-c", script], env=own, cwd=home, capture_output=True, text=True
+@pytest.mark.usefixtures("archive")
+def test_a_jvm_takes_its_classes_from_the_archive(tmp_path: Path) -> None:
+    log = tmp_path / "classes.log"
+    done = subprocess.run(
+        [sys.executable, "-c", _START, str(log)],
+        env={**os.environ, "SPARK_SUBMIT_OPTS": ""},
+        capture_output=True,
+        text=True,
     )
-
-
-def test_a_jvm_takes_its_classes_from_the_archive(followed: Followed) -> None:
-    home = followed.home
-    log = home / "classes.log"
-
-    # the suite's own garbage collector, not the one that the archive was made with
-    own = f"-XX:+UseSerialGC -Xlog:class+load:file={log}"
-    done = _started(home, SPARK_SUBMIT_OPTS=own)
-
-    assert (done.stdout, done.stderr) == ("kept kept\n", "")  # quiet: the log settings are found
+    assert (done.stdout, done.stderr) == ("kept kept\n", "")  # quiet, too
     loaded = log.read_text().splitlines()
     shared = [line for line in loaded if line.endswith("shared objects file (top)")]
     assert any("org.apache.spark.SparkContext " in line for line in shared)
     assert len(shared) > len(loaded) / 2
-    again: list[str] = []
-    archive.prepare(home, again.append)
-    assert len(again) == 1, again
-    assert archive._recorded(home / "strandline", archive._jvm()) is not None
-    assert again[0].startswith("class archive: is there, ")
-
-
-def test_a_java_agent_is_no_reason_to_crash(followed: Followed) -> None:
-    """Monitoring tools are agents; the JVM's flight recorder is one that every Java has."""
-    recording = "-XX:StartFlightRecording:disk=false -Xlog:jfr*=off"
-    done = _started(followed.home, SPARK_SUBMIT_OPTS=f"-XX:+UseSerialGC {recording}")
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "kept kept"), done.stderr
-
-
-def test_after_a_jar_changed_spark_starts_without_a_word(followed: Followed) -> None:
-    home = followed.home
-    jar = next(home.glob("jars/avro-1*.jar"))
-    before = archive.fingerprint(home, "17")
-    copy = home / "fresh"
-    shutil.copyfile(jar, copy)
-    linked = jar.readlink()
-    copy.replace(jar)
-    try:
-        assert archive.fingerprint(home, "17") != before
-        done = _started(home)
-        assert (done.stdout, done.stderr) == ("kept kept\n", "")
-    finally:
-        jar.unlink()
-        jar.symlink_to(linked)
-
-
-def test_the_training_leaves_nothing_in_the_folder(followed: Followed) -> None:
-    home = followed.home
-    left = {path.name for path in (home / "strandline").iterdir()}
-    bases = {name for name in left if name.startswith("base-")}
-    assert left - bases == {".lock", "classes.jsa", "fingerprint", "java"}
-    assert len(bases) <= 1
