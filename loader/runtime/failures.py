@@ -31,6 +31,9 @@ _STOPPED = (
     "(fetch_size)"
 )
 
+_ENDING = "Spark was stopped while it worked on the table"
+_NO_MEMORY = ("outofmemory", "java heap space", "gc overhead limit", "array size exceeds")
+
 # A part of the text, in lower case, and what to do about it.
 _REMEDIES = {
     "no space left": "Free disk space and run again: nothing is half written",
@@ -98,8 +101,7 @@ def clear(error: BaseException, where: str) -> LoaderError:
     if isinstance(error, Py4JJavaError):
         found = explain(error, where)
         if "context was shut down" in found.what.lower():
-            told = "Spark was stopped while it worked on the table"
-            return TableError(told, where=where, remedy=_STOPPED)
+            return TableError(_ENDING, where=where, remedy=_STOPPED)
         if re.search(r"\b(?:job|stage) \d+ (?:was )?cancelled", found.what, re.IGNORECASE):
             # Spark's own text is the number of a job.
             return interrupted(where)
@@ -118,6 +120,16 @@ def clear(error: BaseException, where: str) -> LoaderError:
         where=where,
         remedy="This is a defect: run again with --debug and report the trace",
     )
+
+
+def may_precede_java_end(error: LoaderError) -> bool:
+    """Returns whether an error is what a table gets when Java is about to end, or has ended.
+
+    If a task lacks memory, Spark reports that, stops, and then ends its JVM.
+    """
+    text = error.what.lower()
+    lacks_memory = any(sign in text for sign in _NO_MEMORY)
+    return isinstance(error, JavaEndedError) or error.what == _ENDING or lacks_memory
 
 
 def _whole(error: PySparkException | Py4JError) -> str:
