@@ -164,6 +164,32 @@ def test_a_table_that_fails_hides_no_other(project: Project) -> None:
     assert "shop.orders" in [e["table"] for e in shown.events if e["event"] == "status"]
 
 
+def test_another_source_takes_no_table_over(project: Project) -> None:
+    """Neither with rows, nor by deleting what is stale; and a table's name is no path."""
+    sessions = []
+    for number, (source, names) in enumerate(
+        {"shop": ["orders", "../../x", "/etc/passwd", ".."], "evil": ["orders"]}.items()
+    ):
+        folder = project.folder / f"sync{number}"
+        folder.mkdir()
+        streams = [{**ORDERS, "name": name} for name in names]
+        (folder / "catalog.json").write_text(json.dumps({"streams": streams}))
+        data = {"id": 1, "note": source}
+        lines = [{"type": "RECORD", "record": {"stream": name, "data": data}} for name in names]
+        (folder / "messages.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+        about = {"session": number, "folder": str(folder), "stale": names, "source": source}
+        sessions.append({**about, "rows": True})
+    bridge: Any = Bridge(*sessions)
+    project.write()
+    spec = load_spec(project.folder / "loader.yml", needs_source=False)
+    Served(spec, project.spark, "lake", bridge, Watch(), lambda _: None).run()
+    well, refused = bridge.errors
+    assert well is None
+    assert "was loaded by source shop" in refused
+    assert project.rows("select note, _cq_generation from raw.orders") == [("shop", 1)]
+    assert set(project.lake().raw_tables()[0]) == {"orders", "______x", "_etc_passwd", "__"}
+
+
 def test_a_source_of_the_spec_keeps_its_name(project: Project) -> None:
     project.add("shop", "jdbc", ["x"], {"url": "jdbc:postgresql://127.0.0.1:1/x", "user": "u"})
     bridge: Any = Bridge(synced(project.folder, 1, {"id": 1, "note": "a"}))
