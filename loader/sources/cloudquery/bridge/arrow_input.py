@@ -19,6 +19,8 @@ MOST_VALUES = 10_000_000
 """Of a message, in all its columns together, those inside lists and structs counted."""
 LONGEST_NAME = 1_000
 """Characters in the name of a table."""
+LONGEST_TEXT = 300
+"""Characters of an error's text, which may quote a value."""
 
 _TABLE = b"cq:table_name"
 _VERSION_5 = 4  # since Arrow 1.0; the ones before say elsewhere how they are compressed
@@ -62,16 +64,26 @@ def table_name(schema: pa.Schema) -> str:
     Raises:
         MalformedError: if it has none.
     """
-    name = str((schema.metadata or {}).get(_TABLE, b"").decode("utf-8", "replace"))
-    if not name or len(name) > LONGEST_NAME:
-        raise MalformedError(f"its table's name has {len(name):,} characters")
+    name = _named(schema)
+    if not name:
+        raise MalformedError(
+            f"its table has no name, or one of more than {LONGEST_NAME:,} characters"
+        )
     return name
+
+
+def _named(schema: pa.Schema) -> str:
+    """Returns a table's name; an empty text if it has none."""
+    name = str((schema.metadata or {}).get(_TABLE, b"").decode("utf-8", "replace"))
+    return name if len(name) <= LONGEST_NAME else ""
 
 
 def malformed(error: Exception, table: str) -> MalformedError:
     """Returns an error for what could not be read or converted."""
-    text = str(error).partition("\n")[0][:200]
-    return MalformedError(f"{type(error).__name__}: {text}", table)
+    text = str(error).partition("\n")[0]
+    kind = type(error).__name__
+    # Not cut: that could show a part of a secret, which nobody would recognise.
+    return MalformedError(f"{kind}: {text}" if len(text) <= LONGEST_TEXT else kind, table)
 
 
 def read_schema(data: bytes) -> pa.Schema:
@@ -98,12 +110,12 @@ def _read(data: bytes, parse: Any) -> Any:
     table = ""
     try:
         with pa.ipc.open_stream(data) as reader:
-            table = (reader.schema.metadata or {}).get(_TABLE, b"").decode("utf-8", "replace")
+            table = _named(reader.schema)
             return parse(data, reader)
     except MalformedError as error:
-        raise MalformedError(error.what, table[:LONGEST_NAME]) from None
+        raise MalformedError(error.what, table) from None
     except Exception as error:  # Arrow's own, or of Python where a name or a number is none
-        raise malformed(error, table[:LONGEST_NAME]) from None
+        raise malformed(error, table) from None
 
 
 def _schema(_data: bytes, reader: Any) -> pa.Schema:
