@@ -45,6 +45,18 @@ class Bridge:
             self.errors.append(message["error"])
 
 
+def test_a_port_is_chosen_and_said(project: Project) -> None:
+    """CloudQuery's command line sends no password, and a port has no owner."""
+    project.write()
+    [error] = project.loader("serve", "--address", "localhost:7778").errors
+    assert "every user of this machine could write to the lake there" in error
+    ran = project.loader("serve", "--network", "tcp", "--python", "/bin/false")
+    [warning] = ran.warnings
+    assert warning.startswith("localhost:7778 has no password")
+    [error] = ran.errors
+    assert "the bridge to CloudQuery cannot start" in error
+
+
 def test_a_bridge_that_ends_by_itself_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever restarts the loader on failure must see one."""
     monkeypatch.setattr(serving, "_HEARD", 0.1)

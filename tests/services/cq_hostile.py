@@ -11,6 +11,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import socket
 import stat
 import struct
@@ -28,6 +29,7 @@ import pyarrow as pa
 from bridge.__main__ import read
 from bridge.columns import records
 from bridge.deletions import conditions
+from bridge.server import Destination
 from bridge.states import States, served
 from cloudquery.plugin_v3 import arrow, plugin_pb2, plugin_pb2_grpc
 
@@ -222,6 +224,33 @@ def where_clauses_that_multiply() -> None:
     with contextlib.suppress(MalformedError):
         conditions(groups)
         raise AssertionError("10 to the power of 9 alternatives")
+
+
+def a_disk_that_is_nearly_full() -> None:
+    """Half of what is free is left to others."""
+
+    class Refused(Exception):
+        pass
+
+    class Context:
+        cancel = peer = staticmethod(lambda: "")
+        is_active = staticmethod(lambda: True)
+
+        def abort(self, code: Any, text: str) -> None:
+            raise Refused(code, text)
+
+    folder = Path(tempfile.mkdtemp())
+    destination = Destination(folder)
+    destination.begin({})
+    before = shutil.disk_usage
+    shutil.disk_usage = lambda _: before("/")._replace(free=10_000)  # type: ignore[assignment]
+    try:
+        with contextlib.suppress(Refused):
+            destination.Write(iter([insert(encoded(batch(a=["x" * 5_000])))]), Context())
+            raise AssertionError("it is filled")
+    finally:
+        shutil.disk_usage = before
+    assert list(folder.iterdir()) == []
 
 
 class Plugin:
@@ -525,6 +554,7 @@ MESSAGES: tuple[Callable[[], None], ...] = (
     flipped_bytes,
     schemas_that_lose_a_column,
     where_clauses_that_multiply,
+    a_disk_that_is_nearly_full,
     one_table_fails,
     nobody_else_reads_a_plugins_state,
 )
