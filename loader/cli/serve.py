@@ -53,7 +53,7 @@ def listening_place(address: str | None, network: str) -> str:
     return f"unix:{address or default_socket()}"
 
 
-def seconds(duration: str) -> float:
+def parse_seconds(duration: str) -> float:
     """Returns a duration's seconds.
 
     Raises:
@@ -134,7 +134,7 @@ def serve(
 
     refuse_typos(click.get_current_context())
     place = listening_place(address, network)
-    silence = seconds(idle_timeout)
+    longest = parse_seconds(idle_timeout)
     spec = settings.spec(needs_source=False)
     lakes = [one.name for one in spec.destinations if isinstance(one, LakeDestination)]
     if not lakes:
@@ -161,7 +161,7 @@ def serve(
             "Leave out --network tcp to use a Unix socket"
         )
     # It listens before all else is there: `registry: local` waits for five seconds only.
-    with serving(place, python, silence) as bridge:
+    with serving(place, python, longest) as bridge:
         from loader.sync.drill import drill
         from loader.sync.served import Served
         from loader.sync.watch import Watch

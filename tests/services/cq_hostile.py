@@ -325,7 +325,7 @@ class Server:
         self.socket = self.folder / "serve.sock"
         work = self.folder / "work"
         work.mkdir(0o700)
-        config = {"folder": str(work), "address": f"unix:{self.socket}", "silence": silence}
+        config = {"folder": str(work), "address": f"unix:{self.socket}", "idle_timeout": silence}
         code = "import json, sys; from bridge.listening import serve; "
         code += "sys.exit(serve(json.loads(sys.argv[1])))"
         self.process = subprocess.Popen(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loader.cli.serve import listening_place, seconds
+from loader.cli.serve import listening_place, parse_seconds
 from loader.errors import SpecError
 from loader.runtime import private_folder
 from loader.runtime.child_environment import child_environment
@@ -41,10 +41,10 @@ def test_a_port_needs_an_option() -> None:
 
 
 def test_an_idle_timeout_is_a_duration() -> None:
-    assert seconds("90 minutes") == 5400
+    assert parse_seconds("90 minutes") == 5400
     for text in ("", "x", "0 s", "-1 hour", "7"):
         with pytest.raises(SpecError, match="is not a duration"):
-            seconds(text)
+            parse_seconds(text)
 
 
 def test_they_see_no_secrets_of_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

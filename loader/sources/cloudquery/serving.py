@@ -116,19 +116,19 @@ def _own_folders() -> Iterator[Path]:
 
 
 @contextmanager
-def serving(address: str, python: str | None, silence: float) -> Iterator[Serving]:
+def serving(address: str, python: str | None, idle_timeout: float) -> Iterator[Serving]:
     """Starts the bridge, and ends it.
 
     Args:
         address: to listen at: `localhost:7778`, `unix:/path`.
-        silence: the longest that a stream may send nothing, in seconds.
+        idle_timeout: the longest that a stream may send nothing, in seconds.
         python: a Python that has what the bridge needs; None is the loader's own.
 
     Raises:
         SpecError: if it cannot listen there.
     """
     with workspace() as folder:
-        config = {"folder": str(folder), "address": address, "silence": silence}
+        config = {"folder": str(folder), "address": address, "idle_timeout": idle_timeout}
         files: dict[str, Path] = {"config": written(folder, "config.json", config)}
         words = command(python, "loader serve", "serve", files)
         try:

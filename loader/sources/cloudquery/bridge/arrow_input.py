@@ -64,7 +64,7 @@ def table_name(schema: pa.Schema) -> str:
     Raises:
         MalformedError: if it has none.
     """
-    name = _named(schema)
+    name = _name_of(schema)
     if not name:
         raise MalformedError(
             f"its table has no name, or one of more than {LONGEST_NAME:,} characters"
@@ -72,13 +72,13 @@ def table_name(schema: pa.Schema) -> str:
     return name
 
 
-def _named(schema: pa.Schema) -> str:
+def _name_of(schema: pa.Schema) -> str:
     """Returns a table's name; an empty text if it has none."""
     name = str((schema.metadata or {}).get(_TABLE, b"").decode("utf-8", "replace"))
     return name if len(name) <= LONGEST_NAME else ""
 
 
-def malformed(error: Exception, table: str) -> MalformedError:
+def malformed_error(error: Exception, table: str) -> MalformedError:
     """Returns an error for what could not be read or converted."""
     text = str(error).partition("\n")[0]
     kind = type(error).__name__
@@ -110,12 +110,12 @@ def _read(data: bytes, parse: Any) -> Any:
     table = ""
     try:
         with pa.ipc.open_stream(data) as reader:
-            table = _named(reader.schema)
+            table = _name_of(reader.schema)
             return parse(data, reader)
     except MalformedError as error:
         raise MalformedError(error.what, table) from None
     except Exception as error:  # Arrow's own, or of Python where a name or a number is none
-        raise malformed(error, table) from None
+        raise malformed_error(error, table) from None
 
 
 def _schema(_data: bytes, reader: Any) -> pa.Schema:

@@ -23,10 +23,10 @@ STATE_BYTES = 64 << 20
 
 
 class OverBudgetError(Exception):
-    """A call that takes more than its share; the text is for people."""
+    """A call takes more than its share; the text is for people."""
 
 
-class Silence:
+class IdleTimeout:
     """Ends calls that wait for their client for too long.
 
     All state waits for an open stream, so one that is left open would hold up every other sync.
@@ -41,7 +41,7 @@ class Silence:
         self._ended = ended
         self._waiting: dict[int, tuple[float, Any]] = {}
         self._changing = threading.Lock()
-        threading.Thread(target=self._watch, name="silence", daemon=True).start()
+        threading.Thread(target=self._watch, name="idle", daemon=True).start()
 
     def messages(self, requests: Iterator[Any], context: Any) -> Iterator[Any]:
         """Yields a client's messages."""
@@ -77,10 +77,10 @@ class Silence:
                 self._ended()
 
 
-class Disk:
-    """What a session may write.
+class DiskBudget:
+    """Limits what a session writes to half of what is free.
 
-    Half of what is free: the loader writes the rows once more, and other programs need room, too.
+    The loader writes the rows once more, and other programs need room, too.
 
     Args:
         folder: where it writes.

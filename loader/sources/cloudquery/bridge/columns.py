@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from .arrow_input import malformed, table_name
+from .arrow_input import malformed_error, table_name
 
 _ABOUT = b"cq:table_description"
 _INCREMENTAL = b"cq:extension:incremental"
@@ -91,7 +91,7 @@ def records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
         try:
             rows = list(_rows(batch.slice(first, _ROWS)))
         except Exception as error:  # of Arrow, Python, or whoever knows time zones
-            raise malformed(error, table_name(batch.schema)) from None
+            raise malformed_error(error, table_name(batch.schema)) from None
         yield from rows
 
 

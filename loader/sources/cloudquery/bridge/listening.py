@@ -30,7 +30,7 @@ _OPTIONS = [
     ("grpc.keepalive_time_ms", 300_000),
     ("grpc.keepalive_timeout_ms", 300_000),
 ]
-_SILENCE = 3600.0
+_IDLE_TIMEOUT = 3600.0
 """Seconds that a stream may send nothing."""
 _PORT = re.compile(r":[0-9]+$")
 
@@ -66,7 +66,7 @@ def serve(config: Mapping[str, Any]) -> int:
     """Serves until its input ends: the loader is gone, or wants it to end."""
     os.umask(0o077)
     folder = Path(config["folder"])
-    destination = Destination(folder, float(config.get("silence", _SILENCE)))
+    destination = Destination(folder, float(config.get("idle_timeout", _IDLE_TIMEOUT)))
     threads = STREAMS + OTHER_CALLS
     server = grpc.server(
         futures.ThreadPoolExecutor(threads),

@@ -21,10 +21,18 @@ import pyarrow as pa
 from cloudquery.plugin_v3 import arrow, plugin_pb2, plugin_pb2_grpc
 
 from .arrow_input import LONGEST_NAME, MalformedError, read_record, read_schema, table_name
-from .budget import SCHEMA_BYTES, STATE_BYTES, STREAMS, TABLES, Disk, OverBudgetError, Silence
+from .budget import (
+    SCHEMA_BYTES,
+    STATE_BYTES,
+    STREAMS,
+    TABLES,
+    DiskBudget,
+    IdleTimeout,
+    OverBudgetError,
+)
 from .columns import records, stream
 from .deletions import deletion, dependents
-from .states import Rows, as_asked, check_state, is_beyond, malformed_refused, merged, state_size
+from .states import Rows, as_asked, check_state, is_beyond, merged, refuse_malformed, state_size
 from .waiting import Waiting
 
 _GONE = "the loader has ended, and says why itself; run the sync again"
@@ -49,7 +57,7 @@ class Session:
     number: int
     folder: Path
     alive: Callable[[], bool]
-    disk: Disk
+    disk: DiskBudget
     rows: bool = False
     schemas: dict[str, Any] = field(default_factory=dict)
     schema_bytes: int = 0
@@ -88,10 +96,10 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
 
     Args:
         folder: where sessions are kept.
-        silence: the longest that a stream may send nothing, in seconds.
+        idle_timeout: the longest that a stream may send nothing, in seconds.
     """
 
-    def __init__(self, folder: Path, silence: float = 3600.0) -> None:
+    def __init__(self, folder: Path, idle_timeout: float = 3600.0) -> None:
         self._folder = folder
         self._begun = threading.Event()
         self._gone = False
@@ -101,7 +109,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         self._ending: dict[int, Session] = {}
         self._changing = threading.Lock()
         self._streams = threading.BoundedSemaphore(STREAMS)
-        self._silence = Silence(silence, lambda: tell({"ended": _SILENT}))
+        self._idle = IdleTimeout(idle_timeout, lambda: tell({"ended": _SILENT}))
 
     def begin(self, states: Mapping[str, Mapping[str, Any]]) -> None:
         """Lets syncs begin: the loader is ready.
@@ -148,14 +156,14 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
     def Read(self, request: Any, context: Any) -> Iterator[Any]:
         """Sends the state that counts."""
         self._await(context)
-        with malformed_refused(context):
+        with refuse_malformed(context):
             asked = read_schema(request.table)
             name = table_name(asked)
             with self._changing:
                 self._waiting.has_read(context.peer(), name)
                 rows = dict(self._states.get(name, {}))
             answer = arrow.record_to_bytes(as_asked(asked, rows))
-        with self._silence.waiting(context):
+        with self._idle.waiting(context):
             yield plugin_pb2.Read.Response(record=answer)
 
     def Write(self, requests: Iterator[Any], context: Any) -> Any:
@@ -166,7 +174,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
                 f"{STREAMS} streams write to the loader already; run the sync again later",
             )
         try:
-            with malformed_refused(context):
+            with refuse_malformed(context):
                 self._write(requests, context)
         except OverBudgetError as error:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
@@ -181,7 +189,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         rows: Any = None
         try:
             self._await(context)
-            for request in self._silence.messages(requests, context):
+            for request in self._idle.messages(requests, context):
                 kind = request.WhichOneof("message")
                 if kind == "migrate_table":
                     schema = read_schema(request.migrate_table.table)
@@ -261,7 +269,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
     def _opened(self, number: int, context: Any) -> Session:
         folder = self._folder / str(number)
         folder.mkdir()
-        session = Session(number, folder, context.is_active, Disk(folder))
+        session = Session(number, folder, context.is_active, DiskBudget(folder))
         with self._changing:
             self._waiting.has_rows(number)
             self._sessions[number] = session

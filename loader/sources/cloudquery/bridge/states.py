@@ -17,7 +17,7 @@ from cloudquery.plugin_v3 import arrow, plugin_pb2, plugin_pb2_grpc
 from .arrow_input import (
     MOST_BYTES,
     MalformedError,
-    malformed,
+    malformed_error,
     read_record,
     read_schema,
     table_name,
@@ -73,7 +73,7 @@ class States(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
 
     def Write(self, requests: Iterator[Any], context: Any) -> Any:
         """Takes state rows; the newest version of a key counts, the later one of two equal ones."""
-        with malformed_refused(context):
+        with refuse_malformed(context):
             for request in requests:
                 if request.WhichOneof("message") == "insert":
                     batch = read_record(request.insert.record)
@@ -84,7 +84,7 @@ class States(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
 
     def Read(self, request: Any, context: Any) -> Iterator[Any]:
         """Sends the rows, in the columns that the plugin asks for."""
-        with malformed_refused(context):
+        with refuse_malformed(context):
             asked = read_schema(request.table)
             self._check_name(asked, context)
             with self._changing:
@@ -105,7 +105,7 @@ class States(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
 
 
 @contextmanager
-def malformed_refused(context: Any) -> Iterator[None]:
+def refuse_malformed(context: Any) -> Iterator[None]:
     """Refuses a call whose message cannot be read."""
     try:
         yield
@@ -182,7 +182,7 @@ def as_asked(asked: pa.Schema, rows: Rows) -> pa.RecordBatch:
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=asked)
     except (TypeError, ValueError, pa.ArrowException) as error:
-        raise malformed(error, table_name(asked)) from None
+        raise malformed_error(error, table_name(asked)) from None
 
 
 class Discovery(discovery_pb2_grpc.DiscoveryServicer):  # type: ignore[misc]

@@ -59,7 +59,7 @@ class Waiting:
 
     @property
     def size(self) -> int:
-        """How many bytes of state wait."""
+        """Returns how many bytes of state wait."""
         return sum(held.size for held in self._held)
 
     def hold(self, client: str, table: str, batch: Any, size: int) -> bool:
