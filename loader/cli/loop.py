@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from loader.cli.jvm_restart import RestartingRun
 from loader.cli.rounds import Wanted, built
 from loader.cli.settings import Settings, profile_of, refuse_two_readers
 from loader.cli.stopping import stopping
@@ -103,8 +104,8 @@ class Loop:
         """Runs the rounds; returns 0, or 1 if tables or the build failed in the last one."""
         steps = drill(os.environ, self.pipeline.spark)
         number, failing = 0, False
-        stop, cancel = self.stopped.set, self.pipeline.spark.sparkContext.cancelAllJobs
-        with stopping(stop, cancel, interrupt=lambda: self._building):
+        runs = RestartingRun(self.settings, self.pipeline)
+        with stopping(self.stopped.set, runs.cancel, interrupt=lambda: self._building):
             while not self.stopped.is_set():
                 number += 1
                 began = time.monotonic()
@@ -118,12 +119,14 @@ class Loop:
                 resting = (name for name, down in self._down.items() if down.until > began)
                 self.pipeline.resting = frozenset(resting)
                 broken = None
+                runs.pipeline = self.pipeline
                 try:
-                    self.wanted.run(self.pipeline, watch, outcomes.append)
+                    self.wanted.run(runs, watch, outcomes.append)
                 except Exception as error:
                     if number == 1:
                         raise
                     broken = self.pipeline.cleared(error, "run")
+                self.pipeline = runs.pipeline
                 if self.stopped.is_set():
                     break
                 self._alive()

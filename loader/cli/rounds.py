@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from loader.cli import report
+from loader.cli.jvm_restart import RestartingRun
 from loader.cli.output import Progress
 from loader.cli.own_tables import keep_small
 from loader.cli.settings import Settings
@@ -39,20 +40,31 @@ class Wanted:
     work: Work = sync_table
     build: Build | None = None
 
-    def run(self, pipeline: Pipeline, watch: Watch, done: Callable[[Outcome], None]) -> None:
-        """Syncs the tables; calls `done` for each as it ends."""
-        pipeline.accepts_key_change = self.accept_key_change
-        for outcome in pipeline.run(
-            watch, self.select, self.full_refresh, self.concurrency, self.work
-        ):
-            done(outcome)
-        keep_small(pipeline)
+    def run(self, runs: RestartingRun, watch: Watch, done: Callable[[Outcome], None]) -> None:
+        """Syncs the tables; calls `done` for each as it ends.
+
+        Raises:
+            JavaEndedError: if Spark's JVM has ended, and the run cannot go on in a new one.
+        """
+
+        def sync(
+            pipeline: Pipeline, select: tuple[str, ...], done: Callable[[Outcome], None]
+        ) -> None:
+            pipeline.accepts_key_change = self.accept_key_change
+            for outcome in pipeline.run(
+                watch, select, self.full_refresh, self.concurrency, self.work
+            ):
+                done(outcome)
+            keep_small(pipeline)
+
+        runs.run(self.select, sync, watch, done)
 
 
 def once(settings: Settings, pipeline: Pipeline, wanted: Wanted) -> int:
     """Runs once, and builds after it; returns the higher of both exit codes."""
     output = settings.output
-    progress = Progress(output, lambda table: rows_written(pipeline.spark, table))
+    runs = RestartingRun(settings, pipeline)
+    progress = Progress(output, lambda table: rows_written(runs.pipeline.spark, table))
     watch = Watch(progress, drill(os.environ, pipeline.spark))
     outcomes: list[Outcome] = []
 
@@ -60,15 +72,13 @@ def once(settings: Settings, pipeline: Pipeline, wanted: Wanted) -> int:
         progress.done(outcome.table, report.ended(outcome))
         outcomes.append(outcome)
 
-    stop, cancel = watch.stopped.set, pipeline.spark.sparkContext.cancelAllJobs
+    stop = watch.stopped.set
     ended: LoaderError | None = None
-    with progress, stopping(stop, cancel):
+    with progress, stopping(stop, runs.cancel):
         try:
-            wanted.run(pipeline, watch, done)
-        except Exception as error:
-            ended = pipeline.cleared(error, "")
-            if not isinstance(ended, JavaEndedError):
-                raise
+            wanted.run(runs, watch, done)
+        except JavaEndedError as error:
+            ended = error
     told = any(isinstance(outcome.error, JavaEndedError) for outcome in outcomes)
     code = report.finished(output, outcomes)
     if ended is not None and not told:
@@ -76,8 +86,8 @@ def once(settings: Settings, pipeline: Pipeline, wanted: Wanted) -> int:
         code = ended.exit_code
     if wanted.build is None or watch.stopped.is_set() or told or ended is not None:
         return code
-    with stopping(stop, cancel, interrupt=lambda: True):
-        return max(code, built(settings, pipeline, wanted.build))
+    with stopping(stop, runs.cancel, interrupt=lambda: True):
+        return max(code, built(settings, runs.pipeline, wanted.build))
 
 
 def built(settings: Settings, pipeline: Pipeline, build: Build) -> int:

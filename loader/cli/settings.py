@@ -67,6 +67,18 @@ def opened_with_served(settings: Settings, spec: Spec | None = None) -> Iterator
         yield pipeline
 
 
+def restarted(settings: Settings, pipeline: Pipeline) -> Pipeline:
+    """Starts Spark again after its JVM has ended; returns the pipeline of the same spec on it."""
+    from loader.runtime.jvm import forget_ended
+    from loader.sync.pipeline import Pipeline
+
+    assert settings.profile is not None
+    forget_ended()
+    again = Pipeline(pipeline.spec, _started(settings, settings.profile))
+    again.resting = pipeline.resting
+    return again
+
+
 def profile_of(settings: Settings, spec: Spec) -> Profile:
     """Loads the target whose Spark a spec is for.
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +22,7 @@ from loader.errors import SpecError
 from loader.lake.catalog_owners import CatalogOwners
 from loader.lake.owners import FileOwners, Owners, lock_file
 from loader.names import file_name
+from loader.runtime.private_folder import ensure_own_folder, home_folder
 
 if TYPE_CHECKING:
     from loader.lake.tables import Tables
@@ -99,7 +98,7 @@ def of_this_user(catalog: str, warehouse: str) -> Path:
     for place in _places():
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            _own(place)
+            ensure_own_folder(place, "locks", f"name a folder of your own in {FOLDER}")
             return place / digest
         except OSError as error:
             problem = error
@@ -115,44 +114,7 @@ def _places() -> Iterator[Path]:
     if given:
         yield Path(given)
         return
-    home = _home()
+    home = home_folder()
     if home is not None:
         yield home / ".cache" / "strandline" / "locks"
     yield Path(tempfile.gettempdir()) / f"strandline-{os.getuid()}"
-
-
-def _home() -> Path | None:
-    """Returns this user's home from the password database: under sudo, HOME may be the caller's."""
-    import pwd
-
-    try:
-        return Path(pwd.getpwuid(os.getuid()).pw_dir)
-    except KeyError:  # a container's arbitrary user
-        return None
-
-
-def _own(place: Path) -> None:
-    """Creates a folder that only this user may enter, or checks that it is one.
-
-    Raises:
-        SpecError: it is a link or somebody else's, so others could hold the locks in it.
-        OSError: it cannot be created.
-    """
-    with suppress(FileExistsError):
-        os.mkdir(place, 0o700)
-    found = os.lstat(place)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        what = "a link" if stat.S_ISLNK(found.st_mode) else "not a folder of this user"
-        raise SpecError(
-            f"{place} is {what}",
-            where="locks",
-            remedy=f"Remove it, or name a folder of your own in {FOLDER}",
-        )
-    if stat.S_IMODE(found.st_mode) & 0o022:
-        raise SpecError(
-            f"others may write to {place}",
-            where="locks",
-            remedy=f"Remove it, or name a folder of your own in {FOLDER}",
-        )
-    if stat.S_IMODE(found.st_mode) & 0o077:
-        os.chmod(place, 0o700)

@@ -31,6 +31,23 @@ _STOPPED = (
     "(fetch_size)"
 )
 
+# Spark's CSV parser; it counts the lines before.
+_TOO_LONG = re.compile(
+    r"exceeds the maximum number of characters defined in your parser settings \((\d+)\)"
+    r"(?s:.*?)Internal state when error was thrown: line=(\d+)"
+)
+_FILE = re.compile(r"error while reading file (\S+)\. Details")
+_ENDING = "Spark was stopped while it worked on the table"
+_NO_MEMORY = ("outofmemory", "java heap space", "gc overhead limit", "array size exceeds")
+
+UNPACK = "Unpack it, and remove it from the folder"
+
+TOO_LONG = (
+    "Correct the file: the end of a line may be missing, or a quote may be open; or raise "
+    "line_limit in the source's spec, and Spark's memory (spark.driver.memory in the profile's "
+    "target) with it"
+)
+
 # A part of the text, in lower case, and what to do about it.
 _REMEDIES = {
     "no space left": "Free disk space and run again: nothing is half written",
@@ -45,6 +62,7 @@ _REMEDIES = {
     "malformed csv record": BROKEN_LINE,
     "malformed records are detected": BROKEN_LINE,
     "unexpected end-of-input": BROKEN_LINE,
+    "is an archive, which spark cannot read": UNPACK,
     "holds bytes that are not ": UNKNOWN_BYTES,
     "a quote is still open where a line ends": "If values go over several lines, set the reader's "
     "option multiLine: 'true'; with multiLine: 'false' each line is a row, and with quote: '' a "
@@ -98,8 +116,14 @@ def clear(error: BaseException, where: str) -> LoaderError:
     if isinstance(error, Py4JJavaError):
         found = explain(error, where)
         if "context was shut down" in found.what.lower():
-            told = "Spark was stopped while it worked on the table"
-            return TableError(told, where=where, remedy=_STOPPED)
+            return TableError(_ENDING, where=where, remedy=_STOPPED)
+        length = too_long(str(error))
+        if length is not None:
+            limit, line = length
+            file = _FILE.search(str(error))
+            near = f"near line {line:,} of {file[1] if file else 'a file'}"
+            told = f"a value {near} has more than {limit:,} characters"
+            return TableError(told, where=where, remedy=TOO_LONG)
         if re.search(r"\b(?:job|stage) \d+ (?:was )?cancelled", found.what, re.IGNORECASE):
             # Spark's own text is the number of a job.
             return interrupted(where)
@@ -118,6 +142,22 @@ def clear(error: BaseException, where: str) -> LoaderError:
         where=where,
         remedy="This is a defect: run again with --debug and report the trace",
     )
+
+
+def too_long(text: str) -> tuple[int, int] | None:
+    """Returns the limit and the line of a value that a CSV parser found to be too long."""
+    found = _TOO_LONG.search(text)
+    return None if found is None else (int(found[1]), int(found[2]) + 1)
+
+
+def may_precede_java_end(error: LoaderError) -> bool:
+    """Returns whether an error is what a table gets when Java is about to end, or has ended.
+
+    If a task lacks memory, Spark reports that, stops, and then ends its JVM.
+    """
+    text = error.what.lower()
+    lacks_memory = any(sign in text for sign in _NO_MEMORY)
+    return isinstance(error, JavaEndedError) or error.what == _ENDING or lacks_memory
 
 
 def _whole(error: PySparkException | Py4JError) -> str:

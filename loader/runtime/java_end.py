@@ -24,6 +24,19 @@ def java_ended(error: BaseException, where: str) -> JavaEndedError | None:
     return explained(error, where, getattr(SparkContext._gateway, "proc", None))
 
 
+def has_java_ended() -> bool:
+    """Returns whether this process's Java has ended; False if another process started it."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    return process is not None and process.poll() is not None
+
+
+def is_restart_wanted() -> bool:
+    """Returns whether Java has ended, and nobody stopped it."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    code = None if process is None else process.poll()
+    return code is not None and _signal(code) not in _STOPPED
+
+
 def explained(
     error: BaseException, where: str, process: subprocess.Popen[bytes] | None
 ) -> JavaEndedError | None:
@@ -59,13 +72,10 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _error(code: int, where: str) -> JavaEndedError:
-    number = -code if code < 0 else code - 128  # as a shell tells it
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        name = ""
+    number = _signal(code)
+    name = "" if number is None else number.name
     again = "Run again: the next run finishes or discards what this one began"
-    if name and number in _STOPPED:
+    if number in _STOPPED:
         return JavaEndedError(
             f"Spark's Java process ended: {name} stopped it", where=where, remedy=again
         )
@@ -76,3 +86,11 @@ def _error(code: int, where: str) -> JavaEndedError:
         remedy=f"{again}. If this happens again, give the machine or container more memory, or "
         "sync fewer tables at once (--concurrency); hs_err_pid*.log, if Java wrote one, says more",
     )
+
+
+def _signal(code: int) -> signal.Signals | None:
+    """Returns the signal that an exit code stands for; None if it stands for none."""
+    try:
+        return signal.Signals(-code if code < 0 else code - 128)  # as a shell reports it
+    except ValueError:
+        return None

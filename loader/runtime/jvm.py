@@ -114,6 +114,17 @@ def start(settings: Mapping[str, str]) -> None:
     SparkContext._ensure_initialized(gateway=gateway)
 
 
+def forget_ended() -> None:
+    """Makes PySpark forget a JVM that has ended, so that :func:`start` starts another one."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    context: Any = SparkContext
+    session: Any = SparkSession
+    context._gateway = context._jvm = context._active_spark_context = None
+    session._instantiatedSession = session._activeSession = None
+
+
 def _runs() -> bool:
     """Whether this process has a JVM, or somebody gives it one; does not import PySpark for it."""
     if PORT in os.environ:

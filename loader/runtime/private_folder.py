@@ -10,11 +10,14 @@ import os
 import re
 import shutil
 import socket
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from loader.errors import SpecError
 
 _open: list[Path] = []
 """The folders that this process has made and not removed yet."""
@@ -61,6 +64,41 @@ def named(kind: str) -> str:
     """Returns how the names of this machine's folders begin, up to the process."""
     machine = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())[:60]
     return f"strandline-{kind}-{machine}-"
+
+
+def home_folder() -> Path | None:
+    """Returns this user's home from the password database: under sudo, HOME may be the caller's."""
+    import pwd
+
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:  # a container's arbitrary user
+        return None
+
+
+def ensure_own_folder(place: Path, where: str, remedy: str) -> None:
+    """Creates a folder that only this user may enter, or checks that it is one.
+
+    Args:
+        where: what it is for, for the error.
+        remedy: what to do instead of removing the one that is there.
+
+    Raises:
+        SpecError: it is a link or somebody else's, so others could put files into it.
+        OSError: it cannot be created.
+    """
+    with suppress(FileExistsError):
+        os.mkdir(place, 0o700)
+    found = os.lstat(place)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        what = "a link" if stat.S_ISLNK(found.st_mode) else "not a folder of this user"
+        raise SpecError(f"{place} is {what}", where=where, remedy=f"Remove it, or {remedy}")
+    if stat.S_IMODE(found.st_mode) & 0o022:
+        raise SpecError(
+            f"others may write to {place}", where=where, remedy=f"Remove it, or {remedy}"
+        )
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        os.chmod(place, 0o700)
 
 
 def _sweep(kind: str, above: Path, age: float) -> None:

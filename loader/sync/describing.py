@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 
 from loader.runtime.interruption import proceed
 from loader.sources import Source, SourceTable, TableRef
@@ -13,15 +14,23 @@ _AT_ONCE = 4
 
 
 def described(
-    source: Source, refs: Sequence[TableRef], concurrency: int | None
+    source: Source,
+    refs: Sequence[TableRef],
+    concurrency: int | None,
+    working: Callable[[str], AbstractContextManager[None]],
 ) -> list[SourceTable | Exception]:
-    """Describes tables, in their order; the error of a table is in its place."""
+    """Describes tables, in their order; the error of a table is in its place.
+
+    Args:
+        working: entered with a table's name while the table is described.
+    """
 
     def one(ref: TableRef) -> SourceTable | Exception:
         try:
             # the tables before it may have been locked, and this one, too
             proceed(f"table {source.name}.{ref.name}")
-            return source.describe(ref)
+            with working(f"{source.name}.{ref.lake_name}"):
+                return source.describe(ref)
         except Exception as problem:
             return problem
 

@@ -259,7 +259,8 @@ class Pipeline(Selection):
                 held.acquire()
             # A session of its own: the id of a staged batch is a setting.
             stores = replace(self.stores(source, own_session=True), confirm=held.confirm)
-            record = work(replace(attempt, stores=stores))
+            with self._working(planned.name):
+                record = work(replace(attempt, stores=stores))
         except Exception as error:
             attempt.snapshot.abandon(planned.table)
             _freed(held)
@@ -298,6 +299,11 @@ class Pipeline(Selection):
             # The lake itself may have failed. Then the ledger cannot say so; the first error does.
             found.__context__ = second
         return Outcome(name, record, found, source.name)
+
+    def record_failure(self, table: str, error: LoaderError) -> Outcome:
+        """Writes into the ledger why a JVM that has ended did not sync a table (`source.table`)."""
+        source, _, name = table.partition(".")
+        return self._failed(self.spec.source(source), name, error, uuid.uuid4().hex[:12])
 
     def preview(self, select: Sequence[str], full_refresh: bool) -> Iterator[Preview | Outcome]:
         """Yields what :meth:`run` would read; writes nothing."""

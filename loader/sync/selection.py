@@ -14,6 +14,7 @@ from loader.lake.ledger import Ledger
 from loader.names import selected
 from loader.problems import did_you_mean
 from loader.runtime.failures import clear
+from loader.runtime.java_end import has_java_ended
 from loader.sources import Source, TableRef, connector
 from loader.spec.options import TableOptions
 from loader.spec.plugins import DestinationSpec, SourceSpec
@@ -60,6 +61,9 @@ class Selection:
         resting: names of sources that this run leaves out.
         quiet: when this process last recorded that a table of a source had nothing new.
         unread: errors of tables that cannot be read, and that `loader serve` may have written.
+        planned_names: the tables that this run was to sync, as `source.table`.
+        in_work: those of them on which work began while Java ran, and is not done. If Java has
+            ended, one of them may be the reason.
 
     Raises:
         SpecError: if a connector is unknown or its options are wrong.
@@ -72,6 +76,8 @@ class Selection:
         self.resting: frozenset[str] = frozenset()
         self.quiet: dict[tuple[str, str], float] = {}
         self.unread: list[LoaderError] = []
+        self.planned_names: set[str] = set()
+        self.in_work: set[str] = set()
         self._lakes: dict[str, Lake] = {}  # by schema: what those of the threads are made from
         self.sources: list[tuple[SourceSpec, Source]] = []
         for source in spec.sources:
@@ -232,7 +238,8 @@ class Selection:
                 refused[TableRef(name).lake_name] = error
             else:
                 errors.append(error)
-        tables = described(bound, wanted, source.concurrency)
+        self.planned_names.update(f"{source.name}.{ref.lake_name}" for ref in wanted)
+        tables = described(bound, wanted, source.concurrency, self._working)
         for ref, table in zip(wanted, tables, strict=True):
             where = f"table {source.name}.{ref.name}"
             try:
@@ -255,6 +262,14 @@ class Selection:
             except Exception as problem:
                 refused[ref.lake_name] = self.cleared(problem, where)
         return Planned(bound, source, plans, errors, refused)
+
+    @contextmanager
+    def _working(self, name: str) -> Iterator[None]:
+        """Notes that a table is being worked on; after an error, it stays noted."""
+        if not has_java_ended():
+            self.in_work.add(name)
+        yield
+        self.in_work.discard(name)
 
     @cached_property
     def _state_tables(self) -> dict[tuple[str, str], str]:

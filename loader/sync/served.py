@@ -116,6 +116,8 @@ class Served:
                 self._remember(message["state"], message["rows"])
             elif "dropped" in message:
                 self.watch.warn(message["dropped"], _DROPPED)
+            elif "ended" in message:
+                self.watch.warn("a sync", message["ended"])
             elif "session" in message:
                 error = self._appended(message)
                 self.bridge.answer({"session": message["session"], "error": error})

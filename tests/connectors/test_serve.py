@@ -7,10 +7,12 @@ they are published: a loader that is killed in between leaves an older state, an
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,11 +32,14 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _await(port: int) -> None:
+def _await(address: str | tuple[str, int]) -> None:
     before = time.monotonic() + 60
     while True:
         try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
+            with socket.socket(
+                socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+            ) as one:
+                one.connect(address)
             return
         except OSError:
             assert time.monotonic() < before, "nobody listens"
@@ -52,14 +57,14 @@ class Sync:
 
     Attributes:
         data: what the plugin has.
-        port: where the loader is to listen.
+        socket: where the loader is to listen.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.data = folder / "shop.json"
         self.python = installed("python", "-cloudquery")
-        self.port = _free_port()
+        self.socket = Path(tempfile.mkdtemp()) / "serve.sock"  # its name may not be long
         port = _free_port()
         self._plugin = f"127.0.0.1:{port}"
         self.orders(3)
@@ -68,7 +73,7 @@ class Sync:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        _await(port)
+        _await(("127.0.0.1", port))
 
     def orders(self, last: int, **more: Any) -> None:
         """Sets the plugin's orders."""
@@ -98,14 +103,14 @@ spec:
 kind: destination
 spec:
   name: lake
-  path: {local or f"127.0.0.1:{self.port}"}
+  path: {local or f"unix://{self.socket}"}
   registry: {"local" if local else "grpc"}
   write_mode: {mode}
   spec: {{}}
 """
         )
         if local is None:
-            _await(self.port)
+            _await(str(self.socket))
         words = ["sync", "sync.yml", "--telemetry-level", "none", "--log-console"]
         return subprocess.run(
             [_command_line(self.python), *words],
@@ -120,6 +125,7 @@ spec:
         """Ends the plugin."""
         self._running.kill()
         self._running.wait()
+        shutil.rmtree(self.socket.parent)
 
 
 @pytest.fixture
@@ -134,8 +140,7 @@ def sync(tmp_path: Path) -> Iterator[Sync]:
 
 def _serve(project: Project, sync: Sync, worker: Worker, crash_at: str = "") -> None:
     project.write()
-    address = f"127.0.0.1:{sync.port}"
-    arguments = ("serve", "--address", address, "--python", sync.python)
+    arguments = ("serve", "--address", str(sync.socket), "--python", sync.python)
     worker.start(project, *arguments, crash_at=crash_at)
 
 

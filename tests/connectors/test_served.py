@@ -45,6 +45,18 @@ class Bridge:
             self.errors.append(message["error"])
 
 
+def test_a_port_is_chosen_and_said(project: Project) -> None:
+    """CloudQuery's command line sends no password, and a port has no owner."""
+    project.write()
+    [error] = project.loader("serve", "--address", "localhost:7778").errors
+    assert "every user of this machine could write to the lake there" in error
+    ran = project.loader("serve", "--network", "tcp", "--python", "/bin/false")
+    [warning] = ran.warnings
+    assert warning.startswith("localhost:7778 has no password")
+    [error] = ran.errors
+    assert "the bridge to CloudQuery cannot start" in error
+
+
 def test_a_bridge_that_ends_by_itself_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever restarts the loader on failure must see one."""
     monkeypatch.setattr(serving, "_HEARD", 0.1)
@@ -162,6 +174,32 @@ def test_a_table_that_fails_hides_no_other(project: Project) -> None:
     assert "names that begin with _cq_ are the loader's own" in error
     shown = project.loader("status")
     assert "shop.orders" in [e["table"] for e in shown.events if e["event"] == "status"]
+
+
+def test_another_source_takes_no_table_over(project: Project) -> None:
+    """Neither with rows, nor by deleting what is stale; and a table's name is no path."""
+    sessions = []
+    for number, (source, names) in enumerate(
+        {"shop": ["orders", "../../x", "/etc/passwd", ".."], "evil": ["orders"]}.items()
+    ):
+        folder = project.folder / f"sync{number}"
+        folder.mkdir()
+        streams = [{**ORDERS, "name": name} for name in names]
+        (folder / "catalog.json").write_text(json.dumps({"streams": streams}))
+        data = {"id": 1, "note": source}
+        lines = [{"type": "RECORD", "record": {"stream": name, "data": data}} for name in names]
+        (folder / "messages.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+        about = {"session": number, "folder": str(folder), "stale": names, "source": source}
+        sessions.append({**about, "rows": True})
+    bridge: Any = Bridge(*sessions)
+    project.write()
+    spec = load_spec(project.folder / "loader.yml", needs_source=False)
+    Served(spec, project.spark, "lake", bridge, Watch(), lambda _: None).run()
+    well, refused = bridge.errors
+    assert well is None
+    assert "was loaded by source shop" in refused
+    assert project.rows("select note, _cq_generation from raw.orders") == [("shop", 1)]
+    assert set(project.lake().raw_tables()[0]) == {"orders", "______x", "_etc_passwd", "__"}
 
 
 def test_a_source_of_the_spec_keeps_its_name(project: Project) -> None:

@@ -158,6 +158,7 @@ def rows_of_a_sync_that_has_gone_are_not_kept_for_later(output: io.StringIO) -> 
     alive[0] = False
     waited(lambda: not rows.exists())
     served.destination.answered(session["session"], "another run holds this table")
+    served.destination.settled(session["session"])
     served.calls[0].join(10)
 
 
@@ -382,7 +383,7 @@ def an_address_has_one_server(output: io.StringIO) -> None:
         assert found.stdout is not None
         return found, json.loads(found.stdout.readline())
 
-    for address in (f"127.0.0.1:{port}", f"unix:{folder}/socket"):
+    for address in (f"127.0.0.1:{port}", f"unix://{folder}/socket"):
         first, said = begun(address)
         assert said == {"listening": address}
         for same in {address, address.replace("127.0.0.1", "localhost")}:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import gzip
+import io
 import os
+import tarfile
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -81,11 +83,79 @@ def test_a_json_number_is_never_rounded(project: Project) -> None:
     ]
 
 
+def test_lines_have_a_limit(project: Project) -> None:
+    """Spark's reader of lines leaves out longer ones; without its limit Java runs out of memory."""
+    data = project.folder / "data"
+    limit = 2000
+    longest, longer = b"x" * (limit - 2), b"x" * (limit - 1)
+    _write(data / "fits" / "1.csv", b"id,v\r\n1," + longest + b"\r\n\n2,\x00\r\n")
+    _write(data / "fits" / "2.csv.gz", gzip.compress(b"id,v\n3," + longest))
+    _write(data / "plain" / "1.csv", b"id,v\n1,a\n2," + longer + b"\n3,b\n")
+    _write(data / "packed" / "1.csv", "id,v\n1,a\n")
+    _write(data / "packed" / "2.csv.gz", gzip.compress(b"id,v\n1," + longer))
+    _write(data / "json" / "1.json", b'{"v":"' + longer + b'"}\n')
+    _write(data / "declared" / "1.json", b'{"v":"a"}\n{"v":"' + longer + b'"}\n{"v":"b"}\n')
+    _write(data / "text" / "1.txt.gz", gzip.compress(b"a\n\x00" + longer + b"x\nb\n"))
+    _write(data / "bare" / "1.csv", b"1,a\n2," + longer)
+    _write(data / "open" / "1.csv", b'id,v\n1,a\n2,"' + b"a\n" * limit + b"b,c\n" * limit)
+    _write(data / "head" / "1.csv.gz", gzip.compress(b"x" * (17 << 20)))
+    tables: dict[str, dict[str, object]] = {
+        "fits": {},
+        "plain": {},
+        "packed": {},
+        "json": {"format": "json"},
+        "declared": {"format": "json", "columns": "v string"},
+        "text": {"format": "text"},
+        "bare": {"options": {"header": "false"}},
+        "open": {"options": {"multiLine": "true"}},
+        "head": {},
+    }
+    own = {"path": "data", "format": "csv", "line_limit": limit, "table_options": tables}
+    project.add("drop", "file", list(tables), own)
+    ran = project.loader("run")
+    told = _told(ran)
+    for name, what in {
+        "plain": "line 3 of file:",
+        "packed": "line 2 of file:",
+        "json": "line 1 of file:",
+        "declared": "line 2 of file:",
+        "text": "line 2 of file:",
+        "bare": "line 2 of file:",
+        "open": "has more than 2,000 characters",
+        "head": "does not end within 16,777,216 bytes",
+    }.items():
+        assert what in told[name], told
+        assert name == "head" or "raise line_limit" in told[name]
+    assert "/packed/2.csv.gz has more than 2,000 bytes" in told["packed"]
+    assert set(told) == tables.keys() - {"fits"}
+    assert project.rows("select id, length(v) from raw.fits order by id") == [
+        ("1", limit - 2),
+        ("2", 1),
+        ("3", limit - 2),
+    ]
+    # a longer line is read once it is allowed
+    project.add("drop", "file", ["declared"], {**own, "line_limit": limit + 100})
+    project.run()
+    assert project.rows("select max(length(v)) from raw.declared") == [(limit - 1,)]
+
+
 def test_what_would_be_misread_is_refused(project: Project) -> None:
     data = project.folder / "data"
     csv: dict[str, dict[str, object]] = {
         name: {}
-        for name in ("fine", "open", "latin", "wide", "packed", "zipped", "colon", "late", "slash")
+        for name in (
+            "fine",
+            "open",
+            "latin",
+            "wide",
+            "packed",
+            "zipped",
+            "colon",
+            "late",
+            "slash",
+            "tar",
+            "tgz",
+        )
     }
     json: dict[str, dict[str, object]] = {
         name: {"format": "json"}
@@ -128,6 +198,8 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
     json["broad"] = {"format": "json", "columns": ", ".join(f"c{n} int" for n in range(700))}
     csv |= {"open_declared": dict(declared), "bare": {"options": {"header": "false"}}}
     csv["text"] = {"format": "text"}
+    csv["tar_text"] = {"format": "text"}
+    csv["zip_bare"] = {"options": {"header": "false"}}
     _files(project, "csv", same={}, **csv, **json)
     _write(data / "same.2025-01.csv", "id\n1\n")
     _write(data / "Same.2025-02.csv", "id\n2\n")
@@ -145,6 +217,13 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
     _write(data / "wide" / "1.csv", "id,v\n1,café\n".encode("utf-16"))
     _write(data / "packed" / "1.csv", gzip.compress(b"id,v\n1,a\n"))
     _write(data / "zipped" / "1.csv", b"PK\x03\x04aaaa\n1,2\n")
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("1.csv"))
+    _write(data / "tar" / "1.csv.tar", archive.getvalue())
+    _write(data / "tgz" / "1.tar.gz", gzip.compress(archive.getvalue()))
+    _write(data / "tar_text" / "1.tar", archive.getvalue())
+    _write(data / "zip_bare" / "1.zip", b"PK\x03\x04aaaa,1\n1,2\n")
     _write(data / "colon" / "at10:00.csv", "id,v\n1,a\n")
     _write(data / "two" / "1.json", '{"id":1}{"id":2}\n')
     _write(data / "comma" / "1.json", '{"id":1},{"id":2}\n')
@@ -212,7 +291,11 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
         "bytes": "bytes/1.json holds bytes that are not UTF-8. Name the encoding",
         "packed": "packed/1.csv is a gzip file, and its name does not say so. Rename it",
         "stored": "stored/1.json is a gzip file, and its name does not say so. Rename it",
-        "zipped": "zipped/1.csv is a zip archive, and its name does not say so. Unpack it",
+        "zipped": "zipped/1.csv is a zip archive, which Spark cannot read. Unpack it",
+        "tar": "tar/1.csv.tar is a tar archive, which Spark cannot read. Unpack it",
+        "tgz": "tgz/1.tar.gz is a tar archive, which Spark cannot read. Unpack it",
+        "tar_text": "tar_text/1.tar is an archive, which Spark cannot read. Unpack it",
+        "zip_bare": "zip_bare/1.zip is an archive, which Spark cannot read. Unpack it",
         "colon": "the file 'at10:00.csv' of ",
         "two": 'two/1.json: {"id":1}{"id":2}. Write each value on a line of its own',
         "comma": "something stands behind a JSON value, in file:",

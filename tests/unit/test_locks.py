@@ -59,11 +59,11 @@ def test_without_a_variable_it_is_the_home_of_who_runs_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv(locks.FOLDER, raising=False)
-    monkeypatch.setattr(locks, "_home", lambda: tmp_path)
+    monkeypatch.setattr(locks, "home_folder", lambda: tmp_path)
     assert locks.of_this_user("lake", "x").parent == tmp_path / ".cache/strandline/locks"
     # a home that is not writable: a folder with this user's id, still checked
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(locks, "_home", lambda: tmp_path / "file")
+    monkeypatch.setattr(locks, "home_folder", lambda: tmp_path / "file")
     monkeypatch.setattr(locks.tempfile, "gettempdir", lambda: str(tmp_path))
     assert locks.of_this_user("lake", "x").parent.parent == tmp_path
 

@@ -264,7 +264,7 @@ def test_a_state_waits_for_all_streams_that_began_before_it() -> None:
 
     def hold(table: str) -> None:
         waiting.has_read("plugin", table)
-        assert waiting.hold("plugin", table, None)
+        assert waiting.hold("plugin", table, None, 0)
 
     rows, state = waiting.entered(), waiting.entered()
     waiting.has_state(state)
@@ -280,7 +280,7 @@ def test_a_state_waits_for_all_streams_that_began_before_it() -> None:
     hold("second")
     assert waiting.over(late, failed=True) == ["second"]
     assert free() == []
-    assert not waiting.hold("plugin", "second", None)
+    assert not waiting.hold("plugin", "second", None, 0)
     # one that brings state only is waited for no longer; one that has rows and state is
     both = waiting.entered()
     hold("third")

@@ -32,6 +32,18 @@ def test_a_folder_of_this_user(folder: Path) -> None:
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
 
 
+def test_java_s_temporary_files_are_there_too() -> None:
+    options = "spark.driver.extraJavaOptions"
+    for given, defaults, expected in (
+        ({}, "", '"-Djava.io.tmpdir={}"'),
+        ({options: "-Da=b"}, f"{options} -Dc=d\n", '-Da=b "-Djava.io.tmpdir={}"'),
+        ({options: "-Djava.io.tmpdir=/fast"}, "", None),
+        ({}, f"{options}  -Da=b\n", None),
+    ):
+        made = scratch({**LOCAL, **given}, defaults)
+        assert made.get(options) == (expected and expected.format(made[SETTING]))
+
+
 def test_somebody_elses_choice_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert scratch({**LOCAL, SETTING: "/fast"}, "") == {}
     assert scratch(LOCAL, "spark.ui.enabled false\n spark.local.dir  /fast\n") == {}

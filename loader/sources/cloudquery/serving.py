@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -13,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from loader.errors import SpecError, TableError
+from loader.runtime.child_environment import child_environment
+from loader.runtime.private_folder import ensure_own_folder, home_folder
 from loader.sources.cloudquery.bridging import command
 from loader.sources.programs.workspace import workspace, written
 
@@ -82,19 +86,49 @@ class Serving:
             self._child.stdin.close()
 
 
+def default_socket() -> Path:
+    """Returns the Unix socket for `cloudquery sync`, in a folder that only this user may enter.
+
+    Raises:
+        SpecError: no such folder can be created.
+    """
+    remedy = "name another socket: --address"
+    problem: OSError | None = None
+    for folder in _own_folders():
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            ensure_own_folder(folder, "loader serve", remedy)
+            return folder / "serve.sock"
+        except OSError as error:
+            problem = error
+    raise SpecError(
+        f"cannot create a folder for the socket: {problem}",
+        where="loader serve",
+        remedy=remedy.capitalize(),
+    )
+
+
+def _own_folders() -> Iterator[Path]:
+    home = home_folder()
+    if home is not None:
+        yield home / ".cache" / "strandline" / "serve"
+    yield Path(tempfile.gettempdir()) / f"strandline-{os.getuid()}"
+
+
 @contextmanager
-def serving(address: str, python: str | None) -> Iterator[Serving]:
+def serving(address: str, python: str | None, idle_timeout: float) -> Iterator[Serving]:
     """Starts the bridge, and ends it.
 
     Args:
         address: to listen at: `localhost:7778`, `unix:/path`.
+        idle_timeout: the longest that a stream may send nothing, in seconds.
         python: a Python that has what the bridge needs; None is the loader's own.
 
     Raises:
         SpecError: if it cannot listen there.
     """
     with workspace() as folder:
-        config = {"folder": str(folder), "address": address}
+        config = {"folder": str(folder), "address": address, "idle_timeout": idle_timeout}
         files: dict[str, Path] = {"config": written(folder, "config.json", config)}
         words = command(python, "loader serve", "serve", files)
         try:
@@ -104,6 +138,7 @@ def serving(address: str, python: str | None) -> Iterator[Serving]:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
+                env=child_environment(),
                 start_new_session=True,
             )
         except OSError as error:

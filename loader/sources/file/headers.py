@@ -26,6 +26,9 @@ _READERS = 16
 _LINES = 1000
 """A header of more lines is one whose quotes are not closed."""
 
+_LONGEST = 16 << 20
+"""So many bytes of a file are looked through for its header."""
+
 _NO_CHARACTERS = ("MalformedInputException", "UnmappableCharacterException")
 
 
@@ -127,12 +130,11 @@ class _Reader:
         plain = file.getFileSystem(self.hadoop).open(file)
         try:
             codec = self.codecs.getCodec(file)
-            if codec is None:
-                plain = self.jvm.java.io.BufferedInputStream(plain)
-                check_unpacked(path, plain)
-            else:
+            if codec is not None:
                 plain = codec.createInputStream(plain)
-            return self._first(plain)
+            plain = self.jvm.java.io.BufferedInputStream(plain)
+            check_unpacked(path, plain)
+            return self._first(path, plain)
         except Py4JJavaError as error:
             if error.java_exception.getClass().getSimpleName() not in _NO_CHARACTERS:
                 raise
@@ -142,15 +144,21 @@ class _Reader:
         finally:
             plain.close()
 
-    def _first(self, stream: Any) -> str | tuple[str, ...] | None:
+    def _first(self, path: str, stream: Any) -> str | tuple[str, ...] | None:
         decoder = self.jvm.java.nio.charset.Charset.forName(self.native.encoding).newDecoder()
-        text = self.jvm.java.io.InputStreamReader(stream, decoder)
+        begin = self.jvm.org.apache.commons.io.input.BoundedInputStream(stream, _LONGEST)
+        text = self.jvm.java.io.InputStreamReader(begin, decoder)
         lines = self.jvm.java.io.BufferedReader(text)
         comment = self.options.get("comment", "")
         line = lines.readLine()
         line = None if line is None else line.removeprefix("\ufeff")
         while line is not None and self._passed_over(line, comment):
             line = lines.readLine()
+        if (line is None or len(line) > _LONGEST // 8) and stream.read() >= 0:
+            raise TableError(
+                f"the header of {path} does not end within {_LONGEST:,} bytes",
+                remedy="Correct the file: the end of its first line may be missing",
+            )
         if line is None or self.opened is None or not self._open(line):
             return None if line is None else str(line)
         for _ in range(_LINES):

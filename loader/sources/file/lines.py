@@ -16,6 +16,7 @@ from pyspark.sql import functions as f
 from loader.sources.file import listing as list_of
 from loader.sources.file.letters import other_letters
 from loader.sources.file.listing import MODIFIED, PATH, RECURSIVE
+from loader.sources.file.packing import is_archive
 from loader.sources.file.quotes import escaped_quote, open_quote
 
 if TYPE_CHECKING:
@@ -78,7 +79,10 @@ def lines(spark: SparkSession, native: Native, chosen: Column | None) -> DataFra
 
 
 def _nothing(schema: StructType) -> list[Column]:
-    return [f.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
+    # One for each type, and no names, which a union takes from the rows: each is a few calls.
+    types = {field.dataType for field in schema.fields}
+    nothing = {data_type: f.lit(None).cast(data_type) for data_type in types}
+    return [nothing[field.dataType] for field in schema.fields]
 
 
 def _refusals(native: Native, form: str, schema: StructType) -> Column | None:
@@ -89,7 +93,9 @@ def _refusals(native: Native, form: str, schema: StructType) -> Column | None:
     utf8 = encoding.upper() in ("UTF-8", "UTF8")
     raw, text = f.col("value"), f.decode(f.col("value").cast("binary"), encoding)
     known = text == raw if utf8 else ~text.contains(_NO_CHARACTER)
-    found = f.when(~known, f.concat(PATH, f.lit(f" holds bytes that are not {encoding}")))
+    told = f.concat(PATH, f.lit(" is an archive, which Spark cannot read"))
+    archive = f.when(is_archive(raw), told)
+    found = archive.when(~known, f.concat(PATH, f.lit(f" holds bytes that are not {encoding}")))
     text = raw if utf8 else text
     if form == "csv":
         opened = open_quote(native, text)
@@ -104,7 +110,7 @@ def _refusals(native: Native, form: str, schema: StructType) -> Column | None:
             found = found.when(escaped, _shown(told, text))
     if form == "json":
         if native.multiline:  # Spark's parser itself refuses such bytes
-            found = f.when(f.lit(False), "")
+            found = archive
         told = f.concat(f.lit("something stands behind a JSON value, in "), PATH)
         found = found.when(_goes_on(native, text), _shown(told, text))
         other = other_letters(text, schema, _options(native))

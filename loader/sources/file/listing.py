@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MODIFIED = "_file_modified_at"
 PATH = "_file_path"
-_SIZE = "_file_size"
+SIZE = "_file_size"
 RECURSIVE = "recursiveFileLookup"
 
 
@@ -39,7 +39,7 @@ def files(spark: SparkSession, native: Native) -> DataFrame:
     return listed(spark, native).select(
         path().alias(PATH),
         f.col("_metadata.file_modification_time").alias(MODIFIED),
-        f.col("_metadata.file_size").alias(_SIZE),
+        f.col("_metadata.file_size").alias(SIZE),
     )
 
 
@@ -77,7 +77,7 @@ class Older:
     @classmethod
     def of(cls, files: DataFrame, before: Cursor, begin: Cursor | None) -> Older:
         """Summarizes the files below a time."""
-        hashed = f.xxhash64(PATH, MODIFIED, _SIZE).cast("decimal(20, 0)")
+        hashed = f.xxhash64(PATH, MODIFIED, SIZE).cast("decimal(20, 0)")
         [found] = (
             files.where(f.col(MODIFIED) < _literal(before))
             .agg(f.count(f.lit(1)).alias("n"), f.sum(hashed).cast("string").alias("digest"))

@@ -31,6 +31,7 @@ class FileOptions(BaseModel):
         path: a folder, relative to the spec; each folder and file in it is a table.
         format: csv, json, parquet, orc, text, avro, or any other that Spark has a reader for.
         options: options of that reader, such as `sep`; a CSV has a header by default.
+        line_limit: the most bytes of a line, and the most characters of a value of several lines.
         follow_links: reads links that leave the folder, too; by default they fail their table.
     """
 
@@ -39,6 +40,7 @@ class FileOptions(BaseModel):
     path: str
     format: str
     options: dict[str, str] = Field(default_factory=dict)
+    line_limit: int = Field(default=64 << 20, ge=1024)
     follow_links: bool = False
     table_options: dict[str, FileTableOptions] = Field(default_factory=dict)
 
@@ -51,6 +53,7 @@ class Native:
         path: for people.
         pattern: the path as Spark gets it: only wildcards that the spec has are wildcards.
         home: the folder that the spec names; a link may not leave it.
+        line_limit: the most bytes of a line.
         given: the options that the spec sets, in lower case.
         rivals: other files and folders that have the table's name.
         apart: Spark cannot read the files as one: their types differ, or it does not know one.
@@ -62,6 +65,7 @@ class Native:
     options: tuple[tuple[str, str], ...]
     columns: str | None
     home: str
+    line_limit: int
     given: frozenset[str] = frozenset()
     rivals: tuple[str, ...] = ()
     apart: bool = False

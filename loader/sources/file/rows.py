@@ -192,7 +192,7 @@ def _of_group(
 
 def _placed(rows: DataFrame, schema: StructType, chosen: Column | None) -> DataFrame:
     """Returns rows with a table's columns, and each row's position in its file."""
-    there = {name.lower() for name in rows.columns} | {MODIFIED, PATH}
+    there = {name.lower(): name for name in (*rows.columns, MODIFIED, PATH)}
     rows = rows.withColumns(
         {
             MODIFIED: f.col("_metadata.file_modification_time"),
@@ -201,13 +201,17 @@ def _placed(rows: DataFrame, schema: StructType, chosen: Column | None) -> DataF
         }
     )
     rows = rows if chosen is None else rows.where(chosen)
+
+    def named(field: StructField) -> Column | str:
+        found = there.get(field.name.lower())
+        if found is None:
+            return f.lit(None).cast(field.dataType).alias(field.name)
+        # A name alone is fewer calls to Java: a file may have thousands of columns.
+        name = quoted(field.name)
+        return name if found == field.name else f.col(name).alias(field.name)
+
     return rows.select(
-        *(
-            f.col(quoted(c.name)).alias(c.name)
-            if c.name.lower() in there
-            else f.lit(None).cast(c.dataType).alias(c.name)
-            for c in schema.fields
-        ),
+        *map(named, schema.fields),
         "_cq_block",
         f.monotonically_increasing_id().alias("_cq_line"),
     )

@@ -10,6 +10,7 @@ from loader.rows.literal import literal
 from loader.rows.order import quoted
 from loader.sources import Bounds, Snapshot, SourceTable, Window, edge
 from loader.sources.file import listing as list_of
+from loader.sources.file.line_lengths import check_line_lengths
 from loader.sources.file.lines import checked
 from loader.sources.file.listing import MODIFIED, PATH, held_anyway, moved_in
 from loader.sources.file.numerals import check_numbers
@@ -101,6 +102,7 @@ class FileSnapshot(Snapshot):
         if by_time:
             held = held_anyway(window, table)
             chosen = chosen if held is None or chosen is None else chosen & ~held
+        check_line_lengths(spark, table.ref.native, chosen, f"table {table.ref.name}")
         check_numbers(spark, table, chosen)
         rows = rows_of(spark, table, chosen)
         rows = rows if by_time else rows.where(_within(table, window, end))

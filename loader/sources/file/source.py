@@ -23,6 +23,7 @@ from loader.errors import TableError
 from loader.names import literal_path
 from loader.sources import Source, SourceTable, TableRef
 from loader.sources.file.entries import check_entries, show_name
+from loader.sources.file.line_lengths import limiting_options
 from loader.sources.file.listing import MODIFIED, PATH, RECURSIVE, listed
 from loader.sources.file.options import FileOptions, FileTableOptions, Native
 from loader.sources.file.rows import columns_of, partitions
@@ -106,13 +107,16 @@ class FileSource(Source):
         if form.lower() == "csv" and wide and not {"multiline", "linesep"} & settings.keys():
             # Spark looks for the ends of lines in the bytes, unless it reads a file as a whole.
             settings["multiline"] = ("multiLine", "true")
+        limit, multiline = self.options.line_limit, settings.get("multiline", ("", ""))[1]
+        lengths = limiting_options(form.lower(), multiline.lower() == "true", limit)
+        settings = {**{name.lower(): (name, value) for name, value in lengths.items()}, **settings}
         whole = urlparse(path).scheme or path.startswith("/")
         full = path if whole else f"{self.base}/{path}"
         pattern = path if options.path is not None else literal_path(path)
         if not whole:
             pattern = f"{literal_path(self.base)}/{pattern}"
         chosen = tuple(sorted(settings.values()))
-        return Native(full, pattern, form, chosen, options.columns, self._home(full), own)
+        return Native(full, pattern, form, chosen, options.columns, self._home(full), limit, own)
 
     def _home(self, path: str) -> str:
         """Returns the folder that a table's links may not leave: the one that the spec names."""

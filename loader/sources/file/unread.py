@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType, _parse_datatype_string
 
 from loader.errors import LoaderError, TableError
-from loader.runtime.failures import BROKEN_LINE, clear
+from loader.runtime.failures import BROKEN_LINE, TOO_LONG, clear
+from loader.sources.file.line_lengths import check_line_lengths
 from loader.sources.file.lines import FORMATS, checked
 from loader.sources.file.listing import PATH, files
 from loader.sources.file.options import Native
@@ -65,7 +66,7 @@ def unread(
         "Check the path, format and options of the table's reader; set `columns` if "
         "Spark cannot infer them"
     )
-    if found.remedy == BROKEN_LINE:
+    if found.remedy in (BROKEN_LINE, TOO_LONG):
         remedy = found.remedy
     if what.endswith(".DefaultSource"):  # the class that Spark looked for
         what = f"Spark has no reader for the format {native.format!r}"
@@ -90,6 +91,7 @@ def _misread(spark: SparkSession, native: Native) -> LoaderError | None:
     """Looks for a reason in the files themselves; Spark does not say which file it is."""
     try:
         _check_packing(spark, native)
+        check_line_lengths(spark, native, None, "")
         if native.format.lower() == "json":
             checked(spark.createDataFrame([], "nothing int"), spark, native, None).collect()
     except TableError as packed:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from loader.errors import TableError
+from loader.runtime.child_environment import child_environment
 from loader.sources.programs.pipe import Pipe
 
 _GRACE = 10.0
@@ -39,28 +40,6 @@ except OSError as error:
     os._exit(127)
 """
 _NOT_STARTED = 127
-
-_PASSED_ON = (
-    "PATH",
-    "HOME",
-    "USER",
-    "LANG",
-    "LC_ALL",
-    "TMPDIR",
-    "JAVA_HOME",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "REQUESTS_CA_BUNDLE",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "NO_PROXY",
-    "http_proxy",
-    "https_proxy",
-    "no_proxy",
-    "DOCKER_HOST",
-    "DOCKER_CONFIG",
-)
-"""What a program sees of the loader's environment; the rest may hold other sources' secrets."""
 
 
 class Process:
@@ -97,7 +76,7 @@ class Process:
         self._ended: float | None = None
         self._hear = hear
         self._tail: deque[str] = deque(maxlen=2)
-        known = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        known = child_environment()
         known["TZ"] = "UTC"  # some connectors take the machine's wall clock for UTC
         prelude = [sys.executable, "-I", "-S", "-c", _PRELUDE, str(os.getpid())]
         try:

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from cloudquery.plugin_v3 import arrow, plugin_pb2
+from cloudquery.plugin_v3 import plugin_pb2
 
-from .columns import ANCESTORS, records, streams, table_name
+from .arrow_input import MalformedError, read_record, read_schema, table_name
+from .columns import ANCESTORS, records, streams
 from .deletions import deletion, dependents
 from .listening import serve
 from .plugin import PluginError, opened
@@ -44,7 +45,7 @@ def status(table: str, what: str) -> None:
 def tables(stub: Any, names: Sequence[str]) -> list[Any]:
     """Returns the schemas of the plugin's tables."""
     answer = stub.GetTables(plugin_pb2.GetTables.Request(tables=names, skip_tables=[]))
-    return [arrow.new_schema_from_bytes(each) for each in answer.tables]
+    return [read_schema(each) for each in answer.tables]
 
 
 def read(stub: Any, config: Mapping[str, Any], catalog: Mapping[str, Any], known: Any) -> int:
@@ -52,7 +53,7 @@ def read(stub: Any, config: Mapping[str, Any], catalog: Mapping[str, Any], known
     wanted = {each["stream"]["name"]: each["sync_mode"] for each in catalog["streams"]}
     states = States(known)
     server, address = served(states)
-    backend = plugin_pb2.Sync.BackendOptions(table_name="cq_state", connection=address)
+    backend = plugin_pb2.Sync.BackendOptions(table_name=states.name, connection=address)
     incremental = "incremental" in wanted.values()
     request = plugin_pb2.Sync.Request(
         tables=list(wanted),
@@ -68,13 +69,15 @@ def read(stub: Any, config: Mapping[str, Any], catalog: Mapping[str, Any], known
         for response in stub.Sync(request):
             kind = response.WhichOneof("message")
             if kind == "insert":
-                batch = arrow.new_record_from_bytes(response.insert.record)
-                name = table_name(batch.schema)
-                for record in records(batch):
-                    say("RECORD", {"stream": name, "data": record, "emitted_at": 0})
+                try:
+                    batch = read_record(response.insert.record)
+                    name = table_name(batch.schema)
+                    for record in records(batch):
+                        say("RECORD", {"stream": name, "data": record, "emitted_at": 0})
+                except MalformedError as error:
+                    wrong.setdefault(error.table, str(error))
             elif kind == "checkpoint":
-                rows = arrow.new_record_from_bytes(response.checkpoint.record)
-                covered = states.checkpoint(rows)
+                covered = states.checkpoint(read_record(response.checkpoint.record))
                 if not wrong:
                     say("STATE", {"type": "LEGACY", "data": covered})
             elif kind == "delete_record":
@@ -137,7 +140,7 @@ def main(verb: str, *options: str) -> int:
     """Answers, and says what is wrong in one message."""
     try:
         return answer(verb, dict(zip(options[::2], options[1::2], strict=True)))
-    except PluginError as error:
+    except (PluginError, MalformedError) as error:
         failed(str(error))
     except grpc.RpcError as error:
         failed(f"{error.details()} ({error.code().name})")

@@ -13,7 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-_TABLE = b"cq:table_name"
+from .arrow_input import malformed_error, table_name
+
 _ABOUT = b"cq:table_description"
 _INCREMENTAL = b"cq:extension:incremental"
 _KEY = b"cq:extension:primary_key"
@@ -22,11 +23,8 @@ _EXTENSION = b"ARROW:extension:name"
 _TRUE = b"true"
 ANCESTORS = "cloudquery_ancestors"
 """In a catalog's entry, the tables that it depends on."""
-
-
-def table_name(schema: pa.Schema) -> str:
-    """Returns a table's name."""
-    return str((schema.metadata or {})[_TABLE].decode())
+_ROWS = 1_000
+"""How many are Python values at once: a bit of Arrow becomes a hundred bytes."""
 
 
 def streams(schemas: Sequence[pa.Schema]) -> list[dict[str, Any]]:
@@ -84,7 +82,20 @@ def stream(schema: pa.Schema, incremental: bool = False) -> dict[str, Any]:
 
 
 def records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a batch as JSON values."""
+    """Yields the rows of a batch as JSON values.
+
+    Raises:
+        MalformedError: if a value is none of its type, such as a time after the year 9999.
+    """
+    for first in range(0, batch.num_rows, _ROWS):
+        try:
+            rows = list(_rows(batch.slice(first, _ROWS)))
+        except Exception as error:  # of Arrow, Python, or whoever knows time zones
+            raise malformed_error(error, table_name(batch.schema)) from None
+        yield from rows
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
@@ -178,7 +189,7 @@ def _parsed(value: Any) -> Any:
 
     try:
         found = json.loads(value, parse_float=number)
-    except (ValueError, InvalidOperation):
+    except (ValueError, InvalidOperation, RecursionError):
         return plain(value)
     if not rounded:
         return found

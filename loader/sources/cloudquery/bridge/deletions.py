@@ -6,20 +6,30 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from cloudquery.plugin_v3 import arrow, plugin_pb2
+from cloudquery.plugin_v3 import plugin_pb2
 
+from .arrow_input import MalformedError, read_record
 from .columns import records
 
 Condition = dict[str, Any]
 """Values by column: it means the rows that have all of them."""
+
+_MOST = 100_000
+"""Alternatives of one clause: groups multiply."""
 
 
 def deletion(message: Any) -> dict[str, Any]:
     """Returns a `DeleteRecord` as a message to the loader.
 
     Dependent tables have a message of their own: their rows cannot be found by these columns.
+
+    Raises:
+        MalformedError: if its where clause is damaged or too large.
     """
-    return {"stream": message.table_name, "where": conditions(message.where_clause)}
+    try:
+        return {"stream": message.table_name, "where": conditions(message.where_clause)}
+    except MalformedError as error:
+        raise MalformedError(error.what, message.table_name) from None
 
 
 def dependents(message: Any) -> list[str]:
@@ -43,6 +53,8 @@ def conditions(groups: Any) -> list[Condition]:
                 options = list(_both(options, [one]))
         else:
             options = [one for one in each if None not in one.values()]
+        if len(found) * len(options) > _MOST:
+            raise MalformedError(f"its where clause has more than {_MOST:,} alternatives")
         found = list(_both(found, options))
     return found
 
@@ -57,5 +69,8 @@ def _both(left: list[Condition], right: list[Condition]) -> Iterator[Condition]:
 
 
 def _value(predicate: Any) -> Any:
-    [row] = records(arrow.new_record_from_bytes(predicate.record))
+    batch = read_record(predicate.record)
+    if batch.num_rows != 1 or batch.num_columns != 1:
+        raise MalformedError("a predicate has not exactly one value")
+    [row] = records(batch)
     return next(iter(row.values()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import sys
@@ -16,27 +17,26 @@ import grpc
 from cloudquery.discovery_v1 import discovery_pb2_grpc
 from cloudquery.plugin_v3 import plugin_pb2_grpc
 
+from .budget import OTHER_CALLS, STREAMS
 from .server import Destination, tell
 from .states import LIMITS, Discovery
+from .unix_socket import Relay, bind
 
-_ALONE = ("grpc.so_reuseport", 0)
-"""Otherwise a second server could share the port, and get some of a sync's streams."""
+_OPTIONS = [
+    # otherwise a second server could share the port, and get some of a sync's streams
+    ("grpc.so_reuseport", 0),
+    # a connection that says nothing, and one whose client has gone without a word
+    ("grpc.server_handshake_timeout_ms", 20_000),
+    ("grpc.keepalive_time_ms", 300_000),
+    ("grpc.keepalive_timeout_ms", 300_000),
+]
+_IDLE_TIMEOUT = 3600.0
+"""Seconds that a stream may send nothing."""
 _PORT = re.compile(r":[0-9]+$")
 
 
-def _bound(server: Any, address: str) -> int:
-    """Takes an address; returns its port, 1 for a socket in the file system, 0 if it cannot."""
-    path = address.removeprefix("unix:")
-    if path != address:
-        with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
-            probe.connect(path.removeprefix("//"))
-            return 0  # gRPC would take the path away from whoever listens
-    elif not _is_free(address):
-        return 0
-    try:
-        return int(server.add_insecure_port(address))
-    except RuntimeError:
-        return 0
+class _UnusableError(Exception):
+    """An address that cannot be listened at; the text is for people."""
 
 
 def _is_free(address: str) -> bool:
@@ -64,23 +64,28 @@ def _is_free(address: str) -> bool:
 
 def serve(config: Mapping[str, Any]) -> int:
     """Serves until its input ends: the loader is gone, or wants it to end."""
-    destination = Destination(Path(config["folder"]))
-    server = grpc.server(futures.ThreadPoolExecutor(64), options=[*LIMITS, _ALONE])
+    os.umask(0o077)
+    folder = Path(config["folder"])
+    destination = Destination(folder, float(config.get("idle_timeout", _IDLE_TIMEOUT)))
+    threads = STREAMS + OTHER_CALLS
+    server = grpc.server(
+        futures.ThreadPoolExecutor(threads),
+        options=[*LIMITS, *_OPTIONS],
+        maximum_concurrent_rpcs=threads,
+    )
     plugin_pb2_grpc.add_PluginServicer_to_server(destination, server)
     discovery_pb2_grpc.add_DiscoveryServicer_to_server(Discovery(), server)
     address = str(config["address"])
-    port = _bound(server, address)
-    if not port:
-        tell({"failed": f"the address {address} is taken, or is none"})
+    path = address.removeprefix("unix:")
+    try:
+        if path != address:
+            address = _listen_at_path(server, path, folder)
+        else:
+            address = _listen_at_port(server, address)
+    except _UnusableError as error:
+        tell({"failed": str(error)})
         return 1
-    server.start()
-    tell(
-        {
-            "listening": address
-            if address.startswith("unix:")
-            else f"{address.rpartition(':')[0]}:{port}"
-        }
-    )
+    tell({"listening": address})
     for line in sys.stdin:
         answer = json.loads(line)
         if "states" in answer:
@@ -91,4 +96,37 @@ def serve(config: Mapping[str, Any]) -> int:
             destination.answered(answer["session"], answer["error"])
     destination.close()
     server.stop(grace=1).wait()
+    if address.startswith("unix:"):
+        Path(address.removeprefix("unix://")).unlink(missing_ok=True)
     return 0
+
+
+def _listen_at_path(server: Any, path: str, folder: Path) -> str:
+    """Listens at a Unix socket; returns its address, as clients write it."""
+    where = Path.cwd() / path.removeprefix("//")
+    try:
+        outer = bind(path.removeprefix("//"))
+    except OSError as error:
+        raise _UnusableError(
+            f"the socket {where} cannot be made: {error.strerror or error}"
+        ) from None
+    if outer is None:
+        raise _UnusableError(f"the address unix:{where} is taken")
+    os.chdir(folder)  # see Relay
+    relay = Relay(outer)
+    server.add_insecure_port(relay.inner)
+    server.start()
+    relay.start()
+    return f"unix://{where}"
+
+
+def _listen_at_port(server: Any, address: str) -> str:
+    """Listens at a port; returns its address."""
+    port = 0
+    if _is_free(address):
+        with suppress(RuntimeError):
+            port = int(server.add_insecure_port(address))
+    if not port:
+        raise _UnusableError(f"the address {address} is taken, or is none")
+    server.start()
+    return f"{address.rpartition(':')[0]}:{port}"

@@ -20,13 +20,24 @@ import grpc
 import pyarrow as pa
 from cloudquery.plugin_v3 import arrow, plugin_pb2, plugin_pb2_grpc
 
-from .columns import records, stream, table_name
+from .arrow_input import LONGEST_NAME, MalformedError, read_record, read_schema, table_name
+from .budget import (
+    SCHEMA_BYTES,
+    STATE_BYTES,
+    STREAMS,
+    TABLES,
+    DiskBudget,
+    IdleTimeout,
+    OverBudgetError,
+)
+from .columns import records, stream
 from .deletions import deletion, dependents
-from .states import Rows, as_asked, is_beyond, merged
+from .states import Rows, as_asked, check_state, is_beyond, merged, refuse_malformed, state_size
 from .waiting import Waiting
 
 _GONE = "the loader has ended, and says why itself; run the sync again"
 _BROKE_OFF = "the sync broke off"
+_SILENT = "it sent nothing for too long (`--idle-timeout`), so it was ended"
 _STATE_COLUMNS = ({"key", "value"}, {"key", "value", "version"})
 
 
@@ -39,17 +50,45 @@ class Session:
         error: why it has failed.
         alive: whether the sync is still there.
         rows: whether it has brought anything.
+        disk: what it may write yet.
+        schema_bytes: of its tables, as they were sent.
     """
 
     number: int
     folder: Path
     alive: Callable[[], bool]
+    disk: DiskBudget
     rows: bool = False
     schemas: dict[str, Any] = field(default_factory=dict)
+    schema_bytes: int = 0
     stale: set[str] = field(default_factory=set)
     source: str = ""
     ended: threading.Event = field(default_factory=threading.Event)
     error: str | None = None
+
+    def add_table(self, schema: pa.Schema) -> None:
+        """Adds a table, or changes it.
+
+        Raises:
+            OverBudgetError: if there are too many.
+        """
+        self.schemas[table_name(schema)] = schema
+        self.schema_bytes += schema.serialize().size
+        if self.schema_bytes > SCHEMA_BYTES or len(self.schemas) > TABLES:
+            raise OverBudgetError(
+                f"a sync may write {TABLES:,} tables, and {SCHEMA_BYTES >> 20} MiB of their "
+                "schemas: name fewer `tables` in its spec"
+            )
+
+    def belongs_to(self, source: str, table: str) -> None:
+        """Learns the source that a message is of; a stream has one.
+
+        Raises:
+            MalformedError: if this is another one: its rows would be taken for the first one's.
+        """
+        self.source = self.source or source
+        if source and source != self.source:
+            raise MalformedError(f"it is of the source {source}, not {self.source}", table)
 
 
 class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
@@ -57,9 +96,10 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
 
     Args:
         folder: where sessions are kept.
+        idle_timeout: the longest that a stream may send nothing, in seconds.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, idle_timeout: float = 3600.0) -> None:
         self._folder = folder
         self._begun = threading.Event()
         self._gone = False
@@ -68,6 +108,8 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         self._sessions: dict[int, Session] = {}
         self._ending: dict[int, Session] = {}
         self._changing = threading.Lock()
+        self._streams = threading.BoundedSemaphore(STREAMS)
+        self._idle = IdleTimeout(idle_timeout, lambda: tell({"ended": _SILENT}))
 
     def begin(self, states: Mapping[str, Mapping[str, Any]]) -> None:
         """Lets syncs begin: the loader is ready.
@@ -104,7 +146,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         return plugin_pb2.Init.Response()
 
     def TestConnection(self, _request: Any, _context: Any) -> Any:
-        """Is there."""
+        """Always reports a healthy connection."""
         return plugin_pb2.TestConnection.Response(success=True)
 
     def Close(self, _request: Any, _context: Any) -> Any:
@@ -114,48 +156,60 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
     def Read(self, request: Any, context: Any) -> Iterator[Any]:
         """Sends the state that counts."""
         self._await(context)
-        asked = arrow.new_schema_from_bytes(request.table)
-        with self._changing:
-            self._waiting.has_read(context.peer(), table_name(asked))
-            held = dict(self._states.get(table_name(asked), {}))
-        yield plugin_pb2.Read.Response(record=arrow.record_to_bytes(as_asked(asked, held)))
+        with refuse_malformed(context):
+            asked = read_schema(request.table)
+            name = table_name(asked)
+            with self._changing:
+                self._waiting.has_read(context.peer(), name)
+                rows = dict(self._states.get(name, {}))
+            answer = arrow.record_to_bytes(as_asked(asked, rows))
+        with self._idle.waiting(context):
+            yield plugin_pb2.Read.Response(record=answer)
 
     def Write(self, requests: Iterator[Any], context: Any) -> Any:
         """Takes a sync's rows, or a plugin's state; returns once they are safe."""
+        if not self._streams.acquire(blocking=False):
+            context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{STREAMS} streams write to the loader already; run the sync again later",
+            )
+        try:
+            with refuse_malformed(context):
+                self._write(requests, context)
+        except OverBudgetError as error:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        finally:
+            self._streams.release()
+        return plugin_pb2.Write.Response()
+
+    def _write(self, requests: Iterator[Any], context: Any) -> None:
         with self._changing:
             number = self._waiting.entered()
         session: Session | None = None
         rows: Any = None
         try:
             self._await(context)
-            for request in requests:
+            for request in self._idle.messages(requests, context):
                 kind = request.WhichOneof("message")
                 if kind == "migrate_table":
-                    schema = arrow.new_schema_from_bytes(request.migrate_table.table)
+                    schema = read_schema(request.migrate_table.table)
                     if set(schema.names) in _STATE_COLUMNS:
                         self._has_state(number)
                         continue
                     session = session or self._opened(number, context)
-                    session.schemas[table_name(schema)] = schema
+                    session.add_table(schema)
                 elif kind == "insert":
-                    batch = arrow.new_record_from_bytes(request.insert.record)
+                    batch = read_record(request.insert.record)
                     if set(batch.schema.names) in _STATE_COLUMNS:
                         self._has_state(number)
-                        if is_beyond(batch):
-                            context.abort(
-                                grpc.StatusCode.OUT_OF_RANGE,
-                                "a version of the plugin's state has more than 63 bits, which the "
-                                "lake cannot store",
-                            )
-                        self._hold(context.peer(), table_name(batch.schema), batch)
+                        self._hold(context, batch, len(request.insert.record))
                         continue
                     session = session or self._opened(number, context)
                     rows = rows or (session.folder / "messages.jsonl").open("w")
                     self._keep(session, batch, rows)
                 elif kind == "delete":
                     session = session or self._opened(number, context)
-                    session.stale.add(request.delete.table_name)
-                    session.source = session.source or request.delete.source_name
+                    self._add_stale(session, request.delete)
                 elif kind == "delete_record":
                     if dependents(request.delete_record):
                         context.abort(
@@ -167,7 +221,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
                     session.rows = True
                     rows = rows or (session.folder / "messages.jsonl").open("w")
                     told = {"type": "DELETE", "delete": deletion(request.delete_record)}
-                    rows.write(json.dumps(told) + "\n")
+                    _append(session, rows, told)
             if not context.is_active():  # its death may look like its end
                 raise ConnectionAbortedError(_BROKE_OFF)
             if rows is not None:
@@ -186,7 +240,6 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
             self._over(number, None)
         else:
             self._ended(session, told, context)
-        return plugin_pb2.Write.Response()
 
     def answered(self, number: int, error: str | None) -> None:
         """Learns what became of a session: its state counts now, and is told to the loader."""
@@ -216,7 +269,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
     def _opened(self, number: int, context: Any) -> Session:
         folder = self._folder / str(number)
         folder.mkdir()
-        session = Session(number, folder, context.is_active)
+        session = Session(number, folder, context.is_active, DiskBudget(folder))
         with self._changing:
             self._waiting.has_rows(number)
             self._sessions[number] = session
@@ -224,12 +277,19 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
 
     def _keep(self, session: Session, batch: pa.RecordBatch, rows: Any) -> None:
         name = table_name(batch.schema)
-        session.schemas.setdefault(name, batch.schema)
+        if name not in session.schemas:
+            session.add_table(batch.schema)
         for record in records(batch):
             session.rows = True
-            session.source = session.source or str(record.get("_cq_source_name") or "")
+            session.belongs_to(str(record.get("_cq_source_name") or ""), name)
             told = {"stream": name, "data": record, "emitted_at": 0}
-            rows.write(json.dumps({"type": "RECORD", "record": told}) + "\n")
+            _append(session, rows, {"type": "RECORD", "record": told})
+
+    def _add_stale(self, session: Session, delete: Any) -> None:
+        session.belongs_to(delete.source_name, delete.table_name)
+        session.stale.add(delete.table_name)
+        if len(session.stale) > TABLES or len(delete.table_name) > LONGEST_NAME:
+            raise OverBudgetError(f"a sync may delete what is stale in {TABLES:,} tables")
 
     def _ended(self, session: Session, told: Mapping[str, Any], context: Any) -> None:
         """Hands a session over to the loader, and waits for it.
@@ -249,9 +309,19 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
             self._waiting.has_state(number)
         self._release()
 
-    def _hold(self, client: str, table: str, batch: pa.RecordBatch) -> None:
+    def _hold(self, context: Any, batch: pa.RecordBatch, size: int) -> None:
+        table = table_name(batch.schema)
+        check_state(batch)
+        if is_beyond(batch):
+            context.abort(
+                grpc.StatusCode.OUT_OF_RANGE,
+                "a version of the plugin's state has more than 63 bits, which the lake cannot "
+                "store",
+            )
         with self._changing:
-            kept = self._waiting.hold(client, table, batch)
+            if self._waiting.size + state_size(self._states) + size > STATE_BYTES:
+                raise OverBudgetError(f"the states of plugins exceed {STATE_BYTES >> 20} MiB")
+            kept = self._waiting.hold(context.peer(), table, batch, size)
         if not kept:
             tell({"dropped": table})
         self._release()
@@ -271,6 +341,13 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
                 rows = merged(self._states.setdefault(held.table, {}), held.batch)
                 if rows:
                     tell({"state": held.table, "rows": rows})
+
+
+def _append(session: Session, rows: Any, message: Mapping[str, Any]) -> None:
+    """Adds a message to a session's rows."""
+    line = json.dumps(message) + "\n"
+    session.disk.take(len(line))  # it is ASCII
+    rows.write(line)
 
 
 def _written(session: Session) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent import futures
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -12,9 +14,18 @@ import pyarrow as pa
 from cloudquery.discovery_v1 import discovery_pb2, discovery_pb2_grpc
 from cloudquery.plugin_v3 import arrow, plugin_pb2, plugin_pb2_grpc
 
+from .arrow_input import (
+    MOST_BYTES,
+    MalformedError,
+    malformed_error,
+    read_record,
+    read_schema,
+    table_name,
+)
+
 LIMITS = [
-    ("grpc.max_receive_message_length", 100 << 20),
-    ("grpc.max_send_message_length", 100 << 20),
+    ("grpc.max_receive_message_length", MOST_BYTES),  # also once it is decompressed
+    ("grpc.max_send_message_length", MOST_BYTES),
 ]
 """As CloudQuery's own programs set them."""
 
@@ -22,17 +33,25 @@ Rows = dict[str, tuple[str, int]]
 """By key, the value and its version."""
 
 _MOST = (1 << 63) - 1
+_TEXTS = (pa.string(), pa.large_string())
 _TYPES = {"key": pa.string(), "value": pa.string(), "version": pa.uint64()}
 
 
 class States(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
     """The state table: keys with their values and versions.
 
+    Every user of the machine can connect to its port, so its name is a secret that only the plugin
+    is told: whoever does not know it can neither read the state nor write it.
+
     Args:
         known: of earlier syncs; each a value and its version.
+
+    Attributes:
+        name: the table's.
     """
 
     def __init__(self, known: Mapping[str, Any]) -> None:
+        self.name = f"cq_state_{secrets.token_hex(16)}"
         self._rows: Rows = {key: (row[0], int(row[1])) for key, row in known.items()}
         self._covered = dict(self._rows)
         self._changing = threading.Lock()
@@ -52,20 +71,29 @@ class States(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
                 merged(rows, batch)
             return {key: list(row) for key, row in sorted(self._covered.items())}
 
-    def Write(self, requests: Iterator[Any], _context: Any) -> Any:
+    def Write(self, requests: Iterator[Any], context: Any) -> Any:
         """Takes state rows; the newest version of a key counts, the later one of two equal ones."""
-        for request in requests:
-            if request.WhichOneof("message") == "insert":
-                with self._changing:
-                    merged(self._rows, arrow.new_record_from_bytes(request.insert.record))
+        with refuse_malformed(context):
+            for request in requests:
+                if request.WhichOneof("message") == "insert":
+                    batch = read_record(request.insert.record)
+                    self._check_name(batch.schema, context)
+                    with self._changing:
+                        merged(self._rows, batch)
         return plugin_pb2.Write.Response()
 
-    def Read(self, request: Any, _context: Any) -> Iterator[Any]:
+    def Read(self, request: Any, context: Any) -> Iterator[Any]:
         """Sends the rows, in the columns that the plugin asks for."""
-        asked = arrow.new_schema_from_bytes(request.table)
-        with self._changing:
-            batch = as_asked(asked, self._rows)
+        with refuse_malformed(context):
+            asked = read_schema(request.table)
+            self._check_name(asked, context)
+            with self._changing:
+                batch = as_asked(asked, self._rows)
         yield plugin_pb2.Read.Response(record=arrow.record_to_bytes(batch))
+
+    def _check_name(self, schema: pa.Schema, context: Any) -> None:
+        if not secrets.compare_digest(table_name(schema).encode(), self.name.encode()):
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "this is not the sync's state table")
 
     def GetName(self, _request: Any, _context: Any) -> Any:
         """Names the backend."""
@@ -76,11 +104,24 @@ class States(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         return plugin_pb2.GetVersion.Response(version="v1.0.0")
 
 
+@contextmanager
+def refuse_malformed(context: Any) -> Iterator[None]:
+    """Refuses a call whose message cannot be read."""
+    try:
+        yield
+    except MalformedError as error:
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+
 def merged(rows: Rows, batch: pa.RecordBatch) -> dict[str, list[Any]]:
     """Takes state rows; returns those that count now.
 
     The newest version of a key counts, and of two equal ones the later.
+
+    Raises:
+        MalformedError: if they are none.
     """
+    check_state(batch)
     names = batch.schema.names
     taken: dict[str, list[Any]] = {}
     for row in batch.to_pylist():
@@ -93,6 +134,27 @@ def merged(rows: Rows, batch: pa.RecordBatch) -> dict[str, list[Any]]:
     return taken
 
 
+def check_state(batch: pa.RecordBatch) -> None:
+    """Refuses state rows with other types than CloudQuery's: the loader could not store them.
+
+    Raises:
+        MalformedError: says what is wrong.
+    """
+    schema, name = batch.schema, table_name(batch.schema)
+    for column in ("key", "value"):
+        if column not in schema.names or schema.field(column).type not in _TEXTS:
+            raise MalformedError(f"its column {column} is no text", name)
+    if batch.column("key").null_count:
+        raise MalformedError("a key of it is null", name)
+    if "version" in schema.names and not pa.types.is_integer(schema.field("version").type):
+        raise MalformedError("its column version is no integer", name)
+
+
+def state_size(states: Mapping[str, Rows]) -> int:
+    """Returns how many characters all states have."""
+    return sum(len(k) + len(v or "") for rows in states.values() for k, (v, _) in rows.items())
+
+
 def is_beyond(batch: pa.RecordBatch) -> bool:
     """Whether a version of state rows is beyond what the lake can store; plugins count from 0."""
     if "version" not in batch.schema.names:
@@ -101,17 +163,26 @@ def is_beyond(batch: pa.RecordBatch) -> bool:
 
 
 def as_asked(asked: pa.Schema, rows: Rows) -> pa.RecordBatch:
-    """Returns state rows in the columns that a plugin asks for: it takes them by position."""
+    """Returns state rows in the columns that a plugin asks for: it takes them by position.
+
+    Raises:
+        MalformedError: if it asks for other types than those of a state.
+    """
     columns = {
         "key": list(rows),
         "value": [row[0] for row in rows.values()],
         "version": [row[1] for row in rows.values()],
     }
-    arrays = [
-        pa.array(columns.get(field.name, [None] * len(rows)), _TYPES.get(field.name, field.type))
-        for field in asked
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=asked)
+    try:
+        arrays = [
+            pa.array(
+                columns.get(field.name, [None] * len(rows)), _TYPES.get(field.name, field.type)
+            )
+            for field in asked
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=asked)
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        raise malformed_error(error, table_name(asked)) from None
 
 
 class Discovery(discovery_pb2_grpc.DiscoveryServicer):  # type: ignore[misc]

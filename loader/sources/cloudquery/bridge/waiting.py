@@ -20,6 +20,7 @@ class Held:
 
     table: str
     batch: Any
+    size: int
     waits_for: set[int]
 
 
@@ -56,14 +57,19 @@ class Waiting:
         self._trusted.add((client, table))
         self._doubted.discard((client, table))
 
-    def hold(self, client: str, table: str, batch: Any) -> bool:
+    @property
+    def size(self) -> int:
+        """Returns how many bytes of state wait."""
+        return sum(held.size for held in self._held)
+
+    def hold(self, client: str, table: str, batch: Any, size: int) -> bool:
         """Takes a state; it waits for all streams that are open.
 
         Returns False if it may cover rows that were lost, so it must not count.
         """
         if not self._is_trusted(client, table):
             return False
-        self._held.append(Held(table, batch, set(self._open)))
+        self._held.append(Held(table, batch, size, set(self._open)))
         return True
 
     def _is_trusted(self, client: str, table: str) -> bool:

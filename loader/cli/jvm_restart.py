@@ -1,0 +1,131 @@
+"""Goes on with a run after Spark's JVM has ended: in a new one, without the table that ended it.
+
+The JVM may end for lack of memory: a value or a line may be larger than it. Tables on which no work
+had begun are then synced in a new JVM. Of those that were in work, each is tried by itself, and one
+with which the JVM ends again fails.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from loader.cli.settings import Settings, restarted
+from loader.errors import JavaEndedError, LoaderError, TableError
+from loader.runtime.failures import may_precede_java_end
+from loader.runtime.java_end import is_restart_wanted
+from loader.sync.pipeline import Outcome, Pipeline
+from loader.sync.watch import Watch
+
+Sync = Callable[[Pipeline, tuple[str, ...], Callable[[Outcome], None]], None]
+
+_REMEDY = (
+    "Nothing of its batch is visible. Look for what is unusual in the table, such as a huge value; "
+    "give Spark more memory (spark.driver.memory in the profile's target), or leave the table out "
+    "with skip_tables"
+)
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """What a run has left when the JVM ends.
+
+    Attributes:
+        why: the error of the tables that were in work, or of the run itself.
+        in_work: the tables of which one may have ended it.
+        others: the tables on which no work had begun, or whose rows are published already.
+    """
+
+    why: LoaderError
+    in_work: list[str]
+    others: list[str]
+
+
+@dataclass
+class RestartingRun:
+    """Runs of a spec, each of which survives the end of Spark's JVM.
+
+    Attributes:
+        pipeline: the spec, on the JVM that runs now.
+    """
+
+    settings: Settings
+    pipeline: Pipeline
+
+    def run(
+        self, select: tuple[str, ...], sync: Sync, watch: Watch, done: Callable[[Outcome], None]
+    ) -> None:
+        """Syncs the tables; calls `done` for each as it ends.
+
+        Args:
+            select: tables, by name or wildcard; empty means all.
+            sync: syncs such tables in a JVM that may end.
+
+        Raises:
+            JavaEndedError: if the JVM ended while no table was in work, or somebody stopped it.
+        """
+        runs = [select]
+        while runs:
+            ended = self._run(runs.pop(), sync, watch, done)
+            if ended is None:
+                continue
+            self._restart(ended)
+            if len(ended.in_work) == 1:
+                what = f"{ended.why.what}, while this table alone was in work"
+                [table] = ended.in_work
+                error = TableError(what, where=f"table {table}", remedy=_REMEDY)
+                done(self.pipeline.record_failure(table, error))
+            else:
+                runs += [(glob.escape(table),) for table in ended.in_work]
+            if ended.others:
+                runs.append(tuple(map(glob.escape, ended.others)))
+
+    def cancel(self) -> None:
+        """Cancels Spark's jobs."""
+        self.pipeline.spark.sparkContext.cancelAllJobs()
+
+    def _run(
+        self, select: tuple[str, ...], sync: Sync, watch: Watch, done: Callable[[Outcome], None]
+    ) -> _Ended | None:
+        """Returns what is left if the JVM ended, and a new one may go on; otherwise None."""
+        unfinished: dict[str, Outcome] = {}
+        finished: set[str] = set()
+        why: LoaderError | None = None
+
+        def sort(outcome: Outcome) -> None:
+            if outcome.error is not None and may_precede_java_end(outcome.error):
+                unfinished[outcome.table] = outcome
+            else:
+                finished.add(outcome.table)
+                done(outcome)
+
+        pipeline = self.pipeline
+        pipeline.planned_names.clear()
+        pipeline.in_work.clear()
+        try:
+            sync(pipeline, select, sort)
+        except Exception as error:
+            why = pipeline.cleared(error, "")
+            if not isinstance(why, JavaEndedError):
+                raise
+        errors = [outcome.error for outcome in unfinished.values()]
+        ended = why or next((one for one in errors if isinstance(one, JavaEndedError)), None)
+        left = (pipeline.planned_names | unfinished.keys()) - finished
+        in_work = sorted(left & pipeline.in_work)
+        stopped = watch.stopped.is_set() or watch.steps is not None
+        if ended is not None and in_work and not stopped and is_restart_wanted():
+            return _Ended(ended, in_work, sorted(left - set(in_work)))
+        for outcome in unfinished.values():
+            done(outcome)
+        if why is not None:
+            raise why
+        return None
+
+    def _restart(self, ended: _Ended) -> None:
+        tables = ", ".join(ended.in_work)
+        then = f"then each of these alone: {tables}" if ended.in_work[1:] else f"and {tables} fails"
+        self.settings.output.warning(
+            f"{ended.why.what}: in a new one, the run goes on with the other tables, {then}"
+        )
+        self.pipeline = restarted(self.settings, self.pipeline)

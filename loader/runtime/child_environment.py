@@ -1,0 +1,38 @@
+"""The part of the loader's environment that its child processes get.
+
+The rest may hold the secrets of sources that are none of their business.
+"""
+
+from __future__ import annotations
+
+import os
+
+PASSED_ON = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "JAVA_HOME",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "DOCKER_HOST",
+    "DOCKER_CONFIG",
+)
+
+
+def child_environment(*more: str) -> dict[str, str]:
+    """Returns the variables that a child process gets.
+
+    Args:
+        more: names of further ones that this kind of process needs.
+    """
+    return {name: os.environ[name] for name in (*PASSED_ON, *more) if name in os.environ}

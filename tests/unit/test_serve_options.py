@@ -1,0 +1,66 @@
+"""Where `loader serve` listens, and what the programs see that it and Debezium start; no Spark."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loader.cli.serve import listening_place, parse_seconds
+from loader.errors import SpecError
+from loader.runtime import private_folder
+from loader.runtime.child_environment import child_environment
+from loader.sources.cloudquery import serving
+from loader.sources.debezium import engine
+
+
+def test_it_listens_where_only_this_user_may_connect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "home_folder", lambda: tmp_path)
+    place = Path(listening_place(None, "unix").removeprefix("unix:"))
+    assert place.parent.stat().st_mode & 0o777 == 0o700
+    assert place.is_relative_to(tmp_path)
+    place.parent.chmod(0o777)
+    with pytest.raises(SpecError, match="others may write to"):
+        listening_place(None, "unix")
+    assert private_folder.home_folder() != tmp_path
+
+
+def test_a_port_needs_an_option() -> None:
+    """It has no owner: every user of the machine can write there."""
+    for address in ("localhost:7778", "127.0.0.1:0", ":7778", "[::1]:7778"):
+        with pytest.raises(SpecError, match="--network tcp"):
+            listening_place(address, "unix")
+        assert listening_place(address, "tcp") == address
+    assert listening_place(None, "tcp") == "localhost:7778"
+    assert listening_place("cq-abc.sock", "unix") == "unix:cq-abc.sock"
+    assert listening_place("/run/a:1", "unix") == "unix:/run/a:1"
+
+
+def test_an_idle_timeout_is_a_duration() -> None:
+    assert parse_seconds("90 minutes") == 5400
+    for text in ("", "x", "0 s", "-1 hour", "7"):
+        with pytest.raises(SpecError, match="is not a duration"):
+            parse_seconds(text)
+
+
+def test_they_see_no_secrets_of_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_PASSWORD", "hidden")
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Da=b")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    script = tmp_path / "python"
+    code = (
+        "import json, os; print(json.dumps({'listening': dict(os.environ)}), flush=True); input()"
+    )
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}"\n')
+    script.chmod(0o755)
+    with serving.serving("unix:x", str(script), 1.0) as bridge:
+        seen: Any = bridge.address
+    for environment in (seen, child_environment(), engine._environment()):
+        assert "SHOP_PASSWORD" not in environment
+        assert environment["HTTPS_PROXY"] == "http://proxy:3128"
+    assert "JAVA_TOOL_OPTIONS" not in seen
+    assert engine._environment()["JAVA_TOOL_OPTIONS"] == "-Da=b"
