@@ -18,13 +18,14 @@ import yaml
 
 from loader.cli.output import Output
 from loader.errors import SpecError
-from loader.spec.redaction import excerpt
+from loader.spec.redaction import excerpt, redact_foreign
 
 if TYPE_CHECKING:
     from loader.runtime.profile import Profile
 
 _GOOD = frozenset({"success", "pass", "no-op"})
 _BAD = frozenset({"error", "fail", "runtime error", "partial success"})
+_DBT_LOGGING = ("dbt_common.events.functions", "dbt.events.logging")
 # dbt's options that the spec has decided for this process: one Spark, one profile and target.
 _OURS = {"--profile": "profile", "--target": "target", "-t": "target"}
 
@@ -107,7 +108,7 @@ class Build:
             folder: the spec's; it is the profile's `PWD`, as it was for the loader.
         """
         began = time.monotonic()
-        with _at(folder):
+        with _at(folder), _redacted_log():
             ended = _runner().invoke(self.command(output, profile, folder))
         results = getattr(ended.result, "results", None) or []
         # A hook that ran well is none of the models and tests that people count.
@@ -180,6 +181,23 @@ def _at(folder: Path) -> Iterator[None]:
             del os.environ["PWD"]
         else:
             os.environ["PWD"] = before
+
+
+@contextmanager
+def _redacted_log() -> Iterator[None]:
+    """Removes secrets from what dbt prints and from its log; it removes those of `DBT_ENV_SECRET_`.
+
+    dbt takes its own function for that from these two modules, and no other.
+    """
+    modules: list[Any] = [importlib.import_module(name) for name in _DBT_LOGGING]
+    own = [module.env_scrubber for module in modules]
+    for module, scrub in zip(modules, own, strict=True):
+        module.env_scrubber = lambda text, scrub=scrub: redact_foreign(scrub(text))
+    try:
+        yield
+    finally:
+        for module, scrub in zip(modules, own, strict=True):
+            module.env_scrubber = scrub
 
 
 def _given(arguments: Sequence[str], option: str) -> str | None:

@@ -22,6 +22,7 @@ from rich.text import Text
 
 from loader.cli.streams import ERR, OUT, Streams
 from loader.errors import LoaderError
+from loader.spec.redaction import MASK, is_secret_key, redact_foreign
 
 _WIDE = 10_000
 # Control characters, which a terminal obeys instead of showing; those that change the direction of
@@ -84,7 +85,7 @@ class Output:
 
     def error(self, error: LoaderError) -> None:
         """Reports what is wrong, where, and what to do; also with `quiet`."""
-        trace = "".join(traceback.format_exception(error)) if self.debug else ""
+        trace = redact_foreign("".join(traceback.format_exception(error))) if self.debug else ""
         if self.json:
             facts = {"what": error.what, "where": error.where, "remedy": error.remedy}
             self._line(ERR, "error", **facts, **({"trace": trace} if trace else {}))
@@ -134,16 +135,19 @@ class Output:
     def _line(self, stream: str, kind: str, /, **facts: Any) -> None:
         at = dt.datetime.now(dt.timezone.utc).isoformat()
         record = {"event": kind, "at": at, **self._redacted(facts)}
-        text = self.redact(json.dumps(record, default=str, ensure_ascii=False))
+        text = json.dumps(record, default=str, ensure_ascii=False)
         text = _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
         self.streams.write(stream, lambda: print(text, file=getattr(sys, stream)))
 
     def _redacted(self, value: Any) -> Any:
-        """Redacts the texts of a value: once they are JSON, their own escapes are escaped."""
+        """Redacts the texts of a value, but no keys."""
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, Mapping):
-            return {key: self._redacted(inner) for key, inner in value.items()}
+            return {
+                key: MASK if inner and is_secret_key(str(key)) else self._redacted(inner)
+                for key, inner in value.items()
+            }
         if isinstance(value, list | tuple):
             return [self._redacted(inner) for inner in value]
         return self.redact(value if isinstance(value, str) else str(value))

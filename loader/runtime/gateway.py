@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from loader.runtime.jvm_command import JvmCommand
+from loader.spec.redaction import excerpt, redact_foreign
 
 _WRITTEN = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 _NUMBERS = struct.Struct(">ii")  # the port, and how many bytes of the secret follow
@@ -27,6 +28,7 @@ _SECONDS = 1.0
 """So long Java's last words may take, once it has ended."""
 _PATIENCE = 5.0
 """So many seconds later what Java says is shown, though it may still start: it may be waiting."""
+_LONGEST_LINE = 1 << 20
 PORT, SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 # Lines of a Java that does not start which do not say why.
 _HOLLOW = re.compile(
@@ -81,7 +83,7 @@ class Gateway:
         if not self._written.exists():
             self._printed.join(_SECONDS)
             said = b"".join(self._held or ()).decode(errors="replace")
-            _log.debug("Java said:\n%s", said)
+            _log.debug("Java said:\n%s", redact_foreign(said))
             raise RuntimeError(reason(said))
         self._show()
         written = self._written.read_bytes()
@@ -109,13 +111,22 @@ class Gateway:
         """Writes what Java prints to our standard error; holds it back until Java is reached."""
         assert self.process.stdout is not None
         output = self.process.stdout.fileno()
+        begun = b""
         with suppress(OSError):
             while said := os.read(output, 1 << 16):
-                with self._holding:
-                    if self._held is None:
-                        _print(said)
-                    else:
-                        self._held.append(said)
+                # In whole lines: a secret may be written in two pieces.
+                lines, line_break, begun = (begun + said).rpartition(b"\n")
+                if len(begun) > _LONGEST_LINE:
+                    lines, line_break, begun = lines + line_break + begun, b"", b""
+                self._hold_or_print(lines + line_break)
+        self._hold_or_print(begun)
+
+    def _hold_or_print(self, said: bytes) -> None:
+        with self._holding:
+            if self._held is None:
+                _print(said)
+            else:
+                self._held.append(said)
 
     def _show(self) -> None:
         """Writes what was held back, and holds nothing back any more."""
@@ -137,10 +148,13 @@ def reason(said: str) -> str:
     """Returns the line of what Java printed that says why it does not start."""
     lines = [line.strip() for line in said.splitlines() if line and not _HOLLOW.match(line)]
     found = _PREFIX.sub("", lines[0], count=1) if lines else ""
-    return found.rstrip(".") or "Java ended before it could be reached"
+    return excerpt(found.rstrip("."), 500) or "Java ended before it could be reached"
 
 
 def _print(said: bytes) -> None:
+    said = redact_foreign(said.decode("utf-8", "surrogateescape")).encode(
+        "utf-8", "surrogateescape"
+    )
     # As bytes, because at Python's end its own streams may already be closed.
     with suppress(OSError):
         while said and sys.__stderr__ is not None:

@@ -15,6 +15,7 @@ import jinja2.sandbox
 
 from loader.errors import SpecError
 from loader.problems import did_you_mean
+from loader.spec.redaction import excerpt
 
 SECRET_PREFIX = "DBT_ENV_SECRET"  # dbt keeps the values of such variables out of logs and filters
 
@@ -104,7 +105,9 @@ class Renderer:
             if "password" in keys:
                 return value  # as dbt: a password may look like Jinja
             raise SpecError(
-                f"cannot be rendered: {error}", where=where, remedy="Correct the expression"
+                f"cannot be rendered: {excerpt(str(error), 500)}",
+                where=where,
+                remedy="Correct the expression",
             ) from None
         if isinstance(result, jinja2.Undefined):
             raise SpecError(

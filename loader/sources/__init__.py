@@ -213,7 +213,7 @@ class Source(ABC):
         folder: the spec's folder, which relative paths start from.
 
     Attributes:
-        hide: registers a secret that only the connector knows as one.
+        hide: registers secrets that only the connector knows as one.
     """
 
     options_model: ClassVar[type[BaseModel]]
@@ -223,7 +223,7 @@ class Source(ABC):
         self.options = options
         self.spark = spark
         self.folder = folder
-        self.hide: Callable[[str], None] = _nothing
+        self.hide: Callable[..., None] = _nothing
 
     @abstractmethod
     def tables(self) -> list[TableRef]:
@@ -274,7 +274,7 @@ class Source(ABC):
         return options
 
 
-def _nothing(_: str) -> None:
+def _nothing(*_: str, whole_word: bool = False) -> None:
     """Registers nothing: nobody prints."""
 
 

@@ -32,16 +32,13 @@ _BRACE = re.compile(r"\$\{|\}")
 _PASSWORD_FOLLOWS = re.compile(r":[^\s/@:]*//:")
 _KEY_BEFORE = re.compile(r"[\"'{]?\s*=\s*([\w.-]+)")
 _LONGEST_KEY = 1_000
-# Numbers and booleans are not secret, and occur in every message.
-_PLAIN = re.compile(r"\s*(?:true|false|yes|no|[-+]?[0-9.]+)\s*", re.IGNORECASE)
-
-# Keys whose values the loader itself prints and writes to the lake: names, modes, cursors. They
-# are never secret, and messages would be useless without them.
+# Keys whose values stay readable, though a secret may have the same value.
 _NAMES = frozenset(
     {
         "kind", "name", "path", "version", "registry", "tables", "skip_tables", "destinations",
         "table_name", "connection", "concurrency", "write_mode", "profile", "target",
-        "profiles_dir", "backend", "table_options",
+        "profiles_dir", "backend", "table_options", "user", "username", "host", "hostname", "port",
+        "database", "dbname", "schema", "schemas", "publication", "slot",
     }
 )  # fmt: skip
 
@@ -70,8 +67,6 @@ class Expansion:
         folder: the folder that the paths of ``${file:…}`` are relative to.
         redactor: learns the secrets among the values that come from outside.
         plugins: the file's documents by name.
-        names: the names that stand openly in the file, :func:`names_in`: no secrets, even if a
-            variable has the same value.
         errors: one for each value that could not be expanded.
     """
 
@@ -79,7 +74,6 @@ class Expansion:
     folder: Path
     redactor: Redactor
     plugins: Mapping[str, Plugin] = field(default_factory=dict)
-    names: frozenset[str] = frozenset()
     errors: list[SpecError] = field(default_factory=list)
     _followed: int = field(default=0, init=False, repr=False)
     _variables: int = field(default=0, init=False, repr=False)
@@ -181,11 +175,8 @@ class Expansion:
             or is_secret_key(key)
         ):
             self.redactor.add(value)
-            return
-        self.redactor.add(*url_secrets(value))
-        told = value.strip() in self.names or _PLAIN.fullmatch(value)
-        if not told and _NAMES.isdisjoint(map(str, place.keys)):
-            self.redactor.add(value, whole_word=True)
+        else:
+            self.redactor.add(*url_secrets(value))
 
     def _file(self, path: str, place: _Place) -> str:
         full = self.folder / os.path.expanduser(path)
@@ -277,15 +268,18 @@ class _Place:
 
 
 def names_in(value: Any, is_name: bool = False) -> Iterator[str]:
-    """Yields the texts without variables or references that stand where a spec names things."""
+    """Yields the names in an expanded document: users, hosts, tables, columns, files."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from names_in(item, is_name or key in _NAMES)
+            if is_name:
+                yield str(key)
+            if not is_secret_key(str(key)):
+                yield from names_in(item, is_name or key in _NAMES)
     elif isinstance(value, list):
         for item in value:
             yield from names_in(item, is_name)
-    elif is_name and isinstance(value, str) and not _SPECIAL.search(value):
-        yield value
+    elif is_name and isinstance(value, str | int):
+        yield str(value)
 
 
 def key_path(keys: Sequence[str | int]) -> str:

@@ -19,7 +19,7 @@ from loader.errors import SpecError
 from loader.names import refused
 from loader.problems import did_you_mean
 from loader.spec.options import Name, Names, Strict, unique
-from loader.spec.redaction import Redactor
+from loader.spec.redaction import Redactor, redact_foreign
 from loader.spec.validation import Model, OptionError, validate_options
 
 SCHEME = "strandline://"
@@ -91,7 +91,7 @@ class _Plugin(Strict):
         return self._where
 
     def __repr__(self) -> str:
-        return self._redactor.redact(super().__repr__())
+        return redact_foreign(super().__repr__())
 
     def __str__(self) -> str:
         return repr(self)

@@ -1,35 +1,43 @@
 """Keeps secrets out of logs, errors and the ledger.
 
-It masks values known to be secret (registered while a spec is read) and whatever stands where
-secrets do (a URL's user information, `password=…`), registered or not.
+Secret is what stands under a secret key, in the user information of a URL, in ``${file:…}``, or
+what a connector declares so; nothing else is. Values known to be secret are masked, and whatever
+stands where secrets do (a URL's user information, `password=…`), registered or not.
+
+A password may also be a word of the loader's own, such as `loader` or `setup`. It is masked in the
+text of others (:func:`redact_foreign`, :func:`excerpt`), but not where the loader's own words are
+around it.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from collections.abc import Iterable, Iterator
-from urllib.parse import quote, quote_plus, unquote
+from urllib.parse import unquote
 from weakref import WeakSet
 
+from loader.spec.secret_forms import Form, FormIndex, forms_of
+
 MASK = "***"
-_BYTES = "surrogateescape"  # how os.environ decodes a variable that is not UTF-8
-_SHORTEST = 3  # shorter values would mangle every text, and hide little
 _BEYOND = 1 << 16
 """So much is looked at behind an excerpt: no secret that begins in it is taken to be longer."""
 
-_SECRET_WORDS = (
+_WORDS = (
     r"(?:passwords?|passwd|pwd|passphrase|secrets?|token|credentials?|private[_.-]?key"
     r"|api[_.-]?key|access[_.-]?key(?:[_.-]?id)?|account[_.-]?key|sas[_.-]?key|secret[_.-]?key"
-    r"|secret[_.-]?access[_.-]?key|authorization|(?<![A-Za-z])pass)"
+    r"|secret[_.-]?access[_.-]?key|(?:encryption|signing|shared|master)[_.-]?key"
+    r"|(?:credentials?|service[_.-]?account)[_.-]?(?:json|key)"
+    r"|(?<![A-Za-z])(?:pass|pat|jwt|bearer))"
 )
+_SECRET_WORDS = rf"(?:{_WORDS}|authorization)"
 _SECRET_KEY = re.compile(rf".*{_SECRET_WORDS}\d*\Z", re.IGNORECASE | re.DOTALL)
 # The same for Spark's event log and UI, in Java's syntax. Unlike Spark's own default, it knows a
 # catalog's `credential`.
 SPARK_REGEX = (
     r"(?i:secret|password|passwd|pwd|passphrase|token|credential|private[_.-]?key|api[_.-]?key"
-    r"|access[_.-]?key|account[_.-]?key|sas[_.-]?key|authorization|(?<![a-z])pass$"
+    r"|access[_.-]?key|account[_.-]?key|sas[_.-]?key|(?:encryption|signing|shared|master)[_.-]?key"
+    r"|service[_.-]?account[_.-]?(?:json|key)|authorization|(?<![a-z])(?:pass|pat|jwt|bearer)$"
     r"|fs\.azure\.(account\.key|sas)\.)"
 )
 # Azure's account keys carry the account at the end: fs.azure.account.key.<account>.blob.…
@@ -41,7 +49,7 @@ _PORT = r"\d+(?:[/?,;\s]|$)"
 _USER = rf"[^\s\"'<>/@:?#]*:(?!{_PORT})"
 _REST = r"[^\s\"'<>]*"
 _ORACLE = r"jdbc:oracle:\w+:"
-_KEY = rf"{_SECRET_WORDS}\d*\s*=\s*"
+_KEY = rf"{_WORDS}\d*\s*=\s*"  # "authorization" has a pattern of its own
 # Password in braces or quotes: what ends an unquoted one may be in it.
 _QUOTED_FORMS = (
     re.compile(rf"{_KEY}(?:(?P<secret>\{{[^}}\s]*\}})|\{{[^}}\s]*)", re.IGNORECASE),
@@ -56,6 +64,13 @@ _PLACES = (
     re.compile(r"://(?P<secret>[^\s\"'<>/?#]+)@"),
     # Oracle's thin URL: jdbc:oracle:thin:user/password@host
     re.compile(rf"{_ORACLE}(?:(?P<secret>[^\s/@]+/[^\s@]*)@|[^\s/@]+(?:/[^\s@]*)?)", re.IGNORECASE),
+    # Authorization: Bearer …, as a header's text or a map's
+    re.compile(
+        r"authorization[\"']?\s*[:=]\s*[\"']?(?:(?:Bearer|Basic|Digest|Token)\s+)?"
+        r"(?P<secret>[^\s\"',;}\])]+)",
+        re.IGNORECASE,
+    ),
+    re.compile(r"\bBearer\s+(?P<secret>(?=[\w.~+/-]*\d)[\w.~+/-]{8,}=*)", re.IGNORECASE),
     # password=…, in a URL's query, a connection string or a map's text
     re.compile(rf"{_KEY}(?P<secret>{_VALUE})", re.IGNORECASE),
     # "password": "…", in JSON and in a Python dict's repr
@@ -92,7 +107,7 @@ def url_secrets(text: str) -> Iterator[str]:
 
 
 def excerpt(text: str, longest: int) -> str:
-    """Returns the beginning of a text, without secrets: the only way to cut what is shown.
+    """Returns the beginning of the text of others, without secrets: the only way to cut it.
 
     A secret across the cut would be found no more, and its first half would be shown. So this
     removes all that a redactor of this process knows, and whatever stands where secrets do, before
@@ -105,8 +120,13 @@ def excerpt(text: str, longest: int) -> str:
         known = list(_known)
     beyond = max([_BEYOND, *(redactor.longest for redactor in known)])
     seen = text[: longest + beyond]
-    spans = {span for redactor in known for span in redactor.registered(seen)}
+    spans = {span for redactor in known for span in redactor.registered(seen, in_own_text=False)}
     return _masked(seen, sorted(spans.union(_open(seen))), longest)
+
+
+def redact_foreign(text: str) -> str:
+    """Removes secrets from the text of others: a program's output, a value, a stack trace."""
+    return excerpt(text, len(text))
 
 
 def _open(text: str) -> Iterator[tuple[int, int]]:
@@ -141,12 +161,19 @@ def _places(text: str) -> Iterator[re.Match[str]]:
 
 
 class Redactor:
-    """Replaces secrets in text by ``***``. May be shared between threads."""
+    """Replaces secrets in text by ``***``. May be shared between threads.
+
+    Example:
+        redactor = Redactor()
+        redactor.add(password)
+        log.error("%s: %s", table, redactor.redact(message))
+    """
 
     def __init__(self) -> None:
-        # Tuples are replaced, never changed: another thread may be reading them.
-        self._parts: tuple[str, ...] = ()
-        self._words: tuple[re.Pattern[str], ...] = ()
+        self._lock = threading.Lock()
+        self._forms: dict[str, Form] = {}
+        self._names: set[str] = set()
+        self._index: FormIndex | None = None
         with _known_lock:
             _known.add(self)
 
@@ -154,67 +181,52 @@ class Redactor:
         """Registers secrets; values of fewer than three characters are not registered.
 
         Args:
-            values: the secrets. They are also found URL-encoded and escaped as JSON, SQL and Python
-                do.
-            whole_word: only if no letter, digit or underscore is next to it, so that the user
-                `postgres` does not mangle `jdbc:postgresql`.
+            values: the secrets. They are found encoded and escaped, too: :func:`forms_of`.
+            whole_word: only where no letter, digit or underscore is next to it.
         """
-        given = {form for value in dict.fromkeys(values) for form in _forms(value)}
-        forms = [form for form in given if len(form) >= _SHORTEST and form != MASK]
-        if whole_word:
-            words = [re.compile(rf"(?<!\w){re.escape(form)}(?!\w)") for form in sorted(forms)]
-            self._words += tuple(word for word in words if word not in self._words)
-        else:
-            parts = {*self._parts, *forms}
-            self._parts = tuple(sorted(parts, key=lambda part: (-len(part), part)))
+        with self._lock:
+            known = self._forms
+            added = {}
+            for value in dict.fromkeys(values):
+                for form, how in forms_of(value, whole_word).items():
+                    if form != MASK and (form not in known or known[form].is_word > how.is_word):
+                        added[form] = how
+            if added:
+                # Replaced, never changed: another thread may be reading it.
+                self._forms, self._index = {**known, **added}, None
+
+    def keep_readable(self, *names: str) -> None:
+        """Registers names that are shown though a secret has the same value: users, tables."""
+        self._names.update(names)
 
     def redact(self, text: str) -> str:
-        """Replaces every registered secret, and whatever stands where secrets do, by ``***``."""
-        spans = sorted({*self.registered(text), *_open(text)})
+        """Removes secrets from a text that the loader wrote.
+
+        Registered secrets, and whatever stands where secrets do, become ``***``. Names and the
+        loader's own words stay.
+        """
+        spans = sorted({*self.registered(text, in_own_text=True), *_open(text)})
         return _masked(text, spans, len(text)) if spans else text
 
     @property
     def longest(self) -> int:
         """The most characters that a registered secret has."""
-        return len(self._parts[0]) if self._parts else 0
+        return self._search().longest
 
-    def registered(self, text: str) -> Iterator[tuple[int, int]]:
+    def registered(self, text: str, in_own_text: bool) -> Iterator[tuple[int, int]]:
         """Yields where a registered secret begins and ends."""
-        for part in self._parts:
-            start = text.find(part)
-            while start >= 0:
-                yield start, start + len(part)
-                start = text.find(part, start + 1)
-        for word in self._words:
-            for found in word.finditer(text):
-                yield found.span()
+        return self._search().find(text, in_own_text)
+
+    def _search(self) -> FormIndex:
+        index = self._index
+        if index is None:
+            with self._lock:
+                index = self._index = FormIndex(self._forms, self._names)
+        return index
 
     def __repr__(self) -> str:
-        return f"Redactor({len(self._parts) + len(self._words)} forms of secrets)"
+        return f"Redactor({len(self._forms)} forms of secrets)"
 
 
 _known: WeakSet[Redactor] = WeakSet()
 _known_lock = threading.Lock()
-
-
-def _forms(value: str) -> set[str]:
-    """Returns a secret's possible forms: as is, URL-encoded by several rules, escaped, by line."""
-    stripped = value.strip()
-    encoded = {
-        quote(stripped, errors=_BYTES),
-        quote(stripped, safe="", errors=_BYTES),
-        quote(stripped, safe=" +", errors=_BYTES),  # SQLAlchemy
-        quote_plus(stripped, errors=_BYTES),
-        quote_plus(stripped, safe="*", errors=_BYTES),  # java.net.URLEncoder
-    }
-    encoded |= {re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), form) for form in encoded}
-    escaped = {
-        json.dumps(stripped)[1:-1],
-        json.dumps(stripped, ensure_ascii=False)[1:-1],
-        repr(stripped)[1:-1],
-        stripped.replace("'", "''"),
-    }
-    # A private key is printed line by line.
-    lines = {line.strip() for line in stripped.splitlines()} if "\n" in stripped else set()
-    long_lines = {line for line in lines if len(line) >= 16 and not line.startswith("-----")}
-    return {stripped} | encoded | escaped | long_lines

@@ -124,8 +124,7 @@ def _loaded(path: Path, env: Mapping[str, str], needs_source: bool) -> Spec:
         )
     redactor = Redactor()
     folder = Path(os.path.abspath(path)).parent
-    names = frozenset(name for each in documents for name in names_in(each.value))
-    expansion = Expansion(env, folder, redactor, names=names)
+    expansion = Expansion(env, folder, redactor)
 
     def named(document: Document) -> Any:
         # A name may contain variables too; their errors are reported below, once.
@@ -146,6 +145,7 @@ def _loaded(path: Path, env: Mapping[str, str], needs_source: bool) -> Spec:
         raise one_error(expansion.errors, str(path))
     for document in expanded:
         redactor.add(*_secrets(document.value))
+        redactor.keep_readable(*names_in(document.value))
     return _validated(expanded, path, folder, redactor, needs_source)
 
 

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from loader.errors import SpecError
 from loader.problems import did_you_mean, one_error
 from loader.spec.expansion import key_path
-from loader.spec.redaction import Redactor, is_secret_key
+from loader.spec.redaction import Redactor, is_secret_key, redact_foreign
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -87,7 +87,8 @@ def _told(
     kind = detail["type"]
     keys = _real_keys(detail["loc"], value, absent_last=kind in ("missing", "extra_forbidden"))
     secret = any(isinstance(key, str) and is_secret_key(key) for key in keys)
-    what, remedy = _explained(detail, model, keys, "" if secret else _shown(detail["input"]))
+    shown = "" if secret else redact_foreign(_shown(detail["input"]))
+    what, remedy = _explained(detail, model, keys, shown)
     path = key_path(keys)
     joint = "" if not path or path.startswith("[") else "."
     return SpecError(

@@ -258,6 +258,8 @@ class Selection:
                 first, other, its_ref = same[0]
                 if first.source != source.name and first.source not in self.resting:
                     same_shape(planned, _shape_of(first, other, its_ref) or planned)
+                names = (planned.name, planned.lake_table, *planned.name.split("."))
+                self.spec.redactor.keep_readable(*names)
                 plans.append(planned)
             except Exception as problem:
                 refused[ref.lake_name] = self.cleared(problem, where)

@@ -27,6 +27,7 @@ from loader.runtime.java_end import java_ended
 from loader.sources.cloudquery.serving import Serving
 from loader.sources.programs.delivery import UNASKED
 from loader.spec.plugins import LakeDestination, SourceSpec
+from loader.spec.redaction import redact_foreign
 from loader.spec.spec import Spec
 from loader.sync.pipeline import Outcome, Pipeline
 from loader.sync.plan import FOREIGN_COLUMNS, RESERVED
@@ -165,7 +166,7 @@ class Served:
             if self._lost is not None:
                 return str(self._lost)
             _log.exception("a sync could not be appended")
-            return self.spec.redactor.redact(f"{type(error).__name__}: {error}")
+            return redact_foreign(f"{type(error).__name__}: {error}")
         finally:
             (folder / _MESSAGES).unlink(missing_ok=True)
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from loader.cli.building import Build
+from loader.cli.building import Build, _redacted_log, _runner
 from loader.cli.output import Output
 from loader.runtime.profile import Profile, load_profile
+from loader.spec.redaction import Redactor
 
 PROFILES = """\
 shop:
@@ -67,3 +68,23 @@ def test_a_variable_of_dbt_that_names_the_target_counts_for_both(
     assert "--target" not in given(project, load_profile("shop", None, project))
     command = given(project, load_profile("shop", "dev", project))
     assert command[command.index("--target") + 1] == "dev"
+
+
+def test_what_dbt_prints_and_logs_has_no_secret(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    redactor = Redactor()
+    redactor.add("q7-secret")
+    (project / "models").mkdir()
+    model = "{{ log('it is q7-secret of shop', info=true) }} select 1 as id"
+    (project / "models/a.sql").write_text(model)
+    config = "name: shop\nprofile: shop\nversion: '1.0.0'\nconfig-version: 2\n"
+    (project / "dbt_project.yml").write_text(config)
+    command = ["parse", "--project-dir", str(project), "--profiles-dir", str(project)]
+    command += ["--log-path", str(project / "logs"), "--no-use-colors", "--no-partial-parse"]
+    with _redacted_log():
+        assert _runner().invoke(command).success
+    log = (project / "logs/dbt.log").read_text()
+    for text in (capsys.readouterr().out, log):
+        assert "it is *** of shop" in text
+        assert "q7-secret" not in text

@@ -192,7 +192,7 @@ def test_messages_of_an_odd_shape_do_not_end_the_read(tmp_path: Path) -> None:
         sends(*odd, record_of(1), counted),
         Limits(9),
         warned,
-        renew=Renewed(None, {}, warned.append).keep,
+        renew=Renewed(None, {}, lambda _: None).keep,
     )
     piece = following()
     assert (piece.counts.rows, piece.last) == (1, True)

@@ -21,6 +21,7 @@ CUT = {
     "runtime/private_folder.py": "the machine's name",
     "sources/contents.py": "a digest",
     "sources/file/numerals.py": "a number",
+    "spec/secret_forms.py": "the keys of an index",
     "sources/jdbc/cdc/slot.py": "a slot's name",
     "sources/programs/malformed.py": "compared, not shown",
     "state/local.py": "a file's name",

@@ -27,11 +27,14 @@ class Renewed:
     Args:
         path: of their file; None if they are not kept.
         given: the spec's `config`.
-        hide: registers a secret.
+        hide: registers the secrets among values of a configuration.
     """
 
     def __init__(
-        self, path: Path | None, given: Mapping[str, Any], hide: Callable[[str], None]
+        self,
+        path: Path | None,
+        given: Mapping[str, Any],
+        hide: Callable[[Mapping[str, Any]], None],
     ) -> None:
         self.path = path
         self._given = given
@@ -57,7 +60,7 @@ class Renewed:
             ) from None
         if of != self._made_from():
             return dict(config)
-        self._hide_all(values)
+        self._hide(values)
         return {**config, **values}
 
     def keep(self, control: Mapping[str, Any]) -> bool:
@@ -75,7 +78,7 @@ class Renewed:
             for name, value in config.items()
             if not name.startswith(_INJECTED) and self._given.get(name) != value
         }
-        self._hide_all(values)
+        self._hide(values)
         if self.path is None:
             return False
         new = self.path.with_name(f".{self.path.name}.new")
@@ -97,13 +100,3 @@ class Renewed:
     def _made_from(self) -> str:
         text = json.dumps(self._given, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
-
-    def _hide_all(self, value: Any) -> None:
-        if isinstance(value, dict):
-            for inner in value.values():
-                self._hide_all(inner)
-        elif isinstance(value, list):
-            for inner in value:
-                self._hide_all(inner)
-        elif isinstance(value, str):
-            self._hide(value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from loader.errors import LoaderError, TableError
 from loader.sources import Attention, Progress, Request
@@ -18,7 +18,7 @@ from loader.sources.airbyte.memories import given_back
 from loader.sources.airbyte.messages import AirbyteDialect, parsed, reason
 from loader.sources.airbyte.options import AirbyteOptions
 from loader.sources.airbyte.renewed import Renewed
-from loader.sources.airbyte.specification import secrets
+from loader.sources.airbyte.specification import secret_values, secrets
 from loader.sources.programs.answer import answered
 from loader.sources.programs.delivery import Delivery
 from loader.sources.programs.memory import Memory
@@ -26,6 +26,14 @@ from loader.sources.programs.options import ProgramOptions
 from loader.sources.programs.source import Entry, ProgramSource
 from loader.sources.programs.stream import Stream
 from loader.sources.programs.workspace import workspace, written
+from loader.spec.redaction import excerpt
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_MOST_SECRETS = 1_000
+_LONGEST_SECRETS = 1_000_000
+"""What a connector may hide at most: each secret costs time wherever text is printed."""
 
 
 class AirbyteSource(ProgramSource):
@@ -35,7 +43,12 @@ class AirbyteSource(ProgramSource):
     protocol = "airbyte"
     options: AirbyteOptions
     _learnt = False
+    _specification: Any = None
     _streams: Collection[Hashable] = ()
+
+    def __init__(self, name: str, options: Any, spark: SparkSession, folder: Path) -> None:
+        super().__init__(name, options, spark, folder)
+        self._hidden: set[str] = set()
 
     def entries(self, folder: Path) -> list[Entry]:
         found = self._listed(folder)
@@ -64,7 +77,8 @@ class AirbyteSource(ProgramSource):
             if message["type"] == "CONNECTION_STATUS" and status.get("status") != "SUCCEEDED":
                 self.learn_secrets()
                 raise TableError(
-                    f"the connector cannot reach its source: {status.get('message')}".strip(),
+                    "the connector cannot reach its source: "
+                    f"{excerpt(str(status.get('message')), 1000)}".strip(),
                     where=f"source {self.name}",
                     remedy="Correct the connector's `config`",
                 )
@@ -91,7 +105,7 @@ class AirbyteSource(ProgramSource):
 
         words = self.command(folder, "read", files)
         told = getattr(self.options, "logged_errors", "fail")
-        dialect = AirbyteDialect(self.renewed().keep, self._streams, told == "fail")
+        dialect = AirbyteDialect(self._keep_renewed, self._streams, told == "fail")
         return self.delivery(words, dialect, streams, number, attention)
 
     def learn_secrets(self) -> None:
@@ -104,8 +118,8 @@ class AirbyteSource(ProgramSource):
             for message in self._asked(folder, "spec"):
                 if message["type"] == "SPEC":
                     about = (message.get("spec") or {}).get("connectionSpecification")
-                    for value in secrets(about, config):
-                        self.hide(value)
+                    self._specification = about
+                    self.hide(*secrets(about, config))
 
     def command(self, folder: Path, verb: str, files: Mapping[str, Path]) -> list[str]:
         """Returns the command line for a verb of the protocol."""
@@ -118,7 +132,32 @@ class AirbyteSource(ProgramSource):
     def renewed(self) -> Renewed:
         """Returns what the connector has renewed in its configuration."""
         named = getattr(self.options, "renewed_config", None)
-        return Renewed(self.folder / named if named else None, self.options.config, self.hide)
+        path = self.folder / named if named else None
+        return Renewed(path, self.options.config, self._hide_renewed)
+
+    def _keep_renewed(self, control: Mapping[str, Any]) -> bool:
+        self.learn_secrets()
+        return self.renewed().keep(control)
+
+    def _hide_renewed(self, values: Mapping[str, Any]) -> None:
+        """Hides what a connector has renewed, as far as it is secret.
+
+        Only as whole words: a connector must not make other sources' messages unreadable.
+
+        Raises:
+            TableError: if it is more than any configuration holds.
+        """
+        found = {*secrets(self._specification, values), *secret_values(values)} - self._hidden
+        hidden = self._hidden | found
+        if len(hidden) > _MOST_SECRETS or sum(map(len, found)) > _LONGEST_SECRETS:
+            raise TableError(
+                f"the connector has renewed more than {_MOST_SECRETS:,} secrets of its "
+                f"configuration, or more than {_LONGEST_SECRETS:,} characters of them",
+                where=f"source {self.name}",
+                remedy="Report it to the connector's authors",
+            )
+        self._hidden = hidden
+        self.hide(*found, whole_word=True)
 
     def catalog_file(self) -> str | None:
         """Returns the file with the catalog that the spec names."""

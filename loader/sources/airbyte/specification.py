@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from loader.spec.redaction import is_secret_key
+
 
 def secrets(about: Any, config: Any) -> Iterator[str]:
     """Yields the values of a configuration that its JSON schema marks `airbyte_secret`.
@@ -29,6 +31,16 @@ def secrets(about: Any, config: Any) -> Iterator[str]:
     if isinstance(config, list):
         for item in config:
             yield from secrets(about.get("items"), item)
+
+
+def secret_values(config: Any) -> Iterator[str]:
+    """Yields the values of a configuration that stand under secret keys."""
+    if isinstance(config, dict):
+        for name, value in config.items():
+            yield from _texts(value) if is_secret_key(name) else secret_values(value)
+    elif isinstance(config, list):
+        for item in config:
+            yield from secret_values(item)
 
 
 def _texts(value: Any) -> Iterator[str]:

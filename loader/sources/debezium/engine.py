@@ -114,7 +114,7 @@ def spooled(order: Order, where: str, passed: Callable[[], bool]) -> Spool | Non
     told = json.loads(said[-1]) if said and said[-1].startswith("{") else {}
     if behind.is_set() or told.get("passed"):
         return None
-    error = told.get("error")
+    error = excerpt(str(told.get("error") or ""), 1000)
     if process.returncode == 0 and not error:
         return Spool(folder, order.tables, Replaced.told(folder / LOG))
     if process.returncode == -signal.SIGKILL:

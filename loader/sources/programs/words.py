@@ -8,9 +8,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from loader.spec.redaction import excerpt
+from loader.spec.redaction import excerpt, redact_foreign
 
 _log = logging.getLogger("loader.program")
+
+
+def _redact_record(record: logging.LogRecord) -> bool:
+    record.msg, record.args = redact_foreign(record.getMessage()), ()
+    return True
+
+
+_log.addFilter(_redact_record)
 
 _MOST = 20
 """So many different warnings of a program's own are shown of one run; the loader's all are."""
