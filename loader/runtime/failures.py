@@ -36,9 +36,12 @@ _TOO_LONG = re.compile(
     r"exceeds the maximum number of characters defined in your parser settings \((\d+)\)"
     r"(?s:.*?)Internal state when error was thrown: line=(\d+)"
 )
+_TOO_MANY = re.compile(r"univocity(?s:.*?)Index (\d+) out of bounds for length \1\b")
 _FILE = re.compile(r"error while reading file (\S+)\. Details")
 _ENDING = "Spark was stopped while it worked on the table"
 _NO_MEMORY = ("outofmemory", "java heap space", "gc overhead limit", "array size exceeds")
+
+TOO_MANY = "Correct the file, or the reader's option sep; or set its option maxColumns to more"
 
 UNPACK = "Unpack it, and remove it from the folder"
 
@@ -117,6 +120,10 @@ def clear(error: BaseException, where: str) -> LoaderError:
         found = explain(error, where)
         if "context was shut down" in found.what.lower():
             return TableError(_ENDING, where=where, remedy=_STOPPED)
+        columns = _TOO_MANY.search(str(error))
+        if columns is not None:
+            told = f"a line has more than {int(columns[1]):,} columns"
+            return TableError(told, where=where, remedy=TOO_MANY)
         length = too_long(str(error))
         if length is not None:
             limit, line = length

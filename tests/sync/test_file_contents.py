@@ -197,6 +197,7 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
     json["kept"] = {"format": "json", "columns": "id int, type string, m map<string,string>"}
     json["broad"] = {"format": "json", "columns": ", ".join(f"c{n} int" for n in range(700))}
     csv |= {"open_declared": dict(declared), "bare": {"options": {"header": "false"}}}
+    csv["too_broad"] = {}
     csv["text"] = {"format": "text"}
     csv["tar_text"] = {"format": "text"}
     csv["zip_bare"] = {"options": {"header": "false"}}
@@ -217,6 +218,7 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
     _write(data / "wide" / "1.csv", "id,v\n1,café\n".encode("utf-16"))
     _write(data / "packed" / "1.csv", gzip.compress(b"id,v\n1,a\n"))
     _write(data / "zipped" / "1.csv", b"PK\x03\x04aaaa\n1,2\n")
+    _write(data / "too_broad" / "1.csv", ",".join(f"c{n}" for n in range(20_481)) + "\n")
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         tar.addfile(tarfile.TarInfo("1.csv"))
@@ -292,6 +294,7 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
         "packed": "packed/1.csv is a gzip file, and its name does not say so. Rename it",
         "stored": "stored/1.json is a gzip file, and its name does not say so. Rename it",
         "zipped": "zipped/1.csv is a zip archive, which Spark cannot read. Unpack it",
+        "too_broad": "a line has more than 20,480 columns. Correct the file",
         "tar": "tar/1.csv.tar is a tar archive, which Spark cannot read. Unpack it",
         "tgz": "tgz/1.tar.gz is a tar archive, which Spark cannot read. Unpack it",
         "tar_text": "tar_text/1.tar is an archive, which Spark cannot read. Unpack it",

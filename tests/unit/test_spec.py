@@ -475,3 +475,26 @@ def test_aliases_that_nest_too_deeply_are_refused(tmp_path: Path) -> None:
     (tmp_path / "loader.yml").write_text(f"kind: source\nspec:\n  b0: &b0 x\n{levels}\n")
     with pytest.raises(SpecError, match="nested too deeply to be read"):
         load_spec(tmp_path / "loader.yml")
+
+
+@pytest.mark.parametrize("password", ["loader", "setup", "postgres", "shop", "id", "Tr0ub4dor&3"])
+def test_the_readmes_role_leaves_every_remedy_readable(tmp_path: Path, password: str) -> None:
+    text = SHOP + (
+        "  spec:\n"
+        "    url: 'jdbc:postgresql://${PGHOST}:${PGPORT}/${PGDATABASE}'\n"
+        "    user: '${PGUSER}'\n"
+        "    password: '${PGPASSWORD}'\n"
+    )
+    env = {"PGHOST": "127.0.0.1", "PGPORT": "5432", "PGDATABASE": "shop", "PGUSER": "loader"}
+    spec = load(tmp_path, text + LAKE, **env, PGPASSWORD=password)
+    for message in (
+        "Run `loader setup`",
+        "loader.yml, document 1 (source shop)",
+        'alter role "loader" replication',
+        "jdbc:postgresql://127.0.0.1:5432/shop cannot be reached",
+        "Set the variable PGUSER, and the table's id",
+    ):
+        assert spec.redactor.redact(message) == message
+    assert spec.redactor.redact(f"password={password}") == "password=***"
+    if len(password) > 2:
+        assert redact_foreign(f"it says {password}") == "it says ***"

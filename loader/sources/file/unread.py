@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType, _parse_datatype_string
 
 from loader.errors import LoaderError, TableError
-from loader.runtime.failures import BROKEN_LINE, TOO_LONG, clear
+from loader.runtime.failures import BROKEN_LINE, TOO_LONG, TOO_MANY, clear
 from loader.sources.file.line_lengths import check_line_lengths
 from loader.sources.file.lines import FORMATS, checked
 from loader.sources.file.listing import PATH, files
@@ -66,7 +66,7 @@ def unread(
         "Check the path, format and options of the table's reader; set `columns` if "
         "Spark cannot infer them"
     )
-    if found.remedy in (BROKEN_LINE, TOO_LONG):
+    if found.remedy in (BROKEN_LINE, TOO_LONG, TOO_MANY):
         remedy = found.remedy
     if what.endswith(".DefaultSource"):  # the class that Spark looked for
         what = f"Spark has no reader for the format {native.format!r}"
