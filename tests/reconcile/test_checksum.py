@@ -108,6 +108,8 @@ POSTGRESQL: dict[str, tuple[str, Values]] = {
         "timestamptz",
         lambda chance: _moment(chance, 1582).replace(tzinfo=dt.timezone.utc),
     ),
+    "time": ("time", lambda chance: chance.choice([*TIMES, "24:00"])),
+    "zoned": ("timetz", lambda chance: chance.choice(["24:00Z", "10:00:00.5+01", "01:00-04:30"])),
     "t": ("text", _texts()),
     "v": ("varchar(60)", _texts(60)),
     "c": ("char(8)", lambda chance: chance.choice(["", "a", "ab  ", "ünïcödé", "12345678"])),
@@ -149,6 +151,8 @@ MARIADB: dict[str, tuple[str, Values]] = {
             ]
         ),
     ),
+    "time": ("time", lambda chance: chance.choice(["-838:59:59", "00:00:01", "24:00:00"])),
+    "time6": ("time(6)", lambda chance: chance.choice([*TIMES, "-00:00:00.5"])),
     "t": ("text", _texts()),
     "lt": ("longtext", _texts()),
     "v": ("varchar(60)", _texts(60)),

@@ -198,62 +198,6 @@ def test_a_schema_that_is_called_like_another_keeps_its_own_types(
     assert raw.schema["at"].dataType.simpleString() == "timestamp"
 
 
-# column type, a value, the raw column's type, and the value as Spark casts it to text
-TYPES = [
-    ("json", "'{\"a\": 1}'", "string", '{"a": 1}'),
-    ("jsonb", "'{\"a\": 1}'", "string", '{"a": 1}'),
-    (
-        "uuid",
-        "'6ba7b810-9dad-11d1-80b4-00c04fd430c8'",
-        "string",
-        "6ba7b810-9dad-11d1-80b4-00c04fd430c8",
-    ),
-    ("inet", "'10.0.0.1/8'", "string", "10.0.0.1/8"),
-    ("int[]", "'{1,null,3}'", "array<int>", "[1, null, 3]"),
-    ("text[]", "array['a,b', 'c']", "array<string>", "[a,b, c]"),
-    ("interval", "'1 day 02:03:04'", "string", "1 day 02:03:04"),
-    ("money", "'12.50'", "string", "$12.50"),
-    ("bytea", "'\\x414243'", "binary", "ABC"),
-    ("numeric", "'1.5'", "decimal(38,18)", "1.500000000000000000"),
-    ("mood", "'sad'", "string", "sad"),
-    ("boolean", "true", "boolean", "true"),
-    ("real", "1.5", "float", "1.5"),
-    ("smallint", "7", "int", "7"),
-    ("char(5)", "'ab'", "string", "ab   "),
-    ("time", "'01:02:03'", "timestamp", "1970-01-01 01:02:03"),
-    ("point", "'(1,2)'", "string", "(1,2)"),
-    ("bit(3)", "b'101'", "binary", "101"),
-    ("tsvector", "'a b'", "string", "'a' 'b'"),
-    ("int4range", "'[1,5)'", "string", "[1,5)"),
-    ("oid", "4711", "decimal(20,0)", "4711"),
-    ("hstore_like", "row(1, 'a')", "string", "(1,a)"),
-]
-
-
-def test_types_of_postgresql(project: Project, postgres_database: Database) -> None:
-    columns = [f"v{i}" for i in range(len(TYPES))]
-    made = ", ".join(f"{name} {kind}" for name, (kind, *_) in zip(columns, TYPES, strict=True))
-    values = ", ".join(value for _, value, *_ in TYPES)
-    postgres_database.execute(
-        "create type mood as enum ('sad', 'ok')",
-        "create type hstore_like as (a int, b text)",
-        f"create table t (id int primary key, c int, {made})",
-        f"insert into t values (1, 1, {values})",
-        "insert into t (id, c) values (2, 1)",
-    )
-    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}})
-    project.run()
-    raw = project.lake().frame("t")
-    texts = raw.orderBy("id").selectExpr(*(f"cast({name} as string) as {name}" for name in columns))
-    first, second = texts.collect()
-    found = {
-        kind: (raw.schema[name].dataType.simpleString(), first[name], second[name])
-        for name, (kind, *_) in zip(columns, TYPES, strict=True)
-    }
-    assert found == {kind: (spark_type, text, None) for kind, _, spark_type, text in TYPES}
-    assert _appended(project.run()) == {"shop.t": ("nothing new", 0)}
-
-
 def test_a_number_that_spark_cannot_hold_is_refused_and_not_nulled(
     project: Project, postgres_database: Database
 ) -> None:

@@ -69,6 +69,8 @@ class PostgreSQLChecksum(Checksum):
         "date": Form.DATE,
         "timestamp": Form.TIMESTAMP,
         "timestamptz": Form.TIMESTAMP,
+        "time": Form.TEXT,
+        "timetz": Form.TEXT,
         "bpchar": Form.PADDED,
         "bytea": Form.BINARY,
     }
@@ -144,6 +146,7 @@ class MySQLChecksum(Checksum):
             ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"), Form.BINARY
         ),
         "uuid": Form.TEXT,
+        "time": Form.TEXT,
         "decimal": Form.DECIMAL,
         "date": Form.DATE,
         "datetime": Form.TIMESTAMP,

@@ -17,7 +17,6 @@ from loader.duration import Lookback
 from loader.errors import TableError
 from loader.problems import did_you_mean
 from loader.rows.cursor import CursorType
-from loader.rows.order import quoted
 from loader.runtime.database_errors import DatabaseError
 from loader.sources import Source, SourceTable, TableRef
 from loader.sources.jdbc.connection import Connection
@@ -27,7 +26,7 @@ from loader.sources.jdbc.fetch import MOST_ROWS
 from loader.sources.jdbc.idle import Idle
 from loader.sources.jdbc.native import Native
 from loader.sources.jdbc.options import JdbcOptions, JdbcTableOptions
-from loader.sources.jdbc.relation import frame
+from loader.sources.jdbc.relation import custom_schema, frame
 
 
 class _Met(NamedTuple):
@@ -201,9 +200,7 @@ class Database(Source):
             "preferTimestampNTZ": "true",
             "pushDownPredicate": "false",
         }
-        read_as = {**dict.fromkeys(instants, "timestamp"), **(types or {})}
-        if read_as:
-            options["customSchema"] = ", ".join(f"{quoted(n)} {k}" for n, k in read_as.items())
+        options |= custom_schema({**dict.fromkeys(instants, "timestamp"), **(types or {})})
         statements = (*self.session, *session)
         if statements:
             options["sessionInitStatement"] = "; ".join(statements)

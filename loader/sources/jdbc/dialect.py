@@ -14,10 +14,7 @@ from pyspark.sql.types import DataType
 
 from loader.rows.cursor import Cursor, CursorType
 from loader.sources.jdbc.connection import Connection
-from loader.sources.jdbc.doubtful import (
-    Column,
-    Doubt,
-)
+from loader.sources.jdbc.doubtful import TIMES, Column, Doubt, jdbc_type
 from loader.sources.jdbc.fetch import Extent
 from loader.sources.jdbc.open_work import Lookout
 
@@ -143,6 +140,17 @@ class Dialect:
 
     def shown(self, row: Column) -> str:
         """Returns SQL for a column as it is loaded, with ``{}`` for the column; mostly empty.
+
+        Times of day are texts: the lake has no such type, and Spark's versions read them as
+        different others.
+
+        Args:
+            row: the database's description of the column.
+        """
+        return "cast({} as varchar(32))" if jdbc_type(row) in TIMES else ""
+
+    def read_as(self, row: Column) -> str:
+        """Returns the type to read a column as, where Spark's versions choose different ones.
 
         Args:
             row: the database's description of the column.

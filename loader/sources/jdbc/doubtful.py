@@ -30,7 +30,7 @@ Column = Mapping[str, "str | None"]
 """The database's description of a column (``DatabaseMetaData.getColumns``)."""
 
 CHAR, DATE, TIME, TIMESTAMP = "1", "91", "92", "93"  # java.sql.Types
-DISTINCT, BIT = "2001", "-7"
+DISTINCT, ARRAY, BIT = "2001", "2003", "-7"
 _DECIMALS = ("2", "3")
 JAVA_TYPES = {
     "date": DATE,
@@ -56,7 +56,6 @@ class Doubt:
         loaded: SQL for the column as it is loaded; empty if as it is.
         cursors: whether a cursor is asked for them, too.
         alike: values, and what each of them is loaded as.
-        only_in_key: whether they matter in a key alone.
         ordinary: SQL that is true for most values, and for none that the doubts of this column are
             about; empty if there is no such SQL. One look then tells that there are none.
     """
@@ -68,7 +67,6 @@ class Doubt:
     loaded: str = ""
     cursors: bool = True
     alike: tuple[tuple[str, str], ...] = ()
-    only_in_key: bool = False
     ordinary: str = ""
 
     def condition(self, column: str) -> str:
@@ -166,7 +164,7 @@ def postgresql_values(index: int, kind: t.DataType, row: Column, binary: bool) -
     """
     if isinstance(kind, t.ArrayType):
         of = (row.get("TYPE_NAME") or "").removeprefix("_")
-        if of in ("time", "timetz", "bit", "varbit"):
+        if of in ("bit", "varbit"):
             return [Doubt(index, "{} is not null", f"are arrays of {of}: unreadable", THROUGH)]
         deep = Doubt(index, "array_ndims({}) > 1", "have more than one dimension", THROUGH)
         if of not in ("date", "timestamp", "timestamptz"):
@@ -174,8 +172,6 @@ def postgresql_values(index: int, kind: t.DataType, row: Column, binary: bool) -
         endless = Doubt(index, "value in ('infinity', '-infinity')", "hold infinite times", THROUGH)
         late = [_too_late(index, "value")] if of != "date" else []
         return [deep, *map(within, [endless, *late])]
-    if jdbc_type(row) == TIME:
-        return [_time_of_day(index, row)]
     if jdbc_type(row) not in (DATE, TIMESTAMP):
         return []
     infinite = Doubt(
@@ -219,20 +215,6 @@ def _misread(index: int) -> Doubt:
         "are among the days that the driver may read as later ones: 17 February to 1 March of a "
         "year like 1300 or 1400, 14 January to 1 March of a year like 101 BC",
         'Set `properties: {binaryTransfer: "false"}` in the source: then they are read as they are',
-    )
-
-
-def _time_of_day(index: int, row: Column) -> Doubt:
-    """Returns the times of a key that are loaded as others: 24:00, and 10:00+01 as 09:00."""
-    if row.get("TYPE_NAME") == "timetz":
-        zoned = "(extract(timezone from {}) <> 0 or {}::time = '24:00')"
-        return Doubt(index, zoned, "are not times of UTC", THROUGH, only_in_key=True)
-    return Doubt(
-        index,
-        "{} = '24:00'",
-        "are the end of a day, and loaded as its begin",
-        THROUGH,
-        only_in_key=True,
     )
 
 

@@ -9,11 +9,12 @@ from pyspark.sql.types import DataType
 from loader.rows.cursor import CursorType
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.dialect import Dialect
-from loader.sources.jdbc.doubtful import CHAR, TIME, Column, Doubt, jdbc_type, mysql_values
+from loader.sources.jdbc.doubtful import BIT, CHAR, TIME, Column, Doubt, jdbc_type, mysql_values
 from loader.sources.jdbc.innodb import InnodbLookout
 from loader.sources.jdbc.open_work import Lookout
 
 _PADDED = ("ENUM", "SET", "INET", "UUID")
+_READ_AS = {"SMALLINT": "int", "MEDIUMINT UNSIGNED": "bigint"}
 _FEW = 10
 """Rows that are held in memory at once: some may have a hundred times the bytes of all others."""
 _RESTING = "wait_timeout = cast(greatest(@@wait_timeout, 28800) as unsigned)"
@@ -92,13 +93,18 @@ class MySQL(Dialect):
 
     def shown(self, row: Column) -> str:
         kind = jdbc_type(row)
-        if kind == TIME:  # of up to 838 hours, also negative, with fractions
-            return "timestamp('1970-01-01', {})"
+        if kind == TIME:  # of up to 838 hours, also negative
+            return "cast(cast({} as time(6)) as char)"
+        if kind == BIT and int(row.get("COLUMN_SIZE") or 1) > 1:
+            return "cast({} as signed)"  # Spark 3 reads a number, Spark 4 its bytes
         name = (row.get("TYPE_NAME") or "").upper()
         if name.startswith("FLOAT"):  # its text has six digits; before 8.0.17, MySQL has no cast
             return "({} + 0e0)"
         # Spark pads what the driver calls a char(n) in results: also enums, sets and addresses.
         return "cast({} as char)" if kind == CHAR or name.startswith(_PADDED) else ""
+
+    def read_as(self, row: Column) -> str:
+        return _READ_AS.get((row.get("TYPE_NAME") or "").upper(), "")
 
     def doubts(self, index: int, kind: DataType, row: Column, binary: bool) -> list[Doubt]:
         return mysql_values(index, row)

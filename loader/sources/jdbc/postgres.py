@@ -7,9 +7,25 @@ from pyspark.sql.types import DataType
 from loader.runtime.database_errors import Refused
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.dialect import Dialect, Key, Place
-from loader.sources.jdbc.doubtful import CHAR, TIME, Column, Doubt, jdbc_type, postgresql_values
+from loader.sources.jdbc.doubtful import (
+    ARRAY,
+    CHAR,
+    TIME,
+    Column,
+    Doubt,
+    jdbc_type,
+    postgresql_values,
+)
 from loader.sources.jdbc.fetch import Extent
 
+_TIME_OF_DAY = (
+    "(to_char({}::time, 'HH24:MI:SS.US') || coalesce(substring({}::text from '[-+].*'), ''))"
+)
+"""A time as text, and its zone if it has one: 24:00 and 10:00+01 stay what they are."""
+_TIMES_OF_DAY = (
+    f"coalesce((select array_agg({_TIME_OF_DAY.replace('{}', 'value')} order by place) "
+    "from unnest({}) with ordinality as times (value, place)), {}::text[])"
+)
 _LONGEST = 10485760
 """The length that a `char(n)` may have."""
 _SILENT = 60
@@ -31,10 +47,10 @@ class PostgreSQL(Dialect):
         kind = jdbc_type(row)
         if kind == CHAR and int(row.get("COLUMN_SIZE") or 0) > _LONGEST:
             return "{}::text"  # a char without a length: Spark would pad it to two billion
-        if kind != TIME:
-            return ""
-        # With or without a zone: as it is in UTC, on the day that Spark reads a bare time on.
-        return "(date '1970-01-01' + ({}::timetz at time zone 'UTC')::time)"
+        if kind == ARRAY:
+            # An expression: of a column, Spark 4 takes its declared dimensions for the values' own.
+            return _TIMES_OF_DAY if row.get("TYPE_NAME") in ("_time", "_timetz") else "coalesce({})"
+        return _TIME_OF_DAY if kind == TIME else ""
 
     def doubts(self, index: int, kind: DataType, row: Column, binary: bool) -> list[Doubt]:
         return postgresql_values(index, kind, row, binary)

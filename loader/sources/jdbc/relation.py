@@ -14,6 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from loader.rows.order import quoted
 from loader.runtime.spark_line import jdbc_relation
 from loader.sources.jdbc.connection import Connection, spark_options
 
@@ -65,6 +66,13 @@ def frame(
         partitions[index] = jdbc.JDBCPartition(condition, index)
     read = jdbc_relation(spark, columns, partitions, spark_options(spark, options, relation))
     return DataFrame(java.baseRelationToDataFrame(read), spark)
+
+
+def custom_schema(types: Mapping[str, str]) -> dict[str, str]:
+    """Returns Spark's option to read columns as other types than it would choose."""
+    if not types:
+        return {}
+    return {"customSchema": ", ".join(f"{quoted(name)} {kind}" for name, kind in types.items())}
 
 
 def _columns(

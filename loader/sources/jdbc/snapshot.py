@@ -12,7 +12,7 @@ from functools import cached_property
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import TimestampNTZType, TimestampType
+from pyspark.sql.types import ArrayType, TimestampNTZType, TimestampType
 
 from loader.errors import TableError
 from loader.rows.cursor import Cursor, CursorType
@@ -36,6 +36,12 @@ from loader.sources.jdbc.postgresql.exported import Exported
 from loader.sources.jdbc.postgresql.late_rows import LateRows
 from loader.sources.jdbc.postgresql.pages import PLACE
 from loader.sources.jdbc.ranges import Division, Ranges
+
+_RECAST = (
+    (TimestampNTZType(), TimestampType()),
+    (ArrayType(TimestampType()), ArrayType(TimestampNTZType())),
+)
+"""Types of times as Spark reads them, and as the database means them; sessions are in UTC."""
 
 
 class JdbcSnapshot(ColumnSql, Snapshot):
@@ -371,8 +377,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             *(
                 (
                     f.col(quoted(names[i])).cast(column.dataType)
-                    if isinstance(column.dataType, TimestampType)
-                    and isinstance(arrived[i].dataType, TimestampNTZType)
+                    if (arrived[i].dataType, column.dataType) in _RECAST
                     else f.col(quoted(names[i]))
                 ).alias(column.name)
                 for i, column in enumerate(table.schema.fields)

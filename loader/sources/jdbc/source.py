@@ -10,11 +10,14 @@ from functools import cached_property
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql.types import (
+    ArrayType,
+    DataType,
     DecimalType,
     LongType,
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
@@ -42,7 +45,7 @@ from loader.sources.jdbc.native import Native, Told, described, layout
 from loader.sources.jdbc.options import JdbcOptions, column_type
 from loader.sources.jdbc.postgresql.exported import exported
 from loader.sources.jdbc.postgresql.horizon import XMIN
-from loader.sources.jdbc.relation import schema_of
+from loader.sources.jdbc.relation import custom_schema, schema_of
 from loader.sources.jdbc.snapshot import JdbcSnapshot
 
 _TIMESTAMP_WITH_TIMEZONE = "2014"  # java.sql.Types
@@ -106,11 +109,12 @@ class JdbcSource(Database):
             indexes = connection.metadata("getIndexInfo", *place, False, True, labels=told_of)
             told = self._based(connection, native, described(connection, native))
         schema = self._schema(ref, told)
-        types = self._chosen_types(ref, schema)
+        chosen = self._chosen_types(ref, schema)
         fields = [
-            StructField(c.name, column_type(types[c.name]) if c.name in types else c.dataType)
+            StructField(c.name, column_type(chosen[c.name]) if c.name in chosen else c.dataType)
             for c in schema.fields
         ]
+        types = {**self._read_as(told), **chosen}
         schema = StructType(fields)
         doubtful = decimals(schema, told, ref.name)
         shown = []
@@ -128,10 +132,7 @@ class JdbcSource(Database):
             if name in key.columns or self.dialect.lake_name(name).lower() in declared
         }
         doubtful = [
-            asked
-            for d in doubtful
-            if d.index in in_key or not d.only_in_key
-            for asked in (of_key(d, relation) if d.index in in_key else [d])
+            asked for d in doubtful for asked in (of_key(d, relation) if d.index in in_key else [d])
         ]
         writers = self._by_writer(ref)
         if writers:
@@ -288,11 +289,12 @@ class JdbcSource(Database):
     def _read_schema(self, ref: TableRef, told: Told) -> StructType:
         native: Native = ref.native
         where = f"table {self.name}.{ref.name}"
-        columns = ", ".join(map(self.dialect.quote, told)) if self.dialect.hides_columns else ""
+        columns = ", ".join(self._listed(told))
         try:
             query = f"(select {columns or '*'} from {self.relation(native)}) t"
+            options = {**self.reader_options, **custom_schema(self._read_as(told))}
             with self.question(where) as connection:
-                schema = schema_of(self.spark, connection, self.reader_options, query)
+                schema = schema_of(self.spark, connection, options, query)
         except Py4JJavaError as error:
             raise explain(error, where) from error
         except PySparkException as error:
@@ -319,12 +321,27 @@ class JdbcSource(Database):
             if names[name].lower() in self.dialect.instant_types
             or row["DATA_TYPE"] == _TIMESTAMP_WITH_TIMEZONE
         }
-        return StructType(
-            [
-                StructField(c.name, TimestampType() if c.name in instants else c.dataType)
-                for c in schema.fields
-            ]
-        )
+        # Spark 3 takes the elements of an array of wall clocks for instants.
+        walls = {name for name in told if names[name] == "_timestamp"}
+        types: dict[str, DataType] = {
+            **dict.fromkeys(instants, TimestampType()),
+            **dict.fromkeys(walls, ArrayType(TimestampNTZType())),
+        }
+        return StructType([StructField(c.name, types.get(c.name, c.dataType)) for c in schema])
+
+    def _read_as(self, told: Told) -> dict[str, str]:
+        """Returns the types to read columns as where Spark's versions choose different ones."""
+        found = {name: self.dialect.read_as(row) for name, row in told.items()}
+        return {name: data_type for name, data_type in found.items() if data_type}
+
+    def _listed(self, told: Told) -> Iterator[str]:
+        """Yields SQL for each column as it is loaded; nothing if `select *` has all of them so."""
+        shown = {name: self.dialect.shown(row) for name, row in told.items()}
+        if not self.dialect.hides_columns and not any(shown.values()):
+            return
+        for name, sql in shown.items():
+            quoted = self.dialect.quote(name)
+            yield f"{sql.replace('{}', quoted)} as {quoted}" if sql else quoted
 
     @contextmanager
     def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[Snapshot]:

@@ -32,7 +32,7 @@ _EARLIEST = -210_866_803_200_000_000
 """PostgreSQL's earliest timestamp, 24 November 4714 BC, in microseconds."""
 _OBJECT = r"^\[+(L[\w.$]+;|[BCDFIJSZ])@[0-9a-f]{1,8}$"
 """What Java says of an array: Debezium writes it for an array within an array of texts."""
-_DAY = 24 * 60 * 60 * 1_000_000
+_SECOND = 1_000_000
 _NUMBERS = {"NAN": "NaN", "POSITIVE_INFINITY": "Infinity", "NEGATIVE_INFINITY": "-Infinity"}
 
 
@@ -169,7 +169,10 @@ def _timestamp(told: Column) -> Column:
 
 
 def _time(told: Column) -> Column:
-    return _timestamp(told % _DAY)  # 24:00:00 is read as midnight
+    second = f.floor(told / _SECOND)
+    parts = (f.floor(second / 3600), f.floor(second / 60) % 60, second % 60, told % _SECOND)
+    text = f.format_string("%02d:%02d:%02d.%06d", *parts)
+    return f.when(told.isNotNull(), text)
 
 
 def _instant(told: Column) -> Column:
