@@ -5,6 +5,8 @@
 #                 nor a server, and one real sync and build
 #   make test     all tests, against real PostgreSQL, MariaDB and Redis servers that the
 #                 suite starts
+#   make test-matrix    a core of the tests on the other line of Spark, and a run and a build on
+#                 the other Pythons that the machine has
 #   make connectors    connectors of Airbyte, Singer and CloudQuery that the tests run
 #   make lint     formatting, lint, types
 #   make bench    how long loads, loops and builds take, beside dlt and a bare Spark script;
@@ -41,7 +43,7 @@ DEBEZIUM := $(VENV)/.debezium
 PEERS := $(VENV)-peers
 export CONNECTORS := $(abspath $(VENV)-connectors)
 
-.PHONY: help install drivers archive demo picture connectors test-environment test test-fast lint bench bench-correctness audit sbom nemesis clean
+.PHONY: help install drivers archive demo picture connectors test-environment test test-fast test-matrix lint bench bench-correctness audit sbom nemesis clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -107,6 +109,9 @@ test-environment: drivers $(DEBEZIUM) connectors archive
 test: test-environment
 	eval '$(PYTEST) --durations 10 --durations-min 1' "$(TESTS)"
 
+test-matrix: test-environment
+	VENV="$(VENV)" bash .ci/matrix
+
 test-fast: lint
 	$(PYTEST) -m fast tests
 
@@ -147,5 +152,5 @@ nemesis: archive
 	"$(BIN)/python" -m benchmarks.nemesis $(NEMESIS)
 
 clean:
-	rm -rf "$(VENV)" "$(PEERS)" "$(CONNECTORS)" "$(CONNECTORS)-cloudquery" "$(VENV)-audit" sbom.json target logs dbt_packages .strandline \
+	rm -rf "$(VENV)" "$(PEERS)" "$(CONNECTORS)" "$(CONNECTORS)-cloudquery" "$(VENV)-audit" "$(VENV)-spark35" "$(VENV)"-python3.* sbom.json target logs dbt_packages .strandline \
 	    .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

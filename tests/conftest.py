@@ -128,12 +128,30 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def _enable_ansi() -> None:
+    """Turns ANSI mode on, which the loader and dbt-spark turn off: our SQL is right under both."""
+    from dbt.adapters.spark.connections import SparkCredentials
+
+    from loader.runtime import spark
+
+    spark._REQUIRED["spark.sql.ansi.enabled"] = "true"
+    finish = SparkCredentials.__post_init__
+
+    def finish_with_ansi(credentials: SparkCredentials) -> None:
+        finish(credentials)
+        credentials.server_side_parameters["spark.sql.ansi.enabled"] = "true"
+
+    SparkCredentials.__post_init__ = finish_with_ansi
+
+
 @pytest.fixture(scope="session")
 def spark(warehouse: Path) -> Iterator[SparkSession]:
     """The suite's only session, from the profile's target `embedded`. dbt finds it, too."""
     from loader.runtime.profile import load_profile
     from loader.runtime.spark import session
 
+    if os.environ.get("ANSI") == "true":
+        _enable_ansi()
     profile = load_profile("strandline", "embedded", ROOT, profiles_dir=str(ROOT / "profiles"))
     spark = session(profile)
     yield spark

@@ -194,6 +194,20 @@ def held(rows: DataFrame) -> DataFrame:
     )
 
 
+def plan_now(rows: DataFrame) -> DataFrame:
+    """Returns rows whose query is planned already, so that tables that it reads may be altered.
+
+    Spark 4.1 resolves each table anew when a query runs, and refuses other columns than before.
+    """
+    from pyspark.sql import DataFrame
+
+    spark: Any = rows.sparkSession
+    found: Any = rows._jdf
+    planned = found.queryExecution().toRdd()
+    made = spark._jsparkSession.internalCreateDataFrame(planned, found.schema(), False)
+    return DataFrame(made, spark)
+
+
 def empty(spark: SparkSession, schema: StructType) -> DataFrame:
     """Returns a frame without rows. PySpark's own takes a second to start a process for them."""
     from pyspark.sql import DataFrame

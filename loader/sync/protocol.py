@@ -16,6 +16,7 @@ from loader.lake.lease import Lease, acquire_all
 from loader.lake.ledger import NOTHING_NEW, SYNCED, SyncRecord
 from loader.lake.schema.fitting import fitted
 from loader.rows.window import Bounds, Window, next_cursor
+from loader.runtime.spark import plan_now
 from loader.sources import Progress
 from loader.state import TableState
 from loader.sync.attempt import Attempt
@@ -174,6 +175,7 @@ def append(attempt: Attempt, batch: Batch) -> tuple[Intent, Commit | None]:
     drift = lake.drift(table, schema, plan.terms)
     rows = fitted(batch.rows, drift.routes, f"table {plan.name}")
     if lake.exists(table):
+        rows = plan_now(rows) if drift.alterations else rows
         lake.evolve(table, drift, plan.terms.source)
         if drift.notes:
             record = replace(record, schema_changes="; ".join(drift.notes))

@@ -49,7 +49,6 @@ COLUMNS = {
     "o": "oid",
     "i2": "smallint",
     "i8": "bigint",
-    "tia": "time[]",
     "gen": "int generated always as identity",
 }
 ROWS = (
@@ -61,14 +60,13 @@ ROWS = (
     "'{2024-01-01 00:00:00.5}', '{2024-01-01 00:00:00.5+00}', '{2024-01-01}', '{t,f}', "
     "'{1.5,NaN}', '{\"\\\\x00ff\"}', '{a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11}', "
     "'{\"{\\\"a\\\": 1}\"}', '{\"[1,5)\",NULL}', 'z', '[1,5)', '[1.50,2)', "
-    "'[2024-01-01 00:00:00+00,2024-01-02 00:00:00+00)', 42, 2, 9007199254740993, "
-    "'{24:00,NULL,01:02:03.5}', default",
+    "'[2024-01-01 00:00:00+00,2024-01-02 00:00:00+00)', 42, 2, 9007199254740993, default",
     "null, 1e19, -0.001, 'NaN', 'Infinity', false, '', 'infinity', 'infinity', 'infinity', "
-    "'infinity', '00:00:00'" + ", null" * 10 + ", '{}'" + ", null" * 19 + ", '{}', default",
+    "'infinity', '00:00:00'" + ", null" * 10 + ", '{}'" + ", null" * 19 + ", default",
     "'', 1e-10, 0, 1e30, 3e-5, null, null, '0044-03-15 BC', '0044-03-15 00:00:00', "
-    "'0044-03-15 00:00:00+00', '1500-02-28 00:00:00+00', '23:59:59'" + ", null" * 31 + ", default",
+    "'0044-03-15 00:00:00+00', '1500-02-28 00:00:00+00', '23:59:59'" + ", null" * 30 + ", default",
     "'x', -1, null, -3e-5, -1e300, null, null, '-infinity', '-infinity', '-infinity', "
-    "'-infinity', '24:00:00'" + ", null" * 31 + ", default",
+    "'-infinity', '24:00:00'" + ", null" * 30 + ", default",
 )
 
 
@@ -126,6 +124,7 @@ def test_what_the_log_does_not_have_is_refused(
         "int4multirange": absent,
         "pair": absent,
         "mood[]": absent,
+        "time without time zone[]": absent,
         "posint[]": absent,
         "numbers": absent,
         "int generated always as (id + 1) stored": "the log does not have the generated column c",

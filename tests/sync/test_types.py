@@ -231,13 +231,28 @@ HASHES = {
 }
 
 
+CREATED = (
+    "create type mood as enum ('sad', 'ok')",
+    "create type pair as (a int, b text)",
+    "create domain price as numeric(10, 2)",
+    "create domain moment as timestamptz",
+    "create domain opening as time",
+)
+"""What PostgreSQL's table needs."""
+
+
+def define(types: Sequence[Type]) -> str:
+    """Returns the statement that makes a table `t` with a column of each type."""
+    columns = ", ".join(f"v{i} {kind}" for i, (kind, *_) in enumerate(types))
+    return f"create table t (id int not null primary key, c int, {columns})"
+
+
 def _check(
     project: Project, run: Callable[..., object], types: Sequence[Type], database: str
 ) -> None:
     names = [f"v{i}" for i in range(len(types))]
-    defined = ", ".join(f"{name} {kind}" for name, (kind, *_) in zip(names, types, strict=True))
     run(
-        f"create table t (id int not null primary key, c int, {defined})",
+        define(types),
         f"insert into t values (1, 1, {', '.join(value for _, value, *_ in types)})",
         "insert into t (id, c) values (2, 1)",
     )
@@ -263,13 +278,7 @@ def _check(
 
 
 def test_types_of_postgresql(project: Project, postgres_database: Database) -> None:
-    postgres_database.execute(
-        "create type mood as enum ('sad', 'ok')",
-        "create type pair as (a int, b text)",
-        "create domain price as numeric(10, 2)",
-        "create domain moment as timestamptz",
-        "create domain opening as time",
-    )
+    postgres_database.execute(*CREATED)
     project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}})
     _check(project, postgres_database.execute, POSTGRESQL, "postgresql")
 

@@ -13,6 +13,7 @@ from loader.sources.jdbc.doubtful import (
     TIME,
     Column,
     Doubt,
+    has_odd_scale,
     jdbc_type,
     postgresql_values,
 )
@@ -47,6 +48,10 @@ class PostgreSQL(Dialect):
         kind = jdbc_type(row)
         if kind == CHAR and int(row.get("COLUMN_SIZE") or 0) > _LONGEST:
             return "{}::text"  # a char without a length: Spark would pad it to two billion
+        if has_odd_scale(row):  # Spark has no such decimals
+            size, scale = int(row["COLUMN_SIZE"] or 0), int(row["DECIMAL_DIGITS"] or 0)
+            scale -= 2048 if scale > 1000 else 0  # the driver takes a scale below zero for this
+            return f"{{}}::numeric({max(size - min(scale, 0), scale)}, {max(scale, 0)})"
         if kind == ARRAY:
             # An expression: of a column, Spark 4 takes its declared dimensions for the values' own.
             return _TIMES_OF_DAY if row.get("TYPE_NAME") in ("_time", "_timetz") else "coalesce({})"

@@ -21,8 +21,8 @@ FLOATS = frozenset(("float4", "float8"))
 TIMES = frozenset(("date", "timestamp", "timestamptz", "time"))
 ENUM = "enum"
 KNOWN = TEXTS | INTEGERS | FLOATS | TIMES | {"bool", "numeric", "bytea", ENUM}
-NOT_IN_ARRAYS = frozenset(("xml", ENUM))
-"""Types of which Debezium leaves out arrays (`xml`), or those with a null in them (enums)."""
+NOT_IN_ARRAYS = frozenset(("xml", ENUM, "time"))
+"""Types of whose arrays Debezium leaves out all (`xml`), those with a null (enums), or 24:00."""
 FILLED = frozenset(("text", "varchar", "uuid", "int4", "int8", "date", "bytea"))
 """Types of which Debezium shows that the log leaves out an unchanged array; else it has a null."""
 
