@@ -26,7 +26,7 @@
             max(_cq_batch) as raw_batch,
             {%- if shared %}
             -- batches are numbered per table: the one before a source's newest may be another source's
-            sort_array(collect_set(_cq_batch), false)[1] as batch_before,
+            get(sort_array(collect_set(_cq_batch), false), 1) as batch_before,
             _cq_source_name as source_name
             {%- else %}
             max(_cq_batch) - 1 as batch_before,

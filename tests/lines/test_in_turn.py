@@ -42,8 +42,9 @@ class Lakehouse:
             check=False,
         )
         assert ended.returncode == 0, f"{arguments}: {ended.stdout[-3000:]}{ended.stderr[-3000:]}"
-        lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
-        return [event for event in map(json.loads, lines) if "event" in event]
+        # dbt's own lines are of another form
+        lines = ended.stdout.splitlines()
+        return [json.loads(line) for line in lines if line.startswith('{"event"')]
 
     def run(self, python: str, *arguments: str) -> dict[str, int]:
         """Runs `loader run`; returns how many rows of each table were appended."""
