@@ -26,9 +26,13 @@ from loader.spec.redaction import MASK, is_secret_key, redact_foreign
 
 _WIDE = 10_000
 # Control characters, which a terminal obeys instead of showing; those that change the direction of
-# writing; line breaks that are not \n; halves of characters. A source chooses its names and error
-# texts, so these are escaped.
-_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# writing, or that nobody sees (Unicode's category Cf); line breaks that are not \n; halves of
+# characters. A source chooses its names and error texts, so these are escaped.
+_OBEYED = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u070f\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e"
+    r"\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff\U0001bca0-\U0001bca3"
+    r"\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
 _OWN_LINE = re.compile(r"\n(?!- )")  # several problems in one error are a list
 
 
@@ -136,7 +140,7 @@ class Output:
         at = dt.datetime.now(dt.timezone.utc).isoformat()
         record = {"event": kind, "at": at, **self._redacted(facts)}
         text = json.dumps(record, default=str, ensure_ascii=False)
-        text = _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+        text = _OBEYED.sub(lambda found: json.dumps(found[0])[1:-1], text)
         self.streams.write(stream, lambda: print(text, file=getattr(sys, stream)))
 
     def _redacted(self, value: Any) -> Any:
@@ -240,10 +244,12 @@ class Progress:
 
 
 def _plain(text: str) -> str:
-    """Escapes a text's control characters."""
+    """Escapes a text's control characters and invisible ones."""
 
     def shown(found: re.Match[str]) -> str:
         code = ord(found[0])
+        if code > 0xFFFF:
+            return f"\\U{code:08x}"
         return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
     return _OBEYED.sub(shown, text)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import secrets
 import socket
 import stat
 import threading
@@ -21,8 +22,12 @@ from typing import Protocol
 
 from filelock import FileLock, Timeout
 
+from loader.errors import TableError
 from loader.names import file_name
+from loader.runtime.shared_files import create_regular, read_regular
 
+_LONGEST = 1 << 16
+"""The most bytes of a record; a valid one has a few hundred."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -45,10 +50,13 @@ def lock_file(path: Path, timeout: float) -> FileLock:
     """
     folder = stat.S_IMODE(path.parent.stat().st_mode)
     mode = 0o600 | (0o060 if folder & 0o020 else 0) | (0o006 if folder & 0o002 else 0)
-    with suppress(OSError):
+    with suppress(FileNotFoundError):
         found = path.lstat()
-        if stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) != mode:
-            path.chmod(mode)  # as an older version, or the umask, made it
+        if not stat.S_ISREG(found.st_mode):
+            raise _planted(path, "it is a link, a folder, a pipe or a device, not a file")
+        if stat.S_IMODE(found.st_mode) != mode:
+            with suppress(OSError):
+                path.chmod(mode)  # as an older version, or the umask, made it
     return FileLock(path, timeout=timeout, mode=mode, thread_local=False)
 
 
@@ -191,14 +199,25 @@ class FileOwners:
 
 def _text(path: Path) -> str | None:
     try:
-        return path.read_text(errors="replace")
+        return read_regular(path, _LONGEST).decode(errors="replace")
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise _planted(path, error.strerror or str(error)) from None
+
+
+def _planted(path: Path, why: str) -> TableError:
+    return TableError(
+        f"this is no lock record: {why}",
+        where=str(path),
+        remedy="Somebody else put it there: remove it, see who may write to the folder, and run "
+        "again",
+    )
 
 
 def _delete_old(path: Path, age: float) -> bool:
     try:
-        old = time.time() - path.stat().st_mtime > age
+        old = time.time() - path.lstat().st_mtime > age
         if old:
             path.unlink()
         return old
@@ -210,9 +229,14 @@ def _write(path: Path, text: str | None) -> None:
     if text is None:
         path.unlink(missing_ok=True)
         return
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
-    fresh.write_text(text)
-    fresh.replace(path)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(8)}")
+    try:
+        create_regular(fresh, text.encode())
+        fresh.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise _planted(path, error.strerror or str(error)) from None
 
 
 class Witness:

@@ -16,9 +16,12 @@ from filelock import FileLock, Timeout
 from loader.errors import StateError
 from loader.lake.owners import lock_file
 from loader.runtime.durable import put
+from loader.runtime.shared_files import read_regular
 from loader.state import StateBackend, StateRow, taken
 from loader.state.value import moment, moment_text
 
+_LARGEST = 1 << 30
+"""The most bytes of a file: a key's versions are pruned long before."""
 _OURS = re.compile(r"[a-z0-9._-]*-[0-9a-f]{32}\.json")
 
 
@@ -81,7 +84,7 @@ class LocalState(StateBackend):
 
     def _read(self, path: Path, key: str | None = None) -> list[StateRow]:
         try:
-            text = path.read_text("utf-8")
+            text = read_regular(path, _LARGEST).decode("utf-8")
         except FileNotFoundError:
             return []
         except UnicodeDecodeError:

@@ -34,6 +34,25 @@ def _table(output: Output) -> None:
     output.table("table", ("table", "rows"), [(HOSTILE, 1)])
 
 
+INVISIBLE = (
+    "\xad\u061c\u180e\u200b\u200c\u200d\u200e\u2060\u2064\u206a\ufeff\ufffa\U000e0001\U000e0041"
+)
+
+
+def test_what_nobody_sees_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """Zero width, marks of direction, tags: two names that look the same are told apart."""
+    Output().warning(INVISIBLE)
+    Output().say(INVISIBLE)
+    Output("json").warning(INVISIBLE)
+    printed = "".join(capsys.readouterr())
+    assert not set(printed) & set(INVISIBLE)
+    assert r"\xad\u061c\u180e\u200b\u200c\u200d\u200e\u2060" in printed
+    assert r"\ufffa\U000e0001\U000e0041" in printed
+    assert json.loads(printed.splitlines()[-2])["text"] == INVISIBLE
+    Output().warning("नमस्ते عربی Größe 東京 👍🏽")
+    assert "नमस्ते عربی Größe 東京 👍🏽" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("show", [_event, _warn, _error, _table])
 def test_what_a_source_says_is_text(
     show: Callable[[Output], None], capsys: pytest.CaptureFixture[str]

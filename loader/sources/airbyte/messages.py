@@ -14,7 +14,7 @@ from loader.sources.airbyte.catalog import Key, key_of, meant
 from loader.sources.airbyte.logs import lacks
 from loader.sources.programs.delivery import Delivery
 from loader.sources.programs.digits import decode, encode
-from loader.sources.programs.malformed import is_broken, is_misnamed
+from loader.sources.programs.malformed import flatten, is_broken, is_misnamed
 from loader.sources.programs.words import is_fatal, without_trace
 from loader.spec.redaction import excerpt
 
@@ -54,7 +54,10 @@ class AirbyteDialect:
             key = (record.get("namespace") or None, record["stream"])
             if key not in delivery.streams:
                 key = self._found(key, delivery)
-            delivery.record(key, record["data"])
+            if record["data"] is None:
+                delivery.refuse_depth(key)
+            else:
+                delivery.record(key, record["data"])
         elif kind == "STATE":
             self._state(message["state"], delivery)
         elif kind == "DELETE":  # not Airbyte's: CloudQuery's bridge sends it
@@ -132,6 +135,8 @@ class AirbyteDialect:
 def parsed(line: bytes, source: str, before: Callable[[], None]) -> dict[str, Any] | None:
     """Returns a line's message; None if it is a log line.
 
+    A record that is nested too deeply to be read has no data.
+
     Args:
         before: called before the line is shown.
 
@@ -153,8 +158,12 @@ def parsed(line: bytes, source: str, before: Callable[[], None]) -> dict[str, An
 
 def _read(line: bytes) -> tuple[dict[str, Any] | None, bool]:
     """Returns a line's message, and whether it is a broken one."""
+    deep = False
     try:
-        message = decode(line.decode())
+        try:
+            message = decode(line.decode())
+        except RecursionError:
+            deep, message = True, decode(flatten(line).decode())
     except (ValueError, RecursionError):
         return None, is_broken(line)
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
@@ -168,6 +177,10 @@ def _read(line: bytes) -> tuple[dict[str, Any] | None, bool]:
             and isinstance(body.get("data"), dict)
             and isinstance(body.get("namespace"), str | None)
         )
+        if deep and isinstance(body, dict):
+            body["data"] = None
+    elif deep:
+        broken = is_broken(line)
     else:
         broken = is_misnamed(message, line) or (kind in _VITAL and not isinstance(body, dict))
     return message, broken or (kind == "STATE" and not _is_state(message["state"]))

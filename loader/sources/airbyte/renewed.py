@@ -14,6 +14,7 @@ from typing import Any
 
 from loader.errors import SpecError, TableError
 from loader.runtime.durable import put
+from loader.runtime.shared_files import read_regular
 from loader.sources.programs.digits import decode
 from loader.sources.programs.workspace import written
 
@@ -49,7 +50,7 @@ class Renewed:
         if self.path is None or not self.path.exists():
             return dict(config)
         try:
-            kept = decode(self.path.read_text(encoding="utf-8"))
+            kept = decode(read_regular(self.path, 64 << 20).decode())
             of, values = kept["of"], dict(kept["config"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SpecError(

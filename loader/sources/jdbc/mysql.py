@@ -31,6 +31,12 @@ class MySQL(Dialect):
     rounds_floats = True
     instant_types = frozenset({"timestamp"})
     utc_clock = "select utc_timestamp(6)"
+    network = (  # else a server may ask either driver for any file of this machine
+        ("allowLocalInfile", "false"),
+        ("allowLoadLocalInfile", "false"),
+        ("allowUrlInLocalInfile", "false"),
+        ("autoDeserialize", "false"),
+    )
 
     def url(self, url: str, properties: Collection[str] = ()) -> str:
         # Spark uses MySQL's quotes and types only for "jdbc:mysql"; for any other URL it quotes

@@ -19,6 +19,10 @@ _log = logging.getLogger("loader.program")
 Message = TypeVar("Message", bound=Any)
 
 _TICK = 0.5
+_LARGEST = 1 << 30
+"""The most bytes of an answer."""
+_PATIENCE = 4
+"""An answer may take so many times what a program may say nothing for."""
 
 
 def answered(
@@ -36,7 +40,8 @@ def answered(
         start: starts the program.
         hear: turns a line into a message; None if it is none.
         why: what the messages said is wrong, by the time that the program has ended.
-        silence: after so many seconds without a word it is ended.
+        silence: after so many seconds without a word it is ended, and after four times as many
+            in any case.
         where: the source, for messages.
         before_words: called before the program's own words are shown.
         waits: whether a run that is told to stop waits for it all the same.
@@ -47,11 +52,18 @@ def answered(
     process = start(lambda text: _log.debug("%s: %s", where, text))
     done = threading.Event()
     hung = threading.Event()
+    late = threading.Event()
+    until = time.monotonic() + _PATIENCE * silence
+    size = 0
     interrupted = threading.Event()
 
     def watch() -> None:
         while not done.wait(min(_TICK, silence)):
             if process.lingers() or interrupted.is_set():  # it has answered, or nobody asks
+                process.stop(patience=1.0)
+                return
+            if time.monotonic() > until:
+                late.set()
                 process.stop(patience=1.0)
                 return
             if time.monotonic() - process.heard > silence:
@@ -63,6 +75,14 @@ def answered(
     try:
         with nullcontext() if waits else interruptible(interrupted.set):
             for line in process.lines():
+                size += len(line)
+                if size > _LARGEST:
+                    raise TableError(
+                        f"the program answered with more than {_LARGEST:,} bytes",
+                        where=where,
+                        remedy="Let the connector log less, or list fewer streams, in its own "
+                        "configuration",
+                    )
                 message = hear(line)
                 if message is not None:
                     yield message
@@ -79,6 +99,12 @@ def answered(
     if hung.is_set():
         raise TableError(
             f"the program has said nothing for {silence:,.0f} seconds, and was ended",
+            where=where,
+            remedy="Run again; if it needs longer, raise `timeout`",
+        )
+    if late.is_set():
+        raise TableError(
+            f"the program has not answered for {_PATIENCE * silence:,.0f} seconds, and was ended",
             where=where,
             remedy="Run again; if it needs longer, raise `timeout`",
         )

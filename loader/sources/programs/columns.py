@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -9,12 +10,17 @@ from typing import Any
 
 from pyspark.sql import types as t
 
+from loader.errors import TableError
 from loader.sources.programs.values import converter
 
 REST = "_rest"
 """A connector's column: what no other column can take, as a JSON object; null if there is none."""
 
-_DEEPEST = 20
+LONGEST_NAME = 255
+"""The most characters of a column's name; what has a longer one is in :data:`REST`."""
+
+_MOST_PARTS = 100_000
+"""So many parts of a schema are read for a stream's types: references may lead to them again."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,10 @@ class Column:
 
 
 def columns(
-    schema: Mapping[str, Any], types: Mapping[str, t.DataType], skipped: Sequence[str] = ()
+    schema: Mapping[str, Any],
+    types: Mapping[str, t.DataType],
+    skipped: Sequence[str] = (),
+    where: str = "",
 ) -> tuple[Column, ...]:
     """Returns the columns of a stream.
 
@@ -44,16 +53,29 @@ def columns(
         schema: the stream's JSON schema.
         types: the spec's own types, by column; they may name fields that the schema lacks.
         skipped: names or wildcards of fields to leave out.
+        where: the table, for messages.
+
+    Raises:
+        TableError: if the schema's references lead to too many others.
     """
     fields = schema.get("properties")
     declared = fields if isinstance(fields, dict) else {}
     found: dict[str, t.DataType] = {}
     taken: set[str] = {REST}
+    budget = Counter(parts=_MOST_PARTS)
     for name in (*declared, *(name for name in types if name not in declared)):
         if is_skipped(name, skipped) or not name or _folded(name) in taken:
             continue
+        if len(name) > LONGEST_NAME and name not in types:
+            continue
         taken.add(_folded(name))
-        found[name] = types.get(name) or spark_type(declared[name], schema)
+        found[name] = types.get(name) or spark_type(declared[name], schema, budget)
+        if budget["parts"] < 0:
+            raise TableError(
+                f"its JSON schema's references lead to more than {_MOST_PARTS:,} parts",
+                where=where,
+                remedy="Leave fields out: skip_columns; or give them a type: columns",
+            )
     return tuple(Column(name, type_, converter(type_)) for name, type_ in found.items())
 
 
@@ -68,15 +90,19 @@ def is_skipped(name: str, skipped: Sequence[str]) -> bool:
     return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in skipped)
 
 
-def spark_type(schema: Any, root: Mapping[str, Any]) -> t.DataType:
+def spark_type(
+    schema: Any, root: Mapping[str, Any], budget: Counter[str] | None = None
+) -> t.DataType:
     """Returns the type for a field's JSON schema; a string holds what has no type of its own.
 
     Objects and arrays, fields without a type and fields of several types are kept as JSON text.
 
     Args:
         root: the whole stream's schema, for references.
+        budget: counts down `parts`, the parts of the schema that may still be read.
     """
-    found = {str(one): one for one in _variants(schema, root, 0)}
+    limit = Counter(parts=_MOST_PARTS) if budget is None else budget
+    found = {str(one): one for one in _variants(schema, root, limit)}
     if len(found) == 1:
         return next(iter(found.values()))
     if found and all(isinstance(one, (t.LongType, t.DoubleType)) for one in found.values()):
@@ -84,26 +110,38 @@ def spark_type(schema: Any, root: Mapping[str, Any]) -> t.DataType:
     return t.StringType()
 
 
-def _variants(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[t.DataType]:
-    if not isinstance(schema, dict) or depth > _DEEPEST:
-        return
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#/"):
-        place: Any = root
-        for part in reference[2:].split("/"):
-            place = place.get(part) if isinstance(place, dict) else None
-        yield from _variants(place, root, depth + 1)
-        return
-    for name in ("oneOf", "anyOf", "allOf"):
-        for option in schema.get(name) or ():
-            yield from _variants(option, root, depth + 1)
-    kinds = schema.get("type") or ()
-    for kind in (kinds,) if isinstance(kinds, str) else kinds:
-        if kind != "null":
-            yield _single(kind, schema)
+def _variants(schema: Any, root: Mapping[str, Any], budget: Counter[str]) -> Iterator[t.DataType]:
+    """Yields the types that a schema allows; each of its parts is read once."""
+    seen: set[int] = set()
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if not isinstance(part, dict) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        budget["parts"] -= 1
+        if budget["parts"] < 0:
+            return
+        reference = part.get("$ref")
+        if isinstance(reference, str) and reference.startswith("#/"):
+            place: Any = root
+            for step in reference[2:].split("/"):
+                place = place.get(step) if isinstance(place, dict) else None
+            waiting.append(place)
+            continue
+        for name in ("oneOf", "anyOf", "allOf"):
+            waiting += _list(part.get(name))
+        kinds = part.get("type")
+        for kind in (kinds,) if isinstance(kinds, str) else _list(kinds):
+            if kind != "null":
+                yield _single(kind, part)
 
 
-def _single(kind: str, schema: Mapping[str, Any]) -> t.DataType:
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _single(kind: Any, schema: Mapping[str, Any]) -> t.DataType:
     named = schema.get("airbyte_type")
     if kind == "string":
         return _text(schema.get("format"), named)

@@ -158,6 +158,14 @@ class Delivery:
         """Takes a deletion of all rows that meet one of some conditions: values by column."""
         self._take(self.streams.get(key), key, lambda spool: spool.delete(where))
 
+    def refuse_depth(self, key: Hashable) -> None:
+        """Fails a stream: one of its records is nested too deeply to be read."""
+
+        def refuse(_: Spool) -> None:
+            raise RecursionError
+
+        self._take(self.streams.get(key), key, refuse)
+
     def _take(self, stream: Stream | None, key: Hashable, into: Callable[[Spool], None]) -> None:
         if stream is None:
             self.words.warn_once(f"records of {shown(key)}, {UNASKED}")
@@ -168,6 +176,14 @@ class Delivery:
                 into(stream.spool)
             except LoaderError as problem:
                 self._ended(stream, problem)
+            except RecursionError:
+                deep = TableError(
+                    "a record's values are nested too deeply to be read",
+                    where=f"table {stream.name}",
+                    remedy="Leave the field out in the connector's own configuration, or with "
+                    f"table_options.{stream.name.partition('.')[2]}.skip_columns",
+                )
+                self._ended(stream, deep)
 
     def state(self, kind: str, key: Hashable | None, text: str, count: float | None = None) -> None:
         """Takes a state.

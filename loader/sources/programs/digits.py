@@ -7,6 +7,8 @@ from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+_MOST_DIGITS = 4000
+
 
 def _number(text: str) -> float | Decimal:
     value = float(text)
@@ -19,7 +21,13 @@ def _number(text: str) -> float | Decimal:
     return value if Decimal(repr(value)) == exact else exact
 
 
-decode: Callable[[str], Any] = json.JSONDecoder(parse_float=_number).decode
+def _integer(text: str) -> int | Decimal:
+    # Python refuses to make an int of more digits, as that takes quadratic time.
+    return int(text) if len(text) <= _MOST_DIGITS else Decimal(text)
+
+
+_decoder = json.JSONDecoder(parse_float=_number, parse_int=_integer)
+decode: Callable[[str], Any] = _decoder.decode
 """Parses JSON."""
 
 

@@ -22,6 +22,8 @@ from loader.sources.programs.values import Misfit, held_as, read_as, text_of
 from loader.spec.redaction import excerpt
 
 _LONGEST_TEXT = 16_000_000  # Spark's JSON parser refuses a text of 20 million characters
+_MOST_NAMES = 1000
+"""So many undeclared fields are counted, and remembered: a connector may send new ones forever."""
 _SPLIT = 32 << 20
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -104,7 +106,8 @@ class Layout:
             place = self._places.get(name)
             if place is None:
                 if not self._leaves_out(name):
-                    self.undeclared[name] += 1
+                    if name in self.undeclared or len(self.undeclared) < _MOST_NAMES:
+                        self.undeclared[name] += 1
                     rest[name] = value
                 continue
             try:
@@ -199,9 +202,12 @@ class Layout:
         )
 
     def _leaves_out(self, name: str) -> bool:
-        if name not in self._left_out:
-            self._left_out[name] = is_skipped(name, self._skipped)
-        return self._left_out[name]
+        found = self._left_out.get(name)
+        if found is None:
+            found = is_skipped(name, self._skipped)
+            if len(self._left_out) < _MOST_NAMES:
+                self._left_out[name] = found
+        return found
 
     def _unfit_key(self, name: str, value: Any) -> TableError:
         return TableError(

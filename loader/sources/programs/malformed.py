@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 _VITAL = (b'"RECORD"', b'"STATE"', b'"BATCH"')
+_MARK = re.compile(rb'\\.|["[\]{}]', re.DOTALL)
 _BEFORE = b" \t\r\n\xef\xbb\xbf\xff\xfe"  # white space, and the marks of UTF-8 and UTF-16
 
 
@@ -28,3 +30,28 @@ def is_misnamed(message: Any, line: bytes) -> bool:
         return kind.strip().upper() == "RECORD"
     record = message.get("record")
     return isinstance(record, dict) and ("stream" in message or "stream" in record)
+
+
+def flatten(line: bytes, deepest: int = 10) -> bytes:
+    """Replaces what is nested deeper by null: who a message is for stands further out.
+
+    Args:
+        deepest: so many objects and lists inside each other are kept.
+    """
+    found = bytearray()
+    depth = begin = 0
+    in_string = False
+    for token in _MARK.finditer(line):
+        if token[0] == b'"':
+            in_string = not in_string
+        elif in_string:
+            continue
+        elif token[0] in (b"{", b"["):
+            depth += 1
+            if depth == deepest + 1:
+                found += line[begin : token.start()] + b"null"
+        elif token[0] in (b"}", b"]"):
+            depth -= 1
+            if depth == deepest:
+                begin = token.end()
+    return bytes(found + line[begin:]) if depth <= deepest else bytes(found)

@@ -17,6 +17,7 @@ from pathlib import Path
 from loader.errors import TableError
 from loader.runtime.child_environment import child_environment
 from loader.sources.programs.pipe import Pipe
+from loader.spec.redaction import excerpt
 
 _GRACE = 10.0
 """Seconds between asking a program to end and killing it."""
@@ -24,6 +25,10 @@ _GRACE = 10.0
 LINGER = 5.0
 """Seconds that what a program leaves behind may keep its output open without a word."""
 _TICK = 0.05
+
+LONGEST_NOTE = 1 << 16
+"""The most characters of a line on standard error; an endless one must not fill the memory."""
+_READ_NOTE = LONGEST_NOTE << 2
 
 _PRELUDE = """\
 import ctypes, os, sys
@@ -190,9 +195,15 @@ class Process:
     def _listen(self) -> None:
         read = io.BufferedReader(self._errors).readline
         with suppress(ValueError, OSError):
-            while line := read(self.longest):
+            while line := read(_READ_NOTE):
                 self.heard = time.monotonic()
                 text = line.decode("utf-8", "replace").rstrip()
+                if len(text) > LONGEST_NOTE:
+                    text = excerpt(text, LONGEST_NOTE) + "…"
+                rest = line
+                while rest and not rest.endswith(b"\n"):
+                    rest = read(_READ_NOTE)
+                    self.heard = time.monotonic()
                 if text:
                     self._tail.append(text)
                 self._hear(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -134,7 +135,7 @@ class ProgramSource(Source):
         with workspace() as folder:
             found = self.entries(folder)
         names = [entry.name for entry in found]
-        twice = [name for name in names if names.count(name) > 1]
+        twice = [name for name, count in Counter(names).items() if count > 1]
         if twice:
             raise TableError(
                 f"the connector has two streams called {twice[0]}",
@@ -154,9 +155,9 @@ class ProgramSource(Source):
         options = self._options_of(ref.name)
         self._refuse_bounds(options, where)
         types = {name: self._type(text, name, where) for name, text in options.columns.items()}
-        found = columns(entry.schema, types, options.skip_columns)
-        taken = [name for name in entry.schema.get("properties") or () if name == REST]
-        if taken and REST not in options.skip_columns:
+        found = columns(entry.schema, types, options.skip_columns, where)
+        fields = entry.schema.get("properties")
+        if isinstance(fields, dict) and REST in fields and REST not in options.skip_columns:
             raise TableError(
                 f"its records have a field {REST!r}, which the loader writes itself",
                 where=where,
@@ -209,7 +210,7 @@ class ProgramSource(Source):
         path = self.folder / name
         try:
             return json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise SpecError(
                 f"the catalog cannot be read: {error}",
                 where=str(path),

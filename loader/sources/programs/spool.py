@@ -18,6 +18,7 @@ from loader.sources.programs.columns import REST
 from loader.sources.programs.layout import Condition, Layout
 from loader.sources.programs.memory import Memory
 from loader.sources.programs.values import order_of
+from loader.spec.redaction import excerpt
 
 
 @dataclass(frozen=True)
@@ -258,7 +259,7 @@ class Spool:
             ("records have a field {} that the schema does not declare", self.layout.undeclared),
         ):
             for name, count in fields.items():
-                text = what.format(name)
+                text = what.format(excerpt(name, 100))
                 if text not in self._told:
                     notes.append(f"{count:,} {text}: kept in the column {REST}")
                 self._told.add(text)

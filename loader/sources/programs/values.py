@@ -12,7 +12,7 @@ import math
 import re
 import struct
 from collections.abc import Callable
-from decimal import Context, Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation, Overflow
 from functools import lru_cache
 from typing import Any
 
@@ -36,6 +36,8 @@ _SURROGATES = re.compile("[\ud800-\udfff]")  # no text that can be stored has th
 _EPOCH = dt.datetime(1970, 1, 1)
 _NONE = dt.timedelta()
 _DAY = 86_400_000_000
+_LONGEST_TIME = 100
+"""The most characters of a time, with all its digits; those that were read are remembered."""
 _FIRST_DAY = dt.date(1970, 1, 1).toordinal()
 _DIGITS = Context(prec=80)
 _EXACT = 1 << 53  # above it, a float skips integers
@@ -146,7 +148,7 @@ def _decimal(precision: int, scale: int) -> Callable[[Any], str]:
             if not number.is_finite() or abs(number) >= largest:
                 raise Misfit
             exact = number.quantize(step, context=_DIGITS)
-        except InvalidOperation:
+        except (InvalidOperation, Overflow):
             raise Misfit from None
         if exact != number:
             raise Misfit
@@ -207,7 +209,7 @@ def _date(value: Any) -> int:
 
 def _instant(value: Any) -> int:
     """Microseconds; finer digits are cut off. Without an offset it is UTC."""
-    if type(value) is not str:
+    if type(value) is not str or len(value) > _LONGEST_TIME:
         raise Misfit
     return _micros(value)
 

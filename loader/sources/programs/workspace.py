@@ -31,7 +31,8 @@ def workspace(parent: Path | None = None) -> Iterator[Path]:
 def written(folder: Path, name: str, content: Any) -> Path:
     """Writes a value as JSON into a file that only this user can read; returns its path."""
     path = folder / name
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(encode(content))
     return path

@@ -11,7 +11,7 @@ from typing import Any
 from loader.errors import TableError
 from loader.sources.programs.delivery import Delivery
 from loader.sources.programs.digits import decode, encode
-from loader.sources.programs.malformed import is_broken, is_misnamed
+from loader.sources.programs.malformed import flatten, is_broken, is_misnamed
 from loader.spec.redaction import excerpt
 
 
@@ -32,15 +32,21 @@ class SingerDialect:
         self._keys = keys
 
     def hear(self, line: bytes, delivery: Delivery) -> None:
+        deep = False
         try:
-            message = decode(line.decode())
+            try:
+                message = decode(line.decode())
+            except RecursionError:
+                deep, message = True, decode(flatten(line).decode())
         except (ValueError, RecursionError):
             if is_broken(line):
                 raise _broken(line, delivery.source) from None
             message = None
         kind = message.get("type") if isinstance(message, dict) else None
         if kind == "RECORD":
-            self._record(message, line, delivery)
+            self._record(message, line, delivery, deep)
+        elif deep:
+            raise _broken(line, delivery.source)
         elif kind == "STATE":
             if "value" not in message:
                 raise _broken(line, delivery.source)
@@ -58,7 +64,9 @@ class SingerDialect:
         elif kind is None and line.strip():
             delivery.words.say("INFO", line.decode("utf-8", "replace").strip())
 
-    def _record(self, message: Mapping[str, Any], line: bytes, delivery: Delivery) -> None:
+    def _record(
+        self, message: Mapping[str, Any], line: bytes, delivery: Delivery, deep: bool
+    ) -> None:
         name, record = message.get("stream"), message.get("record")
         if not isinstance(name, str) or not isinstance(record, dict):
             raise _broken(line, delivery.source)
@@ -71,7 +79,10 @@ class SingerDialect:
                 remedy="Add the stream to the tap's catalog (`catalog` names a file), or leave it "
                 "out in the tap's configuration",
             )
-        delivery.record(key, record)
+        if deep:
+            delivery.refuse_depth(key)
+        else:
+            delivery.record(key, record)
 
     def _schema(self, message: Mapping[str, Any], delivery: Delivery) -> None:
         """A schema only confirms the catalog's: fields that are new are kept in `_rest`."""

@@ -81,7 +81,7 @@ class SingerSource(ProgramSource):
         text = b"".join(lines)
         try:
             return json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise TableError(
                 "the tap did not say which streams it has",
                 where=f"source {self.name}",

@@ -1,0 +1,53 @@
+"""Files in folders that others may write to: a planted link, pipe or device is none of them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+
+def read_regular(path: Path, longest: int) -> bytes:
+    """Returns the contents of a regular file.
+
+    A link is not followed, and a pipe that nobody writes to is not waited for.
+
+    Args:
+        longest: the most bytes that it may have.
+
+    Raises:
+        FileNotFoundError: there is none.
+        OSError: it is something else, or longer.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise _irregular(path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _irregular(path)
+    with os.fdopen(descriptor, "rb") as file:
+        found = file.read(longest + 1)
+    if len(found) > longest:
+        raise OSError(errno.EFBIG, f"it has more than {longest:,} bytes", str(path))
+    return found
+
+
+def create_regular(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Makes a file that did not exist, whatever is planted there.
+
+    Raises:
+        FileExistsError: something has that name.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, mode), "wb") as file:
+        file.write(content)
+
+
+def _irregular(path: Path) -> OSError:
+    return OSError(
+        errno.EINVAL, "it is a link, a folder, a pipe or a device, not a file", str(path)
+    )

@@ -1,0 +1,233 @@
+"""A connector that wants to harm the loader costs its own streams, and neither time nor memory."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql import types as t
+
+from loader.errors import LoaderError, TableError
+from loader.sources import Progress
+from loader.sources.programs import answer
+from loader.sources.programs.answer import answered
+from loader.sources.programs.columns import Column, columns
+from loader.sources.programs.digits import decode
+from loader.sources.programs.distinct import distinct
+from loader.sources.programs.layout import Layout
+from loader.sources.programs.malformed import flatten
+from loader.sources.programs.process import LONGEST_NOTE, Process
+from loader.sources.programs.source import Entry, ProgramSource
+from loader.sources.programs.spool import Limits
+from loader.sources.programs.values import Misfit, converter
+from loader.sources.singer.messages import SingerDialect
+from tests.unit.program_reads import opened, record_of, sends, state_of
+
+
+def _nested_references(levels: int) -> dict[str, Any]:
+    """A schema in which each definition names the next one many times."""
+    parts: dict[str, Any] = {
+        f"d{n}": {"anyOf": [{"$ref": f"#/definitions/d{n + 1}"}] * 9} for n in range(levels)
+    }
+    parts[f"d{levels}"] = {"type": "integer"}
+    return {"definitions": parts, "properties": {"a": {"$ref": "#/definitions/d0"}}}
+
+
+def test_nested_references_are_read_once() -> None:
+    started = time.monotonic()
+    [found] = columns(_nested_references(15), {})
+    assert (found.type, time.monotonic() - started < 5) == (t.LongType(), True)
+
+
+def test_a_long_chain_of_references_has_a_type() -> None:
+    parts = {f"d{n}": {"$ref": f"#/definitions/d{n + 1}"} for n in range(5000)}
+    schema = {
+        "definitions": {**parts, "d5000": {"type": "boolean"}},
+        "properties": {"a": {"$ref": "#/definitions/d0"}},
+    }
+    assert [column.type for column in columns(schema, {})] == [t.BooleanType()]
+
+
+def test_a_schema_that_leads_on_for_ever_is_one_error() -> None:
+    options = {"anyOf": [{"type": "string", "format": str(n)} for n in range(2000)]}
+    schema = {
+        "definitions": {"many": options},
+        "properties": {f"c{n}": {"$ref": "#/definitions/many"} for n in range(2000)},
+    }
+    started = time.monotonic()
+    with pytest.raises(TableError, match=r"api\.items: its JSON schema.*100,000") as refused:
+        columns(schema, {}, where="table api.items")
+    assert "skip_columns" in refused.value.remedy
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a": {"type": 5}}},
+        {"properties": {"a": {"type": [["string"]], "anyOf": 7}}},
+        {"properties": 5},
+    ],
+)
+def test_a_schema_of_another_kind_is_text(schema: dict[str, Any]) -> None:
+    assert {column.type for column in columns(schema, {})} <= {t.StringType()}
+
+
+def test_a_long_name_is_no_column() -> None:
+    found = columns({"properties": {"a" * 255: {}, "b" * 20_000: {}}}, {})
+    assert [len(column.name) for column in found] == [255]
+    layout = Layout("api.items", found, (), ())
+    assert json.loads(layout.line({"b" * 20_000: 1})[1]["r"]) == {"b" * 20_000: 1}
+
+
+class _Listed(ProgramSource):
+    """A source whose catalog is given."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.name = "api"
+        self._names = names
+
+    def entries(self, folder: Path) -> list[Entry]:
+        return [Entry(name, name, {}, Progress.WHOLE, (), None, {}) for name in self._names]
+
+    begin: Any = None
+
+
+_Listed.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
+
+
+def test_many_streams_are_counted_at_once() -> None:
+    names = [f"s{n}" for n in range(100_000)]
+    started = time.monotonic()
+    assert len(_Listed(names).tables()) == 100_000
+    assert time.monotonic() - started < 10
+    with pytest.raises(TableError, match="two streams called s7"):
+        _Listed([*names, "s7"]).tables()
+
+
+def _answer(folder: Path, script: str, silence: float = 60.0) -> list[bytes]:
+    return list(
+        answered(
+            lambda hear: Process([sys.executable, "-c", script], folder, {}, 1 << 20, hear),
+            lambda line: line,
+            (),
+            silence,
+            "source api",
+        )
+    )
+
+
+def test_an_answer_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer, "_LARGEST", 1 << 20)
+    with pytest.raises(TableError, match=r"source api: .*more than 1,048,576 bytes"):
+        _answer(tmp_path, "while True: print('x' * 1000)")
+
+
+def test_an_answer_that_never_comes_is_ended(tmp_path: Path) -> None:
+    """It says something now and then, so it never counts as hung."""
+    started = time.monotonic()
+    with pytest.raises(TableError, match="has not answered for 4 seconds"):
+        _answer(tmp_path, "import time\nwhile True: print('x', flush=True); time.sleep(.1)", 1.0)
+    assert time.monotonic() - started < 30
+
+
+def test_an_endless_line_on_standard_error_is_cut(tmp_path: Path) -> None:
+    heard: list[str] = []
+    script = (
+        "import sys\nfor _ in range(2000): sys.stderr.write('x' * 10_000)\n"
+        "sys.stderr.write('\\nafter\\n')"
+    )
+    process = Process([sys.executable, "-c", script], tmp_path, {}, 64 << 20, heard.append)
+    assert list(process.lines()) == []
+    assert process.end() == 0
+    assert [len(text) for text in heard] == [LONGEST_NOTE + 1, len("after")]
+    assert process.last_words == "after"
+
+
+DIGITS = "7" * 1_000_000
+TIME = "2020-01-01T00:00:00." + "0" * 300_000
+
+
+@pytest.mark.parametrize(
+    "data_type",
+    [
+        t.LongType(),
+        t.DoubleType(),
+        t.DecimalType(38, 9),
+        t.TimestampType(),
+        t.DateType(),
+        t.BooleanType(),
+    ],
+)
+def test_endless_digits_fit_no_column(data_type: t.DataType) -> None:
+    huge = [
+        decode(DIGITS),
+        decode(f"0.{DIGITS}"),
+        decode("1e999999999"),
+        DIGITS,
+        TIME,
+        "-" + DIGITS,
+    ]
+    started = time.monotonic()
+    for value in huge:
+        for convert in (converter(data_type), distinct(data_type, converter(data_type))):
+            if isinstance(data_type, t.DoubleType) and value is huge[1]:
+                continue  # rounded, as every fraction is
+            with pytest.raises(Misfit):
+                convert(value)
+    assert time.monotonic() - started < 5
+
+
+def test_a_number_of_a_million_digits_is_kept(tmp_path: Path) -> None:
+    assert decode(DIGITS) == Decimal(DIGITS)
+    assert decode(f"[-{DIGITS}, 5]") == [Decimal(f"-{DIGITS}"), 5]
+    assert type(decode("5")) is int
+    layout = Layout("api.items", (Column("id", t.LongType(), converter(t.LongType())),), (), ())
+    assert layout.line({"id": decode(DIGITS)})[1] == {"r": f'{{"id":{DIGITS}}}'}
+
+
+def _nested(depth: int) -> str:
+    return '{"a":' * depth + "1.00000000000000000001" + "}" * depth
+
+
+@pytest.mark.parametrize("depth", [400, 5_000, 100_000])
+def test_a_deep_record_fails_its_stream_only(tmp_path: Path, depth: int) -> None:
+    """What the state before it covers is kept; the program goes on with other streams."""
+    data = f'{{"id":2,"text":{_nested(depth)}}}'
+    deep = f'{{"type":"RECORD","record":{{"stream":"items","data":{data}}}}}'
+    (tmp_path / "deep").write_text(deep + "\n")
+    script = sends(
+        record_of(1), state_of(1), then=f"print(open({str(tmp_path / 'deep')!r}).read())"
+    )
+    script += "\n" + sends(record_of(3), state_of(3), then="open('done', 'w')")
+    delivery, following = opened(tmp_path, script, Limits(1), [])
+    with pytest.raises(LoaderError, match="nested") as refused:
+        [following() for _ in range(9)]
+    assert refused.value.where == "table api.items"
+    assert "skip_columns" in refused.value.remedy
+    assert delivery._process is not None
+    delivery._reader.join(30)
+    delivery.close()
+    assert (tmp_path / "done").exists()
+
+
+def test_a_deep_record_of_a_tap_names_its_stream() -> None:
+    said: list[tuple[str, Any]] = []
+    delivery: Any = SimpleNamespace(
+        source="api",
+        record=lambda key, record: said.append(("record", key)),
+        refuse_depth=lambda key: said.append(("refused", key)),
+    )
+    line = f'{{"type":"RECORD","stream":"items","record":{{"id":1,"a":{_nested(200_000)}}}}}'
+    SingerDialect({}, {"items": "items"}).hear(line.encode(), delivery)
+    assert said == [("refused", "items")]
+    assert json.loads(flatten(b'{"a":[1,"[{\\"",{"b":[[2]]}],"c":{}}', 2)) == {
+        "a": [1, '[{"', None],
+        "c": {},
+    }

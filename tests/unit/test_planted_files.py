@@ -1,0 +1,140 @@
+"""Links, pipes, folders and devices where the loader expects its own files are refused at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from loader.errors import LoaderError, SpecError, StateError, TableError
+from loader.lake.owners import FileOwners, lock_file
+from loader.sources.airbyte.renewed import Renewed
+from loader.sources.programs.workspace import written
+from loader.state.local import LocalState
+
+VICTIM = "somebody else's file"
+
+
+def _link(path: Path) -> None:
+    path.symlink_to(path.parent.parent / "victim")
+
+
+def _dangling(path: Path) -> None:
+    path.symlink_to(path.parent.parent / "made-by-the-loader")
+
+
+def _device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+PLANTS: list[Callable[[Path], object]] = [_link, _dangling, os.mkfifo, Path.mkdir, _device]
+planted = pytest.mark.parametrize("plant", PLANTS)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder that others may write to."""
+    (tmp_path / "victim").write_text(VICTIM)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    return shared
+
+
+@pytest.fixture(autouse=True)
+def _deadline() -> Iterator[None]:
+    """Ends a test that waits for a pipe."""
+
+    def end(*_: object) -> None:
+        raise AssertionError("it waits for a planted file")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(10)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def _untouched(folder: Path) -> None:
+    assert (folder.parent / "victim").read_text() == VICTIM
+    assert not (folder.parent / "made-by-the-loader").exists()
+
+
+@planted
+def test_an_owners_record(folder: Path, plant: Callable[[Path], object]) -> None:
+    owners = FileOwners(folder)
+    plant(folder / "orders.owner")
+    plant(folder / "run1.alive")
+    calls: list[Callable[[], object]] = [
+        lambda: owners.read("orders"),
+        lambda: owners.swap("orders", None, "{}"),
+        lambda: owners.sign("run1"),
+        lambda: owners.forget("run2"),
+    ]
+    for call in calls:
+        with pytest.raises(TableError, match=r"shared/\w+\.\w+: .*not a file") as refused:
+            call()
+        assert "who may write" in refused.value.remedy
+    _untouched(folder)
+
+
+@planted
+def test_a_lock(folder: Path, plant: Callable[[Path], object]) -> None:
+    plant(folder / "orders.lock")
+    with pytest.raises(TableError, match=r"orders\.lock: .*not a file"):
+        lock_file(folder / "orders.lock", 0).acquire()
+    _untouched(folder)
+
+
+def test_a_record_is_not_written_through_a_link_of_its_temporary_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loader.lake.owners.secrets.token_hex", lambda _: "guessed")
+    _link(folder / f"orders.owner.{os.getpid()}.guessed")
+    with pytest.raises(TableError, match="File exists"):
+        FileOwners(folder).swap("orders", None, "{}")
+    _untouched(folder)
+
+
+def test_an_endless_record(folder: Path) -> None:
+    (folder / "orders.owner").write_bytes(b"x" * 100_000)
+    with pytest.raises(TableError, match="more than 65,536 bytes"):
+        FileOwners(folder).read("orders")
+
+
+@planted
+def test_a_state_file(folder: Path, plant: Callable[[Path], object]) -> None:
+    state = LocalState(folder)
+    plant(state._path("shop.orders"))
+    calls: list[Callable[[], object]] = [state.rows, lambda: state.rows("shop.orders")]
+    for call in calls:
+        with pytest.raises(StateError, match="not a file"):
+            call()
+    _untouched(folder)
+
+
+@planted
+def test_a_renewed_configuration(folder: Path, plant: Callable[[Path], object]) -> None:
+    plant(folder / "renewed.json")
+    renewed = Renewed(folder / "renewed.json", {}, lambda _: None)
+    if plant is not _dangling:
+        with pytest.raises(SpecError, match="not a file"):
+            renewed.applied({})
+    control = {"connectorConfig": {"config": {"token": "t"}}}
+    if plant is Path.mkdir:
+        with pytest.raises(TableError, match="cannot be kept"):
+            renewed.keep(control)
+    else:
+        assert renewed.keep(control)  # in its place
+        assert renewed.applied({}) == {"token": "t"}
+    _untouched(folder)
+
+
+@planted
+def test_a_file_with_secrets(folder: Path, plant: Callable[[Path], object]) -> None:
+    plant(folder / "config.json")
+    with pytest.raises((OSError, LoaderError)):
+        written(folder, "config.json", {"token": "t"})
+    _untouched(folder)
