@@ -116,8 +116,8 @@ class Drawing:
     def name(self, limit: int) -> str:
         """A name of up to so many bytes."""
         pieces = self.random.choices(PIECES, k=self.random.randint(1, 4))
-        # dbt-spark takes a column that begins with # for the end; Spark leaves out a field of a JSON
-        # object that has no name
+        # dbt-spark takes a column that begins with # for the end; Spark leaves out a field of JSON
+        # without a name
         return _cut("".join(pieces), limit).lstrip("#") or "x"
 
     def names(self, count: int, limit: int) -> list[str]:
