@@ -17,7 +17,9 @@ def chosen(
 ) -> tuple[list[TableRef], dict[str, TableError]]:
     """Returns the tables that a source's patterns match, and an error for each that matches none.
 
-    An exact name ignores case if only one table fits; wildcards skip views.
+    A name ignores case if only one table fits. One with `*`, `?` or `[` is a pattern, even if a
+    table is called just so: whoever names tables would otherwise choose which ones are loaded.
+    Patterns skip views.
     """
     found: dict[str, TableRef] = {}
     errors: dict[str, TableError] = {}
@@ -46,14 +48,14 @@ def is_wildcard(pattern: str) -> bool:
 
 
 def _matching(pattern: str, refs: Sequence[TableRef]) -> list[TableRef]:
-    exact = [ref for ref in refs if ref.name == pattern]
-    if exact:
-        return exact
     if is_wildcard(pattern):
         lowered = pattern.lower()
         return [
             ref for ref in refs if ref.kind == "table" and fnmatchcase(ref.name.lower(), lowered)
         ]
+    exact = [ref for ref in refs if ref.name == pattern]
+    if exact:
+        return exact
     loose = [ref for ref in refs if ref.name.lower() == pattern.lower()]
     return loose if len(loose) == 1 else []
 

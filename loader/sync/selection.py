@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from loader.errors import LoaderError, SpecError, TableError
 from loader.lake.lake import Lake
 from loader.lake.ledger import Ledger
-from loader.names import selected
+from loader.names import qualify, selected
 from loader.problems import did_you_mean
 from loader.runtime.failures import clear
 from loader.runtime.java_end import has_java_ended
@@ -157,6 +157,8 @@ class Selection:
         matched: set[str] = set()
         listed = [self._listed(source, bound) for source, bound in self.sources]
         claims = self._claims(listed)
+        told = (claim for same in claims.values() for claim, _, _ in same)
+        select = qualify(select, (f"{claim.source}.{claim.table}" for claim in told))
         for (source, bound), refs in zip(self.sources, listed, strict=True):
             if source.name in self.resting:
                 matched.update(select)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loader.names import selected
+from loader.names import qualify, selected
 
 
 @pytest.mark.parametrize("name", ["shop.Sales.Orders", "shop.sales_orders"])
@@ -19,3 +19,9 @@ def test_both_names_choose_a_table(name: str) -> None:
     ]
     others = ["shop.orders", "sales.orders", "shop", "other.*", "shop.sales"]
     assert selected(name, [*found, *others]) == set(found)
+
+
+def test_a_table_needs_no_source_if_it_is_the_only_one_of_its_name() -> None:
+    names = ["evil.t7", "shop.orders", "crm.orders", "crm.shop.t", "odd.*"]
+    select = ["T7", "orders", "shop.orders", "shop.t", "t7*", "*"]
+    assert qualify(select, names) == ["evil.t7", *select[1:]]

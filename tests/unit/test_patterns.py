@@ -1,0 +1,28 @@
+"""Which tables a source's patterns choose."""
+
+from __future__ import annotations
+
+from loader.sources import TableRef
+from loader.spec.plugins import SourceSpec
+from loader.sync.patterns import chosen
+
+REFS = [TableRef(name) for name in ("*", "hr_*", "hr_pay", "orders", "Orders2", "or?ers")]
+
+
+def _chosen(tables: list[str], skip: list[str] | None = None) -> list[str]:
+    spec = SourceSpec(
+        name="shop", path="jdbc", tables=tables, skip_tables=skip or [], destinations=["lake"]
+    )
+    found, errors = chosen(spec, REFS)
+    return [*(ref.name for ref in found), *errors]
+
+
+def test_a_pattern_is_one_even_if_a_table_is_called_so() -> None:
+    assert _chosen(["*"]) == [ref.name for ref in REFS]
+    assert _chosen(["*"], ["hr_*"]) == ["*", "orders", "Orders2", "or?ers"]
+    assert _chosen(["or?ers"]) == ["orders", "or?ers"]
+
+
+def test_brackets_name_the_characters_themselves() -> None:
+    assert _chosen(["[*]", "or[?]ers", "ORDERS2"]) == ["*", "or?ers", "Orders2"]
+    assert _chosen(["hr_[*]", "missing"]) == ["hr_*", "missing"]
