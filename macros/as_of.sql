@@ -3,6 +3,7 @@
         The versions that a raw relation held then. All rows of a batch carry the time at which its
         sync began, so a time stands for a set of batches. Iceberg reads its snapshots and tags itself.
     -#}
+    {%- do strandline.check_name(relation | string) -%}
     {%- set moment = strandline.moment(as_of, owner) -%}
     {%- if moment is none -%}
         {{ return(relation) }}

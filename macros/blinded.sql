@@ -26,7 +26,7 @@
             get_json_object(state, '$.cursor') as cursor
         from (
             select {{ strandline.commit_says("state") }} as state, {{ strandline.commit_says("sync") }} as sync
-            {{ strandline.commit_chain(raw) | indent(12) }}
+            {{ strandline.commit_chain(raw) }}
             {%- for name, text in strandline.table_properties(raw).items() if name.startswith("strandline.newest") %}
             {%- set said = fromjson(text) %}
             union all

@@ -24,7 +24,7 @@
                 ) as bigint) as batch,
                 coalesce(cast(published.summary['added-records'] as bigint), 0) as rows_added,
                 {{ counts | join(" + ") }} as rows_removed
-            {{ strandline.commit_chain(raw) | indent(12) }}
+            {{ strandline.commit_chain(raw) }}
             {%- if snapshot is not none %}
             where published.committed_at <= (
                 select committed_at

@@ -9,6 +9,7 @@
         generation. So a value that goes back (A, B, A) is a new version, not a redelivery, and a
         full refresh, which reads everything again on purpose, redelivers nothing.
     -#}
+    {%- do strandline.check_name(relation | string) -%}
     {%- set keys = [primary_key] if primary_key is string else (primary_key or []) | list -%}
     {%- set identity = [] -%}
     {%- for name in (keys + ([cursor_field] if cursor_field else [])) | unique -%}

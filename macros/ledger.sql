@@ -38,6 +38,10 @@
 
 {% macro exactly(schema, identifier) -%}
     {#- A quoted relation. If the schema is `catalog.schema`, which dbt takes for one name, only the table is quoted. -#}
+    {%- set name = schema ~ "." ~ identifier -%}
+    {%- if "${" in name -%}
+        {%- do strandline.check_name(name) -%}
+    {%- endif -%}
     {{ return(api.Relation.create(
         schema=schema,
         identifier=identifier,

@@ -10,6 +10,7 @@
         ledger itself, and first: then raw has every refresh that the ledger tells of. The newest batch tells
         which generations count: a raw table that was dropped or rolled back begins below what the ledger has seen.
     -#}
+    {%- do strandline.check_name(relation | string) -%}
     {%- set refreshes = strandline.complete_refreshes(relation, none, "newest_refresh(" ~ relation ~ ")") if execute else [] -%}
     {%- set conditions = [] -%}
     {%- set floor = strandline.refresh_floor(refreshes) -%}

@@ -5,6 +5,7 @@
         hash stays the same when columns are added, dropped or widened. A variant column is hashed under the name
         of the column whose values it keeps.
     -#}
+    {%- do strandline.check_name(raw | string) -%}
     {%- set own = ["_cq_source_name", "_cq_sync_time", "_cq_batch", "_cq_seq", "_cq_row_hash", "_cq_deleted", "_cq_generation"] -%}
     {%- set variants, scales = strandline.told_of_source(raw) -%}
     {%- set columns = [] -%}

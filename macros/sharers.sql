@@ -27,6 +27,7 @@
 
 {% macro check_shared_relation(relation, primary_key, owner) -%}
     {#- The same for a macro, which may be given any relation: only a table beside a ledger can be a raw one. -#}
+    {%- do strandline.check_name(relation | string) -%}
     {%- set syncs = strandline.syncs_relation(relation.schema)
         if execute and relation is not string and relation.schema and (flags.WHICH != "compile" or flags.INTROSPECT) else none -%}
     {%- if syncs is not none and strandline.exists(syncs) and strandline.exists(relation) -%}

@@ -13,6 +13,7 @@
     {%- set columns = {} -%}
     {%- set present = [] -%}
     {%- for relation in relations -%}
+        {%- do strandline.check_name(relation | string) -%}
         {%- set own = {} -%}
         {%- for column in (adapter.get_columns_in_relation(relation) if execute else []) -%}
             {%- do own.update({column.name | lower: column.name}) -%}

@@ -10,6 +10,7 @@ import os
 import signal
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,6 +77,9 @@ SPARK_OPTIONS = (
 
 os.environ["SPARK_SUBMIT_OPTS"] = " ".join(SPARK_OPTIONS)
 os.environ["STRANDLINE_SHUFFLE_PARTITIONS"] = "1"
+# What names and values of a source try to read: in the environment of the JVM, of dbt and of the
+# loader (tests/codegen/test_any_name.py).
+os.environ.setdefault("STRANDLINE_MARKER", uuid.uuid4().hex)
 os.environ["DBT_SEND_ANONYMOUS_USAGE_STATS"] = "false"
 for name in ("DBT_PROFILES_DIR", "DBT_TARGET", "STRANDLINE_TARGET"):
     os.environ.pop(name, None)

@@ -162,9 +162,15 @@ def refuse_two_readers(spec: Spec) -> None:
 
 
 def _started(settings: Settings, profile: Profile) -> SparkSession:
-    from loader.runtime.spark import session, silence_drivers
+    from loader.runtime.spark import SUBSTITUTION, session, silence_drivers
 
     settings.profile = profile
+    if profile.conf.get(SUBSTITUTION, "false").lower() != "false":
+        settings.output.warning(
+            f"{profile.path}, target {profile.target}: {SUBSTITUTION} is on, and the loader turns "
+            "it off for itself: whoever names a column in a source could read the environment. Set "
+            'it to "false" for dbt, too'
+        )
     spark = session(profile)
     # Spark logs the stack trace of every failed task; the error that we show says it once.
     spark.sparkContext.setLogLevel("WARN" if settings.debug else "OFF")

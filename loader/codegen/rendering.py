@@ -9,9 +9,11 @@ from typing import Any
 
 from loader.codegen.naming import plain
 from loader.codegen.table import Column, Table
+from loader.errors import TableError
 
 LATEST = "latest"
 HISTORY = "history"
+_NOT_AS_IT_IS = re.compile(r"\{(?:[{%#]|(?=\r|\n\Z))|\r|\n\Z")
 _HISTORY_COLUMNS = (
     Column("valid_from", "timestamp", "Since when the version holds."),
     Column("valid_to", "timestamp", "Until when it held; null where it still does."),
@@ -110,6 +112,12 @@ def raw_tests(table: Table) -> list[str]:
 
 def _source_table(one: Named) -> dict[str, Any]:
     table = one.table
+    if "`" in table.name:
+        raise TableError(
+            f"the raw table is called {table.name!r}, and dbt does not escape backticks in a name",
+            where=f"table {table.full_name}",
+            remedy="Load it with this version of the loader, which gives it a name without any",
+        )
     entry: dict[str, Any] = {"name": one.dbt_name}
     if one.dbt_name != table.name:
         entry["identifier"] = as_text(table.name)
@@ -185,8 +193,11 @@ def _model(
 
 
 def as_text(text: str) -> str:
-    """Escapes somebody else's text for YAML that dbt renders: its braces are not Jinja."""
-    return re.sub(r"\{[{%#]", lambda found: "{{ '" + found[0] + "' }}", text)
+    """Escapes somebody else's text for YAML that dbt renders: its braces are not Jinja.
+
+    Jinja also drops a line break at the end, and takes a carriage return for a line feed.
+    """
+    return _NOT_AS_IT_IS.sub(lambda found: "{{ " + _quoted(found[0]) + " }}", text)
 
 
 def _sentence(comment: str) -> str:
@@ -199,7 +210,13 @@ def _jinja_value(value: Any) -> str:
     """Returns a value as a Jinja literal, escaped."""
     if isinstance(value, list):
         return f"[{', '.join(map(_jinja_value, value))}]"
-    escaped = str(value).replace("\\", "\\\\").replace("'", "\\'")
+    literal = _quoted(str(value))
+    # dbt reads plain literals without Jinja, escapes as they are, and leaves expressions to it.
+    return f"{literal} ~ ''" if "\\" in literal else literal
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return "'" + escaped.replace("\n", "\\n").replace("\r", "\\r") + "'"
 
 

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from loader.lake.place import confirm_place
 from loader.lake.records import Records
+from loader.rows.literal import text_literal
 from loader.rows.order import quoted
 
 Same = TypeVar("Same", bound="Tables")
@@ -113,7 +114,9 @@ class Tables:
         if isinstance(schema, StructType):
             schema = self.jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json()).toDDL()
         given = {**_PROPERTIES, **(properties or {})}
-        listed = ", ".join(f"'{_text(key)}' = '{_text(value)}'" for key, value in given.items())
+        listed = ", ".join(
+            f"{text_literal(key)} = {text_literal(value)}" for key, value in given.items()
+        )
         self.spark.sql(
             f"create table if not exists {self.name(table)} ({schema}) using iceberg "
             f"tblproperties ({listed})"
@@ -202,10 +205,6 @@ class Tables:
     def catalog(self) -> str:
         """The catalog that two-part names belong to."""
         return self._shared.conf.get("spark.sql.defaultCatalog", None) or "spark_catalog"
-
-
-def _text(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("'", "\\'")
 
 
 FEW_MANIFESTS = {"commit.manifest.min-count-to-merge": "8"}

@@ -22,11 +22,16 @@ if TYPE_CHECKING:
 
     from loader.runtime.profile import Profile
 
-# What the protocol relies on, whatever the profile says: UTC everywhere, and commits of other
-# processes visible at once. The JVM's zone is UTC too: JDBC drivers build wall-clock times in it.
+SUBSTITUTION = "spark.sql.variable.substitute"
+"""By default, Spark replaces `${env:NAME}` in all SQL, in quoted names and literals, too: whoever
+names a column could read the environment."""
+
+# What the loader relies on, whatever the profile says: UTC everywhere, and names that stay as they
+# are. The JVM's zone is UTC too: JDBC drivers build wall-clock times in it.
 _REQUIRED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "false",
+    SUBSTITUTION: "false",
 }
 
 # Limits what Spark remembers of finished jobs for a UI that nobody looks at: in a process that
@@ -108,7 +113,7 @@ def session(profile: Profile) -> SparkSession:
             where=f"{profile.path}, target {profile.target}",
             remedy="Check the target's server_side_parameters, and `loader setup`",
         ) from error
-    _in_utc(spark)
+    _require(spark)
     _unsummed(spark)
     return spark
 
@@ -154,12 +159,9 @@ def sibling(spark: SparkSession) -> SparkSession:
 
 def _sql_settings(spark: SparkSession) -> dict[str, str]:
     prefixes = ("spark.sql.catalog.", "spark.sql.session.", "spark.sql.default")
-    found = {k: v for k, v in _all_settings(spark).items() if k.startswith(prefixes)}
-    for key in ("spark.sql.shuffle.partitions", "spark.sql.ansi.enabled"):
-        value = spark.conf.get(key, None)
-        if value is not None:
-            found[key] = value
-    return found
+    partitions = "spark.sql.shuffle.partitions"
+    found = {k: v for k, v in _all_settings(spark).items() if k.startswith((*prefixes, partitions))}
+    return {**found, **_REQUIRED}
 
 
 def silence_drivers(spark: SparkSession) -> None:
@@ -227,7 +229,8 @@ def _all_settings(spark: SparkSession) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def _in_utc(spark: SparkSession) -> None:
+def _require(spark: SparkSession) -> None:
+    """Sets what the loader relies on, also in a session that somebody else started."""
     jvm: Any = spark._jvm
     jvm.java.util.TimeZone.setDefault(jvm.java.util.TimeZone.getTimeZone("UTC"))
     for key, value in _REQUIRED.items():

@@ -11,11 +11,17 @@
 
     {%- do strandline.check_all_rows_asked(existing, target, owner) -%}
 
+    {%- for node in strandline.read_nodes(model.depends_on.nodes) -%}
+        {%- do strandline.check_name(strandline.relation_of(node) | string) -%}
+    {%- endfor -%}
     {%- do strandline.check_select_text(sql, owner) -%}
     {%- do strandline.check_row_filter(kind, sql, owner) -%}
     {%- set selected = strandline.query_types(sql) -%}
     {%- do strandline.check_column_types(selected, owner) -%}
     {%- set columns = selected.values() | map(attribute="name") | list -%}
+    {%- for name in columns if "${" in name -%}
+        {%- do strandline.check_name(name) -%}
+    {%- endfor -%}
     {%- set goal = strandline.goal(sql, selected, kind, owner) -%}
     {%- set covered = strandline.watermark(existing) if existing is not none and existing.is_iceberg else none -%}
     {%- set plan = strandline.build_plan(existing, covered, goal, owner) -%}
@@ -284,7 +290,9 @@
         {{ strandline.text_literal(name) }} = {{ strandline.text_literal(value) }}{{ "," if not loop.last }}
         {%- endfor %}
     )
-    {{ comment_clause() }}
+    {%- if config.persist_relation_docs() and model.description %}
+    comment {{ strandline.text_literal(model.description) }}
+    {%- endif %}
     as
     {{ select_sql }}
 {%- endmacro %}

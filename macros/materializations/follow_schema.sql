@@ -96,8 +96,21 @@
 
 
 {% macro quoted_type(type) -%}
-    {#- Spark prints the fields of a struct unquoted, but can only read a name with a dash if it is quoted. -#}
-    {{ return(modules.re.sub("([<,])([^<>,:()]+):", "\\1`\\2`:", type)) }}
+    {#-
+        Spark prints the fields of a struct unquoted, but can only read a name with a dash if it is quoted. A name may
+        look like the rest of a type, or like SQL after it: then nobody can tell where it ends.
+    -#}
+    {%- set named = "([<,])([^<>,:()`]+):" -%}
+    {%- set bare = modules.re.sub(named, "\\1", type) -%}
+    {%- if not modules.re.match("(?:[a-z_<>,]|decimal\\([0-9]+,[0-9]+\\)|char\\([0-9]+\\))+\\Z", bare) -%}
+        {{ exceptions.raise_compiler_error(
+            "A field of the type " ~ type ~ " has a name with one of < > , : ( ) `, which Spark prints without quotes, so the "
+            ~ "type cannot be written in SQL. Select to_json(…) of the column under another name, or rename the field in the source."
+        ) }}
+    {%- endif -%}
+    {%- set quoted = modules.re.sub(named, "\\1`\\2`:", type) -%}
+    {%- do strandline.check_name(quoted) -%}
+    {{ return(quoted) }}
 {%- endmacro %}
 
 

@@ -14,6 +14,7 @@ from loader.codegen.naming import assigned, safe
 from loader.codegen.rendering import HISTORY, LATEST, Named
 from loader.codegen.table import Column, Table
 from loader.codegen.yaml_style import document
+from loader.errors import TableError
 from loader.rows.cursor import CursorType
 from loader.rows.window import CursorField
 
@@ -73,7 +74,11 @@ def test_a_full_refresh_hides_what_it_lacks(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["it's", 'quo"te', "back\\slash", "{{ x }}", "{% x %}", "#}", "表", "a\nb", "-#}"]
+    "name",
+    [
+        *("it's", 'quo"te', "back\\slash", "{{ x }}", "{% x %}", "#}", "表", "a\nb", "-#}", "${x}"),
+        *("end\n", "a\rb", "{\r", "{\n", "{{\n", "\r\n"),
+    ],
 )
 def test_names_of_any_kind_reach_dbt_unharmed(name: str) -> None:
     table = _table(
@@ -103,6 +108,12 @@ def test_names_of_any_kind_reach_dbt_unharmed(name: str) -> None:
     )
     assert [read(column["name"]) for column in entry["columns"]] == [name]
     assert read(entry["description"]).startswith(" ".join(name.split()))
+
+
+def test_a_raw_table_with_a_backtick_is_refused() -> None:
+    one = _named(_table(name="a` v lateral view explode(array(1)) x as `y"))
+    with pytest.raises(TableError, match="dbt does not escape backticks in a name"):
+        rendering.sources({"shop": "raw"}, [one])
 
 
 @pytest.mark.parametrize(

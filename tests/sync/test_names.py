@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.services import Database
-from tests.sync.project import Project, Ran
+from tests.sync.project import ROOT, Project, Ran
 
 NAMES = [
     "select",
@@ -68,7 +70,7 @@ def _appended(ran: Ran) -> dict[str, tuple[str, int]]:
 
 
 def _sync_twice(project: Project, database: Database, tables: list[str], mark: str) -> None:
-    expected = {f"shop.{name.replace('.', '_').replace('/', '_')}" for name in tables}
+    expected = {f"shop.{re.sub('[./`]', '_', name)}" for name in tables}
     assert _appended(project.run()) == dict.fromkeys(expected, ("synced", 3))
     for table in tables:
         database.execute(f"update {_quoted(table, mark)} set c = 9 where id = 1")
@@ -92,7 +94,7 @@ def test_tables_of_postgresql_with_any_name(project: Project, postgres_database:
     options = {name: {"cursor_field": "c"} for name in tables}
     project.jdbc(postgres_database, tables, table_options=options)
     _sync_twice(project, postgres_database, tables, '"')
-    raw = project.lake().frame("back`tick")
+    raw = project.lake().frame("back_tick")
     assert sorted(raw.select("id", "c").collect()) == [(0, 0), (1, 1), (1, 9), (2, 2)]
 
 
@@ -214,3 +216,19 @@ def test_a_number_that_spark_cannot_hold_is_refused_and_not_nulled(
     [error] = ran.errors
     assert error.startswith("table shop.big, column v: ")
     assert "1 values of v do not fit decimal(38,18)" in error
+
+
+def test_a_profile_cannot_turn_substitution_on(
+    project: Project, postgres_database: Database
+) -> None:
+    text = (ROOT / "profiles" / "profiles.yml").read_text()
+    off, on = 'variable.substitute: "false"', 'variable.substitute: "true"'
+    assert text.count(off) == 2
+    (project.folder / "profiles.yml").write_text(text.replace(off, on))
+    postgres_database.execute('create table t (id int primary key, "${env:STRANDLINE_MARKER}" int)')
+    options = {"t": {"cursor_field": "id"}}
+    project.lakes = {"lake": {"profiles_dir": str(project.folder)}}
+    project.jdbc(postgres_database, ["t"], table_options=options)
+    [warning] = project.run().warnings
+    assert "spark.sql.variable.substitute is on, and the loader turns it off" in warning
+    assert "${env:STRANDLINE_MARKER}" in project.lake().frame("t").columns

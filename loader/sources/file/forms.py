@@ -62,7 +62,7 @@ class Form:
         value = f.col(quoted(name))
         if name.lower() in self.nanos and not isinstance(wanted, t.LongType):
             below = f"the column {name} of {where} has digits below the microsecond"
-            micros = f.timestamp_micros(f.expr(f"{quoted(name)} div 1000"))
+            micros = f.timestamp_micros(f.call_function("div", value, f.lit(1000)))
             value = f.when(value % 1000 == 0, micros).when(value.isNotNull(), f.raise_error(below))
         return value.cast(wanted)
 

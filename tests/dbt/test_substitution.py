@@ -1,0 +1,120 @@
+"""Names with `${`, and texts that leave their literals, in a session that is not the loader's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from loader.runtime.spark import SUBSTITUTION, sibling
+from tests.dbt.dbtproject import DbtProject
+from tests.dbt.rawtables import RawSchema
+
+NAME = "t${env:STRANDLINE_MARKER}"
+COLUMN = "c${env:STRANDLINE_MARKER}"
+COMMENT = '\\\' location "s3a://nowhere" -- ${env:STRANDLINE_MARKER}'
+MODEL = """
+{{{{ config(materialized='deduped_{kind}', primary_key='id', {more}) }}}}
+select * from {{{{ source('shop', '{source}') }}}}
+"""
+MACRO = "{{ config(materialized='table', file_format='iceberg') }}"
+MACRO += "{{ strandline.deduped_latest(source('shop', 'named'), 'id') }}"
+
+
+@pytest.fixture
+def substituting(spark: SparkSession) -> Iterator[None]:
+    """A session as Spark makes it by default."""
+    before = spark.conf.get(SUBSTITUTION)
+    spark.conf.set(SUBSTITUTION, "true")
+    yield
+    spark.conf.set(SUBSTITUTION, before or "false")
+
+
+def test_each_session_of_the_loader_takes_names_as_they_are(
+    spark: SparkSession, substituting: None
+) -> None:
+    for session in (sibling(spark), sibling(sibling(spark))):
+        [row] = session.sql("select 1 as `${env:STRANDLINE_MARKER}`").collect()
+        assert row.asDict() == {"${env:STRANDLINE_MARKER}": 1}
+    # Settings are expanded all the same: the profile's folder for a catalog that stays empty.
+    conf: Any = spark._jsparkSession.sessionState().conf()
+    folder = spark._jvm.java.lang.System.getProperty("java.io.tmpdir")  # type: ignore[union-attr]
+    assert conf.warehousePath().removeprefix("file:") == folder
+
+
+@pytest.fixture(scope="module")
+def hostile(raw: RawSchema, project: DbtProject) -> DbtProject:
+    """A table whose name, one whose column and one whose comment try to get at the environment."""
+    for number, (table, column) in enumerate({NAME: "a", "column": COLUMN, "fine": "a"}.items()):
+        raw.create(f"`{table}`", f"id int, `{column}` string")
+        raw.append(f"`{table}`", 1, [{"id": number, column: "x"}])
+    project.write(
+        "models/sources.yml",
+        {
+            "sources": [
+                {
+                    "name": "shop",
+                    "schema": raw.schema,
+                    "tables": [
+                        {"name": "named", "identifier": NAME, "quoting": {"identifier": True}},
+                        {"name": "column"},
+                        {"name": "fine"},
+                    ],
+                }
+            ],
+            "models": [
+                {
+                    "name": f"fine_{kind}",
+                    "description": COMMENT,
+                    "columns": [{"name": "a", "description": COMMENT}],
+                }
+                for kind in ("latest", "history")
+            ],
+        },
+    )
+    for kind in ("latest", "history"):
+        for source in ("named", "column", "fine"):
+            docs = "persist_docs={'relation': true, 'columns': true}"
+            text = MODEL.format(kind=kind, source=source, more=docs)
+            project.write(f"models/{source}_{kind}.sql", text)
+    project.write("models/macro.sql", MACRO)
+    return project
+
+
+def test_the_package_refuses_such_a_name_where_spark_would_replace_it(
+    hostile: DbtProject, spark: SparkSession, substituting: None
+) -> None:
+    built = hostile.run("run", "--exclude", "package:strandline")
+    refused = {name for name, one in built.items() if one.status == "error"}
+    assert refused == {"named_latest", "named_history", "column_latest", "column_history", "macro"}
+    for name in refused:
+        assert (
+            'Set `spark.sql.variable.substitute: "false"` in the target\'s' in built[name].message
+        )
+    # Literals need no setting: a comment is a comment, whatever it holds.
+    for kind in ("latest", "history"):
+        rows = sibling(spark).sql(f"describe extended {hostile.schema}.fine_{kind}").collect()
+        told = {row["col_name"]: row for row in rows}
+        assert told["Comment"]["data_type"] == told["a"]["comment"] == COMMENT
+
+
+def test_with_the_shipped_setting_such_a_table_is_built(hostile: DbtProject) -> None:
+    built = hostile.run("run", "--exclude", "package:strandline")
+    assert {one.status for one in built.values()} == {"success"}, built
+
+
+def test_a_type_that_looks_like_sql_is_refused(project: DbtProject) -> None:
+    """Spark prints the fields of a struct without quotes, and the package writes them into SQL."""
+    project.install()
+    operation = "strandline.quoted_type"
+    for fields in (
+        "a:int>) as x, java_method('a', 'b') as y --:int",
+        "a`b:int",
+        "a>:b:int",
+        ":int",
+    ):
+        assert not project.operation(operation, type=f"struct<{fields}>"), fields
+    for fields in ("a-b:decimal(10,2),c d:array<struct<e:string>>", "é$:map<string,timestamp_ntz>"):
+        assert project.operation(operation, type=f"struct<{fields}>"), fields
