@@ -120,10 +120,6 @@ def clear(error: BaseException, where: str) -> LoaderError:
         found = explain(error, where)
         if "context was shut down" in found.what.lower():
             return TableError(_ENDING, where=where, remedy=_STOPPED)
-        columns = _TOO_MANY.search(str(error))
-        if columns is not None:
-            told = f"a line has more than {int(columns[1]):,} columns"
-            return TableError(told, where=where, remedy=TOO_MANY)
         length = too_long(str(error))
         if length is not None:
             limit, line = length
@@ -131,6 +127,10 @@ def clear(error: BaseException, where: str) -> LoaderError:
             near = f"near line {line:,} of {file[1] if file else 'a file'}"
             told = f"a value {near} has more than {limit:,} characters"
             return TableError(told, where=where, remedy=TOO_LONG)
+        columns = _TOO_MANY.search(str(error))
+        if columns is not None:
+            told = f"a line has more than {int(columns[1]):,} columns"
+            return TableError(told, where=where, remedy=TOO_MANY)
         if re.search(r"\b(?:job|stage) \d+ (?:was )?cancelled", found.what, re.IGNORECASE):
             # Spark's own text is the number of a job.
             return interrupted(where)
@@ -186,7 +186,8 @@ def _first(text: str) -> str:
     line = caused[-1] if caused else (text.strip().splitlines() or [""])[0]
     line = re.sub(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ", "", line)
     line = re.sub(r"^\[[A-Z_.]+\] ", "", line)
-    line = re.sub(r"\(line \d+, pos \d+\)$", "", line.strip())  # in DDL that no user wrote
+    line = re.sub(r"\s*SQLSTATE: \w{5}\.?$", "", line.strip())  # Spark 4 adds it
+    line = re.sub(r"\(line \d+, pos \d+\)$", "", line)  # in DDL that no user wrote
     return excerpt(line.strip().rstrip("."), 500)
 
 

@@ -38,15 +38,13 @@ def prepare(drivers: Sequence[str], folder: Path, report: Report) -> None:
     report(f"Iceberg: {_provide_iceberg(home, report)}")
     for name, driver in wanted:
         report(f"{name}: {_provide(driver, report)}")
+    own = ",".join(map(str, own_jars(home)))
+    report(f"spark.jars: {own} (for a profile whose Spark the loader does not start)")
     if scaffold.uses_link(folder):
         report(scaffold.link_package(folder))
         mended = scaffold.mend_warehouse(folder)
         if mended:
             report(mended)
-    own = ",".join(map(str, own_jars(home)))
-    report(
-        f"jars: {own} (in spark.jars, for a Spark that neither the loader nor its plugin starts)"
-    )
 
 
 def provide_jars(conf: Mapping[str, str], urls: Iterable[str], report: Report) -> None:

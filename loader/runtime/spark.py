@@ -31,6 +31,9 @@ names a column could read the environment."""
 _REQUIRED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "false",
+    # Bytes that are no characters become U+FFFD, which readers look for to name the file; Spark 4
+    # would end the read without a name.
+    "spark.sql.legacy.codingErrorAction": "true",
     SUBSTITUTION: "false",
 }
 

@@ -101,8 +101,14 @@
         look like the rest of a type, or like SQL after it: then nobody can tell where it ends.
     -#}
     {%- set named = "([<,])([^<>,:()`]+):" -%}
-    {%- set bare = modules.re.sub(named, "\\1", type) -%}
-    {%- if not modules.re.match("(?:[a-z_<>,]|decimal\\([0-9]+,[0-9]+\\)|char\\([0-9]+\\))+\\Z", bare) -%}
+    {#- Folds the type from within, with @ for each name: what is left of a type is one word. -#}
+    {%- set one = "(?:[a-z_]+|decimal\\([0-9]+,[0-9]+\\)|(?:var)?char\\([0-9]+\\))" -%}
+    {%- set whole = "struct<(?:@" ~ one ~ "(?:,@" ~ one ~ ")*)?>|array<" ~ one ~ ">|map<" ~ one ~ "," ~ one ~ ">" -%}
+    {%- set rest = namespace(type=modules.re.sub(named, "\\1@", type)) -%}
+    {%- for _ in range(type.count("<")) -%}
+        {%- set rest.type = modules.re.sub(whole, "t", rest.type) -%}
+    {%- endfor -%}
+    {%- if not modules.re.match(one ~ "\\Z", rest.type) -%}
         {{ exceptions.raise_compiler_error(
             "A field of the type " ~ type ~ " has a name with one of < > , : ( ) `, which Spark prints without quotes, so the "
             ~ "type cannot be written in SQL. Select to_json(…) of the column under another name, or rename the field in the source."

@@ -109,12 +109,7 @@ def test_a_type_that_looks_like_sql_is_refused(project: DbtProject) -> None:
     """Spark prints the fields of a struct without quotes, and the package writes them into SQL."""
     project.install()
     operation = "strandline.quoted_type"
-    for fields in (
-        "a:int>) as x, java_method('a', 'b') as y --:int",
-        "a`b:int",
-        "a>:b:int",
-        ":int",
-    ):
+    for fields in ("a:int>) as x, java_method('a', 'b') as y --:int", "a`b:int", "a,b:int", ":int"):
         assert not project.operation(operation, type=f"struct<{fields}>"), fields
     for fields in ("a-b:decimal(10,2),c d:array<struct<e:string>>", "é$:map<string,timestamp_ntz>"):
         assert project.operation(operation, type=f"struct<{fields}>"), fields

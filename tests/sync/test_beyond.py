@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -41,7 +42,7 @@ def synced(project: Project, monkeypatch: pytest.MonkeyPatch) -> Synced:
             name: (
                 event["appended"],
                 event["redelivered"],
-                any(f".{name} " in plan for plan in compared),
+                any(re.search(rf"\.{name}\b", plan) for plan in compared),
             )
             for name, event in zip(names, events, strict=True)
         }

@@ -89,7 +89,8 @@ def test_a_run_opens_few_connections(project: Project, postgres_database: Databa
 
     opened = "select sessions from pg_stat_database where datname = current_database()"
     with postgres_database.server.connect(postgres_database.name) as counting:
-        assert connections() == 3  # holds the snapshot, asks in it, reads the rows
+        reading = connections() - 2  # one holds the snapshot, one asks in it
+        assert reading in (1, 2)  # Spark 4.1 opens one more, and reads the rows once as well
         assert connections() == 2  # nothing new: holds it, and asks
         postgres_database.execute("insert into t values (101)")
-        assert connections() == 3
+        assert connections() == 2 + reading

@@ -96,7 +96,7 @@ def _misread(spark: SparkSession, native: Native) -> LoaderError | None:
             checked(spark.createDataFrame([], "nothing int"), spark, native, None).collect()
     except TableError as packed:
         return packed
-    except Py4JJavaError as error:
+    except (PySparkException, Py4JJavaError) as error:
         told = clear(error, "")
         return told if told.remedy not in ("", BROKEN_LINE) else None
     return None
