@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.shop import Shop, Sums, sums_of_files
 from benchmarks.stopwatch import ran
-from loader.runtime.jvm_command import own_jars
+from loader.runtime.class_path import own_jars
 from loader.runtime.spark_line import find_spark
 
 _HERE = Path(__file__).resolve().parent
@@ -61,7 +61,7 @@ class Bare:
         database, [table] = self.shop.database, self.shop.names
         given = (database.url, database.user, table, "order_id", str(self.folder / "warehouse"))
         command = (sys.executable, str(_HERE / "bare_jdbc.py"), *given)
-        jars = ",".join(map(str, own_jars(find_spark())))
+        jars = ",".join(map(str, own_jars(find_spark(), {})))
         given_by = {"BENCH_PASSWORD": database.password, "BENCH_JARS": jars}
         return int(ran(command, self.folder, given_by))
 

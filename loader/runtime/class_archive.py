@@ -11,12 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,9 @@ from typing import Any
 
 from filelock import FileLock
 
-from loader.runtime.jars import cache_folder
+from loader.errors import SpecError
+from loader.runtime.class_path import find_needed_conf, list_jars
+from loader.runtime.jars import CACHE_VARIABLE, JARS_VARIABLE, cache_folder, folders
 from loader.runtime.java import Java
 from loader.runtime.spark_line import SparkHome
 
@@ -46,6 +49,8 @@ _LEFT_OUT = (
     "JAVA_TOOL_OPTIONS",
     "JDK_JAVA_OPTIONS",
     "LOADER_CRASH_AT",
+    "PYSPARK_GATEWAY_PORT",
+    "PYSPARK_GATEWAY_SECRET",
     "PYSPARK_SUBMIT_ARGS",
     "SPARK_CONF_DIR",
     "SPARK_DIST_CLASSPATH",
@@ -68,26 +73,29 @@ class Archive:
     class_path: tuple[str, ...]
 
 
-def find_archive(home: SparkHome, java: Java) -> Archive | None:
+def find_archive(home: SparkHome, java: Java, jars: Sequence[str]) -> Archive | None:
     """Returns the archive for a Spark and a Java; None if there is none that can be used.
 
-    Java crashes on an archive that was cut short, so its size must be the recorded one.
+    Java crashes on an archive that was cut short, so its size must be the recorded one. It refuses
+    one if a jar has changed, and with a jar that is not wanted any more an older driver would run.
+
+    Args:
+        jars: the class path that is wanted, in any order.
     """
-    folder = _folder(home, java)
     try:
+        folder = _folder(home, java)
         record: dict[str, Any] = json.loads((folder / "record.json").read_text("utf-8"))
         for name, size in record["files"].items():
             if (folder / name).stat().st_size != size or not os.access(folder / name, os.R_OK):
                 return None
-        if not all(os.path.exists(jar) for jar in record["class_path"]):
+        recorded: dict[str, list[int]] = record["class_path"]
+        if not recorded.keys() <= {*jars} or recorded != _describe_jars(recorded):
             return None
-    except (OSError, ValueError, KeyError, AttributeError):
+    except (OSError, ValueError, KeyError, AttributeError, SpecError):
         return None
     with suppress(OSError):
         os.utime(folder)  # the ones used last are kept
-    return Archive(
-        (f"-XX:SharedArchiveFile={folder / 'classes.jsa'}", _QUIET), tuple(record["class_path"])
-    )
+    return Archive((f"-XX:SharedArchiveFile={folder / 'classes.jsa'}", _QUIET), tuple(recorded))
 
 
 def prepare_archive(home: SparkHome, java: Java, wait: bool, report: Report) -> None:
@@ -102,6 +110,13 @@ def prepare_archive(home: SparkHome, java: Java, wait: bool, report: Report) -> 
         report(f"class archive: none: {reason}. Spark works without it, but starts more slowly")
 
 
+def _find(home: SparkHome, java: Java) -> Archive | None:
+    """Returns the archive that fits, if it has all jars that are there now."""
+    jars = [str(jar) for jar in list_jars(home, {})]
+    found = find_archive(home, java, jars)
+    return found if found is not None and {*found.class_path} == {*jars} else None
+
+
 class _NotRecordedError(Exception):
     """Why no archive can be recorded."""
 
@@ -109,7 +124,10 @@ class _NotRecordedError(Exception):
 def _prepare(home: SparkHome, java: Java, wait: bool, report: Report) -> str:
     if java.version < _OLDEST_JAVA:
         raise _NotRecordedError(f"Java {java.version} cannot record one")
-    if find_archive(home, java) is not None:
+    conf = find_needed_conf(home, {})
+    if conf is not None:
+        raise _NotRecordedError(f"{conf} has files that must be on the class path")
+    if _find(home, java) is not None:
         return f"is there, {_megabytes(_folder(home, java))}"
     if wait:
         began = time.monotonic()
@@ -119,7 +137,8 @@ def _prepare(home: SparkHome, java: Java, wait: bool, report: Report) -> str:
         return f"{_megabytes(_folder(home, java))}, recorded in {took:.0f} s"
     subprocess.Popen(
         [sys.executable, "-m", "loader.runtime.class_archive"],
-        env=_environment(),
+        cwd=home.folder,  # not the project's, which may have a folder named `loader`
+        env={**_environment(), "SPARK_HOME": str(home.folder)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -140,7 +159,7 @@ def record_archive(home: SparkHome, java: Java) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.parent / f"{folder.name}.lock"):
-            if find_archive(home, java) is None:
+            if _find(home, java) is None:
                 _record(home, java, folder)
             _remove_older(folder)
     except OSError as error:
@@ -172,9 +191,15 @@ def _record(home: SparkHome, java: Java, folder: Path) -> None:
             os.fsync(file.fileno())  # complete even after a power cut: Java does not check
         fresh.replace(folder / "classes.jsa")
     files = {name: (folder / name).stat().st_size for name in names}
-    text = json.dumps({"class_path": class_path, "files": files})
+    text = json.dumps({"class_path": _describe_jars(class_path), "files": files})
     (folder / "record.new").write_text(text, "utf-8")
     (folder / "record.new").replace(folder / "record.json")
+
+
+def _describe_jars(jars: Iterable[str]) -> dict[str, list[int]]:
+    """Returns what Java compares of each jar: its size and when it was written."""
+    found = {jar: os.stat(jar) for jar in jars}
+    return {jar: [stat.st_size, stat.st_mtime_ns] for jar, stat in found.items()}
 
 
 def _dump_java(java: Java, target: Path) -> None:
@@ -191,7 +216,7 @@ def _run_workload(home: SparkHome, java: Java, options: list[str], place: Path) 
         **_environment(),
         "JAVA_HOME": str(java.home),
         "SPARK_HOME": str(home.folder),
-        "SPARK_SUBMIT_OPTS": " ".join(options),
+        "SPARK_SUBMIT_OPTS": shlex.join(options),
     }
     command = [sys.executable, "-m", "loader.cli.cds_workload", str(place)]
     try:
@@ -239,6 +264,10 @@ def _folder(home: SparkHome, java: Java) -> Path:
 def _environment() -> dict[str, str]:
     """Returns the environment of what we start, without what changes the archive."""
     env = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
+    # Relative ones would be others in another working folder.
+    env[CACHE_VARIABLE] = str(cache_folder())
+    if env.get(JARS_VARIABLE):
+        env[JARS_VARIABLE] = str(folders()[0])
     root = str(Path(__file__).parents[2])
     return env | {"PYTHONPATH": os.pathsep.join(filter(None, (root, env.get("PYTHONPATH"))))}
 

@@ -14,11 +14,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from loader.errors import SpecError
 from loader.problems import did_you_mean
 
+if TYPE_CHECKING:
+    import urllib.request
+
+T = TypeVar("T")
 Report = Callable[[str], None]
 
 MIRROR_VARIABLE = "STRANDLINE_MAVEN_MIRROR"
@@ -183,15 +187,41 @@ def driver_for_url(url: str) -> Driver | None:
 
 
 def cache_folder() -> Path:
-    """Returns the user's folder for what can be made or fetched again."""
-    named = os.environ.get(CACHE_VARIABLE)
-    return Path(named) if named else Path.home() / ".cache" / "strandline"
+    """Returns the user's folder for what can be made or fetched again.
+
+    Raises:
+        SpecError: if the user has no home, as in some containers, and names no folder.
+    """
+    named = _named_folder(CACHE_VARIABLE)
+    if named:
+        return named
+    try:
+        return Path.home() / ".cache" / "strandline"
+    except RuntimeError as error:
+        raise SpecError(
+            "this user has no home folder",
+            where="cache",
+            remedy=f"Set {CACHE_VARIABLE} to a folder",
+        ) from error
 
 
 def folders() -> list[Path]:
-    """Returns the folders that jars are looked for in, in this order."""
-    named = os.environ.get(JARS_VARIABLE)
-    return [*([Path(named)] if named else []), cache_folder() / "jars"]
+    """Returns the folders that jars are looked for in, in this order.
+
+    Raises:
+        SpecError: if there is none.
+    """
+    named = _named_folder(JARS_VARIABLE)
+    if named is None:
+        return [cache_folder() / "jars"]
+    with suppress(SpecError):
+        return [named, cache_folder() / "jars"]
+    return [named]
+
+
+def _named_folder(variable: str) -> Path | None:
+    named = os.environ.get(variable)
+    return Path(os.path.expanduser(named)).absolute() if named else None
 
 
 def find_jar(jar: Jar) -> Path | None:
@@ -224,11 +254,11 @@ def find_drivers() -> list[Path]:
 
 
 def provide_jar(jar: Jar, report: Report) -> Path:
-    """Returns a jar, verified; fetches it into the first folder if it is not on this machine.
+    """Returns a jar, verified; fetches it if it is not on this machine.
 
     Raises:
-        SpecError: if it cannot be fetched, is not the jar whose checksum is pinned, or the folder
-            cannot be written.
+        SpecError: if it cannot be fetched, is not the jar whose checksum is pinned, or no folder
+            can be written.
     """
     present = find_jar(jar)
     if present is not None:
@@ -236,15 +266,7 @@ def provide_jar(jar: Jar, report: Report) -> Path:
         if digest != jar.sha256:
             raise _mismatch(jar, digest, str(present), "Delete it, and repeat `loader setup`")
         return present
-    folder = folders()[0]
-    try:
-        return _fetch_jar(jar, folder, report)
-    except OSError as error:
-        raise SpecError(
-            f"cannot write {error.filename or folder}: {error.strerror or error}",
-            where=f"jar {jar.file_name}",
-            remedy=f"Let {JARS_VARIABLE} name a folder that you may write to",
-        ) from error
+    return _write(jar.file_name, lambda folder: _fetch_jar(jar, folder, report))
 
 
 def provide_driver(driver: Driver, report: Report) -> str:
@@ -267,9 +289,36 @@ def provide_driver(driver: Driver, report: Report) -> str:
 
 
 def link_jar(jar: Path) -> str:
-    """Adds somebody's own jar to the first folder; returns what was done, for people."""
-    folder = folders()[0]
-    folder.mkdir(parents=True, exist_ok=True)
+    """Links somebody's own jar into a folder of jars; returns what was done, for people.
+
+    Raises:
+        SpecError: if no folder can be written.
+    """
+    done = _write(jar.name, lambda folder: _link(jar, folder))
+    pinned = next((driver.jar for driver in DRIVERS.values() if driver.owns(jar.name)), None)
+    if pinned is not None and pinned.file_name != jar.name and find_jar(pinned) is not None:
+        return f"{done}, but {pinned.file_name} is used: delete {find_jar(pinned)} to use yours"
+    return done
+
+
+def _write(name: str, write: Callable[[Path], T]) -> T:
+    """Writes a jar into the first folder that can be written: an image's often cannot."""
+    refused: OSError | None = None
+    for folder in folders():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            return write(folder)
+        except OSError as error:
+            refused = refused or error
+    assert refused is not None
+    raise SpecError(
+        f"cannot write {refused.filename or folders()[0]}: {refused.strerror or refused}",
+        where=f"jar {name}",
+        remedy=f"Let {JARS_VARIABLE} or {CACHE_VARIABLE} name a folder that you may write to",
+    ) from refused
+
+
+def _link(jar: Path, folder: Path) -> str:
     target = folder / jar.name
     if target.exists() and target.samefile(jar):
         return f"{jar.name} is there"
@@ -299,7 +348,6 @@ def _find_on_system(driver: Driver) -> Iterator[Path]:
 
 def _fetch_jar(jar: Jar, folder: Path, report: Report) -> Path:
     """Fetches a jar: whole and verified, or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
     target = folder / jar.file_name
     with tempfile.NamedTemporaryFile(
         prefix=f".{jar.artifact}-", suffix=".part", dir=folder, delete=False
@@ -308,7 +356,7 @@ def _fetch_jar(jar: Jar, folder: Path, report: Report) -> Path:
         try:
             digest = _download(jar, partial, report)
             if digest != jar.sha256:
-                raise _mismatch(jar, digest, jar.url, _describe_ways_out(jar))
+                raise _mismatch(jar, digest, _without_password(jar.url), _describe_ways_out(jar))
             partial.flush()
             os.fsync(partial.fileno())
             path.chmod(0o644)
@@ -320,12 +368,13 @@ def _fetch_jar(jar: Jar, folder: Path, report: Report) -> Path:
 
 def _download(jar: Jar, file: IO[bytes], report: Report) -> str:
     # Imported here, because every run imports this module but downloads nothing.
+    import http.client
     import urllib.error
     import urllib.request
 
     digest, size, shown = hashlib.sha256(), 0, time.monotonic()
     try:
-        with urllib.request.urlopen(jar.url, timeout=_TIMEOUT_SECONDS) as response:
+        with urllib.request.urlopen(_request(jar.url), timeout=_TIMEOUT_SECONDS) as response:
             total = int(response.headers.get("Content-Length") or 0)
             while chunk := response.read(_CHUNK_BYTES):
                 digest.update(chunk)
@@ -335,17 +384,43 @@ def _download(jar: Jar, file: IO[bytes], report: Report) -> str:
                     shown = time.monotonic()
                     of = f" of {total / 1e6:.0f}" if total else ""
                     report(f"fetching {jar.file_name}: {size / 1e6:.0f}{of} MB")
-    except (OSError, ValueError) as error:
+            if size < total:
+                raise ValueError(f"it ended after {size} of {total} bytes")
+    except (OSError, ValueError, http.client.HTTPException) as error:
         if isinstance(error, OSError) and error.filename and not hasattr(error, "url"):
             raise
         answered = isinstance(error, urllib.error.HTTPError)
         reason = error if answered else getattr(error, "reason", error)
         raise SpecError(
-            f"{jar.url} cannot be fetched ({reason})",
+            f"{_without_password(jar.url)} cannot be fetched ({reason or type(error).__name__})",
             where=f"jar {jar.file_name}",
             remedy=_describe_ways_out(jar),
         ) from error
     return digest.hexdigest()
+
+
+def _request(url: str) -> urllib.request.Request:
+    """Returns the request for a URL; its user and password go into a header."""
+    import base64
+    import urllib.request
+    from urllib.parse import unquote, urlsplit
+
+    parts = urlsplit(url)
+    request = urllib.request.Request(_without_password(url))
+    if parts.username is not None:
+        user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        # Not sent on to where the mirror redirects.
+        request.add_unredirected_header(
+            "Authorization", f"Basic {base64.b64encode(user.encode()).decode()}"
+        )
+    return request
+
+
+def _without_password(url: str) -> str:
+    """Returns a URL without the user and the password that it may hold."""
+    scheme, mark, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"
 
 
 def _mismatch(jar: Jar, digest: str, place: str, remedy: str) -> SpecError:

@@ -14,6 +14,7 @@ from loader.errors import SpecError
 from loader.runtime.spark_line import INSTALL, SparkLine
 
 _SECONDS = 30
+_HOME = re.compile(r"^\s*java\.home = (?P<home>.+?)\s*$", re.MULTILINE)
 _VERSION = re.compile(r'(?:JAVA_VERSION=|version )"(?:1\.)?(?P<major>\d+)(?P<rest>[^"]*)"')
 
 
@@ -98,12 +99,17 @@ def _read_version(program: Path) -> Java | None:
         release = home / "release"
         text = release.read_text("utf-8", "replace") if release.is_file() else ""
         if not _VERSION.search(text):
+            # It may be a script that starts another, as version managers have them.
             asked = subprocess.run(
-                [program, "-version"], capture_output=True, text=True, timeout=_SECONDS
+                [program, "-XshowSettings:properties", "-version"],
+                capture_output=True,
+                text=True,
+                timeout=_SECONDS,
             )
-            if asked.returncode != 0:
+            named = _HOME.search(asked.stderr)
+            if asked.returncode != 0 or named is None:
                 return None
-            text, home = asked.stderr, program.absolute().parents[1]
+            text, home = asked.stderr[asked.stderr.find(' version "') :], Path(named["home"])
     except (OSError, subprocess.SubprocessError):
         return None
     found = _VERSION.search(text)

@@ -16,22 +16,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from loader.errors import SpecError
 from loader.runtime.class_archive import Archive, find_archive
-from loader.runtime.jars import find_drivers, find_jar
+from loader.runtime.class_path import (
+    ARGUMENTS,
+    add_shipped_jars,
+    conf_folder,
+    find_needed_conf,
+    list_jars,
+    read_text,
+)
 from loader.runtime.java import Java
 from loader.runtime.scratch import scratch
 from loader.runtime.spark_line import SparkHome
 from loader.spec.redaction import is_secret_key
 
 _MAIN = "org.apache.spark.deploy.SparkSubmit"
-_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _MEMORY = "spark.driver.memory"
 _OPTIONS = "spark.driver.extraJavaOptions"
 _DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
 _CLASS_PATH = "spark.driver.extraClassPath"
 _LIBRARY_PATH = "spark.driver.extraLibraryPath"
-# Files in `conf/` that are read by path: the others must be on the class path.
-_READ_BY_PATH = ("spark-env.sh", "spark-defaults.conf", "log4j2.properties")
 _QUIET_LOG = Path(__file__).parent / "templates" / "log4j2.properties"
 # -Dname=value among Java's options; quoted as a whole, or its value only, or not at all
 _SYSTEM_PROPERTY = re.compile(
@@ -93,16 +98,18 @@ def build_command(
         folder: a folder of this user; the file must stay until the JVM runs.
 
     Raises:
+        SpecError: if the user's options cannot be read.
         OSError: if the folder cannot be written, or the user's `spark-env.sh` cannot be run.
     """
     environment = _environment(home)
-    given = _read_arguments(environment.get(_ARGUMENTS, ""))
-    defaults = _read_text(given.properties or _conf(home, environment) / "spark-defaults.conf")
+    given = _read_arguments(environment.get(ARGUMENTS, ""))
+    defaults = read_text(given.properties or conf_folder(home, environment) / "spark-defaults.conf")
     settings = {**settings, **given.settings}
-    options, secrets = split_options(settings.get(_OPTIONS, ""))
+    driver = {**_parse_properties(defaults), **settings}
+    options, secrets = split_options(driver.get(_OPTIONS, ""))
     if secrets:
         settings = {**settings, _OPTIONS: options}
-    own = {**scratch(settings, defaults), **_ship_jars(home, settings)}
+    own = {**scratch(settings, defaults), **add_shipped_jars(home, driver)}
     settings = {**settings, **own}
 
     path = folder / "spark.properties"
@@ -110,21 +117,22 @@ def build_command(
         # Spark reads one file only; if a key appears twice in it, the last one counts.
         file.write(f"{defaults}\n\n{format_properties(settings)}")
 
-    driver = {**_parse_properties(defaults), **settings}
+    driver = {**driver, **settings}
     own_options = [
-        *shlex.split(environment.get("SPARK_SUBMIT_OPTS", "")),
-        *shlex.split(driver.get(_DEFAULT_OPTIONS, "")),
-        *shlex.split(driver.get(_OPTIONS, "")),
+        *_split("SPARK_SUBMIT_OPTS", environment.get("SPARK_SUBMIT_OPTS", "")),
+        *_split(_DEFAULT_OPTIONS, driver.get(_DEFAULT_OPTIONS, "")),
+        *_split(_OPTIONS, split_options(driver.get(_OPTIONS, ""))[0]),
     ]
     memory = driver.get(_MEMORY) or environment.get("SPARK_DRIVER_MEMORY") or "1g"
     if driver.get(_LIBRARY_PATH):
         libraries = [driver[_LIBRARY_PATH], environment.get("LD_LIBRARY_PATH", "")]
         environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, libraries))
     before, after = _user_class_path(home, environment, driver)
+    jars = [str(jar) for jar in list_jars(home, driver)]
     archive = None
     if not before and not after and not _forbids_archive(own_options, environment):
-        archive = find_archive(home, java)
-    class_path = [*before, *_class_path(home, archive), *after]
+        archive = find_archive(home, java, jars)
+    class_path = [*before, *_order_jars(jars, archive), *after]
     arguments = (
         str(java.program),
         "-cp",
@@ -162,13 +170,6 @@ def format_properties(settings: Mapping[str, str]) -> str:
     return "".join(f"{_escape(key, True)}={_escape(settings[key])}\n" for key in settings)
 
 
-def own_jars(home: SparkHome) -> list[Path]:
-    """Returns the jars that come after Spark's own: Iceberg, unless Spark has one, and drivers."""
-    iceberg = find_jar(home.line.iceberg)
-    has_own = any((home.folder / "jars").glob("iceberg-spark-runtime-*.jar"))
-    return [*([iceberg] if iceberg and not has_own else []), *find_drivers()]
-
-
 @dataclass(frozen=True)
 class _Given:
     """What the user passes to `spark-submit` by `PYSPARK_SUBMIT_ARGS`."""
@@ -191,17 +192,26 @@ def _read_arguments(given: str) -> _Given:
         parser.add_argument(option, dest=key)
     parser.add_argument("--conf", "-c", action="append", default=[])
     parser.add_argument("--properties-file", type=Path)
-    known, others = parser.parse_known_args(shlex.split(given) or ["pyspark-shell"])
+    known, others = parser.parse_known_args(_split(ARGUMENTS, given) or ["pyspark-shell"])
     pairs = (pair.partition("=") for pair in known.conf)
     settings = {key: value for key, _, value in pairs}
     settings |= {key: vars(known)[key] for key in named.values() if vars(known)[key]}
     return _Given(settings, known.properties_file, others)
 
 
+def _split(name: str, options: str) -> list[str]:
+    try:
+        return shlex.split(options)
+    except ValueError as error:
+        raise SpecError(
+            f"cannot be read ({error})", where=name, remedy="Close each quote in it"
+        ) from error
+
+
 def _environment(home: SparkHome) -> dict[str, str]:
     """Returns the environment of the JVM: this process's, and what `spark-env.sh` exports."""
     environment = {**os.environ, "SPARK_HOME": str(home.folder)}
-    script = _conf(home, environment) / "spark-env.sh"
+    script = conf_folder(home, environment) / "spark-env.sh"
     if script.is_file():
         command = ["bash", "-c", 'set -a; . "$1" >&2; env -0', "bash", str(script)]
         output = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False)
@@ -210,52 +220,22 @@ def _environment(home: SparkHome) -> dict[str, str]:
     return environment
 
 
-def _conf(home: SparkHome, environment: Mapping[str, str]) -> Path:
-    named = environment.get("SPARK_CONF_DIR")
-    return Path(named) if named else home.folder / "conf"
-
-
 def _user_class_path(
     home: SparkHome, environment: Mapping[str, str], driver: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
     """Returns what the user has put before and after Spark's jars."""
-    conf = _conf(home, environment)
-    needed = "SPARK_CONF_DIR" in environment or any(
-        file.name not in _READ_BY_PATH and not file.name.endswith(".template")
-        for file in (conf.iterdir() if conf.is_dir() else ())
-    )
-    before = [driver.get(_CLASS_PATH, ""), str(conf) if needed else ""]
+    conf = find_needed_conf(home, environment)
+    before = [driver.get(_CLASS_PATH, ""), str(conf) if conf else ""]
     names = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
     after = [environment.get(name, "") for name in names]
     return [*filter(None, before)], [*filter(None, after)]
 
 
-def _class_path(home: SparkHome, archive: Archive | None) -> list[str]:
-    """Returns Spark's jars and ours; an archive fits if what it was recorded from comes first."""
-    jars = sorted(str(jar) for jar in (home.folder / "jars").glob("*.jar"))
-    jars += map(str, own_jars(home))
+def _order_jars(jars: Sequence[str], archive: Archive | None) -> list[str]:
+    """Returns the jars in order; an archive fits if what it was recorded from comes first."""
     if archive is None:
-        return jars
+        return [*jars]
     return [*archive.class_path, *(jar for jar in jars if jar not in archive.class_path)]
-
-
-def _ship_jars(home: SparkHome, settings: Mapping[str, str]) -> dict[str, str]:
-    """Returns the setting by which executors on other machines get our jars."""
-    master = settings.get("spark.master", "local")
-    given = settings.get("spark.jars", "")
-    if master.startswith("local"):
-        return {}
-    named = {jar.rpartition("/")[2] for jar in given.split(",")}
-    has_iceberg = any("iceberg-spark-runtime" in name for name in named) or (
-        "iceberg-spark-runtime" in settings.get("spark.jars.packages", "")
-    )
-    ours = [
-        jar
-        for jar in own_jars(home)
-        if jar.name not in named and not (has_iceberg and jar.name.startswith("iceberg-"))
-    ]
-    jars = [*filter(None, given.split(",")), *map(str, ours)]
-    return {"spark.jars": ",".join(jars)} if jars else {}
 
 
 def _tuned_options(given: Sequence[str], environment: Mapping[str, str]) -> list[str]:
@@ -302,20 +282,19 @@ def _log_options(
     said = " ".join([*given, *_java_variables(environment)])
     if "LOG4J_CONFIGURATION_FILE" in environment or "log4j" in said:
         return []
-    own = _conf(home, environment) / "log4j2.properties"
-    return [f"-Dlog4j.configurationFile={own if own.is_file() else _QUIET_LOG}"]
+    conf = conf_folder(home, environment)
+    own = conf / "log4j2.properties"
+    if own.is_file():
+        return [f"-Dlog4j.configurationFile={own}"]
+    if any(file.suffix != ".template" for file in conf.glob("log4j2*")):
+        return []  # in another of log4j's formats, which it finds on the class path
+    return [f"-Dlog4j.configurationFile={_QUIET_LOG}"]
 
 
 def _parse_properties(text: str) -> dict[str, str]:
-    found = (_PROPERTY.match(line) for line in text.splitlines())
+    lines = re.sub(r"\\\r?\n[ \t]*", "", text).splitlines()  # a backslash continues a line
+    found = (_PROPERTY.match(line) for line in lines)
     return {one["key"]: one["value"] for one in found if one}
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except OSError:
-        return ""
 
 
 def _open_private(path: str, flags: int) -> int:

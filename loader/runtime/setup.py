@@ -9,9 +9,9 @@ from pathlib import Path
 
 from loader.errors import SpecError
 from loader.runtime import jars, scaffold
+from loader.runtime.class_path import find_spark_iceberg, lacks_iceberg, list_jars, own_jars
 from loader.runtime.jars import Driver, Report
 from loader.runtime.java import choose_java
-from loader.runtime.jvm_command import own_jars
 from loader.runtime.spark_line import SparkHome, find_spark
 
 AWS = "aws"
@@ -38,7 +38,7 @@ def prepare(drivers: Sequence[str], folder: Path, report: Report) -> None:
     report(f"Iceberg: {_provide_iceberg(home, report)}")
     for name, driver in wanted:
         report(f"{name}: {_provide(driver, report)}")
-    own = ",".join(map(str, own_jars(home)))
+    own = ",".join(map(str, own_jars(home, {})))
     report(f"spark.jars: {own} (for a profile whose Spark the loader does not start)")
     if scaffold.uses_link(folder):
         report(scaffold.link_package(folder))
@@ -58,9 +58,9 @@ def provide_jars(conf: Mapping[str, str], urls: Iterable[str], report: Report) -
     """
     home = find_spark()
     named = f"{conf.get('spark.jars', '')},{conf.get('spark.jars.packages', '')}"
-    if "iceberg-spark-runtime" not in named and lacks_iceberg(home):
+    if lacks_iceberg(home, conf):
         report(f"Iceberg: {_provide_iceberg(home, report)}")
-    present = [path.name for path in (*jars.find_drivers(), *(home.folder / "jars").glob("*.jar"))]
+    present = [path.name for path in list_jars(home, conf)]
     for url in urls:
         driver = jars.driver_for_url(url)
         if driver is None or driver.jar.artifact in named or any(map(driver.owns, present)):
@@ -70,18 +70,10 @@ def provide_jars(conf: Mapping[str, str], urls: Iterable[str], report: Report) -
             present.append(driver.jar.file_name)
 
 
-def lacks_iceberg(home: SparkHome) -> bool:
-    """Whether neither Spark nor this machine's folders of jars have the Iceberg runtime."""
-    return not any(
-        path.name.startswith("iceberg-spark-runtime-")
-        for path in (*own_jars(home), *(home.folder / "jars").glob("iceberg-*.jar"))
-    )
-
-
 def _provide_iceberg(home: SparkHome, report: Report) -> str:
-    others = [path.name for path in (home.folder / "jars").glob("iceberg-spark-runtime-*.jar")]
-    if others:
-        return f"{others[0]} is in Spark's own folder"
+    other = find_spark_iceberg(home)
+    if other:
+        return f"{other.name} is in Spark's own folder"
     present = jars.find_jar(home.line.iceberg)
     jar = jars.provide_jar(home.line.iceberg, report)
     return f"{jar.name} {'is there' if present else 'fetched'}"
@@ -111,11 +103,4 @@ def _provide(driver: Path | jars.Jar | Driver | None, report: Report) -> str:
         return f"{jars.provide_jar(driver, report).name} {'is there' if present else 'fetched'}"
     if isinstance(driver, Driver):
         return jars.provide_driver(driver, report)
-    try:
-        return jars.link_jar(driver)
-    except OSError as error:
-        raise SpecError(
-            f"cannot write {error.filename}: {error.strerror or error}",
-            where="loader setup",
-            remedy=f"Let {jars.JARS_VARIABLE} name a folder that you may write to",
-        ) from error
+    return jars.link_jar(driver)

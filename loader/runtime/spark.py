@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from loader.errors import SpecError
 from loader.runtime import jvm
-from loader.runtime.setup import lacks_iceberg
+from loader.runtime.class_path import lacks_iceberg
 from loader.runtime.spark_line import find_spark, silence_query_log
 from loader.spec.redaction import java_regex
 
@@ -88,8 +88,7 @@ def session(profile: Profile) -> SparkSession:
         SpecError: if PySpark, the Iceberg runtime or Java is missing, or Spark does not start.
     """
     wanted = settings(profile.conf, profile.secrets)
-    named = f"{wanted.get('spark.jars', '')},{wanted.get('spark.jars.packages', '')}"
-    if "iceberg-spark-runtime" not in named and lacks_iceberg(find_spark()):
+    if lacks_iceberg(find_spark(), wanted):
         raise SpecError(
             "Spark lacks the Iceberg runtime", where="Spark", remedy="Run `loader setup`"
         )

@@ -68,11 +68,6 @@ class SparkLine:
     java: tuple[int, ...]
     options: tuple[str, ...]
 
-    @property
-    def core_jar(self) -> str:
-        """A pattern for the name of Spark's central jar."""
-        return f"spark-core_{self.scala}-{self.version}.*.jar"
-
     def describe_java(self) -> str:
         """Names the versions of Java that it runs on."""
         *others, last = map(str, self.java)
@@ -154,7 +149,7 @@ def find_spark() -> SparkHome:
     folder = Path(given) if given else found and found.origin and Path(found.origin).parent
     if not folder:
         raise SpecError("PySpark is not installed", where="Spark", remedy=f"Run `{INSTALL}`")
-    home = _read_line(folder)
+    home = _read_line(folder.absolute())
     if home is None:
         lines = " or ".join(f"{line.version} with Scala {line.scala}" for line in LINES.values())
         raise SpecError(

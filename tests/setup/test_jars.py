@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -153,10 +154,118 @@ def test_a_folder_that_cannot_be_written_is_one_error(
     address, file = mirror
     file.write_bytes(CONTENT)
     (tmp_path / "file").touch()
+    (tmp_path / "oracle.jar").touch()
     monkeypatch.setenv(MIRROR_VARIABLE, address)
-    monkeypatch.setenv(JARS_VARIABLE, str(tmp_path / "file"))
-    with pytest.raises(SpecError, match=f"cannot write .*Let {JARS_VARIABLE} name a folder"):
+    monkeypatch.setenv(jars.CACHE_VARIABLE, str(tmp_path / "file"))
+    with pytest.raises(SpecError, match=rf"cannot write .*Let {JARS_VARIABLE} or .* name a folder"):
         jars.provide_jar(JAR, _silent)
+    with pytest.raises(SpecError, match=r"jar oracle.jar: cannot write"):
+        jars.link_jar(tmp_path / "oracle.jar")
+    (tmp_path / "system").mkdir()
+    (tmp_path / "system" / "postgresql.jar").touch()
+    monkeypatch.setenv(MIRROR_VARIABLE, _UNREACHABLE)
+    setup.provide_jars({"spark.jars": "iceberg-spark-runtime.jar"}, ["jdbc:postgresql:x"], _silent)
+
+
+def test_what_an_image_lacks_goes_into_the_cache(
+    mirror: tuple[str, Path], cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, file = mirror
+    file.write_bytes(CONTENT)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(MIRROR_VARIABLE, address)
+    monkeypatch.setenv(JARS_VARIABLE, str(tmp_path / "file" / "jars"))  # cannot be made
+    assert jars.provide_jar(JAR, _silent) == cache / JAR.file_name
+    (cache / JAR.file_name).unlink()
+    monkeypatch.setenv(JARS_VARIABLE, str(tmp_path / "image"))
+    assert jars.provide_jar(JAR, _silent) == tmp_path / "image" / JAR.file_name
+
+
+def test_a_user_without_a_home_needs_a_folder_of_jars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", fail)
+    with pytest.raises(SpecError, match=f"no home folder.*Set {jars.CACHE_VARIABLE}"):
+        jars.find_drivers()
+    monkeypatch.setenv(JARS_VARIABLE, str(tmp_path))
+    (tmp_path / "oracle.jar").touch()
+    assert jars.find_drivers() == [tmp_path / "oracle.jar"]
+
+
+def test_relative_folders_are_those_of_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that records the class archive has another one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(jars.CACHE_VARIABLE, "cache")
+    monkeypatch.setenv(JARS_VARIABLE, "~/jars")
+    assert jars.folders() == [tmp_path / "home" / "jars", tmp_path / "cache" / "jars"]
+
+
+class _Broken(_Quiet):
+    """Ends in the middle of a file, or does not speak HTTP."""
+
+    def do_GET(self) -> None:
+        if "postgresql" in self.path and self.headers["Authorization"]:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(CONTENT)))
+            self.end_headers()
+            self.wfile.write(CONTENT[:-3])
+        else:
+            self.wfile.write(b"SSH-2.0-OpenSSH\r\n")
+        self.close_connection = True
+
+
+def test_a_download_that_is_cut_off_leaves_nothing_and_shows_no_password(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Broken) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place = f"127.0.0.1:{server.server_address[1]}"
+        monkeypatch.setenv(MIRROR_VARIABLE, f"http://me:p%40ss@{place}")
+        with pytest.raises(SpecError, match=r"ended after 15 of 18 bytes") as refused:
+            jars.provide_jar(JAR, _silent)
+        assert f"http://{place}/org/postgresql" in str(refused.value)
+        assert "p%40ss" not in str(refused.value)
+        monkeypatch.setenv(MIRROR_VARIABLE, f"http://{place}")
+        with pytest.raises(SpecError, match=r"cannot be fetched \(SSH-2.0"):
+            jars.provide_jar(JAR, _silent)
+        server.shutdown()
+    assert [*cache.iterdir()] == []
+
+
+def test_a_mirror_that_asks_for_a_password_gets_it() -> None:
+    request = jars._request("https://me:p%40ss@maven.example/a.jar")
+    assert request.full_url == "https://maven.example/a.jar"
+    assert request.get_header("Authorization") == "Basic bWU6cEBzcw=="  # me:p@ss
+
+
+def test_two_setups_at_once_do_not_meet(
+    mirror: tuple[str, Path], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, file = mirror
+    file.write_bytes(CONTENT)
+    monkeypatch.setenv(MIRROR_VARIABLE, address)
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda _: jars.provide_jar(JAR, _silent), range(8)))
+    assert {*found} == {cache / JAR.file_name}
+    assert [path.name for path in cache.iterdir()] == [JAR.file_name]
+
+
+def test_another_version_of_a_pinned_driver_is_said_to_be_unused(
+    cache: Path, tmp_path: Path
+) -> None:
+    cache.mkdir(parents=True)
+    (cache / JAR.file_name).write_bytes(CONTENT)
+    (tmp_path / "postgresql-42.5.0.jar").touch()
+    assert jars.link_jar(tmp_path / "postgresql-42.5.0.jar") == (
+        f"postgresql-42.5.0.jar linked, but {JAR.file_name} is used: "
+        f"delete {cache / JAR.file_name} to use yours"
+    )
+    assert jars.find_drivers() == [cache / JAR.file_name]
 
 
 def test_a_misspelt_driver_gets_a_suggestion() -> None:

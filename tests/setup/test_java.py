@@ -17,7 +17,11 @@ CURRENT, LAST = LINES["4.1"], LINES["3.5"]
 def _jdk(folder: Path, version: str, release: bool = True) -> Path:
     program = folder / "bin" / "java"
     program.parent.mkdir(parents=True)
-    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
+    program.write_text(
+        "#!/bin/sh\n"
+        f"echo '    java.home = {folder}' >&2\n"
+        f"echo 'openjdk version \"{version}\" 2025-01-01' >&2\n"
+    )
     program.chmod(0o755)
     if release:
         (folder / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
@@ -65,6 +69,20 @@ def test_a_java_without_a_release_file_is_asked(
     monkeypatch.setenv("JAVA_HOME", str(_jdk(tmp_path / "older", "1.8.0_402", release=False)))
     with pytest.raises(SpecError, match=r"Java 8; Spark 3\.5 needs Java 11, 17 or 21"):
         choose_java(LAST)
+
+
+def test_a_script_that_starts_another_java_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Version managers have one; its folder is not the JDK's, and macOS has one in /usr/bin."""
+    jdk = _jdk(tmp_path / "versions" / "17", "17.0.15")
+    (tmp_path / "shims").mkdir()
+    script = tmp_path / "shims" / "java"
+    script.write_text(f'#!/bin/sh\nexec {jdk}/bin/java "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/shims:/usr/bin:/bin")
+    found = choose_java(CURRENT)
+    assert (found.home, found.version) == (jdk, 17)
 
 
 def test_the_bundled_jdk_serves_where_the_machines_does_not(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from loader.errors import SpecError
 from loader.runtime import class_archive, jars, jvm_command
 from loader.runtime.class_archive import Archive
 from loader.runtime.java import Java
@@ -46,7 +48,7 @@ class Start:
         monkeypatch.setattr(
             jvm_command,
             "find_archive",
-            lambda home, java: Archive(("-XX:SharedArchiveFile=x",), tuple(self.archived)),
+            lambda *_: Archive(("-XX:SharedArchiveFile=x",), tuple(self.archived)),
         )
         self._count = 0
 
@@ -237,28 +239,101 @@ def test_executors_elsewhere_get_our_jars(start: Start) -> None:
     assert found["spark.jars"] == str(start.folder / OWN[3])
 
 
-def test_an_archive_that_was_cut_short_is_not_used(
+def test_a_profile_that_names_iceberg_gets_no_second_one(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = {**_LOCAL, "spark.jars": "/opt/iceberg-spark-runtime-4.1_2.13-1.12.0.jar"}
+    assert start.class_path(mine) == [OWN[0], OWN[1], OWN[3]]
+    monkeypatch.setenv(
+        "PYSPARK_SUBMIT_ARGS",
+        "--packages org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0 pyspark-shell",
+    )
+    assert start.class_path() == [OWN[0], OWN[1], OWN[3]]
+
+
+def test_jars_in_sparks_folder_that_do_not_fit_are_left_out(start: Start) -> None:
+    """Those of another Spark, links to nowhere, and drivers that we have, too."""
+    folder = start.home.folder / "jars"
+    (folder / "iceberg-spark-runtime-3.5_2.12-1.10.2.jar").touch()
+    (folder / "iceberg-spark-runtime-4.1_2.13-1.10.0.jar").symlink_to("/nowhere.jar")
+    (folder / "postgresql.jar").touch()
+    (folder / "mysql-connector-j.jar").touch()  # we have none
+    assert start.class_path() == [*OWN[:2], "spark/jars/mysql-connector-j.jar", *OWN[2:]]
+
+
+def test_the_defaults_of_a_cluster_hold_too(start: Start) -> None:
+    start.conf.mkdir()
+    (start.conf / "spark-defaults.conf").write_bytes(
+        b"# f\xfcr alle\nspark.master spark://host:7077\nspark.jars /opt/x.jar\n"
+        b"spark.driver.extraJavaOptions -Done=1 \\\n   -Dmy.password=s3cr3t\n"
+    )
+    command = start.command({})
+    assert command.own["spark.jars"].split(",")[0] == "/opt/x.jar"
+    assert len(command.own["spark.jars"].split(",")) == 3
+    assert "-Done=1" in command.arguments
+    assert "s3cr3t" not in " ".join(command.arguments)
+    assert command.secrets == {"my.password": "s3cr3t"}
+
+
+@pytest.mark.parametrize(
+    ("name", "configured"),
+    [("log4j2.properties", "conf/log4j2.properties"), ("log4j2.xml", None)],
+)
+def test_a_log4j_file_of_the_users_own_is_read(
+    start: Start, name: str, configured: str | None
+) -> None:
+    def read() -> list[str]:
+        options = [each for each in start.options() if "log4j.configurationFile" in each]
+        return [each.partition("=")[2] for each in options]
+
+    start.conf.mkdir()
+    (start.conf / "log4j2.properties.template").touch()
+    assert read() == [str(jvm_command._QUIET_LOG)]
+    (start.conf / name).touch()
+    assert read() == ([str(start.home.folder / configured)] if configured else [])
+
+
+@pytest.mark.parametrize("variable", ["SPARK_SUBMIT_OPTS", "PYSPARK_SUBMIT_ARGS"])
+def test_a_quote_that_is_not_closed_is_one_error(
+    start: Start, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "-Done='1")
+    with pytest.raises(SpecError, match=f"{variable}: cannot be read"):
+        start.command()
+    monkeypatch.delenv(variable)
+    with pytest.raises(SpecError, match=r"extraJavaOptions: cannot be read"):
+        start.command({**_LOCAL, "spark.driver.extraJavaOptions": '-Done="1'})
+
+
+def test_an_archive_serves_what_it_was_recorded_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Whole, with the same Java and the same jars, of which none is unwanted now."""
     monkeypatch.setenv(jars.CACHE_VARIABLE, str(tmp_path / "cache"))
     home = SparkHome(tmp_path / "spark", LINES["4.1"])
     (home.folder / "jars").mkdir(parents=True)
-    jar = home.folder / "jars" / "a.jar"
-    jar.touch()
+    driver, added = tmp_path / "driver.jar", tmp_path / "added.jar"
+    for jar in (home.folder / "jars" / "a.jar", driver, added):
+        jar.touch()
+    wanted = [str(home.folder / "jars" / "a.jar"), str(driver)]
     java = Java(tmp_path / "jdk", 17, "17.0.15", "")
     folder = class_archive._folder(home, java)
     folder.mkdir(parents=True)
-    assert class_archive.find_archive(home, java) is None
+    assert class_archive.find_archive(home, java, wanted) is None
     (folder / "classes.jsa").write_bytes(b"classes")
-    (folder / "record.json").write_text(
-        f'{{"class_path": ["{jar}"], "files": {{"classes.jsa": 7}}}}'
-    )
-    found = class_archive.find_archive(home, java)
+    record = {
+        "class_path": class_archive._describe_jars(wanted),
+        "files": {"classes.jsa": 7},
+    }
+    (folder / "record.json").write_text(json.dumps(record))
+    found = class_archive.find_archive(home, java, [str(added), *wanted])
     assert found is not None
-    assert found.class_path == (str(jar),)
+    assert found.class_path == tuple(wanted)
     (folder / "classes.jsa").write_bytes(b"class")
-    assert class_archive.find_archive(home, java) is None
+    assert class_archive.find_archive(home, java, wanted) is None
     (folder / "classes.jsa").write_bytes(b"classes")
-    assert class_archive.find_archive(home, Java(java.home, 17, "17.0.16", "")) is None
-    jar.write_bytes(b"another")
-    assert class_archive.find_archive(home, java) is None
+    assert class_archive.find_archive(home, Java(java.home, 17, "17.0.16", ""), wanted) is None
+    assert class_archive.find_archive(home, java, [wanted[0], str(added)]) is None
+    assert class_archive.find_archive(home, java, wanted) is not None
+    driver.write_bytes(b"another")
+    assert class_archive.find_archive(home, java, wanted) is None
