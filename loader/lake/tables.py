@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, UnsupportedOperationException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -84,7 +84,21 @@ class Tables:
             with suppress(Py4JJavaError, AnalysisException):
                 self.handle(table)  # it will be needed
                 return True
-        return self.spark.catalog.tableExists(self.name(table))
+        try:
+            return self.spark.catalog.tableExists(self.name(table))
+        except UnsupportedOperationException:
+            return self._loads(table)  # Spark 4 asks for a view, too: a catalog may know of none
+
+    def _loads(self, table: str) -> bool:
+        try:
+            self.handle(table)
+        except AnalysisException:
+            return False
+        except Py4JJavaError as error:
+            if "NoSuch" not in str(error.java_exception):
+                raise
+            return False
+        return True
 
     def found(self, table: str) -> Records | None:
         """Returns a table's rows as :meth:`records` does; None if there is no such table."""

@@ -133,6 +133,7 @@ def test_what_a_file_dropper_must_not_bring_in(project: Project, tmp_path: Path)
     secret = _write(tmp_path / "outside" / "secret.csv", "id\nsesame\n", 0)
     secret.chmod(0o600)
     wrong = ("linked", "folder", "deep", "loop", "pipe", "socket", "device", "nowhere", "latin")
+    wrong = (*wrong, "summary", "chosen")
     for name in ("orders", "other", *wrong[2:]):
         _write(data / name / "1.csv", "id\n1\n", 0)
     (data / "linked.csv").symlink_to(secret)
@@ -140,6 +141,8 @@ def test_what_a_file_dropper_must_not_bring_in(project: Project, tmp_path: Path)
     (data / "deep" / "more").mkdir()
     (data / "deep" / "more" / "2.csv").symlink_to("../../../outside/secret.csv")
     (data / "loop" / "latest").symlink_to(".")
+    (data / "summary" / "_metadata_x").symlink_to(secret.parent)  # Spark reads this one
+    (data / "chosen" / "more").symlink_to(secret.parent)  # a pattern is for files
     (data / "nowhere" / "2.csv").symlink_to("3.csv")
     os.mkfifo(data / "pipe" / "2.csv")
     with socket.socket(socket.AF_UNIX) as bound:
@@ -155,7 +158,7 @@ def test_what_a_file_dropper_must_not_bring_in(project: Project, tmp_path: Path)
     os.mkfifo(data / "orders" / ".pipe")
     _write(data / "orders" / "a%2F b{1,2}*?[x];#é.csv", "id\n3\n", 0)
     chosen: dict[str, object] = {"options": {"pathGlobFilter": "*.csv"}}
-    _files(project, "csv", orders=chosen)
+    _files(project, "csv", orders=chosen, chosen=chosen)
     project.sources[0]["tables"] = ["*"]
     project.write()
     ran = project.loader("run")
@@ -167,6 +170,8 @@ def test_what_a_file_dropper_must_not_bring_in(project: Project, tmp_path: Path)
         "folder": "folder is a link that leaves the folder",
         "deep": "more/2.csv is a link that leaves the folder",
         "loop": "latest is a link to a folder that holds it",
+        "summary": "_metadata_x is a link that leaves the folder",
+        "chosen": "more is a link that leaves the folder",
         "pipe": "2.csv is a named pipe, and no file",
         "socket": "s is a socket, and no file",
         "device": "2.csv is a link that leaves the folder",

@@ -55,7 +55,9 @@ def check_entries(spark: SparkSession, native: Native, follow_links: bool, where
     for status in system.globStatus(path(native.pattern)) or ():
         root = str(status.getPath().toUri().getPath())
         for entry, refused in _refusals(root, real, encoding, follow_links):
-            if accepts is None or accepts(path("/", show_name(os.path.basename(entry)))):
+            # Spark matches the pattern against files, and enters every folder.
+            name = show_name(os.path.basename(entry))
+            if accepts is None or os.path.isdir(entry) or accepts(path("/", name)):
                 raise TableError(refused.what, where=where, remedy=refused.remedy)
 
 
@@ -89,8 +91,8 @@ def _refusals(
     while folders:
         with os.scandir(folders.pop()) as entries:
             for entry in entries:
-                if entry.name.startswith((".", "_")) and "=" not in entry.name:
-                    continue  # Spark reads none of these
+                if _is_hidden(entry.name):
+                    continue
                 found = _undecodable(entry.path, encoding)
                 if found is None and entry.is_symlink():
                     found = _check_link(entry.path, home, follow_links)
@@ -100,6 +102,14 @@ def _refusals(
                     yield entry.path, found
                 elif entry.is_dir():
                     folders.append(entry.path)
+
+
+def _is_hidden(name: str) -> bool:
+    """Whether Spark reads nothing of this name: `HadoopFSUtils.shouldFilterOutPathName`."""
+    if name.startswith(("_metadata", "_common_metadata")):
+        return False
+    marked = name.startswith("_") and "=" not in name
+    return marked or name.startswith(".") or name.endswith("._COPYING_")
 
 
 def _check_link(entry: str, home: str, follow_links: bool) -> TableError | None:
