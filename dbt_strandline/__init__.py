@@ -8,7 +8,6 @@ Spark starts as it always does: set `STRANDLINE_DBT_PLUGIN=off` to turn it off.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -36,11 +35,10 @@ _CONNECTING = frozenset(
         "test",
     }
 )
-_log = logging.getLogger("strandline")
 
 
 class SparkStarter(dbtPlugin):
-    """Starts the JVM for a target of `type: spark`, `method: session`; no error of it stops dbt."""
+    """Starts the JVM for a Spark session with an Iceberg catalog; no error of it stops dbt."""
 
     def initialize(self) -> None:
         """Begins to start the JVM, and does not wait."""
@@ -67,22 +65,21 @@ def _begin() -> dict[str, str] | None:
     if os.environ.get(SWITCH, "").lower() in ("off", "0", "false", "no"):
         return None
     conf = _read_target()
-    if conf is None:
+    if conf is None or not any("org.apache.iceberg" in value for value in conf.values()):
         return None
     from loader.runtime import jvm
     from loader.runtime.profile import find_secrets
     from loader.runtime.setup import provide_jars
     from loader.runtime.spark import settings
 
-    if any("org.apache.iceberg" in value for value in conf.values()):
-        provide_jars(conf, (), lambda line: click.echo(line, err=True))
+    provide_jars(conf, (), lambda line: click.echo(line, err=True))
     wanted = settings(conf, find_secrets(conf, os.environ))
     jvm.begin(wanted)
     return wanted
 
 
 def _read_target() -> dict[str, str] | None:
-    """Returns Spark's settings of the target; None if dbt will not open a Spark session."""
+    """Returns Spark's settings of the target; None if dbt will open no session."""
     context = click.get_current_context(silent=True)
     found: Mapping[str, Any] = context.obj if context and isinstance(context.obj, dict) else {}
     credentials = getattr(found.get("profile"), "credentials", None)
@@ -96,7 +93,7 @@ def _read_target() -> dict[str, str] | None:
 
 
 def _leave_to_spark(error: Exception) -> None:
-    _log.debug("Spark starts by itself: %s", error)
+    click.echo(f"warning: Spark starts without the loader's Java and jars: {error}", err=True)
 
 
 plugins = [SparkStarter]

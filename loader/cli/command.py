@@ -146,12 +146,12 @@ def init(settings: Settings) -> None:
 @click.option(
     "--archive/--no-archive",
     default=None,
-    help="Wait for the class archive (190 MB), which halves Spark's start, or record none. By "
+    help="Wait for the class archive (200 MB), which halves Spark's start, or record none. By "
     "default it is recorded in the background.",
 )
 @click.pass_obj
 def setup(settings: Settings, drivers: tuple[str, ...], archive: bool | None) -> None:
-    """Prepares the embedded Spark: fetches Iceberg and JDBC DRIVERS, and chooses the Java.
+    """Prepares Spark: fetches Iceberg and JDBC DRIVERS, and shows which Java is used.
 
     DRIVERS are postgresql, mariadb, mysql, sqlite, derby (which comes with Spark), aws (S3FileIO
     and Glue), or paths of jars. `cdc` among them shows what databases need before their logs can
@@ -197,8 +197,8 @@ def check(settings: Settings, select: tuple[str, ...]) -> None:
                 rows.append((plan.name, plan.mode, cursor, plan.key, "; ".join(notes)))
         for key in sorted(settings.profile.secrets if settings.profile else ()):
             settings.output.warning(
-                f"{key}: the profile holds a secret, which a plain `dbt build` puts on Java's "
-                f"command line. Name a variable instead: {page('security', 'Secrets')}"
+                f"{key}: the profile holds a secret, which dbt without the loader's plugin puts on "
+                f"Java's command line. Name a variable instead: {page('security', 'Secrets')}"
             )
         settings.output.table("check", ("table", "mode", "cursor", "primary_key", "notes"), rows)
         if wrong:

@@ -103,10 +103,19 @@ def prepare_archive(home: SparkHome, java: Java, wait: bool, report: Report) -> 
 
     Args:
         wait: until it is recorded; by default another process records it meanwhile.
+
+    Raises:
+        SpecError: if it is waited for, and none can be recorded.
     """
     try:
         report(f"class archive: {_prepare(home, java, wait, report)}")
-    except _NotRecordedError as reason:
+    except (_NotRecordedError, SpecError) as reason:
+        if wait:
+            raise SpecError(
+                f"none was recorded: {reason}",
+                where="class archive",
+                remedy="Spark also works without it, but starts more slowly",
+            ) from reason
         report(f"class archive: none: {reason}. Spark works without it, but starts more slowly")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -50,6 +51,7 @@ def find_spark_iceberg(home: SparkHome) -> Path | None:
 def names_iceberg(home: SparkHome, settings: Mapping[str, str]) -> bool:
     """Whether the user names an Iceberg runtime: in the profile, Spark's defaults or arguments."""
     defaults = read_text(conf_folder(home, os.environ) / "spark-defaults.conf")
+    defaults = re.sub(r"(?m)^\s*[#!].*$", "", defaults)
     named = (settings.get(_JARS), settings.get(_PACKAGES), os.environ.get(ARGUMENTS), defaults)
     return any(_ICEBERG in text for text in named if text)
 

@@ -242,14 +242,18 @@ def find_drivers() -> list[Path]:
             for path in sorted(folder.iterdir()):
                 if path.suffix == ".jar" and path.is_file():
                     found.setdefault(path.name, path)
-    chosen = []
+    chosen: list[Path] = []
+    known: set[Jar] = set()
     for name, path in found.items():
         if name.startswith("iceberg-spark-runtime-"):
             continue
         jar = next((d.jar for d in DRIVERS.values() if d.owns(name)), None)
         jar = AWS if AWS.owns(name) else jar
-        if jar is None or name == jar.file_name or jar.file_name not in found:
-            chosen.append(path)
+        if jar is not None:
+            if jar in known or (jar.file_name in found and name != jar.file_name):
+                continue
+            known.add(jar)
+        chosen.append(path)
     return chosen
 
 

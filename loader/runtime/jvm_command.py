@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from loader.errors import SpecError
 from loader.runtime.class_archive import Archive, find_archive
@@ -106,9 +107,11 @@ def build_command(
     defaults = read_text(given.properties or conf_folder(home, environment) / "spark-defaults.conf")
     settings = {**settings, **given.settings}
     driver = {**_parse_properties(defaults), **settings}
-    options, secrets = split_options(driver.get(_OPTIONS, ""))
-    if secrets:
-        settings = {**settings, _OPTIONS: options}
+    submitted, secrets = split_options(environment.get("SPARK_SUBMIT_OPTS", ""))
+    for key in (_DEFAULT_OPTIONS, _OPTIONS):
+        options, found = split_options(driver.get(key, ""))
+        if found:
+            settings, secrets = {**settings, key: options}, {**secrets, **found}
     own = {**scratch(settings, defaults), **add_shipped_jars(home, driver)}
     settings = {**settings, **own}
 
@@ -119,9 +122,9 @@ def build_command(
 
     driver = {**driver, **settings}
     own_options = [
-        *_split("SPARK_SUBMIT_OPTS", environment.get("SPARK_SUBMIT_OPTS", "")),
+        *_split("SPARK_SUBMIT_OPTS", submitted),
         *_split(_DEFAULT_OPTIONS, driver.get(_DEFAULT_OPTIONS, "")),
-        *_split(_OPTIONS, split_options(driver.get(_OPTIONS, ""))[0]),
+        *_split(_OPTIONS, driver.get(_OPTIONS, "")),
     ]
     memory = driver.get(_MEMORY) or environment.get("SPARK_DRIVER_MEMORY") or "1g"
     if driver.get(_LIBRARY_PATH):
@@ -181,7 +184,7 @@ class _Given:
 
 def _read_arguments(given: str) -> _Given:
     """Reads the arguments that concern the JVM itself; SparkSubmit reads the others."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = _Parser(add_help=False, allow_abbrev=False)
     named = {
         "--driver-memory": _MEMORY,
         "--driver-java-options": _OPTIONS,
@@ -192,11 +195,20 @@ def _read_arguments(given: str) -> _Given:
         parser.add_argument(option, dest=key)
     parser.add_argument("--conf", "-c", action="append", default=[])
     parser.add_argument("--properties-file", type=Path)
-    known, others = parser.parse_known_args(_split(ARGUMENTS, given) or ["pyspark-shell"])
+    words = iter(_split(ARGUMENTS, given) or ["pyspark-shell"])
+    # A value may begin with a dash, as Java's options do.
+    takes_value = {*named, "--conf", "-c", "--properties-file"}
+    joined = [f"{word}={next(words, '')}" if word in takes_value else word for word in words]
+    known, others = parser.parse_known_args(joined)
     pairs = (pair.partition("=") for pair in known.conf)
     settings = {key: value for key, _, value in pairs}
     settings |= {key: vars(known)[key] for key in named.values() if vars(known)[key]}
     return _Given(settings, known.properties_file, others)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise SpecError(message, where=ARGUMENTS, remedy="Write it as `spark-submit` takes it")
 
 
 def _split(name: str, options: str) -> list[str]:

@@ -124,10 +124,13 @@ def test_a_command_that_opens_no_session_starts_no_jvm(
 
 
 def test_an_error_of_the_plugin_leaves_the_start_to_spark(project: Path) -> None:
-    """`JAVA_HOME` names no Java: Spark's own message is what one reads, and dbt reports it."""
+    """`JAVA_HOME` names no Java: the plugin says so, and dbt reports Spark's own error."""
     shutil.rmtree(project.parent / "jdk")
     done = _dbt(project, "run")
     assert done.returncode != 0
+    assert (
+        "warning: Spark starts without the loader's Java and jars: Java: JAVA_HOME" in done.stderr
+    )
     assert "JAVA_GATEWAY_EXITED" in done.stdout + done.stderr
 
 

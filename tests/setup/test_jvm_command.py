@@ -188,6 +188,31 @@ def test_the_users_arguments_hold(
     assert start.class_path()[0] == "/opt/mine.jar"
 
 
+def test_a_secret_among_javas_options_is_on_no_command_line(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Done.password=s3cr3t-1 -Done=1")
+    given = {
+        "spark.driver.defaultJavaOptions": "-Dtwo.password=s3cr3t-2 -Dtwo=2",
+        "spark.driver.extraJavaOptions": "-Dthree.password=s3cr3t-3 -Dthree=3",
+    }
+    command = start.command({**_LOCAL, **given})
+    assert "s3cr3t" not in " ".join(command.arguments)
+    assert {"-Done=1", "-Dtwo=2", "-Dthree=3"} <= {*command.arguments}
+    assert "s3cr3t" not in (start.written / "spark.properties").read_text()
+    names = ("one.password", "two.password", "three.password")
+    assert command.secrets == {name: f"s3cr3t-{n}" for n, name in enumerate(names, 1)}
+
+
+def test_a_value_that_begins_with_a_dash_is_one(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = "--driver-java-options -Dmine=1 -c spark.mine=2 pyspark-shell"
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", given)
+    assert "-Dmine=1" in start.options()
+    assert start.settings()["spark.mine"] == "2"
+
+
 def test_javas_options_come_last_and_are_not_contradicted(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,6 +274,12 @@ def test_a_profile_that_names_iceberg_gets_no_second_one(
         "--packages org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0 pyspark-shell",
     )
     assert start.class_path() == [OWN[0], OWN[1], OWN[3]]
+
+
+def test_a_comment_names_no_iceberg(start: Start) -> None:
+    start.conf.mkdir()
+    (start.conf / "spark-defaults.conf").write_text("# spark.jars /iceberg-spark-runtime.jar\n")
+    assert start.class_path() == OWN
 
 
 def test_jars_in_sparks_folder_that_do_not_fit_are_left_out(start: Start) -> None:
