@@ -28,6 +28,8 @@ NEWEST = "strandline.newest"
 COMPACTED_TO = "strandline.compacted_to"
 SOURCES = "strandline.sources"
 """Property of a shared raw table: its sources (JSON), see :mod:`loader.sync.sharing`."""
+ORIGINS = "strandline.origins"
+"""Property of a raw table: the table that each of its sources loads into it (JSON)."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,16 @@ def sharers(handle: Any) -> dict[str, Any]:
         handle: Iceberg's own object for the table.
     """
     found: dict[str, Any] = json.loads(unveiled(handle.properties().get(SOURCES) or "{}"))
+    return found
+
+
+def origins(handle: Any) -> dict[str, str]:
+    """Returns the table that each source loads into a raw table, as far as it is recorded.
+
+    Args:
+        handle: Iceberg's own object for the table.
+    """
+    found: dict[str, str] = json.loads(unveiled(handle.properties().get(ORIGINS) or "{}"))
     return found
 
 

@@ -79,13 +79,19 @@ class Lake(Staging):
         return [name for name in columns if name.lower() not in there]
 
     def create_raw(
-        self, table: str, schema: StructType, cursor_field: str | None, first_batch: int = 1
+        self,
+        table: str,
+        schema: StructType,
+        cursor_field: str | None,
+        first_batch: int,
+        more: Mapping[str, str],
     ) -> None:
         """Creates a raw table: the source's columns, then ours, with statistics to prune by.
 
         Args:
             first_batch: its first batch number: a dropped table of the same name may have had
                 batches before.
+            more: properties that it has besides.
 
         Raises:
             TableError: if the source has a column that only the loader may write.
@@ -106,6 +112,7 @@ class Lake(Staging):
             FIRST_BATCH: str(first_batch),
             **{f"write.metadata.metrics.column.{name}": "full" for name in measured},
             PROPERTY: SourceSchema.of(schema).text,
+            **more,
         }
         fields = [StructField(field.name, kept_as(field.dataType)) for field in schema.fields]
         for name, data_type in COLUMNS.items():

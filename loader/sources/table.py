@@ -21,11 +21,24 @@ class TableRef:
         name: its name in specs and messages: bare in the default schema, else qualified.
         native: whatever the connector needs to find the table again.
         kind: ``table`` or ``view``; wildcards choose tables only.
+        origin: its unambiguous name in the source, if `name` may come to mean another table: with
+            the schema, quoted. Empty is `name`.
     """
 
     name: str
     native: Any = None
     kind: str = "table"
+    origin: str = ""
+
+    @property
+    def place(self) -> str:
+        """Its unambiguous name in the source."""
+        return self.origin or self.name
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from all others of its source."""
+        return self.name, self.origin
 
     @property
     def lake_name(self) -> str:

@@ -14,6 +14,7 @@ from loader.rows.delta import HASH
 from loader.rows.order import GENERATION, quoted
 from loader.sources import Snapshot, SourceTable, Window
 from loader.sources.candidates import candidates, marks_of_deletion
+from loader.sync.origins import check_origin
 from loader.sync.pipeline import Pipeline
 from loader.sync.plan import INCREMENTAL, Plan
 from loader.sync.selection import Planned
@@ -55,6 +56,7 @@ def checked(pipeline: Pipeline, part: Planned) -> Iterator[tuple[Plan, list[str]
 def _admitted(plan: Plan, lake: Lake) -> None:
     if lake.exists(plan.lake_table):
         admitted(plan, lake, newest_commit(lake, plan.lake_table))
+        check_origin(plan, lake)
 
 
 def drifted(plan: Plan, lake: Lake) -> list[str]:

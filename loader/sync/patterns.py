@@ -21,7 +21,7 @@ def chosen(
     table is called just so: whoever names tables would otherwise choose which ones are loaded.
     Patterns skip views.
     """
-    found: dict[str, TableRef] = {}
+    found: dict[tuple[str, str], TableRef] = {}
     errors: dict[str, TableError] = {}
     for pattern in spec.tables:
         matches = _matching(pattern, refs)
@@ -35,10 +35,10 @@ def chosen(
                 f"It has: {shown or 'no tables that this user can see'}".strip(),
             )
         for ref in matches:
-            found[ref.name] = ref
+            found[ref.key] = ref
     for pattern in spec.skip_tables:
         for ref in _matching(pattern, refs):
-            found.pop(ref.name, None)
+            found.pop(ref.key, None)
     return list(found.values()), errors
 
 

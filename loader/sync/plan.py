@@ -35,6 +35,8 @@ class Plan:
         initial: where the first sync begins; None reads everything.
         deleted: the column that marks deleted rows; None if there is none.
         accepts_key_change: key and cursor columns may change their type if raw can follow.
+        accepts_other_origin: raw may hold rows of another table of the source until now, as all
+            rows are read in a new generation.
         formerly: earlier names of the source.
         sharers: the spec's sources that load the same raw table, in the spec's order, including
             this one.
@@ -49,6 +51,7 @@ class Plan:
     initial: Cursor | None = None
     deleted: str | None = None
     accepts_key_change: bool = False
+    accepts_other_origin: bool = False
     formerly: tuple[str, ...] = ()
     sharers: tuple[str, ...] = ()
 

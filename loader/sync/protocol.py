@@ -23,6 +23,7 @@ from loader.sync.attempt import Attempt
 from loader.sync.batch import Batch, Intent, extracted, whole
 from loader.sync.boundary import Beyond, beyond, boundary, unchanged
 from loader.sync.looking import cursor_name, look
+from loader.sync.origins import origin_property, record_origin
 from loader.sync.plan import FULL_REFRESH, Plan
 from loader.sync.recovery import Known, recover
 from loader.sync.sharing import register
@@ -70,6 +71,8 @@ def synced(attempt: Attempt) -> SyncRecord:
                 intent = replace(intent, after=caught_up(known, intent.after, bounds, goes_on))
             more = attempt.snapshot.more(attempt.plan.table)  # a source may deliver several batches
             done = finish(attempt, known, intent, commit, more, done)  # 6 record
+            if commit is not None and attempt.plan.accepts_other_origin:
+                record_origin(attempt.plan, attempt.lake)
             if not more:
                 return done
             known = known.followed_by(intent.after)
@@ -213,7 +216,7 @@ def made(attempt: Attempt, batch: int) -> None:
     if lake.exists(plan.lake_table):
         return
     cursor = plan.cursor.name if plan.cursor else None
-    lake.create_raw(plan.lake_table, plan.table.schema, cursor, batch)
+    lake.create_raw(plan.lake_table, plan.table.schema, cursor, batch, origin_property(plan, {}))
     register(plan, lake)
 
 

@@ -10,6 +10,7 @@ from loader.lake.ledger import RECOVERED, SyncRecord
 from loader.sources import Request
 from loader.state import TableState
 from loader.sync.attempt import Attempt
+from loader.sync.origins import check_origin, record_origin
 from loader.sync.plan import FULL_REFRESH, Plan
 from loader.sync.recorded import Recorded, recorded
 from loader.sync.sharing import admitted, register
@@ -52,6 +53,8 @@ def recover(attempt: Attempt) -> Known:
     register(plan, stores.lake)
     said = attempt.recorded or recorded([plan], stores)
     head, own, state = assess(plan, stores, attempt.watch, said)
+    if not plan.accepts_other_origin:
+        record_origin(plan, stores.lake)
     if stores.lake.exists(plan.lake_table):
         stores.lake.discard(plan.lake_table)
     stored = state.batch if state else 0
@@ -121,13 +124,14 @@ def assess(
         said: what is recorded of the table; None reads it now.
 
     Raises:
-        TableError: if the raw table belongs to another source.
+        TableError: if the raw table belongs to another source, or to another of its tables.
     """
     lake, table = stores.lake, plan.lake_table
     head = own = Commit()
     if lake.exists(table):
         head = newest_commit(lake, table)
         admitted(plan, lake, head)
+        check_origin(plan, lake)
         own = newest_commit(lake, table, (plan.source,)) if plan.shared else head
     said = said or recorded([plan], stores)
     return head, own, said.state(plan, lambda text: watch.warn(plan.name, text))

@@ -23,6 +23,7 @@ from loader.state import StateBackend
 from loader.state.lake_table import LakeState
 from loader.state.opening import open_state
 from loader.sync.describing import described
+from loader.sync.origins import find_takeovers
 from loader.sync.patterns import chosen, is_wildcard, options_for_nothing
 from loader.sync.plan import Plan, plan
 from loader.sync.sharing import Claim, granted, same_shape
@@ -173,6 +174,9 @@ class Selection:
                 matched.update(select)  # they might have matched its tables
                 continue
             wanted, missing = chosen(source, refs)
+            ours = self.stores(source).lake
+            names_of = (source.name, *source.formerly)
+            taken = find_takeovers(ours, names_of, wanted, refs, full_refresh)
             if select:
                 names = {n: f"{source.name}.{n}" for n in (*(r.name for r in wanted), *missing)}
                 seen += names.values()
@@ -182,7 +186,7 @@ class Selection:
                 missing = {n: error for n, error in missing.items() if picked[n]}
             else:
                 missing |= options_for_nothing(source, bound.table_options, refs)
-            parts.append(self._planned(source, bound, wanted, missing, full_refresh, claims))
+            parts.append(self._planned(source, bound, wanted, missing, full_refresh, claims, taken))
         for pattern in select:
             if pattern not in matched:
                 raise SpecError(
@@ -231,6 +235,7 @@ class Selection:
         missing: Mapping[str, TableError],
         full_refresh: bool,
         claims: Mapping[str, Sequence[tuple[Claim, Source, TableRef]]],
+        taken: Mapping[tuple[str, str], TableError],
     ) -> Planned:
         plans: list[Plan] = []
         errors: list[LoaderError] = []
@@ -241,6 +246,14 @@ class Selection:
             else:
                 errors.append(error)
         self.planned_names.update(f"{source.name}.{ref.lake_name}" for ref in wanted)
+        free = [ref for ref in wanted if ref.key not in taken]
+        synced = {ref.lake_name.lower() for ref in free}
+        for ref in wanted:
+            if ref.key in taken and ref.lake_name.lower() in synced:
+                errors.append(taken[ref.key])  # the other one is synced
+            elif ref.key in taken:
+                refused[ref.lake_name] = taken[ref.key]
+        wanted = free
         tables = described(bound, wanted, source.concurrency, self._working)
         for ref, table in zip(wanted, tables, strict=True):
             where = f"table {source.name}.{ref.name}"
@@ -254,6 +267,7 @@ class Selection:
                 planned = replace(
                     planned,
                     accepts_key_change=self.accepts_key_change,
+                    accepts_other_origin=full_refresh,
                     formerly=source.formerly,
                     sharers=granted(mine, [claim for claim, _, _ in same]),
                 )

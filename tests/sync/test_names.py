@@ -168,8 +168,8 @@ def test_names_that_cannot_be_kept_are_refused_one_by_one(
     # Spark's versions say it in different words
     errors = [error.replace("Consider to choose", "Choose") for error in ran.errors]
     assert sorted(errors) == [
-        "source shop, tables: a_b and a.b would share the raw table a_b. "
-        "Load one of them through a second source with another destination schema",
+        "source shop, tables: a.b and a_b would share the raw table a_b. Load one of them through "
+        "a second source with another destination schema, or name it in skip_tables",
         *(
             f"table shop.{name}: the raw table would be called {name}, and names that begin with "
             "_cq_ are the loader's own. Read it through a view of another name in the source"
@@ -183,6 +183,69 @@ def test_names_that_cannot_be_kept_are_refused_one_by_one(
         "another name or rename the existing column. Read it through a view in the database, with "
         "other names or fewer columns",
     ]
+
+
+def test_nobody_takes_a_raw_table_over_by_a_name(
+    project: Project, postgres_database: Database
+) -> None:
+    made = "(id int primary key, c int)"
+    postgres_database.execute(
+        "create schema a_b",
+        f"create table a_b.c {made}",
+        f"create table orders {made}",
+        f"create table items {made}",
+        "create schema s",
+        f"create table s.t {made}",
+        *(f"insert into {name} values (1, 1)" for name in ("a_b.c", "orders", "items", "s.t")),
+    )
+    tables = ["a_b.c", "Orders", "items", "s.t"]
+    options = {name: {"cursor_field": "c"} for name in tables}
+    project.jdbc(postgres_database, ["a*", *tables[1:]], table_options=options)
+    project.run()
+
+    postgres_database.execute(
+        "create schema a",  # sorts before a_b
+        f"create table a.b_c {made}",
+        f'create table "Orders" {made}',  # fits the spec's name exactly
+        f'create table public."s.t" {made}',
+        "insert into a.b_c values (666, 666)",
+        """insert into "Orders" values (666, 666)""",
+        'insert into public."s.t" values (666, 666)',
+        "insert into a_b.c values (2, 2)",
+    )
+    ran = project.loader("run")
+    assert ran.code == 1
+    out = "Load one of them through a second source with another destination schema, or name it in "
+    assert sorted(ran.errors) == [
+        "source shop, tables: a.b_c and a_b.c would share the raw table a_b_c, which was loaded "
+        f"from a_b.c. {out}skip_tables",
+        'source shop, tables: public."s.t" and s.t would share the raw table s_t, which was loaded '
+        f"from s.t. {out}skip_tables",
+        f"table shop.Orders: the raw table {project.schema}.Orders was loaded from public.orders, "
+        "and would now be loaded from public.Orders. If this is the same table, renamed or "
+        "moved, read all of it again: `loader run --full-refresh --select shop.Orders`. If not, "
+        "write the right one's name in `tables` of source shop, with its schema",
+    ]
+    assert _appended(ran) == {
+        "shop.Orders": ("failed", None),
+        "shop.a_b_c": ("synced", 1),
+        "shop.items": ("nothing new", 0),
+        "shop.s_t": ("nothing new", 0),
+    }
+
+    schema = postgres_database.user  # the first of the search path
+    postgres_database.execute(
+        f'create schema "{schema}"',
+        f'create table "{schema}".items {made}',
+        f'insert into "{schema}".items values (666, 666)',
+    )
+    ran = project.loader("run", "--select", "items")
+    assert (ran.code, _appended(ran)) == (1, {"shop.items": ("failed", None)})
+    assert f"loaded from public.items, and would now be loaded from {schema}.items" in ran.errors[0]
+    # the spec's owner says that this is the right one
+    ran = project.run("--full-refresh", "--select", "items")
+    assert _appended(ran) == {"shop.items": ("synced", 1)}
+    assert _appended(project.run("--select", "items")) == {"shop.items": ("nothing new", 0)}
 
 
 def test_a_schema_that_is_called_like_another_keeps_its_own_types(

@@ -39,13 +39,6 @@ def test_sharers_spell_their_raw_table_alike() -> None:
         granted(claims[1], claims)
 
 
-def test_two_tables_of_one_source_never_share() -> None:
-    claims = [Claim("eu", name, "raw.a_b", True) for name in ("a.b", "a_b")]
-    assert granted(claims[0], claims) == ("eu",)
-    with pytest.raises(TableError, match="would share the raw table a_b"):
-        granted(claims[1], claims)
-
-
 class _Lease(Lease):
     def __init__(self) -> None:
         self.table, self.where, self.run_id = "orders", "table eu.orders", "run"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -97,7 +98,12 @@ class JdbcSource(Database):
                 # For a view without a comment, MySQL reports the comment VIEW.
                 comment = "" if row["REMARKS"] == "VIEW" else row["REMARKS"] or ""
                 native = Native(row["TABLE_CAT"], row["TABLE_SCHEM"], name, stored, comment=comment)
-                refs.append(TableRef(shown, native, "view" if view else "table"))
+                origin = ".".join(
+                    part if re.fullmatch(r"\w+", part) else dialect.quote(part)
+                    for part in (row["TABLE_SCHEM"], name)
+                    if part
+                )
+                refs.append(TableRef(shown, native, "view" if view else "table", origin))
             return sorted(refs, key=lambda ref: ref.name)
 
     def describe(self, ref: TableRef) -> SourceTable:
@@ -143,9 +149,9 @@ class JdbcSource(Database):
             for column in schema.fields
         ]
         found = SourceTable(
-            TableRef(
-                ref.name,
-                replace(
+            replace(
+                ref,
+                native=replace(
                     native,
                     columns=columns,
                     writers=writers,
@@ -154,7 +160,6 @@ class JdbcSource(Database):
                     shown=tuple(shown),
                     types=tuple(types.items()),
                 ),
-                ref.kind,
             ),
             StructType(fields),
             primary_key=tuple(map(self.dialect.lake_name, key.columns)),

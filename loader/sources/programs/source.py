@@ -169,7 +169,7 @@ class ProgramSource(Source):
         ordered = cursor is not None and CursorType.of(cursor.type) is not None
         described = replace(entry, columns=found, skipped=options.skip_columns)
         return SourceTable(
-            TableRef(ref.name, described, ref.kind),
+            replace(ref, native=described),
             schema,
             primary_key=entry.primary_key if set(entry.primary_key) <= set(by_name) else (),
             cursor_field=entry.cursor if ordered else None,
