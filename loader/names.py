@@ -24,6 +24,11 @@ def in_the_lake(name: str) -> str:
     return _NO_NAME.sub("_", name.replace(".", "_"))
 
 
+def is_wildcard(pattern: str) -> bool:
+    """Whether a pattern may match more than one table."""
+    return any(mark in pattern for mark in "*?[")
+
+
 def selected(name: str, select: Sequence[str]) -> set[str]:
     """Returns the patterns of `--select` that match a table, by the source's name of it or raw's.
 

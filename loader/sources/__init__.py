@@ -268,6 +268,11 @@ class Source(ABC):
         yield
 
     @property
+    def any_cursor(self) -> str:
+        """A cursor that every stored table has, as the spec names it; empty if there is none."""
+        return ""
+
+    @property
     def table_options(self) -> Mapping[str, TableOptions]:
         """The document's ``table_options``; every connector's model has them."""
         options: Mapping[str, TableOptions] = self.options.table_options

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
+from collections.abc import Collection, Mapping
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
 from loader.duration import Lookback
+from loader.names import is_wildcard
 from loader.spec.validation import OptionError
 
 
@@ -39,7 +42,8 @@ class TableOptions(Strict):
     Attributes:
         sync_mode: read what is at or above the cursor, or everything again; connectors of sources
             that have a log add `cdc`.
-        cursor_field: the column that shows what changed; a connector may define it itself.
+        cursor_field: the column that shows what changed, or several: the first that the table has;
+            a connector may define it itself.
         primary_key: the key's columns; discovered from the source if absent.
         initial_cursor: where the first sync begins, inclusive, as exact text.
         lookback: how far below the cursor each window begins.
@@ -52,7 +56,7 @@ class TableOptions(Strict):
     """
 
     sync_mode: Literal["incremental", "full_refresh"] = "incremental"
-    cursor_field: Name | None = None
+    cursor_field: tuple[Name, ...] | None = Field(default=None, min_length=1)
     primary_key: tuple[Name, ...] | None = Field(default=None, min_length=1)
     initial_cursor: str | None = None
     lookback: Lookback | None = None
@@ -62,15 +66,25 @@ class TableOptions(Strict):
     deleted_field: Name | None = None
     shared: bool = False
 
-    @field_validator("primary_key", mode="before")
+    @field_validator("cursor_field", "primary_key", mode="before")
     @classmethod
     def _single_column(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
 
-    @field_validator("primary_key")
+    @field_validator("cursor_field", "primary_key")
     @classmethod
     def _no_column_twice(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         return None if value is None else unique(value)
+
+    def cursor_among(self, columns: Collection[str]) -> str | None:
+        """Returns the cursor of a table with these columns; None if it has none of several.
+
+        The only one that is named is returned even if there is no such column: that is a mistake.
+        """
+        named = self.cursor_field or ()
+        there = {column.lower() for column in columns}
+        first = next((name for name in named if name.lower() in there), None)
+        return named[0] if first is None and len(named) == 1 else first
 
     @field_validator("initial_cursor", mode="before")
     @classmethod
@@ -96,3 +110,28 @@ class TableOptions(Strict):
             return Lookback.parse(str(value))
         except ValueError as error:
             raise OptionError(str(error), "Correct the lookback or remove it") from None
+
+
+T = TypeVar("T", bound=TableOptions)
+
+
+def options_for(options: Mapping[str, T], table: str, default: T) -> T:
+    """Returns the options of a table: those under its name, over those of wildcards.
+
+    Among wildcards, a later one counts before an earlier one, option by option. Names ignore case,
+    as tables' names do.
+
+    Args:
+        options: the spec's `table_options`.
+        default: options that set nothing.
+    """
+    name = table.lower()
+    given: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+    for pattern, one in options.items():
+        told = {field: getattr(one, field) for field in one.model_fields_set}
+        if pattern.lower() == name:
+            own = told
+        elif is_wildcard(pattern) and fnmatchcase(name, pattern.lower()):
+            given |= told
+    return default.model_copy(update=given | own)

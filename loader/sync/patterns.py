@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from loader.errors import TableError
+from loader.names import is_wildcard
 from loader.problems import did_you_mean
 from loader.sources import TableRef
 from loader.spec.options import TableOptions
@@ -42,11 +43,6 @@ def chosen(
     return list(found.values()), errors
 
 
-def is_wildcard(pattern: str) -> bool:
-    """Whether a pattern may match more than one table."""
-    return any(mark in pattern for mark in "*?[")
-
-
 def _matching(pattern: str, refs: Sequence[TableRef]) -> list[TableRef]:
     if is_wildcard(pattern):
         lowered = pattern.lower()
@@ -68,10 +64,16 @@ def options_for_nothing(
     asked = {name.lower() for name in spec.tables}  # if one is missing, `chosen` reports it
     return {
         name: TableError(
-            f"there are options for a table {name!r}, which the source does not have",
+            f"there are options for {name!r}, and the source has no such table",
             where=f"source {spec.name}, table_options",
             remedy=did_you_mean(name, names.values()) or "`loader discover` lists its tables",
         )
         for name in options
-        if name.lower() not in names and name.lower() not in asked
+        if not _is_for_some(name.lower(), names.keys() | asked)
     }
+
+
+def _is_for_some(pattern: str, names: Collection[str]) -> bool:
+    if is_wildcard(pattern):
+        return any(fnmatchcase(name, pattern) for name in names)
+    return pattern in names

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from loader.errors import TableError
@@ -22,6 +24,47 @@ RESERVED = "_cq_"
 """Prefix of the loader's own tables and columns."""
 # Columns that CloudQuery adds to its tables; a source may have them.
 FOREIGN_COLUMNS = frozenset({"_cq_id", "_cq_parent_id", "_cq_sync_group_id"})
+
+
+class NoCursorError(TableError):
+    """An incremental sync needs a cursor, and a table's options name none that it has."""
+
+    candidates: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, table: SourceTable, where: str) -> NoCursorError:
+        """Returns the error for one table."""
+        found = candidates(table)
+        error = cls(
+            "an incremental sync needs a cursor, and the table's options name none",
+            where=where,
+            remedy=f"Set table_options.{table.ref.name}.cursor_field"
+            + (f" (candidates: {', '.join(found)})" if found else "")
+            + ", or sync_mode: full_refresh",
+        )
+        error.candidates = found
+        return error
+
+    @classmethod
+    def of_all(cls, errors: Mapping[str, NoCursorError], source: str, others: str) -> NoCursorError:
+        """Returns one error for many tables of a source.
+
+        Args:
+            errors: each table's own.
+            others: what else can be a cursor, for the remedy; may be empty.
+        """
+        found = Counter(name for error in errors.values() for name in error.candidates[:1])
+        listed = [*(name for name, _ in found.most_common(5)), *filter(None, [others])]
+        named = list(errors)
+        more = f" and {len(named) - 20} more" if len(named) > 20 else ""
+        return cls(
+            f"{len(named)} tables have no cursor that the options name: "
+            f"{', '.join(named[:20])}{more}",
+            where=f"source {source}, table_options",
+            remedy=f'Name cursors for all of them, `"*": {{cursor_field: [{", ".join(listed)}]}}`, '
+            "of which each table takes the first that it has; or set sync_mode: full_refresh for "
+            "small tables; or leave them out by skip_tables",
+        )
 
 
 @dataclass(frozen=True)
@@ -132,17 +175,9 @@ def plan(
     mode = FULL_REFRESH if full_refresh else options.sync_mode
     follows_log = options.sync_mode == CDC
     # The log has an order of its own: a cursor that the spec names is for models only.
-    name = None if follows_log else options.cursor_field or table.cursor_field
+    name = None if follows_log else options.cursor_among(table.schema.names) or table.cursor_field
     if name is None and mode == INCREMENTAL and table.progress is Progress.CURSOR:
-        found = candidates(table)
-        raise TableError(
-            "an incremental sync needs a cursor, and the table's options name none",
-            where=where,
-            remedy="Set table_options."
-            f"{table.ref.name}.cursor_field"
-            + (f" (candidates: {', '.join(found)})" if found else "")
-            + ", or sync_mode: full_refresh",
-        )
+        raise NoCursorError.of(table, where)
     cursor, initial = None, None
     if name is not None:
         column = _column(table, name, where, "cursor_field")

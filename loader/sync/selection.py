@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from loader.errors import LoaderError, SpecError, TableError
 from loader.lake.lake import Lake
 from loader.lake.ledger import Ledger
-from loader.names import qualify, selected
+from loader.names import is_wildcard, qualify, selected
 from loader.problems import did_you_mean
 from loader.runtime.failures import clear
 from loader.runtime.java_end import has_java_ended
 from loader.sources import Source, TableRef, connector
-from loader.spec.options import TableOptions
+from loader.spec.options import TableOptions, options_for
 from loader.spec.plugins import DestinationSpec, SourceSpec
 from loader.spec.spec import Spec
 from loader.state import StateBackend
@@ -24,8 +24,8 @@ from loader.state.lake_table import LakeState
 from loader.state.opening import open_state
 from loader.sync.describing import described
 from loader.sync.origins import find_takeovers
-from loader.sync.patterns import chosen, is_wildcard, options_for_nothing
-from loader.sync.plan import Plan, plan
+from loader.sync.patterns import chosen, options_for_nothing
+from loader.sync.plan import NoCursorError, Plan, plan
 from loader.sync.sharing import Claim, granted, same_shape
 from loader.sync.stores import Stores
 
@@ -254,6 +254,7 @@ class Selection:
             elif ref.key in taken:
                 refused[ref.lake_name] = taken[ref.key]
         wanted = free
+        lacking: dict[str, NoCursorError] = {}
         tables = described(bound, wanted, source.concurrency, self._working)
         for ref, table in zip(wanted, tables, strict=True):
             where = f"table {source.name}.{ref.name}"
@@ -277,8 +278,15 @@ class Selection:
                 names = (planned.name, planned.lake_table, *planned.name.split("."))
                 self.spec.redactor.keep_readable(*names)
                 plans.append(planned)
+            except NoCursorError as problem:
+                lacking[ref.name] = problem
             except Exception as problem:
                 refused[ref.lake_name] = self.cleared(problem, where)
+        if len(lacking) > 1:
+            together = NoCursorError.of_all(lacking, source.name, bound.any_cursor)
+            lacking = dict.fromkeys(lacking, together)
+        told = {id(error): self.cleared(error, error.where) for error in lacking.values()}
+        refused |= {TableRef(name).lake_name: told[id(e)] for name, e in lacking.items()}
         return Planned(bound, source, plans, errors, refused)
 
     @contextmanager
@@ -331,11 +339,8 @@ class Selection:
 
 
 def options_of(source: Source, ref: TableRef) -> TableOptions:
-    """Returns the options of one table; their names ignore case, as tables' names do."""
-    for name, options in source.table_options.items():
-        if name.lower() == ref.name.lower():
-            return options
-    return TableOptions()
+    """Returns the options of one table."""
+    return options_for(source.table_options, ref.name, TableOptions())
 
 
 def _shape_of(claim: Claim, source: Source, ref: TableRef) -> Plan | None:

@@ -165,7 +165,7 @@ CATALOG = {
 
 
 def test_the_streams_of_a_tap_have_ids_and_names() -> None:
-    found = entries(CATALOG, "source tap", lambda _: None)
+    found = entries(CATALOG, "source tap", lambda *_: None)
     assert (found[0].key, found[0].name) == ("public-orders", "orders")
     called = aliases(CATALOG)
     assert called["orders"] == called["public_orders"] == called["public-orders"] == "public-orders"
@@ -207,7 +207,7 @@ def test_a_tap_is_asked_for_the_fields_of_its_tables() -> None:
             part("blob", "unsupported"),
         ],
     }
-    [entry] = entries({"streams": [stream]}, "source tap", lambda _: None)
+    [entry] = entries({"streams": [stream]}, "source tap", lambda *_: None)
     native = replace(entry, columns=columns(entry.schema, {}, ("secret",)), skipped=("secret",))
     table = SourceTable(TableRef("a", native), t.StructType(), progress=Progress.MARK)
     asked = configured({"streams": [stream]}, [Request(table, "tap.a", None, False, None, ())])

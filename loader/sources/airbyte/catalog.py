@@ -42,13 +42,13 @@ def meant(key: Key, asked: Collection[Hashable], streams: Collection[Hashable]) 
 
 
 def entries(
-    catalog: Mapping[str, Any], where: str, chosen: Callable[[str], str | None]
+    catalog: Mapping[str, Any], where: str, chosen: Callable[[str, Collection[str]], str | None]
 ) -> list[Entry]:
     """Returns the streams of a catalog.
 
     Args:
         where: the source, for messages.
-        chosen: returns the cursor field that the spec names for a table.
+        chosen: returns the cursor field that the spec names for a table with some fields.
 
     Raises:
         TableError: if it is no catalog.
@@ -67,14 +67,17 @@ def _usable(stream: Any) -> bool:
     return isinstance(stream, dict) and isinstance(stream.get("name"), str)
 
 
-def _entry(stream: Mapping[str, Any], chosen: Callable[[str], str | None]) -> Entry:
+def _entry(
+    stream: Mapping[str, Any], chosen: Callable[[str, Collection[str]], str | None]
+) -> Entry:
     key = key_of(stream)
     name = ".".join(part for part in key if part)
     schema = stream.get("json_schema")
     default = stream.get("default_cursor_field") or []
     own = bool(stream.get("source_defined_cursor"))
     cursor = default[0] if len(default) == 1 else None
-    asked = chosen(name)
+    fields = schema.get("properties") if isinstance(schema, dict) else None
+    asked = chosen(name, fields if isinstance(fields, dict) else ())
     incremental = "incremental" in (stream.get("supported_sync_modes") or ())
     resumes = incremental and (own or bool(default) or asked is not None)
     paths = stream.get("source_defined_primary_key") or []

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from loader.names import is_wildcard
 from loader.spec.options import TableOptions
+from loader.spec.validation import OptionError
 
 
 class FileTableOptions(TableOptions):
@@ -43,6 +45,17 @@ class FileOptions(BaseModel):
     line_limit: int = Field(default=64 << 20, ge=1024)
     follow_links: bool = False
     table_options: dict[str, FileTableOptions] = Field(default_factory=dict)
+
+    @field_validator("table_options")
+    @classmethod
+    def _has_one_path(cls, tables: dict[str, FileTableOptions]) -> dict[str, FileTableOptions]:
+        for name, options in tables.items():
+            if options.path is not None and is_wildcard(name):
+                raise OptionError(
+                    f"{name!r} matches several tables, and a path makes one",
+                    "Name that table, or remove its path",
+                )
+        return tables
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from loader.sources.file.options import FileOptions, FileTableOptions, Native
 from loader.sources.file.rows import columns_of, partitions
 from loader.sources.file.snapshot import FileSnapshot
 from loader.sources.file.unread import unread
+from loader.spec.options import options_for
 
 _DEFAULTS = {
     # Fail on a line that is not a row of the table: from a half-written file, one with other
@@ -125,10 +126,7 @@ class FileSource(Source):
         return re.split(r"/[^/]*[*?\[{]", path, maxsplit=1)[0] or "/"
 
     def _options_of(self, name: str) -> FileTableOptions:
-        for known, options in self.options.table_options.items():
-            if known.lower() == name.lower():
-                return options
-        return FileTableOptions()
+        return options_for(self.options.table_options, name, FileTableOptions())
 
     def describe(self, ref: TableRef) -> SourceTable:
         where = f"table {self.name}.{ref.name}"

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from loader.duration import Lookback
 from loader.errors import TableError
+from loader.names import is_wildcard
 from loader.problems import did_you_mean
 from loader.rows.cursor import CursorType
 from loader.runtime.database_errors import DatabaseError
@@ -26,7 +27,9 @@ from loader.sources.jdbc.fetch import MOST_ROWS
 from loader.sources.jdbc.idle import Idle
 from loader.sources.jdbc.native import Native
 from loader.sources.jdbc.options import JdbcOptions, JdbcTableOptions
+from loader.sources.jdbc.postgresql.horizon import XMIN
 from loader.sources.jdbc.relation import custom_schema, frame
+from loader.spec.options import options_for
 
 
 class _Met(NamedTuple):
@@ -236,10 +239,21 @@ class Database(Source):
 
     def read_options(self, ref: TableRef) -> JdbcTableOptions:
         """Returns a table's options, which say how to read it in parallel and as which types."""
-        for name, options in self.options.table_options.items():
-            if name.lower() == ref.name.lower():
-                return options
-        return JdbcTableOptions()
+        return options_for(self.options.table_options, ref.name, JdbcTableOptions())
+
+    @property
+    def any_cursor(self) -> str:
+        return XMIN if self.dialect.shares_snapshots else ""
+
+    def followed_names(self) -> set[str]:
+        """Returns the names of all tables that the spec wants to follow by the log."""
+        told = self.options.table_options
+        wanted = {name for name, options in told.items() if options.sync_mode == "cdc"}
+        names = [name for name in told if not is_wildcard(name)]
+        if any(map(is_wildcard, wanted)):
+            names += [ref.name for ref in self.tables()]
+        default = JdbcTableOptions()
+        return {n for n in names if options_for(told, n, default).sync_mode == "cdc"}
 
     def partition_column(self, table: SourceTable) -> str | None:
         """Returns the column that the spec says to read the table by, in ranges; None if none.

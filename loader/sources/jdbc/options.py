@@ -20,6 +20,7 @@ class JdbcTableOptions(TableOptions):
     """A table's options, beyond the common ones.
 
     Attributes:
+        cursor_field: also `xmin` (PostgreSQL): the transaction that wrote the row.
         sync_mode: also `cdc`: read the changes in the database's log.
         num_partitions: how many connections read it at once; chosen by its size if absent.
         partition_column: the column whose ranges it is read by, instead of the cursor.
@@ -129,7 +130,7 @@ class JdbcOptions(BaseModel):
                 "Use incremental or full_refresh",
             )
         for name in follows:
-            if (tables[name].cursor_field or "").lower() == "xmin":
+            if [one.lower() for one in tables[name].cursor_field or ()] == ["xmin"]:
                 raise OptionError(
                     f"{name} has sync_mode: cdc, and the log does not have its cursor_field, xmin",
                     "Remove cursor_field",

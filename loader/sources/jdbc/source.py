@@ -115,7 +115,10 @@ class JdbcSource(Database):
             indexes = connection.metadata("getIndexInfo", *place, False, True, labels=told_of)
             told = self._based(connection, native, described(connection, native))
         schema = self._schema(ref, told)
-        chosen = self._chosen_types(ref, schema)
+        writers = self._by_writer(ref, told)
+        cursor = (self.read_options(ref).cursor_among(told) or "").lower()
+        cursor = XMIN if writers else cursor
+        chosen = self._chosen_types(ref, schema, cursor)
         fields = [
             StructField(c.name, column_type(chosen[c.name]) if c.name in chosen else c.dataType)
             for c in schema.fields
@@ -140,7 +143,6 @@ class JdbcSource(Database):
         doubtful = [
             asked for d in doubtful for asked in (of_key(d, relation) if d.index in in_key else [d])
         ]
-        writers = self._by_writer(ref)
         if writers:
             schema = StructType([*schema.fields, StructField(XMIN, LongType())])
         columns = tuple(schema.names)
@@ -169,17 +171,17 @@ class JdbcSource(Database):
                 for row in indexes
                 if row["ORDINAL_POSITION"] == "1" and row["COLUMN_NAME"]
             ),
-            collated=self._collated(ref, schema),
+            collated=self._collated(ref, schema, cursor),
             comment=native.comment,
             column_comments={
                 self.dialect.lake_name(name): row["REMARKS"] or "" for name, row in told.items()
             },
         )
-        self._orderly(ref, told)
+        self._orderly(ref, told, cursor)
         self.partition_column(found)  # reports a mistake in it before anything is read
         return found
 
-    def _chosen_types(self, ref: TableRef, schema: StructType) -> dict[str, str]:
+    def _chosen_types(self, ref: TableRef, schema: StructType, cursor: str) -> dict[str, str]:
         """Returns the types that the spec chooses, by the columns' names in the database.
 
         Raises:
@@ -202,7 +204,7 @@ class JdbcSource(Database):
                     where=where,
                     remedy="Remove it: only decimals can be loaded as another type",
                 )
-            if name.lower() == (options.cursor_field or "").lower():
+            if name.lower() == cursor:
                 raise TableError(
                     f"the cursor {name!r} must keep its type",
                     where=where,
@@ -211,12 +213,11 @@ class JdbcSource(Database):
             chosen[found[0].name] = text.strip().lower()
         return chosen
 
-    def _orderly(self, ref: TableRef, told: Told) -> None:
+    def _orderly(self, ref: TableRef, told: Told, cursor: str) -> None:
         """Refuses a cursor of a type without the order that a cursor needs."""
-        wanted = (self.read_options(ref).cursor_field or "").lower()
         for name, row in told.items():
             why = self._disorder(row)
-            if name.lower() == wanted and why:
+            if name.lower() == cursor and why:
                 cast = ", or read the table through a view that casts it to an integer"
                 raise TableError(
                     f"{name} is a {why}",
@@ -235,26 +236,28 @@ class JdbcSource(Database):
             return f"{type_name}, a time of day, which begins anew every day"
         return ""
 
-    def _collated(self, ref: TableRef, schema: StructType) -> frozenset[str]:
+    def _collated(self, ref: TableRef, schema: StructType, cursor: str) -> frozenset[str]:
         """Returns the cursor's name if it is a text column that is not ordered by bytes."""
-        wanted = (self.read_options(ref).cursor_field or "").lower()
         native: Native = ref.native
         space = (native.catalog if self.dialect.uses_catalogs else native.schema) or ""
         found = set()
         for column in schema.fields:
-            if column.name.lower() != wanted or not isinstance(column.dataType, StringType):
+            if column.name.lower() != cursor or not isinstance(column.dataType, StringType):
                 continue
             with self.question(f"table {self.name}.{ref.name}") as connection:
                 if not by_bytes(connection, self.dialect, space, native.table, column.name):
                     found.add(self.dialect.lake_name(column.name))
         return frozenset(found)
 
-    def _by_writer(self, ref: TableRef) -> bool:
+    def _by_writer(self, ref: TableRef, told: Told) -> bool:
         """Returns whether a table's cursor is the transaction that wrote each row."""
         options = self.read_options(ref)
-        wanted = (options.cursor_field or "").lower() == XMIN
-        if not wanted or not self.dialect.shares_snapshots:
+        named = [name.lower() for name in options.cursor_field or ()]
+        first = (options.cursor_among([*told, XMIN]) or "").lower()
+        if first != XMIN or XMIN in told or not self.dialect.shares_snapshots:
             return False
+        if len(named) > 1 and not ref.native.stored:
+            return False  # the list is for many tables
         where = f"table {self.name}.{ref.name}, cursor_field"
         if not ref.native.stored:
             raise TableError(

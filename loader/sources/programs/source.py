@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from loader.sources.programs.snapshot import ProgramSnapshot
 from loader.sources.programs.stream import Stream
 from loader.sources.programs.words import heeded
 from loader.sources.programs.workspace import workspace
+from loader.spec.options import options_for
 
 _SCALARS = (
     t.ByteType,
@@ -145,9 +146,9 @@ class ProgramSource(Source):
         self._all = names
         return [TableRef(entry.name, entry) for entry in found]
 
-    def cursor_asked(self, name: str) -> str | None:
-        """Returns the cursor field that the spec names for a table."""
-        return self._options_of(name).cursor_field
+    def cursor_asked(self, name: str, fields: Collection[str]) -> str | None:
+        """Returns the cursor field that the spec names for a table with these fields."""
+        return self._options_of(name).cursor_among(fields)
 
     def describe(self, ref: TableRef) -> SourceTable:
         entry: Entry = ref.native
@@ -228,10 +229,7 @@ class ProgramSource(Source):
         return Process(command, self.folder, options.environment, options.message_limit, hear)
 
     def _options_of(self, name: str) -> ProgramTableOptions:
-        for known, options in self.options.table_options.items():
-            if known.lower() == name.lower():
-                return options
-        return ProgramTableOptions()
+        return options_for(self.options.table_options, name, ProgramTableOptions())
 
     def _refuse_bounds(self, options: ProgramTableOptions, where: str) -> None:
         given = {

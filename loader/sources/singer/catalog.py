@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from loader.errors import TableError
@@ -11,12 +11,14 @@ from loader.sources import Progress, Request
 from loader.sources.programs.source import Entry
 
 
-def entries(catalog: Any, where: str, chosen: Callable[[str], str | None]) -> list[Entry]:
+def entries(
+    catalog: Any, where: str, chosen: Callable[[str, Collection[str]], str | None]
+) -> list[Entry]:
     """Returns the streams of a catalog.
 
     Args:
         where: the source, for messages.
-        chosen: returns the cursor field that the spec names for a table.
+        chosen: returns the cursor field that the spec names for a table with some fields.
 
     Raises:
         TableError: if it is no catalog.
@@ -58,11 +60,14 @@ def aliases(catalog: Mapping[str, Any]) -> dict[str, str]:
     return {alias: next(iter(keys)) for alias, keys in several.items() if len(keys) == 1}
 
 
-def _entry(stream: Mapping[str, Any], chosen: Callable[[str], str | None]) -> Entry:
+def _entry(
+    stream: Mapping[str, Any], chosen: Callable[[str, Collection[str]], str | None]
+) -> Entry:
     name = str(_name(stream))
     schema = stream.get("schema")
     about = _about(stream)
-    asked = chosen(name)
+    fields = schema.get("properties") if isinstance(schema, dict) else None
+    asked = chosen(name, fields if isinstance(fields, dict) else ())
     valid = about.get("valid-replication-keys") or []
     cursor = stream.get("replication_key") or about.get("replication-key")
     cursor = cursor or (valid[0] if len(valid) == 1 else None)

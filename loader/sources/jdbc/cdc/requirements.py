@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from loader.errors import TableError
+from loader.names import is_wildcard
 from loader.sources import SourceTable
 from loader.sources.jdbc.cdc.slot import SourceSlot, published_sql
 from loader.sources.jdbc.connection import Connection
@@ -305,7 +306,9 @@ def setup_sql(name: str, role: str, tables: Sequence[str]) -> list[str]:
 
 
 def _written(table: str) -> str:
-    """Returns a table's name from a spec as SQL."""
+    """Returns a table's name from a spec as SQL; a wildcard as a gap for its tables."""
+    if is_wildcard(table):
+        return f"<the tables that {table} matches>"
     parts = table.split(".")
     return ".".join(
         part if re.fullmatch("[a-z_][a-z0-9_]*", part) else '"{}"'.format(part.replace('"', '""'))

@@ -51,8 +51,8 @@ class Safe:
     def _knows_all(self) -> bool:
         """Looks up the tables that are not in this run; returns whether that was possible."""
         known = {name.lower() for name in self._stored}
-        for name, options in self._slot.database.options.table_options.items():
-            if options.sync_mode == "cdc" and name.lower() not in known:
+        for name in self._slot.database.followed_names():
+            if name.lower() not in known:
                 if self.marks_of is None:
                     return False
                 marks = map(Mark.from_dict, self.marks_of(name))

@@ -1,0 +1,51 @@
+"""A spec for many tables: options by wildcard, and a cursor for each."""
+
+from __future__ import annotations
+
+from tests.services import Database
+from tests.sync.project import Project
+
+
+def test_each_table_takes_the_first_cursor_that_it_has(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table a (id int primary key, modified int, updated_at timestamptz default now())",
+        "create table b (id int primary key, modified int)",
+        "create table c (id int primary key)",
+        "create view v as select id from c",
+        "create table audit_x (id int primary key, modified int)",
+        *(f"insert into {name} values (1)" for name in ("a", "b", "c", "audit_x")),
+    )
+    cursors = ["updated_at", "modified", "xmin"]
+    project.jdbc(
+        postgres_database,
+        ["*", "v"],
+        table_options={"*": {"cursor_field": cursors}, "audit_*": {"sync_mode": "full_refresh"}},
+    )
+    project.sources[0]["skip_tables"] = ["v"]
+    project.write()
+    project.run()
+    ledger = project.spark.table(f"{project.schema}._cq_syncs")
+    assert {(row.table_name, row.mode, row.cursor_field) for row in ledger.collect()} == {
+        ("a", "incremental", "updated_at"),
+        ("b", "incremental", "modified"),
+        ("c", "incremental", "xmin"),
+        ("audit_x", "full_refresh", "modified"),
+    }
+
+    project.sources[0]["skip_tables"] = []
+    own = project.sources[0]["spec"]["table_options"]
+    own["*"] = {"cursor_field": cursors[:2]}
+    own["d*"] = {"lookback": "1 day"}
+    project.write()
+    ran = project.loader("run")
+    assert ran.code == 1
+    assert ran.errors == [
+        "source shop, table_options: there are options for 'd*', and the source has no such table. "
+        "`loader discover` lists its tables",
+        "source shop, table_options: 2 tables have no cursor that the options name: c, v. Name "
+        'cursors for all of them, `"*": {cursor_field: [xmin]}`, of which each table takes the '
+        "first that it has; or set sync_mode: full_refresh for small tables; or leave them out by "
+        "skip_tables",
+    ]

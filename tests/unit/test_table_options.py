@@ -1,0 +1,57 @@
+"""Options of tables: by name and by wildcard, and a cursor of several."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+from pyspark.sql import types as t
+
+from loader.sources import SourceTable, TableRef
+from loader.sources.file.options import FileOptions
+from loader.spec.options import TableOptions, options_for
+from loader.sync.plan import NoCursorError, plan
+
+
+def test_a_name_counts_before_wildcards_and_a_later_wildcard_before_an_earlier_one() -> None:
+    told = {
+        "Orders": TableOptions(lookback="10 minutes"),
+        "*": TableOptions(cursor_field=["updated_at", "xmin"], null_cursor="fail"),
+        "o*": TableOptions(null_cursor="exclude", lookback="1 day"),
+    }
+    orders = options_for(told, "orders", TableOptions())
+    assert orders.lookback is not None
+    assert (orders.lookback.text, orders.null_cursor) == ("10 minutes", "exclude")
+    assert orders.cursor_field == ("updated_at", "xmin")
+    assert options_for(told, "items", TableOptions()) == told["*"]
+    assert options_for({"items": told["*"]}, "orders", TableOptions()) == TableOptions()
+
+
+def test_the_first_cursor_that_a_table_has() -> None:
+    several = TableOptions(cursor_field=["updated_at", "Modified", "xmin"])
+    assert several.cursor_among(["id", "modified", "UPDATED_AT"]) == "updated_at"
+    assert several.cursor_among(["id", "modified"]) == "Modified"
+    assert several.cursor_among(["id"]) is None
+    # a single one is no choice: that it is missing is a mistake
+    assert TableOptions(cursor_field="updatd_at").cursor_among(["id"]) == "updatd_at"
+    with pytest.raises(ValidationError, match="'a' appears twice"):
+        TableOptions(cursor_field=["a", "a"])
+
+
+def test_tables_without_a_cursor_are_named_once_with_the_ways_out() -> None:
+    errors = {}
+    for name, column in (("a", "updated_at"), ("b", "updated_at"), ("c", "changed"), ("d", "x")):
+        type_ = t.StringType() if column == "x" else t.TimestampType()
+        table = SourceTable(TableRef(name), t.StructType([t.StructField(column, type_)]))
+        with pytest.raises(NoCursorError) as found:
+            plan("shop", table, TableOptions(cursor_field=["y", "z"]))
+        errors[name] = found.value
+    together = NoCursorError.of_all(errors, "shop", "xmin")
+    assert together.what == "4 tables have no cursor that the options name: a, b, c, d"
+    assert '"*": {cursor_field: [updated_at, changed, xmin]}' in together.remedy
+    many = NoCursorError.of_all({f"t{n}": errors["d"] for n in range(30)}, "shop", "")
+    assert many.what.endswith("t19 and 10 more")
+
+
+def test_a_path_is_for_one_table() -> None:
+    with pytest.raises(ValidationError, match="matches several tables, and a path makes one"):
+        FileOptions(path=".", format="csv", table_options={"a*": {"path": "b"}})
