@@ -47,6 +47,9 @@ _VALUE = r"(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s&;\"')}\]]*[^\s&;\"')}\
 _QUOTED = r"(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[0-9.]+)"
 _PORT = r"\d+(?:[/?,;\s]|$)"
 _USER = rf"[^\s\"'<>/@:?#]*:(?!{_PORT})"
+# `token = 3` compares a number, `password = ''` says that there is none.
+_NO_SECRET = re.compile(r"\d{1,2}|(?P<quote>[\"'])(?:\d{1,2})?(?P=quote)")
+_NO_MAIL = r"(?<![Mm][Aa][Ii][Ll][Tt][Oo])"  # what is before the @ of an address is no secret
 _REST = r"[^\s\"'<>]*"
 _ORACLE = r"jdbc:oracle:\w+:"
 _KEY = rf"{_WORDS}\d*\s*=\s*"  # "authorization" has a pattern of its own
@@ -60,8 +63,8 @@ _QUOTED_FORMS = (
 _PLACES = (
     *_QUOTED_FORMS,
     # scheme://userinfo@host; the password may hold anything but white space and quotes
-    re.compile(rf"://(?:(?P<secret>{_USER}{_REST})@|{_USER}{_REST})"),
-    re.compile(r"://(?P<secret>[^\s\"'<>/?#]+)@"),
+    re.compile(rf"{_NO_MAIL}://(?:(?P<secret>{_USER}{_REST})@|{_USER}{_REST})"),
+    re.compile(rf"{_NO_MAIL}://(?P<secret>[^\s\"'<>/?#]+)@"),
     # Oracle's thin URL: jdbc:oracle:thin:user/password@host
     re.compile(rf"{_ORACLE}(?:(?P<secret>[^\s/@]+/[^\s@]*)@|[^\s/@]+(?:/[^\s@]*)?)", re.IGNORECASE),
     # Authorization: Bearer …, as a header's text or a map's
@@ -157,7 +160,8 @@ def _places(text: str) -> Iterator[re.Match[str]]:
                 continue
             if pattern in _QUOTED_FORMS:
                 quoted.add(start)
-            yield found
+            if not _NO_SECRET.fullmatch(found["secret"]):
+                yield found
 
 
 class Redactor:
