@@ -29,7 +29,10 @@ _TEMPLATES = {
     Path("dbt_project.yml"): "dbt_project.yml",
     _PACKAGES: "packages.yml",
 }
-_PROFILES = Path("profiles") / "profiles.yml"
+# Where dbt finds it without being told: in the folder that it is started in. In a project that was
+# there before it would hide the user's own, so there it stands apart.
+_PROFILES = Path("profiles.yml")
+_PROFILES_APART = Path("profiles") / "profiles.yml"
 _GITIGNORE = Path(".gitignore")
 
 _NEXT_STEPS = (
@@ -39,7 +42,7 @@ _NEXT_STEPS = (
     "  3. loader check                 # what is wrong, and how to fix it",
     "  4. loader run                   # append what changed",
     "  5. loader codegen               # dbt sources, tests, a snapshot model for each table",
-    "  6. export DBT_PROFILES_DIR=$PWD/profiles && dbt build",
+    "  6. dbt build                    # snapshots and tests",
 )
 
 # What to do about a file that was there before, so that the project uses the package.
@@ -58,7 +61,8 @@ def create(folder: Path, report: Callable[[str], None]) -> None:
         SpecError: if it has all of them, or the folder cannot be written.
     """
     folder = folder.absolute()
-    kept = [path for path in (*_TEMPLATES, _PROFILES) if (folder / path).exists()]
+    profiles = _profiles_of(folder)
+    kept = [path for path in (*_TEMPLATES, profiles) if (folder / path).exists()]
     if len(kept) == len(_TEMPLATES) + 1:
         raise SpecError(
             f"{folder} has {', '.join(map(str, kept))} already",
@@ -66,7 +70,7 @@ def create(folder: Path, report: Callable[[str], None]) -> None:
             remedy="Nothing is missing: `loader check` says whether they are right",
         )
     try:
-        for path, text in _contents(folder).items():
+        for path, text in _contents(folder, profiles).items():
             if path in kept:
                 foreign = path in _KEPT and not (path == _PACKAGES and uses_link(folder))
                 report(f"kept {path}" + (f": {_KEPT[path]}" if foreign else ""))
@@ -84,6 +88,14 @@ def create(folder: Path, report: Callable[[str], None]) -> None:
         ) from error
     for line in _NEXT_STEPS:
         report(line)
+
+
+def _profiles_of(folder: Path) -> Path:
+    """Returns where a project's profile is, or belongs."""
+    there = [path for path in (_PROFILES_APART, _PROFILES) if (folder / path).exists()]
+    if there:
+        return there[0]
+    return _PROFILES_APART if (folder / "dbt_project.yml").exists() else _PROFILES
 
 
 def uses_link(folder: Path) -> bool:
@@ -105,24 +117,31 @@ def link_package(folder: Path) -> str:
     return f"dbt package: {LINK} {done}"
 
 
-def mend_warehouse(folder: Path) -> str | None:
-    """Points a project's profile at its own warehouse, after a move to another folder or machine.
+def mend_profile(folder: Path) -> str | None:
+    """Writes the profile that a clone of a project lacks, as git ignores it; mends a moved one.
+
+    It holds the path of the project's own warehouse.
 
     If the profile's warehouse exists, it is left alone: it may be intended.
 
     Returns:
         What was done, for people; None if nothing was needed.
     """
-    path = folder / _PROFILES
+    name = _profiles_of(folder)
+    path = folder / name
+    if not path.exists() and _PROFILES.name in _lines_of(folder / _GITIGNORE):
+        name, path = _PROFILES, folder / _PROFILES
+        path.write_text(_profiles(folder), encoding="utf-8")
+        return f"wrote {name}, which git ignores"
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     found = _WAREHOUSE.search(text)
     own = _quoted_warehouse(folder.absolute())
     if found is None or found[0] == own:
         return None
     if Path(found[1]).exists():
-        return f"warehouse: {found[1]}, as {_PROFILES} says; it is not this folder's own"
+        return f"warehouse: {found[1]}, as {name} says; it is not this folder's own"
     path.write_text(text[: found.start()] + own + text[found.end() :], encoding="utf-8")
-    return f"warehouse: {folder.absolute() / 'warehouse'}, in {_PROFILES}"
+    return f"warehouse: {folder.absolute() / 'warehouse'}, in {name}"
 
 
 def _quoted_warehouse(folder: Path) -> str:
@@ -139,13 +158,21 @@ def project_name(folder: Path) -> str:
     return name
 
 
-def _contents(folder: Path) -> dict[Path, str]:
+def _lines_of(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").split() if path.is_file() else []
+
+
+def _contents(folder: Path, profiles: Path) -> dict[Path, str]:
     name = project_name(folder)
     contents = {
         path: _template(template).replace(_PROJECT, name) for path, template in _TEMPLATES.items()
     }
-    profiles = (package_folder() / _PROFILES).read_text(encoding="utf-8")
-    return {**contents, _PROFILES: profiles.replace(_RELATIVE, _quoted_warehouse(folder))}
+    return {**contents, profiles: _profiles(folder)}
+
+
+def _profiles(folder: Path) -> str:
+    text = (package_folder() / "profiles" / "profiles.yml").read_text(encoding="utf-8")
+    return text.replace(_RELATIVE, _quoted_warehouse(folder.absolute()))
 
 
 def _template(name: str) -> str:

@@ -42,7 +42,7 @@ def prepare(drivers: Sequence[str], folder: Path, report: Report) -> None:
     report(f"spark.jars: {own} (for a profile whose Spark the loader does not start)")
     if scaffold.uses_link(folder):
         report(scaffold.link_package(folder))
-        mended = scaffold.mend_warehouse(folder)
+        mended = scaffold.mend_profile(folder)
         if mended:
             report(mended)
 

@@ -102,7 +102,7 @@ def _script(lakehouse: Path) -> list[str]:
     load, build = steps[steps.index("loader discover") : -1], steps[-1]
     assert build == "dbt build"
     # dbt runs in another folder: what it writes must not depend on where it was started.
-    build = f"{build} --project-dir {lakehouse}"
+    build = f"{build} --project-dir {lakehouse} --profiles-dir {lakehouse}"
     return [
         *start,
         "cp ../guide.yml loader.yml",

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,12 @@ def _create(folder: Path) -> list[str]:
     return lines
 
 
-def _dbt(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+def _dbt(folder: Path, *command: str, more: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     script = "import sys; from dbt.cli.main import cli; sys.argv[0] = 'dbt'; cli()"
     return subprocess.run(
-        [sys.executable, "-c", script, *command, "--profiles-dir", "profiles"],
+        [sys.executable, "-c", script, *command, *more],
         cwd=folder,
-        env={**os.environ, "NO_COLOR": "1"},
+        env={**os.environ, "NO_COLOR": "1", "HOME": str(folder)},  # no profile of the user's
         capture_output=True,
         text=True,
         check=False,
@@ -73,7 +74,7 @@ def test_a_project_that_is_there_gets_what_it_lacks(tmp_path: Path) -> None:
     assert not (tmp_path / "dbt_packages").exists()  # nothing that packages.yml does not name
     (tmp_path / "dbt_project.yml").write_text("name: mine\nprofile: strandline\n")
     (tmp_path / "packages.yml").write_text(f"packages: [{{local: {scaffold.LINK}}}]\n")
-    done = _dbt(tmp_path, "deps")
+    done = _dbt(tmp_path, "deps", more=["--profiles-dir", "profiles"])
     assert done.returncode == 0, done.stdout
 
     with pytest.raises(SpecError, match=r"already\. Nothing is missing"):
@@ -91,14 +92,22 @@ def test_a_gitignore_that_is_there_is_kept(tmp_path: Path) -> None:
 
 def test_setup_mends_the_link_in_a_clone_of_the_project(tmp_path: Path) -> None:
     _create(tmp_path)
-    for path in (tmp_path / scaffold.LINK, tmp_path / "dbt_packages" / "strandline"):
+    ignored = (tmp_path / ".gitignore").read_text().split()
+    profile = tmp_path / "profiles.yml"
+    for path in (tmp_path / scaffold.LINK, tmp_path / "dbt_packages" / "strandline", profile):
+        # only what git ignores has a path of this machine
+        assert any(str(path.relative_to(tmp_path)).startswith(i.rstrip("/")) for i in ignored)
         path.unlink()
+    tracked = [p for p in tmp_path.iterdir() if p.is_file()]
+    assert tracked
+    assert not [p for p in tracked if str(tmp_path) in p.read_text()]
     (tmp_path / scaffold.LINK).symlink_to(tmp_path / "gone")
 
     setup.prepare([], tmp_path, lambda line: None)
 
     assert (tmp_path / scaffold.LINK / "dbt_project.yml").is_file()
     assert (tmp_path / "dbt_packages" / "strandline" / "macros").is_dir()
+    assert _warehouse(tmp_path) == f"{tmp_path}/warehouse"
 
 
 def _warehouse(folder: Path) -> str:
@@ -111,23 +120,21 @@ def test_the_warehouse_is_absolute_and_moves_with_the_project(tmp_path: Path) ->
     folder.mkdir()
     _create(folder)
     told: list[str] = []
-    assert f"'{folder}" not in (folder / "profiles" / "profiles.yml").read_text()
+    assert f"'{folder}" not in (folder / "profiles.yml").read_text()
     assert _warehouse(folder) == f"{folder}/warehouse"
 
     plain, moved = tmp_path / "plain", tmp_path / "moved"
     plain.mkdir()
     _create(plain)
-    assert f"'{plain}/warehouse'" in (plain / "profiles" / "profiles.yml").read_text()
+    assert f"'{plain}/warehouse'" in (plain / "profiles.yml").read_text()
     shutil.copytree(plain, moved, symlinks=True)
     (plain / "warehouse").mkdir()
     setup.prepare([], moved, told.append)
-    assert any(
-        f"warehouse: {plain}/warehouse, as profiles/profiles.yml says" in line for line in told
-    )
+    assert any(f"warehouse: {plain}/warehouse, as profiles.yml says" in line for line in told)
     assert _warehouse(moved) == f"{plain}/warehouse"  # it exists, and may be intended
     (plain / "warehouse").rmdir()
     setup.prepare([], moved, told.append)
-    assert told[-1] == f"warehouse: {moved}/warehouse, in profiles/profiles.yml"
+    assert told[-1] == f"warehouse: {moved}/warehouse, in profiles.yml"
     assert _warehouse(moved) == f"{moved}/warehouse"
 
 
@@ -160,7 +167,7 @@ def test_the_templates_wire_the_package(tmp_path: Path) -> None:
     _create(folder)
 
     project = yaml.safe_load((folder / "dbt_project.yml").read_text())
-    profiles = yaml.safe_load((folder / "profiles" / "profiles.yml").read_text())
+    profiles = yaml.safe_load((folder / "profiles.yml").read_text())
     source, destination = yaml.safe_load_all((folder / "loader.yml").read_text())
 
     assert project["dispatch"] == [
