@@ -9,7 +9,6 @@ from loader.errors import LoaderError
 from loader.lake.lake import Lake
 from loader.rows.delta import COLUMNS
 from loader.rows.order import SOURCE_NAME
-from loader.spec.plugins import LakeDestination, SourceSpec
 from loader.sync.pipeline import Pipeline
 from loader.sync.plan import FULL_REFRESH, Plan
 from loader.sync.selection import Planned
@@ -51,7 +50,8 @@ def _table(pipeline: Pipeline, part: Planned, plan: Plan) -> Table:
         cursor=plan.cursor,
         incremental=plan.mode != FULL_REFRESH,
         keeps_redeliveries=plan.keeps_redeliveries,
-        state_in_lake=_state_in_lake(pipeline, part.spec),
+        # the package's tests find the source's state only beside its raw tables
+        state_in_lake=pipeline.spec.state_schema_of(part.spec) == lake.schema,
         description=plan.table.comment,
         synced=synced,
     )
@@ -66,12 +66,3 @@ def _columns(lake: Lake, plan: Plan, synced: bool) -> Iterator[Column]:
     for name, type_ in fields:
         about = OWN_COLUMNS.get(name) or plan.table.column_comments.get(name, "")
         yield Column(name, type_.simpleString(), " ".join(about.split()))
-
-
-def _state_in_lake(pipeline: Pipeline, source: SourceSpec) -> bool:
-    """Whether the package's tests find the source's state: in the lake, beside its raw tables."""
-    if source.local_state is not None:
-        return False
-    state = pipeline.spec.destination(source.state_destination)
-    tables = pipeline.spec.destination(source.destinations[0])
-    return isinstance(state, LakeDestination) and state.lake.schema_ == tables.lake.schema_

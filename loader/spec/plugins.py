@@ -107,6 +107,8 @@ class SourceSpec(_Plugin):
         version, registry: accepted for CloudQuery's users; unused.
         tables, skip_tables: names or wildcards.
         destinations: the name of the destination that holds the tables (`path: spark`).
+        schema_: the namespace of its raw tables, ledger and cursors; `schema` in the spec; the
+            destination's by default.
         backend_options: where cursors live.
         backend, backend_spec: the older way to set that: `local` JSON files.
         concurrency: how many tables are synced at once; the command line overrides it.
@@ -118,6 +120,7 @@ class SourceSpec(_Plugin):
     tables: Names
     skip_tables: tuple[Name, ...] = ()
     destinations: Names
+    schema_: FolderName | None = Field(default=None, alias="schema")
     backend_options: BackendOptions = Field(default_factory=BackendOptions)
     backend: Literal["local"] | None = None
     backend_spec: BackendSpec | None = None

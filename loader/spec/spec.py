@@ -82,6 +82,18 @@ class Spec(BaseModel):
         """Returns the destination of that name; raises SpecError if there is none."""
         return _named(self.destinations, name, "destination")
 
+    def schema_of(self, source: SourceSpec) -> str:
+        """Returns the namespace of a source's raw tables."""
+        return source.schema_ or self.destination(source.destinations[0]).lake.schema_
+
+    def state_schema_of(self, source: SourceSpec) -> str | None:
+        """Returns the namespace of the table with a source's cursors; None if it is in no lake."""
+        kept_in = self.destination(source.state_destination)
+        if source.local_state is not None or not isinstance(kept_in, LakeDestination):
+            return None
+        named = source.backend_options.connection is not None
+        return kept_in.lake.schema_ if named else self.schema_of(source)
+
 
 def _named(plugins: Iterable[P], name: str, kind: str) -> P:
     by_name = {plugin.name: plugin for plugin in plugins}

@@ -103,7 +103,7 @@ def _sharing(rivals: Sequence[TableRef], owner: str, source: str) -> TableError:
         f"{', '.join(names[:-1])} and {names[-1]} would share the raw table "
         f"{rivals[0].lake_name}{told}",
         where=f"source {source}, tables",
-        remedy="Load one of them through a second source with another destination schema, or name "
+        remedy="Load one of them through a second source with another `schema`, or name "
         "it in skip_tables",
     )
 

@@ -95,10 +95,9 @@ class Selection:
         Raises:
             SpecError: if the state backend's package is missing, or its options are wrong.
         """
-        schema = self.spec.destination(source.destinations[0]).lake.schema_
-        lake = Lake(self.spark, schema)
+        lake = Lake(self.spark, self.spec.schema_of(source))
         if own_session:
-            lake = self._lakes.setdefault(schema, lake).for_thread()
+            lake = self._lakes.setdefault(lake.schema, lake).for_thread()
         return Stores(lake, self._state(source, lake), Ledger(lake))
 
     def _state(self, source: SourceSpec, lake: Lake) -> StateBackend:
@@ -112,7 +111,8 @@ class Selection:
                     where=f"{source.where}.backend_options.connection",
                     remedy="One process has one Spark: name a destination with the same target",
                 )
-            return lake if state.schema_ == lake.schema else Lake(lake.spark, state.schema_)
+            schema = self.spec.state_schema_of(source) or lake.schema
+            return lake if schema == lake.schema else Lake(lake.spark, schema)
 
         return open_state(self.spec, source, kept_in)
 
@@ -225,7 +225,9 @@ class Selection:
 
     def _claim(self, source: SourceSpec, bound: Source, ref: TableRef) -> Claim:
         shared = options_of(bound, ref).shared
-        return Claim(source.name, ref.name, f"{self._schema(source)}.{ref.lake_name}", shared)
+        return Claim(
+            source.name, ref.name, f"{self.spec.schema_of(source)}.{ref.lake_name}", shared
+        )
 
     def _planned(
         self,
@@ -262,7 +264,7 @@ class Selection:
                 if isinstance(table, Exception):
                     raise table
                 planned = plan(source.name, table, options_of(bound, ref), full_refresh)
-                self._beside_state(planned, self._schema(source))
+                self._beside_state(planned, self.spec.schema_of(source))
                 mine = self._claim(source, bound, ref)
                 same = claims[mine.raw.lower()]
                 planned = replace(
@@ -332,10 +334,7 @@ class Selection:
 
     def _raw(self, source: SourceSpec, planned: Plan) -> str:
         """The raw table that a plan loads, in lower case."""
-        return f"{self._schema(source)}.{planned.lake_table}".lower()
-
-    def _schema(self, source: SourceSpec) -> str:
-        return self.spec.destination(source.destinations[0]).lake.schema_
+        return f"{self.spec.schema_of(source)}.{planned.lake_table}".lower()
 
 
 def options_of(source: Source, ref: TableRef) -> TableOptions:

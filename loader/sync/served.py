@@ -26,7 +26,7 @@ from loader.names import in_the_lake
 from loader.runtime.java_end import java_ended
 from loader.sources.cloudquery.serving import Serving
 from loader.sources.programs.delivery import UNASKED
-from loader.spec.plugins import LakeDestination, SourceSpec
+from loader.spec.plugins import SourceSpec
 from loader.spec.redaction import redact_foreign
 from loader.spec.spec import Spec
 from loader.sync.pipeline import Outcome, Pipeline
@@ -244,7 +244,7 @@ class Served:
         for one in self.spec.sources:
             if source.name not in (one.name, *one.formerly):
                 continue
-            if self.spec.destination(one.destinations[0]).lake.schema_ == self.lake.schema:
+            if self.spec.schema_of(one) == self.lake.schema:
                 what = "and loads into the same schema"
             elif _state_place(self.spec, one) == _state_place(self.spec, source):
                 what = "and keeps its cursors in the same table"
@@ -291,10 +291,8 @@ def _streams(folder: Path) -> list[dict[str, Any]]:
 
 def _state_place(spec: Spec, source: SourceSpec) -> tuple[str, str] | None:
     """Returns the schema and name of a source's state table; None if it is in no lake."""
-    kept_in = spec.destination(source.state_destination)
-    if source.local_state is not None or not isinstance(kept_in, LakeDestination):
-        return None
-    return kept_in.lake.schema_, source.state_table.lower()
+    schema = spec.state_schema_of(source)
+    return None if schema is None else (schema, source.state_table.lower())
 
 
 def _options(stream: Mapping[str, Any], stale: list[str]) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def granted(mine: Claim, claims: Sequence[Claim]) -> tuple[str, ...]:
         raise TableError(
             f"source {other.source} loads the raw table {mine.raw} already",
             where=f"table {mine.source}.{mine.table}",
-            remedy="Give one of the two sources a destination with another schema. If they hold "
+            remedy="Set another `schema` in one of the two sources. If they hold "
             f"parts of one table (shards, regions), set {' and '.join(options)}",
         )
     if mine.raw != allowed[0].raw:
@@ -184,7 +184,7 @@ def _has_rows(lake: Lake, plan: Plan, source: str) -> bool:
 def _ways_out(plan: Plan, others: Sequence[str]) -> str:
     listed = ", ".join(others)
     return (
-        f"Give {plan.source} a destination with another schema. If {plan.source} is the new name "
+        f"Set another `schema` in source {plan.source}. If {plan.source} is the new name "
         f"of {others[0]}, write `formerly: [{others[0]}]` in its document. If {listed} and "
         f"{plan.source} hold parts of one table (shards, regions), set "
         f"table_options.{plan.table.ref.name}.shared: true in each"

@@ -169,7 +169,7 @@ def test_names_that_cannot_be_kept_are_refused_one_by_one(
     errors = [error.replace("Consider to choose", "Choose") for error in ran.errors]
     assert sorted(errors) == [
         "source shop, tables: a.b and a_b would share the raw table a_b. Load one of them through "
-        "a second source with another destination schema, or name it in skip_tables",
+        "a second source with another `schema`, or name it in skip_tables",
         *(
             f"table shop.{name}: the raw table would be called {name}, and names that begin with "
             "_cq_ are the loader's own. Read it through a view of another name in the source"
@@ -215,7 +215,7 @@ def test_nobody_takes_a_raw_table_over_by_a_name(
     )
     ran = project.loader("run")
     assert ran.code == 1
-    out = "Load one of them through a second source with another destination schema, or name it in "
+    out = "Load one of them through a second source with another `schema`, or name it in "
     assert sorted(ran.errors) == [
         "source shop, tables: a.b_c and a_b.c would share the raw table a_b_c, which was loaded "
         f"from a_b.c. {out}skip_tables",

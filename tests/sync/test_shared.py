@@ -51,9 +51,9 @@ def test_a_second_source_of_a_raw_table_is_refused_before_anything_is_read(
     for name, database in shards.items():
         _source(project, name, database)
     refusal = (
-        f"table us.orders: source eu loads the raw table {project.schema}.orders already. Give one "
-        "of the two sources a destination with another schema. If they hold parts of one table "
-        "(shards, regions), set table_options.orders.shared: true in eu and "
+        f"table us.orders: source eu loads the raw table {project.schema}.orders already. Set "
+        "another `schema` in one of the two sources. If they hold parts of one table (shards, "
+        "regions), set table_options.orders.shared: true in eu and "
         "table_options.orders.shared: true in us"
     )
     checked = project.loader("check")
@@ -73,6 +73,26 @@ def test_a_second_source_of_a_raw_table_is_refused_before_anything_is_read(
     ]
 
 
+def test_different_tables_of_one_name_stand_in_schemas_of_their_own(
+    project: Project, shards: dict[str, Database]
+) -> None:
+    for name, database in shards.items():
+        _source(project, name, database)
+    us = f"{project.schema}_us"
+    project.sources[1]["schema"] = us
+    project.write()
+    ran = project.run()
+    assert {ran.table(name)["status"] for name in ("eu.orders", "us.orders")} == {"synced"}
+    for schema, source in ((project.schema, "eu"), (us, "us")):
+        orders, state, ledger = (
+            project.spark.table(f"{schema}.{name}") for name in ("orders", "_cq_state", "_cq_syncs")
+        )
+        assert {row._cq_source_name for row in orders.collect()} == {source}
+        assert {row.key for row in state.collect()} == {f"{source}.orders"}
+        assert {row.source_name for row in ledger.collect()} == {source}
+    assert project.run().table("us.orders")["status"] == "nothing new"
+
+
 def test_a_second_source_in_another_spec_file_is_refused(
     project: Project, shards: dict[str, Database]
 ) -> None:
@@ -83,8 +103,8 @@ def test_a_second_source_in_another_spec_file_is_refused(
     assert (ran.code, ran.errors) == (
         1,
         [
-            f"table us.orders: the raw table {project.schema}.orders was loaded by source eu. Give "
-            "us a destination with another schema. If us is the new name of eu, write `formerly: "
+            f"table us.orders: the raw table {project.schema}.orders was loaded by source eu. Set "
+            "another `schema` in source us. If us is the new name of eu, write `formerly: "
             "[eu]` in its document. If eu and us hold parts of one table (shards, regions), set "
             "table_options.orders.shared: true in each"
         ],
