@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from pyspark.sql import types as t
 
-from loader.errors import LoaderError, TableError
+from loader.errors import LoaderError, StateError, TableError
 from loader.sources import Progress
+from loader.sources.airbyte.catalog import by_name, meant
+from loader.sources.airbyte.catalog import entries as airbyte_entries
 from loader.sources.programs import answer
 from loader.sources.programs.answer import answered
 from loader.sources.programs.columns import Column, columns
@@ -22,10 +24,13 @@ from loader.sources.programs.digits import decode
 from loader.sources.programs.distinct import distinct
 from loader.sources.programs.layout import Layout
 from loader.sources.programs.malformed import flatten
+from loader.sources.programs.memory import Memory
+from loader.sources.programs.options import ProgramOptions
 from loader.sources.programs.process import LONGEST_NOTE, Process
 from loader.sources.programs.source import Entry, ProgramSource
 from loader.sources.programs.spool import Limits
 from loader.sources.programs.values import Misfit, converter
+from loader.sources.singer.catalog import entries as singer_entries
 from loader.sources.singer.messages import SingerDialect
 from tests.unit.program_reads import opened, record_of, sends, state_of
 
@@ -215,6 +220,125 @@ def test_a_deep_record_fails_its_stream_only(tmp_path: Path, depth: int) -> None
     delivery._reader.join(30)
     delivery.close()
     assert (tmp_path / "done").exists()
+
+
+@pytest.mark.parametrize("depth", [600, 100_000])
+@pytest.mark.parametrize("kind", ["STREAM", "GLOBAL", "LEGACY"])
+def test_a_deep_state_fails_what_it_covers_only(tmp_path: Path, depth: int, kind: str) -> None:
+    """What the state before it covers is kept; streams that are read whole go on."""
+    states = {
+        "STREAM": f'"stream":{{"stream_descriptor":{{"name":"items"}},"s":{_nested(depth)}}}',
+        "GLOBAL": f'"global":{_nested(depth)}',
+        "LEGACY": f'"data":{_nested(depth)}',
+    }
+    deep = f'{{"type":"STATE","state":{{"type":"{kind}",{states[kind]}}}}}'
+    log = f'{{"type":"LOG","log":{{"level":"INFO","message":"well","more":{_nested(depth)}}}}}'
+    (tmp_path / "deep").write_text(f"{log}\n{deep}\n")
+    then = f"print(open({str(tmp_path / 'deep')!r}).read())"
+    script = sends(record_of(1), state_of(1), then=then) + "\n" + sends(record_of(2))
+    delivery, following = opened(tmp_path, script, Limits(1), [])
+    assert following().counts.rows == 1
+    with pytest.raises(TableError, match="state is nested too deeply") as refused:
+        [following() for _ in range(9)]
+    assert refused.value.where == "table api.items"
+    delivery.close()
+    whole, following = opened(tmp_path, script, None, [])
+    assert following().counts.rows == 2
+    whole.close()
+
+
+def test_a_deep_state_of_a_tap_fails_what_it_covers_only() -> None:
+    refused: list[Any] = []
+    delivery: Any = SimpleNamespace(source="api", refuse_deep_state=refused.append)
+    for depth in (600, 100_000):
+        line = f'{{"type":"STATE","value":{_nested(depth)}}}'
+        SingerDialect({}, {"items": "items"}).hear(line.encode(), delivery)
+    assert refused == [None, None]
+
+
+def test_a_deep_state_that_was_stored_is_one_error() -> None:
+    mark = {"protocol": "airbyte", "kind": "LEGACY", "shared": True, "number": 1}
+    with pytest.raises(StateError, match="cannot be given back"):
+        Memory.of({**mark, "state": _nested(100_000)}, "airbyte", "table api.items")
+
+
+WRONG_STREAMS: tuple[dict[str, Any], ...] = (
+    {"supported_sync_modes": 5},
+    {"source_defined_primary_key": "x"},
+    {"source_defined_primary_key": [5]},
+    {"source_defined_primary_key": [[["x"]]]},
+    {"namespace": 7},
+    {"json_schema": []},
+    {"default_cursor_field": 5},
+    {"default_cursor_field": [["x"]]},
+    {"source_defined_cursor": [1]},
+    {"name": 5},
+)
+WRONG_TAPS: tuple[dict[str, Any], ...] = (
+    {"metadata": 5},
+    {"metadata": [5]},
+    {"metadata": [{"breadcrumb": 5, "metadata": {}}]},
+    {"metadata": [{"breadcrumb": ["properties", []], "metadata": {}}]},
+    {"metadata": [{"breadcrumb": [], "metadata": 5}]},
+    {"metadata": [{"breadcrumb": [], "metadata": {"table-key-properties": 5}}]},
+    {"metadata": [{"breadcrumb": [], "metadata": {"valid-replication-keys": 5}}]},
+    {"metadata": [{"breadcrumb": [], "metadata": {"replication-key": ["a"]}}]},
+    {"key_properties": 7},
+    {"key_properties": [["a"]]},
+    {"replication_key": ["a"]},
+    {"schema": []},
+    {"tap_stream_id": []},
+    {"stream": 5},
+)
+
+
+@pytest.mark.parametrize(
+    ("read", "good", "wrong"),
+    [
+        *((airbyte_entries, {"name": "items"}, wrong) for wrong in WRONG_STREAMS),
+        *((singer_entries, {"stream": "items"}, wrong) for wrong in WRONG_TAPS),
+    ],
+)
+def test_a_wrong_kind_in_a_catalog_is_one_error(read: Any, good: Any, wrong: Any) -> None:
+    def listed(*streams: Any) -> Any:
+        return read({"streams": [*streams]}, "source api", lambda *_: None)
+
+    assert [entry.name for entry in listed(good)] == ["items"]
+    with pytest.raises(TableError, match=r"^source api: the .* catalog cannot be read") as refused:
+        listed(good, {**good, **wrong})
+    assert f"stream 2, {next(iter(wrong))}" in str(refused.value)
+    for neither in (None, [], {"streams": 5}, {"streams": [5]}):
+        with pytest.raises(TableError, match="catalog cannot be read"):
+            read(neither, "source api", lambda *_: None)
+
+
+def test_nothing_in_a_catalog_may_be_null() -> None:
+    """Connectors write null for what they do not know."""
+    fields = ("namespace", "json_schema", "supported_sync_modes", "source_defined_cursor")
+    fields += ("default_cursor_field", "source_defined_primary_key")
+    stream = {"name": "items", **dict.fromkeys(fields)}
+    assert airbyte_entries({"streams": [stream]}, "source api", lambda *_: None)
+    about = {"breadcrumb": [], "metadata": {"table-key-properties": None}}
+    tap = {"stream": "items", "key_properties": None, "schema": None, "metadata": [about]}
+    assert singer_entries({"streams": [tap]}, "source api", lambda *_: None)
+
+
+def test_messages_about_many_streams_are_read_at_once() -> None:
+    """Of streams without the namespace that the catalog gives them."""
+    streams = by_name(("shop", f"s{n}") for n in range(100_000))
+    started = time.monotonic()
+    found = [meant((None, f"s{n}"), {}, streams) for n in range(100_000)]
+    assert found[7] == ("shop", "s7")
+    assert time.monotonic() - started < 5
+
+
+def test_options_of_many_streams_are_found_at_once() -> None:
+    source = _Listed([])
+    options = {f"S{n}": {"cursor_field": "c"} for n in range(30_000)}
+    source.options = ProgramOptions.model_validate({"table_options": options})
+    started = time.monotonic()
+    assert {source.cursor_asked(f"s{n}", ["c"]) for n in range(100_000)} == {"c", None}
+    assert time.monotonic() - started < 5
 
 
 def test_a_deep_record_of_a_tap_names_its_stream() -> None:

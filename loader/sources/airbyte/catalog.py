@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from loader.errors import TableError
+from pydantic import TypeAdapter
+from typing_extensions import Required, TypedDict
+
 from loader.sources import Progress, Request
+from loader.sources.programs.catalog import read_streams
 from loader.sources.programs.source import Entry
 
 Key = tuple[str | None, str]
 """A stream's namespace and name."""
+ByName = Mapping[str, set[Key]]
+"""Streams by their names."""
+
+
+class _Stream(TypedDict, total=False):
+    """A stream of a catalog, as far as it is read here."""
+
+    name: Required[str]
+    namespace: str | None
+    json_schema: dict[str, Any] | None
+    supported_sync_modes: list[Any] | None
+    source_defined_cursor: bool | None
+    default_cursor_field: list[str] | None
+    source_defined_primary_key: list[list[str]] | None
+
+
+_STREAM = TypeAdapter(_Stream)
 
 
 def key_of(descriptor: Mapping[str, Any]) -> Key:
@@ -18,7 +38,16 @@ def key_of(descriptor: Mapping[str, Any]) -> Key:
     return descriptor.get("namespace") or None, str(descriptor.get("name"))
 
 
-def meant(key: Key, asked: Collection[Hashable], streams: Collection[Hashable]) -> Key | None:
+def by_name(keys: Iterable[Hashable]) -> ByName:
+    """Returns streams by their names."""
+    found: dict[str, set[Key]] = {}
+    for key in keys:
+        if isinstance(key, tuple):
+            found.setdefault(key[1], set()).add(key)
+    return found
+
+
+def meant(key: Key, asked: ByName, streams: ByName) -> Key | None:
     """Returns the stream that a message is about; None if no stream, or several, may be meant.
 
     Some connectors leave a namespace out of their messages, or out of their catalog.
@@ -28,16 +57,13 @@ def meant(key: Key, asked: Collection[Hashable], streams: Collection[Hashable]) 
         asked: what this run reads.
         streams: all that the catalog has.
     """
-    if key in asked or key in streams:
+    same = [known.get(key[1], set()) for known in (asked, streams)]
+    if any(key in known for known in same):
         return key
-    for known in (asked, streams):
-        alike = [
-            one
-            for one in known
-            if isinstance(one, tuple) and one[1] == key[1] and (key[0] is None or one[0] is None)
-        ]
+    for known in same:
+        alike = known if key[0] is None else known & {(None, key[1])}
         if alike:
-            return alike[0] if len(alike) == 1 else None
+            return next(iter(alike)) if len(alike) == 1 else None
     return None
 
 
@@ -53,18 +79,9 @@ def entries(
     Raises:
         TableError: if it is no catalog.
     """
-    streams = catalog.get("streams") if isinstance(catalog, dict) else None
-    if not isinstance(streams, list) or not all(_usable(stream) for stream in streams):
-        raise TableError(
-            "the connector's catalog cannot be read",
-            where=where,
-            remedy="Check that the command is a connector of the Airbyte protocol",
-        )
+    remedy = "Check that the command is a connector of the Airbyte protocol"
+    streams = read_streams(catalog, _STREAM, "connector", remedy, where)
     return [_entry(stream, chosen) for stream in streams]
-
-
-def _usable(stream: Any) -> bool:
-    return isinstance(stream, dict) and isinstance(stream.get("name"), str)
 
 
 def _entry(
@@ -72,11 +89,11 @@ def _entry(
 ) -> Entry:
     key = key_of(stream)
     name = ".".join(part for part in key if part)
-    schema = stream.get("json_schema")
     default = stream.get("default_cursor_field") or []
     own = bool(stream.get("source_defined_cursor"))
     cursor = default[0] if len(default) == 1 else None
-    fields = schema.get("properties") if isinstance(schema, dict) else None
+    schema = stream.get("json_schema") or {}
+    fields = schema.get("properties")
     asked = chosen(name, fields if isinstance(fields, dict) else ())
     incremental = "incremental" in (stream.get("supported_sync_modes") or ())
     resumes = incremental and (own or bool(default) or asked is not None)
@@ -85,7 +102,7 @@ def _entry(
     return Entry(
         key=key,
         name=name,
-        schema=schema if isinstance(schema, dict) else {},
+        schema=schema,
         progress=Progress.MARK if resumes else Progress.WHOLE,
         primary_key=tuple(flat) if len(flat) == len(paths) else (),
         cursor=cursor,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
-from loader.sources.airbyte.catalog import key_of, meant
+from loader.sources.airbyte.catalog import by_name, key_of, meant
 from loader.sources.programs.memory import Memory, lacking, oldest_shared
 
 
@@ -52,10 +52,11 @@ def _without(shared: Memory, anew: set[Hashable], streams: Collection[Hashable])
         if not isinstance(parts, list) or not parts:
             return None
         kept = []
+        known, beginning = by_name(streams), by_name(anew)
         for part in parts:
             key = key_of(part.get("stream_descriptor") or {})
-            of = meant(key, (), streams)
-            if of is None and key[1] in {one[1] for one in anew if isinstance(one, tuple)}:
+            of = meant(key, {}, known)
+            if of is None and key[1] in beginning:
                 return None
             if (of or key) not in anew:
                 kept.append(part)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
 from loader.errors import TableError
-from loader.sources.airbyte.catalog import Key, key_of, meant
+from loader.sources.airbyte.catalog import ByName, Key, by_name, key_of, meant
 from loader.sources.airbyte.logs import lacks
 from loader.sources.programs.delivery import Delivery
 from loader.sources.programs.digits import decode, encode
@@ -38,7 +38,8 @@ class AirbyteDialect:
     ) -> None:
         self._renew = renew
         self._strict = strict
-        self._streams = streams
+        self._streams = by_name(streams)
+        self._asked: ByName | None = None
         self._meant: dict[Key, Key] = {}
 
     def hear(self, line: bytes, delivery: Delivery) -> None:
@@ -54,12 +55,12 @@ class AirbyteDialect:
             key = (record.get("namespace") or None, record["stream"])
             if key not in delivery.streams:
                 key = self._found(key, delivery)
-            if record["data"] is None:
+            if message["is_deep"]:
                 delivery.refuse_depth(key)
             else:
                 delivery.record(key, record["data"])
         elif kind == "STATE":
-            self._state(message["state"], delivery)
+            self._state(message["state"], delivery, message["is_deep"])
         elif kind == "DELETE":  # not Airbyte's: CloudQuery's bridge sends it
             delivery.delete((None, message["delete"]["stream"]), message["delete"]["where"])
         elif kind == "TRACE":
@@ -86,7 +87,7 @@ class AirbyteDialect:
             TableError: if it is not clear which: a state would cover a record that no table gets.
         """
         if key not in self._meant:
-            found = meant(key, delivery.streams, self._streams)
+            found = self._find(key, delivery)
             if found is None:
                 name = excerpt(".".join(filter(None, key)), 80)
                 raise TableError(
@@ -101,20 +102,28 @@ class AirbyteDialect:
 
     def _key(self, message: Mapping[str, Any], delivery: Delivery) -> Key:
         key = key_of(_object(message, "stream_descriptor"))
-        return meant(key, delivery.streams, self._streams) or key
+        return self._find(key, delivery) or key
 
-    def _state(self, state: Mapping[str, Any], delivery: Delivery) -> None:
+    def _find(self, key: Key, delivery: Delivery) -> Key | None:
+        if self._asked is None:
+            self._asked = by_name(delivery.streams)
+        return meant(key, self._asked, self._streams)
+
+    def _state(self, state: Mapping[str, Any], delivery: Delivery, is_deep: bool) -> None:
         kind = state.get("type") or "LEGACY"
         count = _object(state, "sourceStats").get("recordCount")
         if isinstance(count, bool) or not isinstance(count, int | float):
             count = None
-        if kind == "STREAM":
-            key = self._key(state["stream"], delivery)
-            delivery.state(kind, key, encode(state["stream"]), count)
-        elif kind == "GLOBAL":
-            delivery.state(kind, None, encode(state["global"]))
+        part = {"STREAM": "stream", "GLOBAL": "global"}.get(kind, "data")
+        key = self._key(state["stream"], delivery) if kind == "STREAM" else None
+        try:
+            text = None if is_deep else encode(state.get(part))
+        except RecursionError:
+            text = None
+        if text is None:
+            delivery.refuse_deep_state(key)
         else:
-            delivery.state("LEGACY", None, encode(state.get("data")))
+            delivery.state("LEGACY" if part == "data" else kind, key, text, count)
 
     def _trace(self, trace: Mapping[str, Any], delivery: Delivery) -> None:
         if trace.get("type") == "STREAM_STATUS":
@@ -135,7 +144,7 @@ class AirbyteDialect:
 def parsed(line: bytes, source: str, before: Callable[[], None]) -> dict[str, Any] | None:
     """Returns a line's message; None if it is a log line.
 
-    A record that is nested too deeply to be read has no data.
+    Of one that is nested too deeply to be read, the outer part is there; `is_deep` says so.
 
     Args:
         before: called before the line is shown.
@@ -158,18 +167,19 @@ def parsed(line: bytes, source: str, before: Callable[[], None]) -> dict[str, An
 
 def _read(line: bytes) -> tuple[dict[str, Any] | None, bool]:
     """Returns a line's message, and whether it is a broken one."""
-    deep = False
+    is_deep = False
     try:
         try:
             message = decode(line.decode())
         except RecursionError:
-            deep, message = True, decode(flatten(line).decode())
+            is_deep, message = True, decode(flatten(line).decode())
     except (ValueError, RecursionError):
         return None, is_broken(line)
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         return None, is_misnamed(message, line)
     kind = message["type"]
     body = message.get(kind.lower())
+    message["is_deep"] = is_deep
     if kind == "RECORD":
         broken = not (
             isinstance(body, dict)
@@ -177,9 +187,7 @@ def _read(line: bytes) -> tuple[dict[str, Any] | None, bool]:
             and isinstance(body.get("data"), dict)
             and isinstance(body.get("namespace"), str | None)
         )
-        if deep and isinstance(body, dict):
-            body["data"] = None
-    elif deep:
+    elif is_deep and kind not in (*_VITAL, "LOG"):
         broken = is_broken(line)
     else:
         broken = is_misnamed(message, line) or (kind in _VITAL and not isinstance(body, dict))

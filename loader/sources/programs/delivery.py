@@ -166,6 +166,22 @@ class Delivery:
 
         self._take(self.streams.get(key), key, refuse)
 
+    def refuse_deep_state(self, key: Hashable | None) -> None:
+        """Fails what a state covers: it is nested too deeply to be given back at the next run.
+
+        Args:
+            key: the stream that it covers; None if it covers all.
+        """
+        for each, stream in self.streams.items():
+            if key in (None, each) and stream.remembers:
+                deep = TableError(
+                    "a state is nested too deeply to be given back at the next run",
+                    where=f"table {stream.name}",
+                    remedy="What its states had covered before is appended. Report it to the "
+                    "connector's authors",
+                )
+                self._ended(stream, deep)
+
     def _take(self, stream: Stream | None, key: Hashable, into: Callable[[Spool], None]) -> None:
         if stream is None:
             self.words.warn_once(f"records of {shown(key)}, {UNASKED}")

@@ -81,7 +81,7 @@ class Memory:
                 text = zlib.decompress(base64.b64decode(mark["packed"])).decode()
             json.loads(text)
             return cls(protocol, mark["kind"], bool(mark["shared"]), int(mark["number"]), text)
-        except (KeyError, ValueError, TypeError, zlib.error) as problem:
+        except (KeyError, ValueError, TypeError, RecursionError, zlib.error) as problem:
             raise StateError(
                 f"the connector's stored state cannot be given back: {problem}",
                 where=where,

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 
 from loader.errors import SpecError, TableError
+from loader.names import is_wildcard
 from loader.problems import did_you_mean
 from loader.rows.cursor import CursorType
 from loader.sources import Attention, Progress, Request, Source, SourceTable, TableRef
@@ -229,7 +231,19 @@ class ProgramSource(Source):
         return Process(command, self.folder, options.environment, options.message_limit, hear)
 
     def _options_of(self, name: str) -> ProgramTableOptions:
-        return options_for(self.options.table_options, name, ProgramTableOptions())
+        exact, wildcards = self._options_by_name
+        return options_for(
+            {**wildcards, **exact.get(name.lower(), {})}, name, ProgramTableOptions()
+        )
+
+    @cached_property
+    def _options_by_name(
+        self,
+    ) -> tuple[dict[str, dict[str, ProgramTableOptions]], dict[str, ProgramTableOptions]]:
+        """The options of single tables, by name, and those of wildcards."""
+        given = self.options.table_options.items()
+        exact = {name.lower(): {name: each} for name, each in given if not is_wildcard(name)}
+        return exact, {name: each for name, each in given if is_wildcard(name)}
 
     def _refuse_bounds(self, options: ProgramTableOptions, where: str) -> None:
         given = {

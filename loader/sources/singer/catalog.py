@@ -4,11 +4,54 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from loader.errors import TableError
+from pydantic import AfterValidator, TypeAdapter
+from typing_extensions import NotRequired, TypedDict
+
 from loader.sources import Progress, Request
+from loader.sources.programs.catalog import read_streams
 from loader.sources.programs.source import Entry
+
+_About = TypedDict(
+    "_About",
+    {
+        "schema-name": str | None,
+        "table-key-properties": list[str] | None,
+        "view-key-properties": list[str] | None,
+        "valid-replication-keys": list[str] | None,
+        "replication-key": str | None,
+        "forced-replication-method": str | None,
+        "inclusion": str | None,
+    },
+    total=False,
+)
+
+
+class _Part(TypedDict):
+    breadcrumb: NotRequired[list[str] | None]
+    metadata: NotRequired[_About]
+
+
+class _Stream(TypedDict, total=False):
+    """A stream of a catalog, as far as it is read here."""
+
+    stream: str | None
+    tap_stream_id: str | None
+    schema: dict[str, Any] | None
+    metadata: list[_Part] | None
+    key_properties: list[str] | None
+    replication_key: str | None
+    replication_method: str | None
+
+
+def _refuse_nameless(stream: _Stream) -> _Stream:
+    if not (stream.get("stream") or stream.get("tap_stream_id")):
+        raise ValueError("it has no name")
+    return stream
+
+
+_STREAM: TypeAdapter[Any] = TypeAdapter(Annotated[_Stream, AfterValidator(_refuse_nameless)])
 
 
 def entries(
@@ -23,25 +66,16 @@ def entries(
     Raises:
         TableError: if it is no catalog.
     """
-    streams = catalog.get("streams") if isinstance(catalog, dict) else None
-    if not isinstance(streams, list) or not all(_name(stream) for stream in streams):
-        raise TableError(
-            "the tap's catalog cannot be read",
-            where=where,
-            remedy="Check that the command is a Singer tap",
-        )
+    streams = read_streams(catalog, _STREAM, "tap", "Check that the command is a Singer tap", where)
     return [_entry(stream, chosen) for stream in streams]
 
 
-def _name(stream: Any) -> str | None:
-    """Returns what the messages call a stream; None if it is none."""
-    if not isinstance(stream, dict):
-        return None
-    name = stream.get("stream") or stream.get("tap_stream_id")
-    return name if isinstance(name, str) else None
+def _name(stream: Mapping[str, Any]) -> str:
+    """Returns what the messages call a stream."""
+    return str(stream.get("stream") or stream.get("tap_stream_id"))
 
 
-def _key(stream: Any) -> str:
+def _key(stream: Mapping[str, Any]) -> str:
     """Returns what the tap's state calls a stream: its id, which is not always its name."""
     return str(stream.get("tap_stream_id") or stream.get("stream"))
 
@@ -63,10 +97,10 @@ def aliases(catalog: Mapping[str, Any]) -> dict[str, str]:
 def _entry(
     stream: Mapping[str, Any], chosen: Callable[[str, Collection[str]], str | None]
 ) -> Entry:
-    name = str(_name(stream))
-    schema = stream.get("schema")
+    name = _name(stream)
     about = _about(stream)
-    fields = schema.get("properties") if isinstance(schema, dict) else None
+    schema = stream.get("schema") or {}
+    fields = schema.get("properties")
     asked = chosen(name, fields if isinstance(fields, dict) else ())
     valid = about.get("valid-replication-keys") or []
     cursor = stream.get("replication_key") or about.get("replication-key")
@@ -82,7 +116,7 @@ def _entry(
     return Entry(
         key=_key(stream),
         name=name,
-        schema=schema if isinstance(schema, dict) else {},
+        schema=schema,
         progress=Progress.WHOLE if whole else Progress.MARK,
         primary_key=tuple(keys),
         cursor=cursor,
@@ -93,9 +127,8 @@ def _entry(
 def _about(stream: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a stream's own metadata: that with an empty breadcrumb."""
     for part in stream.get("metadata") or ():
-        if isinstance(part, dict) and not part.get("breadcrumb"):
-            found = part.get("metadata")
-            return dict(found) if isinstance(found, dict) else {}
+        if not part.get("breadcrumb"):
+            return dict(part.get("metadata") or {})
     return {}
 
 
@@ -110,7 +143,7 @@ def configured(catalog: Mapping[str, Any], requests: Sequence[Request]) -> dict[
 
 def _selected(stream: Mapping[str, Any], request: Request | None) -> dict[str, Any]:
     found = copy.deepcopy(dict(stream))
-    parts = [p for p in found.get("metadata") or [] if isinstance(p, dict)]
+    parts = found.get("metadata") or []
     own = next((p for p in parts if not p.get("breadcrumb")), None)
     if own is None:
         own = {"breadcrumb": [], "metadata": {}}

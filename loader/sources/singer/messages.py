@@ -45,12 +45,19 @@ class SingerDialect:
         kind = message.get("type") if isinstance(message, dict) else None
         if kind == "RECORD":
             self._record(message, line, delivery, deep)
-        elif deep:
+        elif deep and kind != "STATE":
             raise _broken(line, delivery.source)
         elif kind == "STATE":
             if "value" not in message:
                 raise _broken(line, delivery.source)
-            delivery.state("STATE", None, encode(message["value"]))
+            try:
+                text = None if deep else encode(message["value"])
+            except RecursionError:
+                text = None
+            if text is None:
+                delivery.refuse_deep_state(None)
+            else:
+                delivery.state("STATE", None, text)
         elif kind == "SCHEMA":
             self._schema(message, delivery)
         elif kind == "BATCH":
