@@ -17,7 +17,7 @@ from loader.cli.codegen import codegen
 from loader.cli.compact import compact
 from loader.cli.output import Output, Overheard
 from loader.cli.reconcile import reconcile
-from loader.cli.run import run
+from loader.cli.run import read_duration, run
 from loader.cli.serve import serve
 from loader.cli.settings import Settings, opened, opened_with_served
 from loader.cli.state import state
@@ -238,13 +238,21 @@ def discover(settings: Settings, sources: tuple[str, ...], columns: bool) -> Non
 
 
 @main.command(short_help="Shows cursors, ages and last errors.")
+@click.option("--fail-if-failing", is_flag=True, help="Exit with 1 if a last attempt failed.")
+@click.option(
+    "--fail-if-stale",
+    metavar="AGE",
+    callback=read_duration,
+    help="Exit with 1 if a table's last success is longer ago: '30 min', '2h'.",
+)
 @click.pass_obj
-def status(settings: Settings) -> None:
-    """Shows each table's cursor, last batch, rows, age and last error."""
+def status(settings: Settings, fail_if_failing: bool, fail_if_stale: float | None) -> None:
+    """Shows each table's cursor, last batch, rows appended so far, age and last error."""
     from loader.cli import report
 
     with opened_with_served(settings) as pipeline:
-        report.status(settings.output, pipeline)
+        wrong = report.status(settings.output, pipeline, fail_if_failing, fail_if_stale)
+    sys.exit(1 if wrong else 0)
 
 
 for command in (run, codegen, state, compact, reconcile, serve):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from loader.cli.output import Output
 from loader.errors import LoaderError
-from loader.lake.ledger import SyncRecord
+from loader.lake.ledger import FAILED, SyncRecord
 from loader.sync.pipeline import Outcome, Pipeline, Preview
 
 
@@ -76,9 +77,18 @@ def previewed(output: Output, previews: Iterable[Preview | Outcome]) -> int:
     return 1 if errors else 0
 
 
-def status(output: Output, pipeline: Pipeline) -> None:
-    """Prints the table of `loader status`: the ledger's newest row for each table."""
-    rows = []
+def status(
+    output: Output, pipeline: Pipeline, fail_if_failing: bool, fail_if_stale: float | None
+) -> bool:
+    """Prints the table of `loader status`: the ledger's newest row for each table.
+
+    Args:
+        fail_if_stale: the longest time since a table's last success, in seconds.
+
+    Returns:
+        Whether a table is failing or stale, as far as that was asked.
+    """
+    rows: list[tuple[Any, ...]] = []
     seen: set[str] = set()
     ledgers: dict[str, list[dict[str, Any]]] = {}  # each is read only once
     for source, _ in pipeline.sources:
@@ -104,19 +114,34 @@ def status(output: Output, pipeline: Pipeline) -> None:
                     known["error"],
                 )
             )
-    columns = ("table", "last_attempt", "cursor", "batch", "rows", "synced", "log_kept", "error")
+    columns = (
+        "table",
+        "last_attempt",
+        "cursor",
+        "batch",
+        "rows_appended",
+        "synced",
+        "log_kept",
+        "error",
+    )
+    failing = [row[0] for row in rows if fail_if_failing and row[1] == FAILED]
+    stale = [row[0] for row in rows if fail_if_stale and _seconds_since(row[5]) > fail_if_stale]
     if output.json:
         output.table("status", (*columns[:5], "synced_at", "log_bytes", "error"), rows)
-        return
+        return bool(failing or stale)
     if not rows:
         output.say("Nothing has been synced yet: run `loader run`.")
-        return
+        return bool(fail_if_stale)
     shown = -1 if any(row[-2] for row in rows) else -2  # the log only if some table follows it
     told = [(*row[:5], _age(row[5]), _size(row[6]), row[7]) for row in rows]
     output.table("status", columns[:shown], [row[:shown] for row in told])
     for row in rows:
         if row[-1]:
             output.say(f"{row[0]}: {row[-1]}")
+    for names, what in ((failing, "Failing"), (stale, "Stale")):
+        if names:
+            output.say(f"{what}: {', '.join(names)}")
+    return bool(failing or stale)
 
 
 def _seconds(record: SyncRecord) -> float | None:
@@ -133,10 +158,16 @@ def _time(micros: int | None) -> dt.datetime | None:
     return None if micros is None else dt.datetime.fromtimestamp(micros / 1e6, dt.timezone.utc)
 
 
+def _seconds_since(then: dt.datetime | None) -> float:
+    if then is None:
+        return math.inf
+    return (dt.datetime.now(dt.timezone.utc) - then).total_seconds()
+
+
 def _age(then: dt.datetime | None) -> str | None:
     if then is None:
         return None
-    seconds = int((dt.datetime.now(dt.timezone.utc) - then).total_seconds())
+    seconds = int(_seconds_since(then))
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds // size} {unit} ago"

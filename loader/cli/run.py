@@ -12,14 +12,15 @@ from loader.duration import seconds_of
 if TYPE_CHECKING:
     from loader.cli.settings import Settings
 
-_FORMS = "write how long from one run to the next: '30s', '5 min' or '1h'"
+_FORMS = "write it as '30s', '5 min' or '2h'"
 
 
-def _interval(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
+def read_duration(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
+    """Reads an option that is a time, as a callback of click; in seconds."""
     if value is None:
         return None
     try:
-        seconds = float(seconds_of(value.strip(), "an interval", _FORMS))
+        seconds = float(seconds_of(value.strip(), "a time", _FORMS))
     except ValueError as problem:
         raise click.BadParameter(str(problem)) from None
     if seconds <= 0:
@@ -54,7 +55,7 @@ def _interval(_ctx: click.Context, _param: click.Parameter, value: str | None) -
 @click.option(
     "--every",
     metavar="INTERVAL",
-    callback=_interval,
+    callback=read_duration,
     help="Run again and again in one process: '30s', '5 min'. SIGINT or SIGTERM ends it.",
 )
 @click.argument("dbt_arguments", nargs=-1, metavar="[-- DBT_ARGUMENTS]...")

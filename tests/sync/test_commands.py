@@ -67,7 +67,9 @@ def test_before_the_first_run(project: Project, postgres_database: Database) -> 
         [": there is no source 'shopp'. Did you mean `shop`?"],
     )
 
-    assert _text(project, "status") == (0, "Nothing has been synced yet: run `loader run`.\n", "")
+    nothing = "Nothing has been synced yet: run `loader run`.\n"
+    assert _text(project, "status", "--fail-if-failing") == (0, nothing, "")
+    assert _text(project, "status", "--fail-if-stale", "2h") == (1, nothing, "")
     assert _text(project, "state", "list") == (
         0,
         "No cursor is stored yet: run `loader run`.\n",
@@ -188,3 +190,6 @@ def test_state_by_hand(project: Project, postgres_database: Database) -> None:
         ]
         [seen] = project.loader("status").events  # the cursor is that of the last sync
         assert (seen["last_attempt"], seen["cursor"]) == ("locked", "2025-01-02 10:00:00")
+        for asked, code in (("--fail-if-failing", 0), ("--fail-if-stale=1h", 0)):
+            assert project.loader("status", asked).code == code  # somebody else syncs it
+        assert project.loader("status", "--fail-if-stale", "1ms").code == 2

@@ -49,3 +49,8 @@ def test_each_table_takes_the_first_cursor_that_it_has(
         "first that it has; or set sync_mode: full_refresh for small tables; or leave them out by "
         "skip_tables",
     ]
+    assert project.loader("status").code == 0
+    for asked in ("--fail-if-failing", "--fail-if-stale=1d"):  # v was never synced
+        assert project.loader("status", asked).code == 1
+    shown = project.loader("status", "--fail-if-stale=1s").text
+    assert {name for name in ("a", "b", "c", "v") if f"shop.{name}" in shown} == {*"abcv"}
