@@ -218,9 +218,11 @@ def discover(settings: Settings, sources: tuple[str, ...], columns: bool) -> Non
     for name in sources:
         spec.source(name)
     with opened(settings, spec) as pipeline:
-        found, errors = discovered(pipeline, sources)
+        found, errors, denials = discovered(pipeline, sources)
         for error in errors:
             settings.output.error(error)
+        for denial in denials:
+            settings.output.warning(str(denial))
         head = ("source", "table", "kind", "primary_key", "cursor_candidates")
         if columns:
             listed = [

@@ -26,6 +26,11 @@ class DatabaseError(TableError):
         """Whether another session kept readers out until lock_timeout: the next one waits, too."""
         return self.state == "55P03"
 
+    @property
+    def is_denied(self) -> bool:
+        """Whether the account lacks a privilege."""
+        return self.state == "42501" or "denied" in self.what.lower()
+
 
 class Refused(DatabaseError):
     """The database has answered, and says no: its connection can be used for other questions."""

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from pyspark.sql import functions as f
 
-from loader.errors import LoaderError
+from loader.errors import LoaderError, TableError
 from loader.lake.commits import newest_commit
 from loader.lake.lake import Lake
 from loader.rows.cursor import CursorType
 from loader.rows.delta import HASH
 from loader.rows.order import GENERATION, quoted
+from loader.runtime.database_errors import DatabaseError
 from loader.sources import Snapshot, SourceTable, Window
 from loader.sources.candidates import candidates, marks_of_deletion
 from loader.sync.origins import check_origin
@@ -139,10 +140,15 @@ def unbumped(plan: Plan, lake: Lake) -> list[str]:
 
 def discovered(
     pipeline: Pipeline, names: Sequence[str]
-) -> tuple[list[tuple[str, SourceTable, list[str]]], list[LoaderError]]:
-    """Lists each source's tables with their cursor candidates, and the errors of the others."""
+) -> tuple[list[tuple[str, SourceTable, list[str]]], list[LoaderError], list[LoaderError]]:
+    """Lists each source's tables with their cursor candidates, and the errors of the others.
+
+    Tables and views that the account may not read are errors of the second list, one for each
+    source: it has others, and mostly need not have those.
+    """
     found: list[tuple[str, SourceTable, list[str]]] = []
     errors: list[LoaderError] = []
+    denials: list[LoaderError] = []
     for source, bound in pipeline.sources:
         if names and source.name not in names:
             continue
@@ -152,10 +158,25 @@ def discovered(
         except Exception as error:
             errors.append(pipeline.cleared(error, where))
             continue
+        denied: list[str] = []
         for ref in refs:
             try:
                 table = bound.describe(ref)
                 found.append((source.name, table, candidates(table)))
+            except DatabaseError as error:
+                if error.is_denied:
+                    denied.append(ref.name)
+                else:
+                    errors.append(pipeline.cleared(error, f"{where}, table {ref.name}"))
             except Exception as error:
                 errors.append(pipeline.cleared(error, f"{where}, table {ref.name}"))
-    return found, errors
+        if denied:
+            shown = ", ".join(denied[:10]) + (", …" if len(denied) > 10 else "")
+            denials.append(
+                TableError(
+                    f"its account may not read {len(denied)} of {len(refs)} tables: {shown}",
+                    where=where,
+                    remedy="Grant it select on those that you want",
+                )
+            )
+    return found, errors, denials

@@ -54,3 +54,29 @@ def test_each_table_takes_the_first_cursor_that_it_has(
         assert project.loader("status", asked).code == 1
     shown = project.loader("status", "--fail-if-stale=1s").text
     assert {name for name in ("a", "b", "c", "v") if f"shop.{name}" in shown} == {*"abcv"}
+
+
+def test_discover_lists_what_the_account_may_read_and_says_what_it_may_not(
+    project: Project, postgres_database: Database
+) -> None:
+    role = f"reader_{postgres_database.name}"
+    postgres_database.execute(
+        "create table a (id int primary key, updated_at timestamptz)",
+        "create table secret (id int primary key)",
+        "create view alias as select * from secret",
+        f"create role {role} login password 'lacks-4711'",
+        f"grant select on a to {role}",
+    )
+    project.jdbc(postgres_database, ["*"])
+    project.sources[0]["spec"] |= {"user": role, "password": "lacks-4711"}
+    project.write()
+    try:
+        found = project.loader("discover")
+        assert (found.code, found.errors) == (0, [])
+        assert [e["table"] for e in found.events if e["event"] == "table"] == ["a"]
+        assert found.warnings == [
+            "source shop: its account may not read 2 of 3 tables: alias, secret. Grant it select "
+            "on those that you want"
+        ]
+    finally:
+        postgres_database.execute(f"drop owned by {role}", f"drop role {role}")
