@@ -140,9 +140,9 @@ def _compacted(
     from loader.reconcile.reconciled import Reconciled
     from loader.sync.served_tables import STATES, prune_states
 
-    known, errors = _known(pipeline, select) if upkeep.keep else ({}, [])
+    known, errors, failed = _known(pipeline, select) if upkeep.keep else ({}, [], set())
     yield from errors
-    tables, damaged = _chosen(pipeline, select, known)
+    tables, damaged = _chosen(pipeline, select, known, failed)
     yield from damaged.values()
     # A table known to be raw or our own is nobody's snapshot, even if it cannot be read.
     known_raw = {
@@ -206,22 +206,30 @@ def _compacted(
 
 def _known(
     pipeline: Pipeline, select: Sequence[str]
-) -> tuple[dict[tuple[str, str], Raw], list[LoaderError]]:
-    """Returns the spec's tables, with their keys, by source and lake table; and the errors."""
+) -> tuple[dict[tuple[str, str], Raw], list[LoaderError], set[str]]:
+    """Returns the spec's tables, with their keys, by source and lake table; and the errors.
+
+    Also the sources that have described none of their tables, as they are down.
+    """
     from loader.maintenance.compaction import Raw
 
-    found, errors = {}, []
+    found, errors, failed = {}, [], set()
     for part in pipeline.planned(select):
         errors += part.problems
+        if part.problems and not part.plans:
+            failed.add(part.spec.name)
         for plan in part.plans:
             cursor = plan.cursor.name if plan.cursor else None
             raw = Raw(plan.lake_table, plan.name, plan.key, cursor, known=True)
             found[plan.source, plan.lake_table] = raw
-    return found, errors
+    return found, errors, failed
 
 
 def _chosen(
-    pipeline: Pipeline, select: Sequence[str], known: dict[tuple[str, str], Raw]
+    pipeline: Pipeline,
+    select: Sequence[str],
+    known: dict[tuple[str, str], Raw],
+    failed: set[str],
 ) -> tuple[list[tuple[Lake, Raw]], dict[str, LoaderError]]:
     """Returns the raw tables of the spec's sources, each once; and errors for unreadable ones."""
     from loader.maintenance.compaction import Raw
@@ -241,7 +249,8 @@ def _chosen(
                     raise unreadable[table]
                 # A table that sources share is compacted once, for all of them.
                 if is_of(lake, table, (source.name, *source.formerly)):
-                    raw = known.get((source.name, table)) or Raw(table, name)
+                    why = "its source cannot be read" if source.name in failed else Raw.why
+                    raw = known.get((source.name, table)) or Raw(table, name, why=why)
                     found.setdefault((lake.schema, table), (lake, raw))
             except Exception as problem:
                 where = f"table {lake.schema}.{table}"

@@ -57,7 +57,8 @@ class Raw:
         name: ``source.table``.
         key: its primary key; empty if it has none.
         cursor: its cursor column.
-        known: whether it is in the spec; if not, its key is unknown.
+        known: whether its source has described it; if not, its key is unknown.
+        why: why it is not known.
     """
 
     table: str
@@ -65,6 +66,7 @@ class Raw:
     key: tuple[str, ...] = ()
     cursor: str | None = None
     known: bool = False
+    why: str = "it is not in the spec"
 
 
 @dataclass(frozen=True)
@@ -277,7 +279,7 @@ def _gone(
     if upkeep.keep is None:
         return Superseded()
     if not raw.known:
-        return Superseded(note="it is not in the spec, so its key is not known")
+        return Superseded(note=f"{raw.why}, so its key is not known")
     try:
         kept_from_it = [one for one in dependents() if one.reads(f"{lake.schema}.{raw.table}")]
     except Unreadable as problem:

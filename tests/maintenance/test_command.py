@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -96,6 +97,18 @@ def test_a_dry_run_tells_and_changes_nothing(shop: Shop, warehouse: Path) -> Non
     assert (preview["rows"], preview["rows_to_remove"]) == (ROWS, ROWS - ORDERS - CHANGED)
     assert preview["snapshots_to_expire"] == 4
     assert {path for path in folder.rglob("*") if path.is_file()} == before
+    # a source that is down is not one that has no tables
+    url = shop.project.sources[0]["spec"]["url"]
+    shop.project.sources[0]["spec"]["url"] = re.sub(r":\d+/", ":1/", url)
+    shop.project.sources[0]["tables"], asked = ["*"], shop.project.sources[0]["tables"]
+    shop.project.write()
+    ran = shop.project.loader("compact", "--keep-versions", "1", "--dry-run")
+    shop.project.sources[0]["spec"]["url"], shop.project.sources[0]["tables"] = url, asked
+    shop.project.write()
+    assert ran.code == 1
+    assert "Connection to" in ran.errors[0]
+    notes = {e["note"] for e in ran.events if e["event"] == "preview" and "orders" in e["table"]}
+    assert notes == {"its source cannot be read, so its key is not known"}
 
 
 def test_metadata_tell_of_a_table_what_queries_count(
