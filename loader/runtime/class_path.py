@@ -39,7 +39,7 @@ def own_jars(home: SparkHome, settings: Mapping[str, str]) -> list[Path]:
     """Lists the jars that come after Spark's: drivers, and Iceberg unless there is one already."""
     iceberg = find_jar(home.line.iceberg)
     others = find_spark_iceberg(home) or names_iceberg(home, settings)
-    return [*([iceberg] if iceberg and not others else []), *find_drivers()]
+    return [*([iceberg] if iceberg and not others else []), *find_drivers(home.line.aws)]
 
 
 def find_spark_iceberg(home: SparkHome) -> Path | None:

@@ -153,14 +153,6 @@ DRIVERS: Mapping[str, Driver] = {
 BUILT_IN = ("derby",)
 """Drivers that come with Spark."""
 
-AWS = Jar(
-    "org.apache.iceberg",
-    "iceberg-aws-bundle",
-    "1.11.0",
-    "38f01da7e96850cdd05e6616d758b77b43314b712a8808e3f9a824d56976162f",
-)
-"""What Iceberg's S3FileIO and Glue catalog need: `loader setup aws`."""
-
 
 def find_driver(name: str) -> Driver:
     """Returns the driver of this name.
@@ -230,11 +222,11 @@ def find_jar(jar: Jar) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def find_drivers() -> list[Path]:
+def find_drivers(*others: Jar) -> list[Path]:
     """Returns what `loader setup` has provided besides Iceberg: drivers, other people's jars.
 
-    Of a known driver one version, the pinned one if it is there; of two files of one name the one
-    in the folder that comes first.
+    Of each driver, and of each of `others`, one version: the pinned one if it is there. Of two
+    files of one name the one in the folder that comes first.
     """
     found: dict[str, Path] = {}
     for folder in folders():
@@ -248,7 +240,7 @@ def find_drivers() -> list[Path]:
         if name.startswith("iceberg-spark-runtime-"):
             continue
         jar = next((d.jar for d in DRIVERS.values() if d.owns(name)), None)
-        jar = AWS if AWS.owns(name) else jar
+        jar = jar or next((other for other in others if other.owns(name)), None)
         if jar is not None:
             if jar in known or (jar.file_name in found and name != jar.file_name):
                 continue

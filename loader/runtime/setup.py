@@ -12,7 +12,7 @@ from loader.runtime import jars, scaffold
 from loader.runtime.class_path import find_spark_iceberg, lacks_iceberg, list_jars, own_jars
 from loader.runtime.jars import Driver, Report
 from loader.runtime.java import choose_java
-from loader.runtime.spark_line import SparkHome, find_spark
+from loader.runtime.spark_line import SparkHome, SparkLine, find_spark
 
 AWS = "aws"
 
@@ -32,7 +32,7 @@ def prepare(drivers: Sequence[str], folder: Path, report: Report) -> None:
     """
     home = find_spark()
     java = choose_java(home.line)
-    wanted = [(name, _find_jar_or_driver(name)) for name in drivers]
+    wanted = [(name, _find_jar_or_driver(name, home.line)) for name in drivers]
     report(f"Spark {home.line.version}: {home.folder}")
     report(f"Java: {java.reason}")
     report(f"Iceberg: {_provide_iceberg(home, report)}")
@@ -79,12 +79,12 @@ def _provide_iceberg(home: SparkHome, report: Report) -> str:
     return f"{jar.name} {'is there' if present else 'fetched'}"
 
 
-def _find_jar_or_driver(name: str) -> Path | jars.Jar | Driver | None:
+def _find_jar_or_driver(name: str, line: SparkLine) -> Path | jars.Jar | Driver | None:
     """Returns what was named: a jar, a driver, or None for one that comes with Spark."""
     if name.lower() in jars.BUILT_IN:
         return None
     if name.lower() == AWS:
-        return jars.AWS
+        return line.aws
     if not name.endswith(".jar") and os.sep not in name:
         return jars.find_driver(name)
     jar = Path(os.path.expanduser(name)).absolute()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loader.errors import SpecError
-from loader.runtime.jars import AWS, DRIVERS, Jar
+from loader.runtime.jars import DRIVERS, Jar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,6 +58,7 @@ class SparkLine:
         version: its major and minor version.
         scala: the version of Scala that it is built with.
         iceberg: the Iceberg runtime that is built for both.
+        aws: what this Iceberg needs for S3FileIO and Glue (`loader setup aws`).
         java: the versions of Java that it runs on, the oldest first.
         options: what it needs Java to be told.
     """
@@ -65,6 +66,7 @@ class SparkLine:
     version: str
     scala: str
     iceberg: Jar
+    aws: Jar
     java: tuple[int, ...]
     options: tuple[str, ...]
 
@@ -74,9 +76,8 @@ class SparkLine:
         return f"Java {', '.join(others)} or {last}"
 
 
-def _iceberg(line: str, scala: str, version: str, sha256: str) -> Jar:
-    artifact = f"iceberg-spark-runtime-{line}_{scala}"
-    return Jar("org.apache.iceberg", artifact, version, sha256)
+def _iceberg(artifact: str, version: str, sha256: str) -> Jar:
+    return Jar("org.apache.iceberg", f"iceberg-{artifact}", version, sha256)
 
 
 LINES: Mapping[str, SparkLine] = {
@@ -86,10 +87,14 @@ LINES: Mapping[str, SparkLine] = {
             version="4.1",
             scala="2.13",
             iceberg=_iceberg(
-                "4.1",
-                "2.13",
+                "spark-runtime-4.1_2.13",
                 "1.11.0",
                 "d6ea6c5d099288daeb7d5a92061bd3d7d8f296492632b42378e5f2f0e3066242",
+            ),
+            aws=_iceberg(
+                "aws-bundle",
+                "1.11.0",
+                "38f01da7e96850cdd05e6616d758b77b43314b712a8808e3f9a824d56976162f",
             ),
             # On 24 and later, Hadoop calls Subject.getSubject, which is not supported any more.
             java=(17, 21),
@@ -105,10 +110,15 @@ LINES: Mapping[str, SparkLine] = {
             version="3.5",
             scala="2.12",
             iceberg=_iceberg(
-                "3.5",
-                "2.12",
+                "spark-runtime-3.5_2.12",
                 "1.10.2",
                 "c562d482dcd16b666e808b755469fbc4b2604284b41622c9d87e2c02b7cc6c5f",
+            ),
+            # Maven Central has no 1.10.2 of it.
+            aws=_iceberg(
+                "aws-bundle",
+                "1.10.1",
+                "86bf20892ea5b4c17688f19b075399885f6aa5303f6b2dc9f491e76ceef9633b",
             ),
             java=(11, 17, 21),
             options=_MODULES,
@@ -118,9 +128,8 @@ LINES: Mapping[str, SparkLine] = {
 
 
 ALL_JARS: tuple[Jar, ...] = (
-    *(line.iceberg for line in LINES.values()),
+    *(jar for line in LINES.values() for jar in (line.iceberg, line.aws)),
     *(driver.jar for driver in DRIVERS.values()),
-    AWS,
 )
 """Every jar that `loader setup` may fetch, for an audit and a bill of materials."""
 

@@ -15,7 +15,9 @@ import pytest
 
 from loader.errors import SpecError
 from loader.runtime import jars, setup
+from loader.runtime.class_path import own_jars
 from loader.runtime.jars import JARS_VARIABLE, MIRROR_VARIABLE
+from loader.runtime.spark_line import LINES, find_spark
 
 CONTENT = b"the bytes of a jar"
 JAR = replace(jars.DRIVERS["postgresql"].jar, sha256=hashlib.sha256(CONTENT).hexdigest())
@@ -49,6 +51,18 @@ def mirror(tmp_path: Path) -> Iterator[tuple[str, Path]]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}/", place / JAR.file_name
         server.shutdown()
+
+
+@pytest.fixture(params=LINES)
+def home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Spark of each line in a folder of its own, with Iceberg among its jars."""
+    line = LINES[request.param]
+    folder = tmp_path / "spark"
+    (folder / "jars").mkdir(parents=True)
+    (folder / "jars" / f"spark-core_{line.scala}-{line.version}.9.jar").touch()
+    (folder / "jars" / line.iceberg.file_name).touch()
+    monkeypatch.setenv("SPARK_HOME", str(folder))
+    return folder
 
 
 def _silent(line: str) -> None:
@@ -294,12 +308,16 @@ def test_a_url_names_its_driver(url: str, name: str | None) -> None:
 
 
 def test_a_run_fetches_only_what_the_machine_lacks(
-    mirror: tuple[str, Path], cache: Path, monkeypatch: pytest.MonkeyPatch
+    mirror: tuple[str, Path], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A driver that cannot be had fails its source later, and stops no other."""
     monkeypatch.setattr(jars, "DRIVERS", {"postgresql": DRIVER})
     lines: list[str] = []
-    iceberg = {"spark.jars.packages": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"}
+    (iceberg_jar,) = (home / "jars").glob("iceberg-*")
+    iceberg_jar.unlink()
+    with pytest.raises(SpecError, match=f"jar {iceberg_jar.name}: .* cannot be fetched"):
+        setup.provide_jars({}, [], lines.append)
+    iceberg = {"spark.jars.packages": f"org.apache.iceberg:{iceberg_jar.name}"}
     url = "jdbc:postgresql://localhost/shop"
     setup.provide_jars(iceberg, [url], lines.append)
     assert lines == []
@@ -311,3 +329,14 @@ def test_a_run_fetches_only_what_the_machine_lacks(
     assert lines == []
     setup.provide_jars(iceberg, [url, url, "None", "jdbc:derby:shop"], lines.append)
     assert lines == [f"postgresql: {JAR.file_name} fetched (BSD-2-Clause)"]
+
+
+def test_each_line_has_its_own_aws_bundle(cache: Path, home: Path) -> None:
+    line = find_spark().line
+    assert line.aws.version.split(".")[:2] == line.iceberg.version.split(".")[:2]
+    cache.mkdir(parents=True)
+    with pytest.raises(SpecError, match=f"jar {line.aws.file_name}: .* cannot be fetched"):
+        setup.prepare(["aws"], Path("."), _silent)
+    for other in LINES.values():
+        (cache / other.aws.file_name).touch()
+    assert own_jars(find_spark(), {}) == [cache / line.aws.file_name]
