@@ -32,6 +32,7 @@ from loader.maintenance.retention import Keep, Superseded, superseded
 from loader.maintenance.strays import sweep, told
 from loader.rows.literal import text_literal
 from loader.rows.order import BATCH, SEQUENCE, quoted
+from loader.runtime.spark_line import can_rewrite_position_deletes
 
 READ_BY_LOADERS = dt.timedelta(hours=1)
 """Iceberg snapshots of state and ledger stay at least this long: a loader may be reading one."""
@@ -237,7 +238,7 @@ def rewrite(lake: Lake, table: str, order: str = "", where: str = "") -> None:
     target = int(lake.handle(table).properties().get("write.target-file-size-bytes") or _TARGET)
     if files >= _FEW or deletes or size >= target // 2:
         _call(lake, "rewrite_data_files", table, given, {"delete-file-threshold": "1"})
-    if deletes:
+    if deletes and can_rewrite_position_deletes(lake.frame(table).schema):
         # Delete files that marked the removed rows may refer to data files that are gone.
         _call(lake, "rewrite_position_delete_files", table, options={"rewrite-all": "true"})
     handle = lake.handle(table)

@@ -22,6 +22,7 @@ from loader.lake.commits import COMPACTED_TO
 from loader.lake.lake import Lake
 from loader.maintenance.retention import Superseded
 from loader.rows.order import BATCH, SEQUENCE
+from loader.runtime.spark_line import can_rewrite_position_deletes
 
 COMPACTED = "strandline.compacted"
 
@@ -91,8 +92,9 @@ def remove(lake: Lake, table: str, gone: Superseded, rows: int) -> int:
     current = str(lake.handle(table).currentSnapshot().snapshotId())
     # Merge-on-read only marks the rows here. The rewrite that follows sorts the files and drops
     # the rows; copy-on-write would write the files twice.
+    marks = can_rewrite_position_deletes(lake.frame(table).schema)
+    mode = {"write.delete.mode": "merge-on-read" if marks else "copy-on-write"}
     intended = Removed(to, before.rows, rows, current, before.to)
-    mode = {"write.delete.mode": "merge-on-read"}
     lake.set_properties(table, {**mode, **intended.properties()})
     try:
         lake.spark.sql(

@@ -20,6 +20,7 @@ from loader.runtime.jars import DRIVERS, Jar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 INSTALL = "pip install 'strandline[embedded]'"
 
@@ -239,6 +240,22 @@ def record_writers(iceberg: Any, table: Any, spec: Any, form: Any) -> Callable[[
     newer = iceberg.data.GenericFileWriterFactory.Builder(table).dataFileFormat(form)
     newer = newer.dataSchema(table.schema()).build()
     return lambda output, partition: newer.newDataWriter(output, spec, partition)
+
+
+def can_rewrite_position_deletes(columns: StructType) -> bool:
+    """True if Iceberg can read the position deletes of a table with these columns.
+
+    1.10 fails where there are lists or maps ("Invalid partition field parent").
+    """
+    return not (_is_version_3() and _has_list_or_map(columns))
+
+
+def _has_list_or_map(kind: Any) -> bool:
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(kind, StructType):
+        return any(_has_list_or_map(field.dataType) for field in kind.fields)
+    return isinstance(kind, ArrayType | MapType)
 
 
 @cache

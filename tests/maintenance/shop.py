@@ -83,7 +83,7 @@ class Shop:
     def open(self, **options: Any) -> None:
         """Creates the orders and syncs them; their cursors are seconds of a day in January."""
         self.database.execute(
-            "create table orders (id int primary key, note text, at timestamp)",
+            "create table orders (id int primary key, note text, at timestamp, tags int[])",
             "insert into orders select n, 'n' || n, timestamp '2025-01-01' + n * interval '1 ms' "
             f"from generate_series(1, {ORDERS}) n",
         )
