@@ -62,14 +62,23 @@ def codegen(
     for name in (SOURCES, MODELS):  # reports broken files before Spark starts, which takes seconds
         YamlText(read(project.output / name) or "", str(project.output / name))
     with opened_with_served(settings, spec) as pipeline:
-        from loader.codegen.described import described
+        from loader.codegen.described import NotSynced, described
 
         found = list(described(pipeline, select))
         sources = {source.name for source in pipeline.spec.sources}
         unread = pipeline.unread
-    tables = [one for one in found if not isinstance(one, LoaderError)]
+    left_out = [one.name for one in found if isinstance(one, NotSynced)]
+    tables = [one for one in found if not isinstance(one, LoaderError | NotSynced)]
     errors = [one for one in found if isinstance(one, LoaderError)]
-    if not errors:  # otherwise a pattern may be meant for a table that could not be read
+    if left_out and not tables and not errors:
+        raise SpecError(
+            "no table has been synced yet",
+            where="loader codegen",
+            remedy="Run `loader run` first: models are built on what it loads",
+        )
+    if (
+        not errors and not left_out
+    ):  # otherwise a pattern may be meant for a table that could not be read
         _all_match(history, tables)
     folder = Folder(
         lambda name: read(project.output / name),
@@ -77,7 +86,7 @@ def codegen(
         project.elsewhere(),
         project.raw_schema,
     )
-    complete = sources if not (select or errors or unread) else set()
+    complete = sources if not (select or errors or unread or left_out) else set()
     made = generate(tables, folder, memory, history, complete)
     texts = {
         project.output / file.name: file.text
@@ -96,6 +105,11 @@ def codegen(
     settings.output.table("file", ("file", "what"), rows)
     for about, note in made.notes:
         settings.output.warning(f"{about}: {note}", about=about)
+    for name in left_out:
+        settings.output.warning(
+            f"{name}: left out, as it has not been synced yet: `loader run`, and codegen again",
+            about=name,
+        )
     for error in errors:
         settings.output.error(error)
     if dry_run:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from loader.codegen.table import OWN_COLUMNS, Column, Table
 from loader.errors import LoaderError
 from loader.lake.lake import Lake
-from loader.rows.delta import COLUMNS
 from loader.rows.order import SOURCE_NAME
 from loader.sync.pipeline import Pipeline
 from loader.sync.plan import FULL_REFRESH, Plan
 from loader.sync.selection import Planned
 
 
-def described(pipeline: Pipeline, select: Sequence[str]) -> Iterator[Table | LoaderError]:
+@dataclass(frozen=True)
+class NotSynced:
+    """A table that has no raw table yet: models on it could not be built."""
+
+    name: str
+
+
+def described(
+    pipeline: Pipeline, select: Sequence[str]
+) -> Iterator[Table | NotSynced | LoaderError]:
     """Yields the selected tables, and an error for each that could not be read.
 
     A table that sources share comes once, under the first of them; its key begins with the source's
@@ -28,6 +37,9 @@ def described(pipeline: Pipeline, select: Sequence[str]) -> Iterator[Table | Loa
         yield from part.problems
         for plan in part.plans:
             try:
+                if not pipeline.stores(part.spec).lake.exists(plan.lake_table):
+                    yield NotSynced(plan.name)
+                    continue
                 table = _table(pipeline, part, plan)
                 if plan.shared and (table.schema, table.name) in shared:
                     continue
@@ -39,13 +51,12 @@ def described(pipeline: Pipeline, select: Sequence[str]) -> Iterator[Table | Loa
 
 def _table(pipeline: Pipeline, part: Planned, plan: Plan) -> Table:
     lake = pipeline.stores(part.spec).lake
-    synced = lake.exists(plan.lake_table)
     return Table(
         source=plan.sharers[0] if plan.shared else plan.source,
         asked=plan.table.ref.name,
         name=plan.lake_table,
         schema=lake.schema,
-        columns=tuple(_columns(lake, plan, synced)),
+        columns=tuple(_columns(lake, plan)),
         key=(SOURCE_NAME, *plan.key) if plan.shared and plan.key else plan.key,
         cursor=plan.cursor,
         incremental=plan.mode != FULL_REFRESH,
@@ -53,16 +64,10 @@ def _table(pipeline: Pipeline, part: Planned, plan: Plan) -> Table:
         # the package's tests find the source's state only beside its raw tables
         state_in_lake=pipeline.spec.state_schema_of(part.spec) == lake.schema,
         description=plan.table.comment,
-        synced=synced,
     )
 
 
-def _columns(lake: Lake, plan: Plan, synced: bool) -> Iterator[Column]:
-    if synced:
-        fields = [(f.name, f.dataType) for f in lake.frame(plan.lake_table).schema.fields]
-    else:
-        fields = [(f.name, f.dataType) for f in plan.table.schema.fields]
-        fields += COLUMNS.items()
-    for name, type_ in fields:
-        about = OWN_COLUMNS.get(name) or plan.table.column_comments.get(name, "")
-        yield Column(name, type_.simpleString(), " ".join(about.split()))
+def _columns(lake: Lake, plan: Plan) -> Iterator[Column]:
+    for field in lake.frame(plan.lake_table).schema.fields:
+        about = OWN_COLUMNS.get(field.name) or plan.table.column_comments.get(field.name, "")
+        yield Column(field.name, field.dataType.simpleString(), " ".join(about.split()))

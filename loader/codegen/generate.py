@@ -131,9 +131,6 @@ def _schema(table: Table, folder: Folder) -> str:
 def _declares(one: Named, folder: Folder, memory: Memory, notes: list[tuple[str, str]]) -> bool:
     """Whether codegen should write the table's source entry."""
     table = one.table
-    if not table.synced:
-        text = "not in the lake yet: its columns are those of the source; `loader run` before dbt"
-        notes.append((table.full_name, text))
     place = folder.elsewhere.tables.get((table.source, one.dbt_name))
     if place is None:
         return True

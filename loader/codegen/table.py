@@ -42,7 +42,6 @@ class Table:
         keeps_redeliveries: whether the spec says to append redelivered rows.
         state_in_lake: whether its cursor is in the state table beside it, where tests find it.
         description: the source's own comment on the table.
-        synced: whether it is in the lake; if not, its columns are the source's.
     """
 
     source: str
@@ -56,7 +55,6 @@ class Table:
     keeps_redeliveries: bool = False
     state_in_lake: bool = True
     description: str = ""
-    synced: bool = True
 
     @property
     def full_name(self) -> str:

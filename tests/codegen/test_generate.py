@@ -256,13 +256,6 @@ def test_nothing_is_written_for_nothing() -> None:
     assert (made.files, made.notes, made.memory) == ([], [], Memory())
 
 
-def test_an_unsynced_table_is_told() -> None:
-    made = Project().codegen(table("orders", synced=False))
-    [(about, note)] = made.notes
-    assert about == "shop.orders"
-    assert note.startswith("not in the lake yet")
-
-
 @pytest.mark.parametrize("text", ["sources: [", "- a", "a: b: c", "just a text", "\t- x: 1"])
 def test_a_file_that_is_no_yaml_is_one_clear_error(project: Project, text: str) -> None:
     project.files["sources.yml"] = text
