@@ -25,6 +25,10 @@ _REMEDY = (
     "give Spark more memory (spark.driver.memory in the profile's target), or leave the table out "
     "with skip_tables"
 )
+_SOURCE_REMEDY = (
+    "Look at what the server sends: an endless answer ends Java. If the source has very many "
+    "tables, give Spark more memory (spark.driver.memory in the profile's target)"
+)
 
 
 @dataclass(frozen=True)
@@ -35,11 +39,13 @@ class _Ended:
         why: the error of the tables that were in work, or of the run itself.
         in_work: the tables of which one may have ended it.
         others: the tables on which no work had begun, or whose rows are published already.
+        source: the source that ended it when it was asked for its tables; empty if none did.
     """
 
     why: LoaderError
     in_work: list[str]
     others: list[str]
+    source: str = ""
 
 
 @dataclass
@@ -67,10 +73,18 @@ class RestartingRun:
         """
         runs = [select]
         while runs:
-            ended = self._run(runs.pop(), sync, watch, done)
+            chosen = runs.pop()
+            ended = self._run(chosen, sync, watch, done)
             if ended is None:
                 continue
             self._restart(ended)
+            if ended.source:
+                what = f"{ended.why.what}, while this source was asked for its tables"
+                error = TableError(what, where=f"source {ended.source}", remedy=_SOURCE_REMEDY)
+                done(Outcome(error.where, error=error, source=ended.source))
+                self.pipeline.resting |= {ended.source}
+                runs.append(chosen)
+                continue
             if len(ended.in_work) == 1:
                 what = f"{ended.why.what}, while this table alone was in work"
                 [table] = ended.in_work
@@ -103,6 +117,7 @@ class RestartingRun:
         pipeline = self.pipeline
         pipeline.planned_names.clear()
         pipeline.in_work.clear()
+        pipeline.fatal_source = ""
         try:
             sync(pipeline, select, sort)
         except Exception as error:
@@ -114,8 +129,9 @@ class RestartingRun:
         left = (pipeline.planned_names | unfinished.keys()) - finished
         in_work = sorted(left & pipeline.in_work)
         stopped = watch.stopped.is_set() or watch.steps is not None
-        if ended is not None and in_work and not stopped and is_restart_wanted():
-            return _Ended(ended, in_work, sorted(left - set(in_work)))
+        known = in_work or pipeline.fatal_source
+        if ended is not None and known and not stopped and is_restart_wanted():
+            return _Ended(ended, in_work, sorted(left - set(in_work)), pipeline.fatal_source)
         for outcome in unfinished.values():
             done(outcome)
         if why is not None:
@@ -123,6 +139,12 @@ class RestartingRun:
         return None
 
     def _restart(self, ended: _Ended) -> None:
+        if ended.source:
+            self.settings.output.warning(
+                f"{ended.why.what}: in a new one, the run goes on without source {ended.source}"
+            )
+            self.pipeline = restarted(self.settings, self.pipeline)
+            return
         tables = ", ".join(ended.in_work)
         then = f"then each of these alone: {tables}" if ended.in_work[1:] else f"and {tables} fails"
         self.settings.output.warning(

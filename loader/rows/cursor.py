@@ -75,6 +75,9 @@ _SPARK_TYPES = {
     "char": CursorType.STRING,
 }
 
+_MOST_DIGITS = 1000
+"""More than any database's numbers have; a few characters can name a billion of them."""
+
 _TIMESTAMP = re.compile(
     r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d(?::\d\d)?)(?:\.(\d+))?(Z|[+-]\d\d:?\d\d|[+-]\d\d)?"
 )
@@ -108,11 +111,15 @@ class Cursor:
             return cls(str(int(text)), type_)
         if type_ is CursorType.DECIMAL:
             try:
-                if not Decimal(text).is_finite():
-                    raise ValueError(f"{text!r} is not a finite number")
+                number = Decimal(text)
             except InvalidOperation:
                 raise ValueError(f"{text!r} is not a number") from None
-            return cls(format(Decimal(text), "f"), type_)
+            exponent = number.as_tuple().exponent
+            if not isinstance(exponent, int):
+                raise ValueError(f"{text!r} is not a finite number")
+            if max(abs(exponent), abs(number.adjusted())) > _MOST_DIGITS:
+                raise ValueError(f"{text[:80]!r} has more than {_MOST_DIGITS:,} digits")
+            return cls(format(number, "f"), type_)
         if type_ is CursorType.DOUBLE:
             if not math.isfinite(float(text)):
                 # NaN and infinity are above every number: stored, they would hide all later rows.
@@ -240,7 +247,10 @@ def _timestamp_text(text: str, type_: CursorType) -> str:
         sign = -1 if zone[0] == "-" else 1
         digits = zone[1:].replace(":", "").ljust(4, "0")
         offset = dt.timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
-        moment -= sign * offset
+        try:
+            moment -= sign * offset
+        except OverflowError:
+            raise ValueError(f"{text!r} is not a timestamp of the years 1 to 9999") from None
     return _datetime_text(moment)
 
 

@@ -10,6 +10,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from loader.errors import TableError
 from loader.runtime.jars import DRIVERS, driver_for_url
+from loader.spec.redaction import excerpt
 
 
 class DatabaseError(TableError):
@@ -48,7 +49,7 @@ def explain(
     """
     throwable = error.java_exception
     cause = root_cause(throwable)
-    message = _plain(cause.getMessage() or cause.toString())
+    message = _plain(excerpt(cause.getMessage() or cause.toString(), _LONGEST))
     host = _unknown_host(throwable)
     if host is not None:
         message = f"there is no host {host!r}"
@@ -167,6 +168,14 @@ _WIDE_ROWS = "the rows of one fetch need more of Java's memory than a read may t
 _FEWER_ROWS = (
     "Set `fetch_size: 10` in the source's spec: fewer rows at a time. If one row alone is too "
     "much, give Spark more memory (spark.driver.memory in the profile's target)"
+)
+
+_LONGEST = 2000
+"""The most characters of a database's message that are shown."""
+
+OVERDUE = (
+    "Look whether the database is overloaded, or something between it and the loader is silent; "
+    "then run again"
 )
 
 _GONE = ("080", "08S", "57P01", "57P02", "57P03")

@@ -74,6 +74,8 @@ _REMEDIES = {
     "them, set the reader's option escape: '\\'; with escape: '\"' a backslash is a letter",
     "a column's name is written with other letters": "Write it in one way in all files, and in "
     "`columns`: in JSON `id` and `ID` are two names, in the lake one",
+    "a json key is an empty text": "Spark would leave the value out: give it a name, or declare "
+    "the table's `columns`, which leave out what they do not name",
     "something stands behind a json value": "Write each value on a line of its own: Spark would "
     "read only the first one",
     "has digits below the microsecond": "Write it in microseconds (pyarrow: "

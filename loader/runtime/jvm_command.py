@@ -70,6 +70,8 @@ _MODEST = ("-XX:GCTimeRatio=2", "-XX:MaxGCPauseMillis=50")
 _SERIAL = ("-XX:+UseSerialGC",)
 # Hadoop starts `chmod` for each local file that it writes: this starts it in half the time.
 _QUICK_CHILDREN = ("-Djdk.lang.Process.launchMechanism=VFORK",)
+# Else Java may live on without the threads that ran out of it, and whoever waits for them hangs.
+_ENDING = ("-XX:+ExitOnOutOfMemoryError",)
 
 
 @dataclass(frozen=True)
@@ -264,6 +266,8 @@ def _tuned_options(given: Sequence[str], environment: Mapping[str, str]) -> list
         options += memory
     if "launchMechanism" not in said and os.uname().sysname == "Linux":
         options += _QUICK_CHILDREN
+    if "OnOutOfMemoryError" not in said:
+        options += _ENDING
     return options
 
 

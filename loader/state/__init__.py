@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 from pydantic import BaseModel
 
 from loader.errors import StateError
-from loader.state.value import StateRow, TableState, settled
+from loader.spec.redaction import excerpt
+from loader.state.value import LARGEST, StateRow, TableState, settled
 
 __all__ = ["Place", "StateBackend", "StateRow", "TableState"]
 
@@ -140,6 +141,13 @@ class StateBackend(ABC):
                     raise latest
                 for row in latest:
                     TableState.refuse_newer(row.value, key)
+                    if row.version >= LARGEST:
+                        raise StateError(
+                            f"its stored version {excerpt(str(row.version), 30)} leaves no room "
+                            "for another one",
+                            where=f"state {key}",
+                            remedy="This loader did not write it: delete it from the state store",
+                        )
             except StateError as error:
                 found[key] = error
                 continue

@@ -58,6 +58,7 @@ class RedisState(StateBackend):
                 url if "://" in url else f"redis://{url}",
                 decode_responses=True,
                 encoding="utf-8",
+                encoding_errors="backslashreplace",  # others' bytes are refused as others' texts
                 socket_connect_timeout=10,
                 socket_timeout=30,
             )
@@ -123,7 +124,14 @@ class RedisState(StateBackend):
                 row = StateRow(
                     key, str(held["value"]), int(held["version"] or 0), held.get("updated_at")
                 )
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (
+                ValueError,
+                KeyError,
+                TypeError,
+                AttributeError,
+                OverflowError,
+                RecursionError,
+            ):
                 raise self._foreign(
                     f"{excerpt(member, 80)!r} in the key {self._name(key)}"
                 ) from None

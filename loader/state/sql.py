@@ -139,8 +139,18 @@ class SqlState(StateBackend):
             at = t.c.updated_at if "updated_at" in columns else sa.null().label("updated_at")
             query = sa.select(t.c.key, t.c.value, self._version.label("version"), at)
             query = query if condition is None else query.where(condition)
-            found = connection.execute(query).all()
-        rows = [StateRow(r.key, r.value, int(r.version), _at(r.updated_at)) for r in found]
+            try:
+                rows = [
+                    StateRow(str(r.key), r.value, int(r.version), _at(r.updated_at))
+                    for r in connection.execute(query)
+                ]
+            except (ValueError, TypeError, OverflowError) as problem:  # SQLite holds any value
+                raise StateError(
+                    f"a row was not written by this loader ({excerpt(str(problem), 100)})",
+                    where=self.where,
+                    remedy="Correct or delete it, or set `backend_options.table_name` to a name "
+                    "that nothing else uses",
+                ) from None
         # Not sorted by the database: its collation may differ from other backends'.
         return sorted(rows, key=lambda row: (row.key, -row.version))
 

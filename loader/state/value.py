@@ -141,7 +141,7 @@ class TableState:
         """
         try:
             value: Any = json.loads(text)
-        except (ValueError, RecursionError):
+        except (ValueError, TypeError, RecursionError):
             return
         form = value.get("format") if isinstance(value, dict) else None
         if isinstance(form, int):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from loader.errors import LoaderError, SpecError, TableError
+from loader.errors import JavaEndedError, LoaderError, SpecError, TableError
 from loader.lake.lake import Lake
 from loader.lake.ledger import Ledger
 from loader.names import is_wildcard, qualify, selected
@@ -65,6 +65,7 @@ class Selection:
         planned_names: the tables that this run was to sync, as `source.table`.
         in_work: those of them on which work began while Java ran, and is not done. If Java has
             ended, one of them may be the reason.
+        fatal_source: the source during whose listing of tables Java ended; empty if none.
 
     Raises:
         SpecError: if a connector is unknown or its options are wrong.
@@ -79,6 +80,7 @@ class Selection:
         self.unread: list[LoaderError] = []
         self.planned_names: set[str] = set()
         self.in_work: set[str] = set()
+        self.fatal_source = ""
         self._lakes: dict[str, Lake] = {}  # by schema: what those of the threads are made from
         self.sources: list[tuple[SourceSpec, Source]] = []
         for source in spec.sources:
@@ -200,10 +202,14 @@ class Selection:
     def _listed(self, source: SourceSpec, bound: Source) -> list[TableRef] | LoaderError:
         if source.name in self.resting:
             return TableError("this run leaves it out", where=f"source {source.name}")
+        java_ran = not has_java_ended()
         try:
             return bound.tables()
         except Exception as error:
-            return self.cleared(error, f"source {source.name}")
+            found = self.cleared(error, f"source {source.name}")
+            if java_ran and isinstance(found, JavaEndedError):
+                self.fatal_source = source.name
+            return found
 
     def _claims(
         self, listed: Sequence[list[TableRef] | LoaderError]

@@ -135,6 +135,13 @@ class StateBackendContract:
         assert backend.newest(KEY) == backend.rows(KEY)[0]
         assert all(row.updated_at for row in backend.rows())
 
+    def test_a_version_that_leaves_no_room_is_not_followed(
+        self, backend: StateBackend, plant: Plant
+    ) -> None:
+        plant(KEY, at(1).to_json(), 2**63 - 1)
+        with pytest.raises(StateError, match="leaves no room"):
+            backend.write(KEY, at(2))
+
     def test_versions_are_numbers_not_texts(self, backend: StateBackend) -> None:
         for batch in range(1, 12):
             backend.write(KEY, at(batch))

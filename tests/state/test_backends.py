@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import uuid
@@ -158,6 +159,28 @@ class TestSqlite(_WithoutKey):
     def reopened(self, tmp_path: Path) -> Reopened:
         return lambda: sql("db.sqlite", folder=tmp_path)
 
+    @pytest.mark.parametrize(
+        "row",
+        [
+            ("shop.a", "{}", "v", None),
+            ("shop.a", "{}", float("inf"), None),
+            ("shop.a", "{}", 1, "yesterday"),
+            ("shop.a", "{}", 1, 5),
+            (None, "{}", 1, None),
+        ],
+    )
+    def test_a_row_of_wrong_kinds_is_refused_for_its_own_table_only(
+        self, reopened: Reopened, row: tuple[object, ...]
+    ) -> None:
+        """SQLite stores any value in any column."""
+        state = reopened()
+        assert isinstance(state, SqlState)
+        with state.engine.begin() as connection:
+            connection.exec_driver_sql("create table _cq_state (key, value, version, updated_at)")
+            connection.exec_driver_sql("insert into _cq_state values (?, ?, ?, ?)", row)
+        state.write("shop.b", at(2))
+        _refuse_foreign(state, "shop.a" if row[0] else "None")
+
     @pytest.fixture(params=["no folder", "not a database", "read-only"])
     def broken(self, request: pytest.FixtureRequest, tmp_path: Path) -> StateBackend:
         if request.param == "no folder":
@@ -229,6 +252,24 @@ class TestRedis(_Prepared):
 
         return store
 
+    @pytest.mark.parametrize(
+        "member",
+        [
+            b"\xff\xfe",
+            b"[" * 100_000,
+            b'{"value": "{}", "version": Infinity}',
+            b'{"value": "{}", "version": [1]}',
+        ],
+    )
+    def test_a_foreign_member_is_refused_for_its_own_table_only(
+        self, backend: RedisState, table: str, member: bytes
+    ) -> None:
+        backend.client.zadd(f"{table}:shop.a", {member: 1})
+        backend.client.sadd(table, "shop.a")
+        backend.client.sadd(table, b"\xff")
+        backend.write("shop.b", at(2))
+        _refuse_foreign(backend, "shop.a")
+
     @pytest.fixture(params=["down", "wrong password", "read-only", "another type"])
     def broken(
         self, request: pytest.FixtureRequest, redis_server: Redis, table: str
@@ -251,6 +292,19 @@ class TestRedis(_Prepared):
             )
             yield redis(f"redis://guest:hunter22@127.0.0.1:{redis_server.port}/0", table)
             client.acl_deluser("guest")
+
+
+def _refuse_foreign(backend: StateBackend, key: str) -> None:
+    """Asserts that a key's rows are refused, and that shop.b's still move."""
+    with contextlib.suppress(StateError):
+        backend.rows()
+    found = backend.latest_of([key, "shop.b"])
+    if key != "None":
+        assert isinstance(found[key], StateError), found[key]
+    backend.write("shop.b", at(3))
+    assert backend.read("shop.b") == at(3)
+    with contextlib.suppress(StateError):
+        backend.floors(1)
 
 
 def _url(database: Database, driver: str = "postgresql") -> str:

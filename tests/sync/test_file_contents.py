@@ -190,7 +190,10 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
         "options": {"dateFormat": "dd.MM.yyyy"},
     }
     json |= {name: {"format": "json"} for name in ("escaped", "single", "places_found", "empty")}
-    json["apostrophe"] = {"format": "json"}
+    json |= {name: {"format": "json"} for name in ("apostrophe", "unnamed", "unnamed_top", "blank")}
+    several = {"multiLine": "true"}
+    json["braces_json"] = {"format": "json", "options": several}
+    csv["braces"] = {"options": several}
     json["comment"] = {"format": "json", "options": {"allowComments": "true"}}
     json["again"] = {"format": "json", "columns": "id int, o struct<a:int>"}
     json["deep"] = {"format": "json", "columns": f"id int, o {_deep('int')}"}
@@ -254,6 +257,11 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
     _write(data / "comment" / "1.json", '{"id":1}\n/* " */{"ID":2}\n')
     _write(data / "again" / "1.json", '{"id":1,"o":{"a":1},"o":{"A":2}}\n')
     _write(data / "deep" / "1.json", '{"id":1,"o":' + '{"o":' * 35 + '{"A":1}' + "}" * 36 + "\n")
+    _write(data / "unnamed" / "1.json", '{"id":1,"o":{"":5,"a":"\\":"}}\n')
+    _write(data / "unnamed_top" / "1.json", """{'id':1,'' : 5}\n""")
+    _write(data / "blank" / "1.json", '{"id":1,"o":"","p":["","\\"\\":",":"]}\n')
+    _write(data / "braces" / "1{2}[3].csv", 'id,v\n1,"a\nb"\n')
+    _write(data / "braces_json" / "1{2}[3].json", '{"id":1,\n"v":2}')
     # No columns of theirs: an empty object, a map's keys, and text that is JSON itself.
     _write(data / "empty" / "1.json", '{"id":1,"o":{"ID":{}}}\n')
     page = '<a href=\\"x\\">' * 3000
@@ -306,6 +314,9 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
         "behind": "something stands behind a JSON value, in file:",
         "rest": "something stands behind a JSON value, in file:",
         "whole": "something stands behind a JSON value, in file:",
+        "unnamed": "a JSON key is an empty text, in file:",
+        "unnamed_top": "a JSON key is an empty text, in file:",
+        "braces_json": "Spark takes the name of a file for a pattern (Input Pattern file:",
     }
     assert set(told) == set(expected), ran.text
     for name, what in expected.items():
@@ -318,6 +329,8 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
         ("5", '\\"x'),
     ]
     assert project.rows("select id, o.a from raw.outside") == [(1, 5)]
+    assert project.rows("select o, p[1] from raw.blank") == [("", '"":')]
+    assert project.rows("select id, v from raw.braces") == [("1", "a\nb")]
     _files(project, "csv", same={}, fine={})
     checked = project.loader("check")
     assert (checked.code, set(_told(checked))) == (1, {"Same"})

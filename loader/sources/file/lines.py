@@ -29,6 +29,9 @@ _SHOWN = 60
 _WHOLE = 256 * 1024 * 1024
 """Larger files of one JSON value are not looked at: they would have to be held in memory."""
 
+# Texts one after the other, so that none begins at a quote within another. The group is a key.
+_EMPTY_KEY = r"""(?s)"(?:[^"\\]++|\\.)++"|'(?:[^'\\]++|\\.)++'|((?:""|'')\s*+:)"""
+
 _WIDE = re.compile(r"utf-?(?:16|32)", re.IGNORECASE)
 _NO_CHARACTER = "\ufffd"
 _NOT_OF_LINES = frozenset(
@@ -113,10 +116,19 @@ def _refusals(native: Native, form: str, schema: StructType) -> Column | None:
             found = archive
         told = f.concat(f.lit("something stands behind a JSON value, in "), PATH)
         found = found.when(_goes_on(native, text), _shown(told, text))
+        if native.columns is None:
+            told = f.concat(f.lit("a JSON key is an empty text, in "), PATH)
+            found = found.when(_has_empty_key(text), _shown(told, text))
         other = other_letters(text, schema, _options(native))
         told = f.concat(f.lit("a column's name is written with other letters, "), other)
         found = found.when(other.isNotNull(), _shown(f.concat(told, f.lit(", in "), PATH), text))
     return found
+
+
+def _has_empty_key(text: Column) -> Column:
+    """Returns whether an object has a key without a character, which Spark leaves out."""
+    keys = f.regexp_extract_all(text, f.lit(_EMPTY_KEY), f.lit(1))
+    return text.rlike("(?:\"\"|'')\\s*+:") & f.exists(keys, lambda key: key != "")
 
 
 def _shown(told: Column, text: Column) -> Column:

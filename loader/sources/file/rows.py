@@ -43,6 +43,10 @@ def columns_of(spark: SparkSession, native: Native) -> tuple[Native, StructType]
         return native, _reader(spark, native, None).schema
     # Before Spark reads them: it does not say which file is not text.
     found = groups(spark, native, _paths(list_of.files(spark, native)))
+    if found and native.multiline and not _infers(native):
+        # Spark would take `{` and `[` in the names of such files for patterns.
+        own = [StructField(name, StringType()) for name in union(found)]
+        return native, StructType([*own, *partitions(spark, native)])
     schema = _reader(spark, native, None).schema
     if len(found) < 2:
         return native, schema
@@ -80,9 +84,12 @@ def _reader(spark: SparkSession, native: Native, schema: StructType | None) -> D
     return reader.load(native.pattern)
 
 
+def _infers(native: Native) -> bool:
+    return (native.option("inferschema") or "").lower() == "true"
+
+
 def _inferred(spark: SparkSession, native: Native, group: Group) -> StructType:
-    options = {name.lower(): value for name, value in native.options}
-    if options.get("inferschema", "").lower() != "true":
+    if not _infers(native):
         return StructType([StructField(name, StringType()) for name in group.columns])
     path = spark._jvm.org.apache.hadoop.fs.Path  # type: ignore[union-attr]
     uri = spark._jvm.java.net.URI  # type: ignore[union-attr]

@@ -21,6 +21,7 @@ from loader.sources.file.options import Native
 from loader.sources.file.packing import check_unpacked
 
 _COLON = re.compile(r"Relative path in absolute URI: (\S.*?)(?:\.crc)?$")
+_PATTERN = re.compile(r"^(?:Input Pattern .* matches 0 files|error parsing regexp)")
 _UNLIKE = re.compile(r'CANNOT_MERGE_SCHEMAS.*?"(STRUCT<[^"\n]*>)".*?"(STRUCT<[^"\n]*>)"', re.DOTALL)
 _TWICE = re.compile(r"COLUMN_ALREADY_EXISTS\W.*?`([^`\n]+)`", re.DOTALL)
 _LOOKED_AT = 100
@@ -39,6 +40,12 @@ def unread(
             f"the file {name!r} of {native.path} has a colon in its name, and Spark cannot read it",
             where=where,
             remedy="Rename it, or whatever writes it: 2025-01-01T10.00.csv, for example",
+        )
+    if _PATTERN.search(found.what):
+        return TableError(
+            f"Spark takes the name of a file for a pattern ({found.what})",
+            where=where,
+            remedy="Rename files with one of {}[] in their names, or declare the table's `columns`",
         )
     if native.format.lower() in FORMATS:
         with suppress(PySparkException, Py4JJavaError):

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
-from loader.runtime.database_errors import DatabaseError, Refused, explain
+from loader.runtime.database_errors import OVERDUE, DatabaseError, Refused, explain
 from loader.runtime.interruption import interruptible, proceed
 from loader.runtime.spark_line import jdbc_schema
 
@@ -57,6 +57,8 @@ class Connection:
         self.where = where
         self.lost = False
         """Whether its session is not known to be as it was: nobody may use it again."""
+        self.is_overdue = False
+        """Whether it was ended because an answer took too long."""
         self.another: Callable[[], Connection] | None = None
         """Opens one like it, if it turns out at its next question that it has died meanwhile."""
         self._in_transaction = False
@@ -96,6 +98,25 @@ class Connection:
     def major_version(self) -> int:
         """The database's major version, which the driver knows since it connected."""
         return int(self.java.getMetaData().getDatabaseMajorVersion())
+
+    @contextmanager
+    def limit_time(self, seconds: int) -> Iterator[None]:
+        """Ends the connection if it takes longer.
+
+        A timeout of the driver's would not: it begins anew with each byte that a server sends.
+        """
+        timer = threading.Timer(seconds, self._abort)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _abort(self) -> None:
+        self.is_overdue = True
+        threads = self._jvm.java.util.concurrent.ForkJoinPool.commonPool()
+        self._quietly(lambda: self.java.abort(threads))
 
     def execute(self, sql: str) -> None:
         """Runs a statement without a result."""
@@ -278,7 +299,7 @@ class Connection:
         try:
             return self._explained(question)
         except DatabaseError:
-            if another is None or not self.lost:
+            if another is None or not self.lost or self.is_overdue:
                 raise
         self._become(another())
         return self._explained(question)
@@ -293,6 +314,9 @@ class Connection:
             with suppress(Py4JJavaError):
                 closed = self.java.isClosed()  # drivers close what the other end has left
             told = explain(error, self.where, answered=not closed)
+            if self.is_overdue:
+                what, remedy = "the database has not answered in time", OVERDUE
+                told = DatabaseError(what, where=self.where, remedy=remedy)
             self.lost = self.lost or not isinstance(told, Refused)
             proceed(self.where)
             raise told from error

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from pyspark.sql import DataFrame, SparkSession
@@ -21,7 +21,7 @@ from loader.rows.cursor import CursorType
 from loader.runtime.database_errors import DatabaseError
 from loader.sources import Source, SourceTable, TableRef
 from loader.sources.jdbc.connection import Connection
-from loader.sources.jdbc.dialect import Dialect
+from loader.sources.jdbc.dialect import LOGIN_SECONDS, Dialect
 from loader.sources.jdbc.dialects import dialect_class, scrubbed
 from loader.sources.jdbc.fetch import MOST_ROWS
 from loader.sources.jdbc.idle import Idle
@@ -30,6 +30,9 @@ from loader.sources.jdbc.options import JdbcOptions, JdbcTableOptions
 from loader.sources.jdbc.postgresql.horizon import XMIN
 from loader.sources.jdbc.relation import custom_schema, frame
 from loader.spec.options import options_for
+
+_PATIENCE = 600
+"""Seconds in which a database has listed or described tables, besides waiting for a lock."""
 
 
 class _Met(NamedTuple):
@@ -54,6 +57,7 @@ class Database(Source):
         self.kind = dialect_class(options.url)
         self._idle = Idle(self.connect)
         self._idle.close()
+        self._overdue: DatabaseError | None = None
         self.where = f"source {name} ({scrubbed(options.url)})"
 
     @property
@@ -92,21 +96,26 @@ class Database(Source):
         return self._greeted({})
 
     def _greeted(self, startup: Mapping[str, str]) -> _Met:
+        jvm: Any = self.spark._jvm
+        jvm.java.sql.DriverManager.setLoginTimeout(
+            LOGIN_SECONDS
+        )  # the spec's own options come first
         with ExitStack() as opened:
             connection = opened.enter_context(
                 Connection.open(self.spark, self._options(startup), self.where)
             )
-            meta = connection.java.getMetaData()
-            quote = (meta.getIdentifierQuoteString() or "").strip()
-            dialect = self.kind(quote or '"', bool(meta.storesUpperCaseIdentifiers()))
-            version = connection.major_version
-            reading = self.kind.reading(version, self._readers) if startup else {}
-            reading = reading if reading and dialect.met(connection) else {}
-            streamed = self.kind.streamed(meta.getDriverName())
-            waiting = self.kind.waiting(self.lock_timeout)
-            session = (*self.kind.session, *waiting, *dialect.kept_alive(connection))
-            resting = self.kind.resting(version)
-            connection.prepare((*session, *resting))
+            with connection.limit_time(self._patience):
+                meta = connection.java.getMetaData()
+                quote = (meta.getIdentifierQuoteString() or "").strip()
+                dialect = self.kind(quote or '"', bool(meta.storesUpperCaseIdentifiers()))
+                version = connection.major_version
+                reading = self.kind.reading(version, self._readers) if startup else {}
+                reading = reading if reading and dialect.met(connection) else {}
+                streamed = self.kind.streamed(meta.getDriverName())
+                waiting = self.kind.waiting(self.lock_timeout)
+                session = (*self.kind.session, *waiting, *dialect.kept_alive(connection))
+                resting = self.kind.resting(version)
+                connection.prepare((*session, *resting))
             self._idle.keep(connection, opened.pop_all())
             return _Met(startup, dialect, session, resting, reading, streamed)
 
@@ -136,6 +145,7 @@ class Database(Source):
             self._idle.spare(keep)
             return
         self._idle = Idle(self.connect)
+        self._overdue = None
         try:
             yield
         finally:
@@ -148,6 +158,26 @@ class Database(Source):
         """
         self._met  # noqa: B018 - the connection that greets a database is the first to be lent
         return self._idle.lent(where or self.where)
+
+    @contextmanager
+    def catalog_question(self, where: str = "") -> Iterator[Connection]:
+        """Lends a connection for a question about tables, which databases answer soon.
+
+        The tables of all other sources wait for the answer. So a database that gives none in time
+        is not asked again within :meth:`asked`.
+        """
+        if self._overdue is not None:
+            raise self._overdue
+        with self.question(where) as connection, connection.limit_time(self._patience):
+            try:
+                yield connection
+            except DatabaseError as error:
+                self._overdue = error if connection.is_overdue else None
+                raise
+
+    @property
+    def _patience(self) -> int:
+        return _PATIENCE + self.lock_timeout
 
     @property
     def lock_timeout(self) -> int:

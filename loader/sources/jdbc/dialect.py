@@ -18,6 +18,9 @@ from loader.sources.jdbc.doubtful import TIMES, Column, Doubt, jdbc_type
 from loader.sources.jdbc.fetch import Extent
 from loader.sources.jdbc.open_work import Lookout
 
+LOGIN_SECONDS = 120
+"""How long a connection may take; PostgreSQL's and MySQL's drivers would wait for ever."""
+
 Place = tuple["str | None", "str | None", str]
 """A table's catalog, schema and name."""
 

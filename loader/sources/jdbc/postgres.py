@@ -6,7 +6,7 @@ from pyspark.sql.types import DataType
 
 from loader.runtime.database_errors import Refused
 from loader.sources.jdbc.connection import Connection
-from loader.sources.jdbc.dialect import Dialect, Key, Place
+from loader.sources.jdbc.dialect import LOGIN_SECONDS, Dialect, Key, Place
 from loader.sources.jdbc.doubtful import (
     ARRAY,
     CHAR,
@@ -40,7 +40,10 @@ class PostgreSQL(Dialect):
     driver = "org.postgresql.Driver"
     session = ("set time zone 'UTC'", "set standard_conforming_strings = on")
     shares_snapshots = True
-    network = (("tcpKeepAlive", "true"),)  # a network that fell silent ends a read at last
+    network = (
+        ("tcpKeepAlive", "true"),  # a network that fell silent ends a read at last
+        ("loginTimeout", str(LOGIN_SECONDS)),  # this driver does not ask Java for it
+    )
     instant_types = frozenset({"timestamptz"})
     system_schemas = frozenset({"information_schema", "pg_catalog", "pg_toast"})
 

@@ -70,7 +70,7 @@ class JdbcSource(Database):
 
     def tables(self) -> list[TableRef]:
         dialect = self.dialect
-        with self.question() as connection:
+        with self.catalog_question() as connection:
             home = connection.home("Catalog") if dialect.uses_catalogs else None
             default = home if dialect.uses_catalogs else connection.home("Schema")
             kinds = connection.array(
@@ -108,7 +108,7 @@ class JdbcSource(Database):
 
     def describe(self, ref: TableRef) -> SourceTable:
         native: Native = ref.native
-        with self.question(f"table {self.name}.{ref.name}") as connection:
+        with self.catalog_question(f"table {self.name}.{ref.name}") as connection:
             place = (native.catalog, native.schema, native.table)
             key = self.dialect.key(connection, place)
             told_of = ("COLUMN_NAME", "ORDINAL_POSITION")
@@ -244,7 +244,7 @@ class JdbcSource(Database):
         for column in schema.fields:
             if column.name.lower() != cursor or not isinstance(column.dataType, StringType):
                 continue
-            with self.question(f"table {self.name}.{ref.name}") as connection:
+            with self.catalog_question(f"table {self.name}.{ref.name}") as connection:
                 if not by_bytes(connection, self.dialect, space, native.table, column.name):
                     found.add(self.dialect.lake_name(column.name))
         return frozenset(found)
@@ -301,7 +301,7 @@ class JdbcSource(Database):
         try:
             query = f"(select {columns or '*'} from {self.relation(native)}) t"
             options = {**self.reader_options, **custom_schema(self._read_as(told))}
-            with self.question(where) as connection:
+            with self.catalog_question(where) as connection:
                 schema = schema_of(self.spark, connection, options, query)
         except Py4JJavaError as error:
             raise explain(error, where) from error
@@ -321,7 +321,7 @@ class JdbcSource(Database):
         # for the type tells them apart.
         names = {name: row["TYPE_NAME"] or "" for name, row in told.items()}
         if any(row["DATA_TYPE"] == DISTINCT for row in told.values()):
-            with self.question(where) as connection:
+            with self.catalog_question(where) as connection:
                 names |= connection.types(f"select * from {self.relation(native)} where 1 = 0")
         instants = {
             name

@@ -1,0 +1,66 @@
+"""A source that ends Java when it is asked for its tables costs no other source its run."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from loader.cli import jvm_restart
+from loader.cli.jvm_restart import RestartingRun
+from loader.errors import JavaEndedError, TableError
+from loader.sync import selection
+from loader.sync.pipeline import Outcome, Pipeline
+from loader.sync.selection import Selection
+from loader.sync.watch import Watch
+
+ENDED = JavaEndedError("Spark's Java process ended with exit code 3")
+
+
+def test_the_run_goes_on_without_the_source_that_ended_java(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    java = SimpleNamespace(ended=False)
+    monkeypatch.setattr(selection, "has_java_ended", lambda: java.ended)
+    monkeypatch.setattr(jvm_restart, "is_restart_wanted", lambda: java.ended)
+
+    def restart(settings: Any, pipeline: Any) -> Any:
+        java.ended = False
+        return pipeline
+
+    def end_java() -> None:
+        java.ended = True
+        raise ENDED
+
+    monkeypatch.setattr(jvm_restart, "restarted", restart)
+    pipeline: Any = Selection.__new__(Selection)
+    pipeline.cleared = lambda error, where: error
+    pipeline.resting, pipeline.in_work, pipeline.planned_names = frozenset(), set(), set()
+
+    def sync(pipeline: Pipeline, select: tuple[str, ...], done: Any) -> None:
+        assert select == ("*.orders",)
+        for name, ask in (("liar", end_java), ("shop", list)):
+            source: Any = SimpleNamespace(name=name)
+            bound: Any = SimpleNamespace(tables=raise_ended if java.ended else ask)
+            found = pipeline._listed(source, bound)
+            if not isinstance(found, TableError):
+                done(Outcome(f"{name}.orders", source=name))
+            elif name not in pipeline.resting:
+                done(Outcome(f"source {name}", error=found, source=name))
+
+    def raise_ended() -> None:
+        raise ENDED
+
+    warnings: list[str] = []
+    settings: Any = SimpleNamespace(output=SimpleNamespace(warning=warnings.append))
+    outcomes: list[Outcome] = []
+    watch: Any = Watch.__new__(Watch)
+    watch.stopped, watch.steps = SimpleNamespace(is_set=lambda: False), None
+    RestartingRun(settings, pipeline).run(("*.orders",), sync, watch, outcomes.append)
+    assert [(one.table, one.source) for one in outcomes] == [
+        ("source liar", "liar"),
+        ("shop.orders", "shop"),
+    ]
+    assert "while this source was asked for its tables" in str(outcomes[0].error)
+    assert len(warnings) == 1
