@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import bisect
 import difflib
 from collections.abc import Iterable, Sequence
 
 from loader.errors import SpecError
 
 _MOST_LINES = 50  # more help nobody: a file with so many mistakes is usually another file
+_MOST_NAMES = 1000
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Returns "Did you mean …?" for a misspelt name; empty if no known name is close."""
     names = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(word.lower(), names, 1, cutoff=0.6)
+    likely = list(names)
+    if len(likely) > _MOST_NAMES:  # each takes time: only those next to it in the alphabet
+        likely.sort()
+        place = bisect.bisect(likely, word.lower())
+        likely = likely[max(0, place - _MOST_NAMES // 2) : place + _MOST_NAMES // 2]
+    near = difflib.get_close_matches(word.lower(), likely, 1, cutoff=0.6)
     return f"Did you mean `{names[near[0]]}`?" if near else ""
 
 

@@ -24,10 +24,13 @@ def chosen(
     """
     found: dict[tuple[str, str], TableRef] = {}
     errors: dict[str, TableError] = {}
+    names = [ref.name for ref in refs]
+    by_name: dict[str, list[TableRef]] = {}
+    for ref in refs:
+        by_name.setdefault(ref.name.lower(), []).append(ref)
     for pattern in spec.tables:
-        matches = _matching(pattern, refs)
+        matches = _matching(pattern, refs, by_name)
         if not matches:
-            names = [ref.name for ref in refs]
             shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
             errors[pattern] = TableError(
                 f"the source has no table {pattern!r}",
@@ -38,21 +41,28 @@ def chosen(
         for ref in matches:
             found[ref.key] = ref
     for pattern in spec.skip_tables:
-        for ref in _matching(pattern, refs):
+        for ref in _matching(pattern, refs, by_name):
             found.pop(ref.key, None)
     return list(found.values()), errors
 
 
-def _matching(pattern: str, refs: Sequence[TableRef]) -> list[TableRef]:
+def _matching(
+    pattern: str, refs: Sequence[TableRef], by_name: Mapping[str, list[TableRef]]
+) -> list[TableRef]:
+    """Returns the tables that a pattern or a name means.
+
+    Args:
+        by_name: the tables by their names in lower case: a source may have 100,000 of them.
+    """
     if is_wildcard(pattern):
         lowered = pattern.lower()
         return [
             ref for ref in refs if ref.kind == "table" and fnmatchcase(ref.name.lower(), lowered)
         ]
-    exact = [ref for ref in refs if ref.name == pattern]
+    loose = by_name.get(pattern.lower(), [])
+    exact = [ref for ref in loose if ref.name == pattern]
     if exact:
         return exact
-    loose = [ref for ref in refs if ref.name.lower() == pattern.lower()]
     return loose if len(loose) == 1 else []
 
 
@@ -62,6 +72,7 @@ def options_for_nothing(
     """Returns errors for `table_options` of tables that the source does not have, by name."""
     names = {ref.name.lower(): ref.name for ref in refs}
     asked = {name.lower() for name in spec.tables}  # if one is missing, `chosen` reports it
+    known = names.keys() | asked
     return {
         name: TableError(
             f"there are options for {name!r}, and the source has no such table",
@@ -69,7 +80,7 @@ def options_for_nothing(
             remedy=did_you_mean(name, names.values()) or "`loader discover` lists its tables",
         )
         for name in options
-        if not _is_for_some(name.lower(), names.keys() | asked)
+        if not _is_for_some(name.lower(), known)
     }
 
 
