@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -34,8 +35,11 @@ CACHE_VARIABLE = "STRANDLINE_CACHE"
 
 _MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
 _TIMEOUT_SECONDS = 60
+_MOST_SECONDS = 3600.0
+_MOST_BYTES = 1 << 30  # the largest has 70 MB
 _CHUNK_BYTES = 1 << 20
 _REPORT_SECONDS = 5.0
+_ENVIRONMENT = re.compile(r"\$\{env\.(\w+)\}")  # as Maven has it in settings
 # Where Linux distributions put jars: Debian and Fedora share the folder, not the file names.
 _SYSTEM_FOLDERS = (Path("/usr/share/java"), Path("/usr/local/share/java"))
 
@@ -345,6 +349,10 @@ def _find_on_system(driver: Driver) -> Iterator[Path]:
 def _fetch_jar(jar: Jar, folder: Path, report: Report) -> Path:
     """Fetches a jar: whole and verified, or not at all."""
     target = folder / jar.file_name
+    for left in folder.glob(f".{jar.artifact}-*.part"):
+        with suppress(OSError):  # another setup may delete it, too
+            if left.stat().st_mtime < time.time() - _MOST_SECONDS:  # who wrote it was killed
+                left.unlink()
     with tempfile.NamedTemporaryFile(
         prefix=f".{jar.artifact}-", suffix=".part", dir=folder, delete=False
     ) as partial:
@@ -368,14 +376,19 @@ def _download(jar: Jar, file: IO[bytes], report: Report) -> str:
     import urllib.error
     import urllib.request
 
-    digest, size, shown = hashlib.sha256(), 0, time.monotonic()
+    digest, size = hashlib.sha256(), 0
+    began = shown = time.monotonic()
     try:
         with urllib.request.urlopen(_request(jar.url), timeout=_TIMEOUT_SECONDS) as response:
             total = int(response.headers.get("Content-Length") or 0)
-            while chunk := response.read(_CHUNK_BYTES):
+            while chunk := response.read1(_CHUNK_BYTES):  # what there is: a few bytes, if slow
                 digest.update(chunk)
                 file.write(chunk)
                 size += len(chunk)
+                if max(size, total) > _MOST_BYTES:
+                    raise ValueError(f"it has more than {_MOST_BYTES:,} bytes")
+                if time.monotonic() - began > _MOST_SECONDS:
+                    raise ValueError(f"it took more than {_MOST_SECONDS:,.0f} seconds")
                 if time.monotonic() - shown >= _REPORT_SECONDS:
                     shown = time.monotonic()
                     of = f" of {total / 1e6:.0f}" if total else ""
@@ -399,12 +412,13 @@ def _request(url: str) -> urllib.request.Request:
     """Returns the request for a URL; its user and password go into a header."""
     import base64
     import urllib.request
-    from urllib.parse import unquote, urlsplit
+    from urllib.parse import unquote
 
-    parts = urlsplit(url)
-    request = urllib.request.Request(_without_password(url))
-    if parts.username is not None:
-        user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    address, user_information = _split_user(url)
+    request = urllib.request.Request(address)
+    if user_information:
+        name, _, password = user_information.partition(":")
+        user = f"{unquote(name)}:{unquote(password)}"
         # Not sent on to where the mirror redirects.
         request.add_unredirected_header(
             "Authorization", f"Basic {base64.b64encode(user.encode()).decode()}"
@@ -414,9 +428,18 @@ def _request(url: str) -> urllib.request.Request:
 
 def _without_password(url: str) -> str:
     """Returns a URL without the user and the password that it may hold."""
+    return _split_user(url)[0]
+
+
+def _split_user(url: str) -> tuple[str, str]:
+    """Returns a URL without its user information, and that; a slash in a password is of it."""
     scheme, mark, rest = url.partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"
+    host = rest.partition("/")[0]
+    port = host.partition(":")[2]
+    user = ""
+    if "@" in host or (port and not port.isdigit()):
+        user, _, rest = rest.rpartition("@")
+    return f"{scheme}{mark}{rest}", user
 
 
 def _mismatch(jar: Jar, digest: str, place: str, remedy: str) -> SpecError:
@@ -441,7 +464,7 @@ def _repository() -> str:
 
 
 def _mirror_in_settings() -> str | None:
-    """Returns the mirror of Maven Central that the user's `settings.xml` names.
+    """Returns the mirror of Maven Central that the user's `settings.xml` names, with its user.
 
     See https://maven.apache.org/guides/mini/guide-mirror-settings.html.
     """
@@ -455,5 +478,25 @@ def _mirror_in_settings() -> str | None:
         of = (mirror.findtext("{*}mirrorOf") or "").replace(" ", "").split(",")
         url = (mirror.findtext("{*}url") or "").strip()
         if url and {"*", "external:*", "central"} & {*of} and "!central" not in of:
-            return url
+            return _with_user(url, root, mirror.findtext("{*}id"))
     return None
+
+
+def _with_user(url: str, settings: Any, mirror: str | None) -> str:
+    """Returns a mirror's URL with the user and the password of the server of its name.
+
+    A password that Maven has encrypted cannot be read.
+    """
+    from urllib.parse import quote
+
+    for server in settings.iterfind("{*}servers/{*}server"):
+        texts = (server.findtext(f"{{*}}{name}") or "" for name in ("id", "username", "password"))
+        name, user, password = (_ENVIRONMENT.sub(_look_up, text.strip()) for text in texts)
+        encrypted = password.startswith("{") and password.endswith("}")
+        if name == mirror and user and not encrypted and not _split_user(url)[1]:
+            return url.replace("://", f"://{quote(user, safe='')}:{quote(password, safe='')}@", 1)
+    return url
+
+
+def _look_up(found: re.Match[str]) -> str:
+    return os.environ.get(found[1], found[0])

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import os
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -255,6 +260,117 @@ def test_a_mirror_that_asks_for_a_password_gets_it() -> None:
     request = jars._request("https://me:p%40ss@maven.example/a.jar")
     assert request.full_url == "https://maven.example/a.jar"
     assert request.get_header("Authorization") == "Basic bWU6cEBzcw=="  # me:p@ss
+
+
+@pytest.mark.parametrize(
+    ("url", "address", "user"),
+    [
+        ("http://me:p/w@h:81/maven", "http://h:81/maven", "me:p/w"),
+        ("https://me:p%2Fw@h/m", "https://h/m", "me:p/w"),
+        ("https://me:p@x/w@h/m", "https://h/m", "me:p@x/w"),
+        ("https://token@h/m", "https://h/m", "token:"),
+        ("http://h:8081/m/p@x", "http://h:8081/m/p@x", None),
+        ("http://h/p@x", "http://h/p@x", None),
+        ("http://[::1]:81/m", "http://[::1]:81/m", None),
+    ],
+)
+def test_a_password_with_a_slash_is_no_host(url: str, address: str, user: str | None) -> None:
+    request = jars._request(url)
+    assert (request.full_url, jars._without_password(url)) == (address, address)
+    sent = (request.get_header("Authorization") or "").removeprefix("Basic ")
+    assert (base64.b64decode(sent).decode() or None) == user
+
+
+class _Endless(SimpleHTTPRequestHandler):
+    """Sends bytes for as long as it is asked to, a few at a time."""
+
+    pause = 0.0
+    length: str | None = None
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        if self.length:
+            self.send_header("Content-Length", self.length)
+        self.end_headers()
+        with suppress(OSError):
+            while True:
+                self.wfile.write(b"x" * (10 if self.pause else 1 << 16))
+                time.sleep(self.pause)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Logs nothing."""
+
+
+@pytest.mark.parametrize(
+    ("attributes", "limits", "problem"),
+    [
+        ({}, {"_MOST_BYTES": 1 << 20}, "more than 1,048,576 bytes"),
+        ({"length": "9999999999999"}, {}, "more than 1,073,741,824 bytes"),
+        ({"pause": 0.05}, {"_MOST_SECONDS": 1.0}, "took more than 1 seconds"),
+    ],
+)
+def test_a_download_without_end_is_one_error(
+    attributes: dict[str, Any],
+    limits: dict[str, Any],
+    problem: str,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handler = type("Handler", (_Endless,), attributes)
+    for name, value in limits.items():
+        monkeypatch.setattr(jars, name, value)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv(MIRROR_VARIABLE, f"http://127.0.0.1:{server.server_address[1]}")
+        started = time.monotonic()
+        with pytest.raises(SpecError, match=rf"cannot be fetched \(it .*{problem}\)"):
+            jars.provide_jar(JAR, _silent)
+        assert time.monotonic() - started < 10
+        server.shutdown()
+    assert [*cache.iterdir()] == []
+
+
+def test_what_a_killed_download_left_is_deleted(
+    mirror: tuple[str, Path], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, file = mirror
+    file.write_bytes(CONTENT)
+    cache.mkdir(parents=True)
+    left, busy, other = (cache / f".{name}.part" for name in ("postgresql-a", "postgresql-b", "x"))
+    for path in (left, busy, other):
+        path.touch()
+    for path in (left, other):
+        os.utime(path, (1, 1))
+    monkeypatch.setenv(MIRROR_VARIABLE, address)
+    jars.provide_jar(JAR, _silent)
+    assert {path.name for path in cache.iterdir()} == {busy.name, other.name, JAR.file_name}
+
+
+@pytest.mark.parametrize(
+    ("server", "user"),
+    [
+        ("<id>ours</id><username>me</username><password>p/w@</password>", "me:p/w@"),
+        ("<id>ours</id><username>me</username><password>${env.PW}</password>", "me:from-env"),
+        ("<id>ours</id><username>me</username><password>{COQLCE6DU6}</password>", None),
+        ("<id>theirs</id><username>me</username><password>pw</password>", None),
+    ],
+)
+def test_a_mirror_in_mavens_settings_gets_its_servers_password(
+    server: str, user: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(MIRROR_VARIABLE)
+    monkeypatch.setenv("PW", "from-env")
+    settings = tmp_path / "home" / ".m2" / "settings.xml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(
+        '<settings xmlns="http://maven.apache.org/SETTINGS/1.0.0"><mirrors><mirror><id>ours</id>'
+        "<mirrorOf>central</mirrorOf><url>https://maven.example/all</url></mirror></mirrors>"
+        f"<servers><server>{server}</server></servers></settings>"
+    )
+    request = jars._request(JAR.url)
+    assert request.full_url.startswith("https://maven.example/all/org/postgresql/")
+    sent = (request.get_header("Authorization") or "").removeprefix("Basic ")
+    assert (base64.b64decode(sent).decode() or None) == user
 
 
 def test_two_setups_at_once_do_not_meet(
