@@ -27,6 +27,7 @@ from typing import Any
 import grpc
 import pyarrow as pa
 from bridge.__main__ import read
+from bridge.budget import OverBudgetError
 from bridge.columns import records
 from bridge.deletions import conditions
 from bridge.server import Destination
@@ -317,6 +318,33 @@ def nobody_else_reads_a_plugins_state() -> None:
     assert set(states.value()) == {"orders", "a"}
 
 
+def a_plugins_own_state_of_any_size() -> None:
+    """It is kept in memory, whether it is written or comes with a checkpoint."""
+    names = [f"{n}" for n in range(100_000)]
+    for through in ("write", "checkpoint"):
+        states = States({})
+        server, address = served(states)
+        refused = None
+        with grpc.insecure_channel(address) as channel:
+            stub = plugin_pb2_grpc.PluginStub(channel)
+            for part in range(5):
+                columns = {"key": [f"{part}.{name}" for name in names], "value": names}
+                rows = pa.RecordBatch.from_pydict(columns)
+                rows = rows.replace_schema_metadata({"cq:table_name": states.name})
+                try:
+                    if through == "write":
+                        insert = Write.MessageInsert(record=encoded(rows))
+                        stub.Write(iter([Write.Request(insert=insert)]))
+                    else:
+                        states.checkpoint(rows)
+                except (grpc.RpcError, OverBudgetError) as error:
+                    refused = error.details() if isinstance(error, grpc.RpcError) else str(error)
+                    break
+        server.stop(None)
+        assert "exceed 64 MiB" in str(refused), (through, refused)
+        assert 100_000 <= len(states.value()) < 500_000
+
+
 class Server:
     """A bridge that serves, with a loader that finds everything well."""
 
@@ -469,10 +497,16 @@ def ten_thousand_tables(server: Server) -> None:
 
 def states_of_any_size(server: Server) -> None:
     """They are kept in memory."""
-    rows = pa.RecordBatch.from_pydict({"key": ["x"], "value": ["a" * 68_000_000]})
-    rows = rows.replace_schema_metadata({"cq:table_name": "cq_state"})
-    code, text = write(server.client(), insert(encoded(rows)))
-    assert code == grpc.StatusCode.RESOURCE_EXHAUSTED, (code, text)
+    name = {"cq:table_name": "cq_state"}
+    few = {"key": ["x"], "value": ["a" * 68_000_000]}
+    many = {"key": [f"{n}" for n in range(300_000)], "value": [""] * 300_000}
+    for columns in (few, many):
+        rows = pa.RecordBatch.from_pydict(columns).replace_schema_metadata(name)
+        for options in ({}, {"compression": "zstd"}):
+            code, text = write(server.client(), insert(encoded(rows, **options)))
+            assert code == grpc.StatusCode.RESOURCE_EXHAUSTED, (code, text)
+            assert "states of plugins exceed 64 MiB" in text
+    assert not [m for m in server.told if m.get("state") == "cq_state"]
 
 
 def noise(server: Server) -> None:
@@ -557,6 +591,7 @@ MESSAGES: tuple[Callable[[], None], ...] = (
     a_disk_that_is_nearly_full,
     one_table_fails,
     nobody_else_reads_a_plugins_state,
+    a_plugins_own_state_of_any_size,
 )
 SERVER: tuple[Callable[[Server], None], ...] = (
     only_its_owner_connects,

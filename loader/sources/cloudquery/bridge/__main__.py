@@ -16,6 +16,7 @@ import grpc
 from cloudquery.plugin_v3 import plugin_pb2
 
 from .arrow_input import MalformedError, read_record, read_schema, table_name
+from .budget import OverBudgetError
 from .columns import ANCESTORS, records, streams
 from .deletions import deletion, dependents
 from .listening import serve
@@ -140,7 +141,7 @@ def main(verb: str, *options: str) -> int:
     """Answers, and says what is wrong in one message."""
     try:
         return answer(verb, dict(zip(options[::2], options[1::2], strict=True)))
-    except (PluginError, MalformedError) as error:
+    except (PluginError, MalformedError, OverBudgetError) as error:
         failed(str(error))
     except grpc.RpcError as error:
         failed(f"{error.details()} ({error.code().name})")

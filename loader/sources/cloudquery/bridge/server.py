@@ -23,7 +23,6 @@ from cloudquery.plugin_v3 import arrow, plugin_pb2, plugin_pb2_grpc
 from .arrow_input import LONGEST_NAME, MalformedError, read_record, read_schema, table_name
 from .budget import (
     SCHEMA_BYTES,
-    STATE_BYTES,
     STREAMS,
     TABLES,
     DiskBudget,
@@ -32,7 +31,15 @@ from .budget import (
 )
 from .columns import records, stream
 from .deletions import deletion, dependents
-from .states import Rows, as_asked, check_state, is_beyond, merged, refuse_malformed, state_size
+from .states import (
+    State,
+    as_asked,
+    batch_size,
+    check_budget,
+    check_state,
+    is_beyond,
+    refuse_malformed,
+)
 from .waiting import Waiting
 
 _GONE = "the loader has ended, and says why itself; run the sync again"
@@ -103,7 +110,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         self._folder = folder
         self._begun = threading.Event()
         self._gone = False
-        self._states: dict[str, Rows] = {}
+        self._states: dict[str, State] = {}
         self._waiting = Waiting()
         self._sessions: dict[int, Session] = {}
         self._ending: dict[int, Session] = {}
@@ -117,10 +124,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         Args:
             states: what counts, by the state table's name.
         """
-        self._states = {
-            table: {key: (row[0], int(row[1])) for key, row in rows.items()}
-            for table, rows in states.items()
-        }
+        self._states = {table: State(rows) for table, rows in states.items()}
         self._begun.set()
 
     def _await(self, context: Any) -> None:
@@ -161,7 +165,8 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
             name = table_name(asked)
             with self._changing:
                 self._waiting.has_read(context.peer(), name)
-                rows = dict(self._states.get(name, {}))
+                state = self._states.get(name)
+                rows = dict(state.rows) if state else {}
             answer = arrow.record_to_bytes(as_asked(asked, rows))
         with self._idle.waiting(context):
             yield plugin_pb2.Read.Response(record=answer)
@@ -176,8 +181,6 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         try:
             with refuse_malformed(context):
                 self._write(requests, context)
-        except OverBudgetError as error:
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         finally:
             self._streams.release()
         return plugin_pb2.Write.Response()
@@ -202,7 +205,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
                     batch = read_record(request.insert.record)
                     if set(batch.schema.names) in _STATE_COLUMNS:
                         self._has_state(number)
-                        self._hold(context, batch, len(request.insert.record))
+                        self._hold(context, batch)
                         continue
                     session = session or self._opened(number, context)
                     rows = rows or (session.folder / "messages.jsonl").open("w")
@@ -309,19 +312,19 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
             self._waiting.has_state(number)
         self._release()
 
-    def _hold(self, context: Any, batch: pa.RecordBatch, size: int) -> None:
+    def _hold(self, context: Any, batch: pa.RecordBatch) -> None:
         table = table_name(batch.schema)
         check_state(batch)
-        if is_beyond(batch):
-            context.abort(
-                grpc.StatusCode.OUT_OF_RANGE,
-                "a version of the plugin's state has more than 63 bits, which the lake cannot "
-                "store",
-            )
         with self._changing:
-            if self._waiting.size + state_size(self._states) + size > STATE_BYTES:
-                raise OverBudgetError(f"the states of plugins exceed {STATE_BYTES >> 20} MiB")
-            kept = self._waiting.hold(context.peer(), table, batch, size)
+            taken = self._waiting.size + sum(state.size for state in self._states.values())
+            check_budget(taken, batch)
+            if is_beyond(batch):
+                context.abort(
+                    grpc.StatusCode.OUT_OF_RANGE,
+                    "a version of the plugin's state has more than 63 bits, which the lake cannot "
+                    "store",
+                )
+            kept = self._waiting.hold(context.peer(), table, batch, batch_size(batch))
         if not kept:
             tell({"dropped": table})
         self._release()
@@ -338,7 +341,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         """Lets the state count that waits for no stream any more."""
         with self._changing:
             for held in self._waiting.free():
-                rows = merged(self._states.setdefault(held.table, {}), held.batch)
+                rows = self._states.setdefault(held.table, State({})).take(held.batch)
                 if rows:
                     tell({"state": held.table, "rows": rows})
 

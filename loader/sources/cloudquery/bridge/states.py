@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent import futures
@@ -22,6 +23,7 @@ from .arrow_input import (
     read_schema,
     table_name,
 )
+from .budget import STATE_BYTES, OverBudgetError
 
 LIMITS = [
     ("grpc.max_receive_message_length", MOST_BYTES),  # also once it is decompressed
@@ -31,6 +33,9 @@ LIMITS = [
 
 Rows = dict[str, tuple[str, int]]
 """By key, the value and its version."""
+
+ROW_BYTES = 256
+"""What a row takes in memory beside its texts."""
 
 _MOST = (1 << 63) - 1
 _TEXTS = (pa.string(), pa.large_string())
@@ -52,14 +57,13 @@ class States(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
 
     def __init__(self, known: Mapping[str, Any]) -> None:
         self.name = f"cq_state_{secrets.token_hex(16)}"
-        self._rows: Rows = {key: (row[0], int(row[1])) for key, row in known.items()}
-        self._covered = dict(self._rows)
+        self._state, self._covered = State(known), State(known)
         self._changing = threading.Lock()
 
     def value(self) -> dict[str, list[Any]]:
         """Returns all that the plugin has written: what it gets back if the sync ends well."""
         with self._changing:
-            return {key: list(row) for key, row in sorted(self._rows.items())}
+            return {key: list(row) for key, row in sorted(self._state.rows.items())}
 
     def checkpoint(self, batch: pa.RecordBatch) -> dict[str, list[Any]]:
         """Takes state rows that cover all records before them.
@@ -67,9 +71,10 @@ class States(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         Returns what the plugin gets back if it fails after this.
         """
         with self._changing:
-            for rows in (self._rows, self._covered):
-                merged(rows, batch)
-            return {key: list(row) for key, row in sorted(self._covered.items())}
+            for state in (self._state, self._covered):
+                check_budget(state.size, batch)
+                state.take(batch)
+            return {key: list(row) for key, row in sorted(self._covered.rows.items())}
 
     def Write(self, requests: Iterator[Any], context: Any) -> Any:
         """Takes state rows; the newest version of a key counts, the later one of two equal ones."""
@@ -79,7 +84,8 @@ class States(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
                     batch = read_record(request.insert.record)
                     self._check_name(batch.schema, context)
                     with self._changing:
-                        merged(self._rows, batch)
+                        check_budget(self._state.size, batch)
+                        self._state.take(batch)
         return plugin_pb2.Write.Response()
 
     def Read(self, request: Any, context: Any) -> Iterator[Any]:
@@ -88,7 +94,7 @@ class States(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
             asked = read_schema(request.table)
             self._check_name(asked, context)
             with self._changing:
-                batch = as_asked(asked, self._rows)
+                batch = as_asked(asked, self._state.rows)
         yield plugin_pb2.Read.Response(record=arrow.record_to_bytes(batch))
 
     def _check_name(self, schema: pa.Schema, context: Any) -> None:
@@ -106,32 +112,72 @@ class States(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
 
 @contextmanager
 def refuse_malformed(context: Any) -> Iterator[None]:
-    """Refuses a call whose message cannot be read."""
+    """Refuses a call whose message cannot be read, or takes more than its share."""
     try:
         yield
     except MalformedError as error:
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+    except OverBudgetError as error:
+        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
 
 
-def merged(rows: Rows, batch: pa.RecordBatch) -> dict[str, list[Any]]:
-    """Takes state rows; returns those that count now.
+class State:
+    """A plugin's state.
 
-    The newest version of a key counts, and of two equal ones the later.
+    Args:
+        known: by key, a value and its version.
+
+    Attributes:
+        size: how many bytes of memory it takes.
+    """
+
+    def __init__(self, known: Mapping[str, Any]) -> None:
+        self.rows: Rows = {key: (row[0], int(row[1])) for key, row in known.items()}
+        self.size = ROW_BYTES + sum(_row_size(key, row[0]) for key, row in self.rows.items())
+
+    def take(self, batch: pa.RecordBatch) -> dict[str, list[Any]]:
+        """Takes state rows; returns those that count now.
+
+        The newest version of a key counts, and of two equal ones the later.
+
+        Raises:
+            MalformedError: if they are none.
+        """
+        check_state(batch)
+        names = batch.schema.names
+        taken: dict[str, list[Any]] = {}
+        for row in batch.to_pylist():
+            key, value = row["key"], row["value"]
+            old, before = self.rows.get(key, ("", -1))
+            # the Python SDK has no versions
+            version = row["version"] if "version" in names else before + 1
+            if version is None or version >= before:
+                self.size += _row_size(key, value) - (_row_size(key, old) if before >= 0 else 0)
+                self.rows[key] = (value, version or 0)
+                taken[key] = [value, version or 0]
+        return taken
+
+
+def _row_size(key: str, value: str | None) -> int:
+    return ROW_BYTES + sys.getsizeof(key) + sys.getsizeof(value)
+
+
+def batch_size(batch: pa.RecordBatch) -> int:
+    """Returns about how many bytes of memory state rows take, decompressed."""
+    return int(batch.nbytes + ROW_BYTES * (1 + batch.num_rows))
+
+
+def check_budget(taken: int, batch: pa.RecordBatch) -> None:
+    """Refuses state rows beyond what all states may take.
 
     Raises:
-        MalformedError: if they are none.
+        OverBudgetError: says how much that is.
     """
-    check_state(batch)
-    names = batch.schema.names
-    taken: dict[str, list[Any]] = {}
-    for row in batch.to_pylist():
-        before = rows.get(row["key"], ("", -1))[1]
-        # the Python SDK has no versions
-        version = row["version"] if "version" in names else before + 1
-        if version is None or version >= before:
-            rows[row["key"]] = (row["value"], version or 0)
-            taken[row["key"]] = [row["value"], version or 0]
-    return taken
+    if taken + batch_size(batch) > STATE_BYTES:
+        raise OverBudgetError(
+            f"the states of plugins exceed {STATE_BYTES >> 20} MiB; each row counts {ROW_BYTES} "
+            "bytes more than its texts"
+        )
 
 
 def check_state(batch: pa.RecordBatch) -> None:
@@ -148,11 +194,6 @@ def check_state(batch: pa.RecordBatch) -> None:
         raise MalformedError("a key of it is null", name)
     if "version" in schema.names and not pa.types.is_integer(schema.field("version").type):
         raise MalformedError("its column version is no integer", name)
-
-
-def state_size(states: Mapping[str, Rows]) -> int:
-    """Returns how many characters all states have."""
-    return sum(len(k) + len(v or "") for rows in states.values() for k, (v, _) in rows.items())
 
 
 def is_beyond(batch: pa.RecordBatch) -> bool:
