@@ -180,12 +180,16 @@ def setup(settings: Settings, drivers: tuple[str, ...], archive: bool | None) ->
 @click.option("-s", "--select", multiple=True, help="source.table or a wildcard; repeatable.")
 @click.pass_obj
 def check(settings: Settings, select: tuple[str, ...]) -> None:
-    """Checks the spec, the connections and the cursors, and says how to fix what is wrong."""
+    """Checks the spec, the lake, the connections and the cursors, and says how to fix them."""
     from loader.sync.check import checked
+    from loader.sync.destination_check import check_destinations
 
     with opened(settings) as pipeline:
         wrong = 0
         rows = []
+        for problem in check_destinations(pipeline):
+            settings.output.error(problem)
+            wrong += 1
         for part in pipeline.planned(select):
             for found in (*part.problems, *checked(pipeline, part)):
                 if isinstance(found, LoaderError):

@@ -93,6 +93,8 @@ _REMEDIES = {
     "of them",
     "header does not conform": "A file's header changed while it was read: run again",
     "permission denied": "Let the user that runs the loader write there",
+    "mkdirs failed to create": "Let the user that runs the loader write there, or name another "
+    "warehouse",
 }
 
 

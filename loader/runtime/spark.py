@@ -110,6 +110,8 @@ def session(profile: Profile) -> SparkSession:
     except (PySparkException, RuntimeError, OSError, Py4JJavaError) as error:
         told = str(getattr(error, "java_exception", None) or error).strip().splitlines()
         what = (told or [type(error).__name__])[0].rstrip(".")
+        if "stopped SparkContext" in what:  # its own reason is in its log only
+            what = f"no answer from the master {wanted.get('spark.master', '')}"
         raise SpecError(
             f"Spark does not start: {what}",
             where=f"{profile.path}, target {profile.target}",

@@ -18,9 +18,11 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from loader.errors import TableError
 from loader.lake import ledger
 from loader.lake.catalog_owners import CatalogOwners
 from loader.spec.spec import load_spec
+from loader.sync.destination_check import check_destination
 from loader.sync.drill import STEPS
 from loader.sync.pipeline import Outcome, Pipeline
 from loader.sync.watch import Watch
@@ -136,13 +138,22 @@ def test_a_warehouse_that_cannot_be_written(
     shop.change(postgres_database, ["orders"])
     with _read_only(project.spark, warehouse / project.schema):
         ran = project.loader("run")
-    assert ran.code == 1
-    [error] = ran.errors
-    assert error.startswith("table shop.orders: ")
-    assert any(
-        told in error.lower() for told in ("read-only", "permission denied", "file too large")
-    ), error
-    assert "This is a defect" not in error
+        checked = project.loader("check")
+    assert (ran.code, checked.code) == (1, 1)
+    lake = f"destination lake, schema {project.schema}: it cannot be written: "
+    for errors, start in ((ran.errors, "table shop.orders: "), (checked.errors, lake)):
+        [error] = errors
+        assert error.startswith(start)
+        denials = ("read-only", "permission denied", "file too large", "mkdirs failed")
+        assert any(told in error.lower() for told in denials), error
+        assert error.endswith(("nothing is half written", "name another warehouse")), error
+        assert "This is a defect" not in error
+    with pytest.raises(TableError, match="has not written one row within 0 seconds"):
+        check_destination(project.lake(), "lake", deadline=0)
+    [thread] = [one for one in threading.enumerate() if one.name == "check-destination"]
+    thread.join()
+    assert project.loader("check").code == 0
+    assert not [name for name in project.lake().tables() if name.startswith("_cq_check")]
     project.run()
     shop.assert_whole(
         project, postgres_database, ["orders"], [shop.FIRST, shop.ADDED + shop.UPDATED]

@@ -27,7 +27,6 @@ from loader.sources.jdbc.fetch import MOST_ROWS
 from loader.sources.jdbc.idle import Idle
 from loader.sources.jdbc.native import Native
 from loader.sources.jdbc.options import JdbcOptions, JdbcTableOptions
-from loader.sources.jdbc.postgresql.horizon import XMIN
 from loader.sources.jdbc.relation import custom_schema, frame
 from loader.spec.options import options_for
 
@@ -270,10 +269,6 @@ class Database(Source):
     def read_options(self, ref: TableRef) -> JdbcTableOptions:
         """Returns a table's options, which say how to read it in parallel and as which types."""
         return options_for(self.options.table_options, ref.name, JdbcTableOptions())
-
-    @property
-    def any_cursor(self) -> str:
-        return XMIN if self.dialect.shares_snapshots else ""
 
     def followed_names(self) -> set[str]:
         """Returns the names of all tables that the spec wants to follow by the log."""

@@ -68,6 +68,10 @@ class JdbcSource(Database):
     def _schemas(self) -> dict[str, tuple[Told, StructType]]:
         return {}
 
+    @property
+    def any_cursor(self) -> str:
+        return XMIN if self.dialect.shares_snapshots else ""
+
     def tables(self) -> list[TableRef]:
         dialect = self.dialect
         with self.catalog_question() as connection:
