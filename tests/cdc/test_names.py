@@ -23,6 +23,13 @@ NAMES = (
     "a_b",
     'we"ird',
     "back\\slash",
+    "new\nline",
+    "`tick`",
+    "${env:HOME}",
+    "..",
+    "x" * 63,
+    "per%cent;",
+    ".*",
 )
 
 
@@ -38,6 +45,13 @@ def test_a_table_gets_its_own_changes_whatever_its_name(
         *(f"insert into {name} select generate_series(1, 2)" for name in quoted),
         f"truncate {quoted[0]}",
         "set synchronous_commit = on",
+        # whoever may connect may write such messages, too
+        *(
+            f"select pg_logical_emit_message({own}, '{prefix}', {content})"
+            for own in ("true", "false")
+            for prefix in (MARKER, f"{MARKER}.here", "")
+            for content in ("'her'", "decode('ff00', 'hex')", "repeat('x', 5000000)")
+        ),
         f"select pg_logical_emit_message(true, '{MARKER}', 'here')",
     )
     database = postgres_database
