@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from loader.codegen.table import OWN_COLUMNS, Column, Table
-from loader.errors import LoaderError
+from loader.errors import LoaderError, TableError
 from loader.lake.lake import Lake
 from loader.rows.order import SOURCE_NAME
 from loader.sync.pipeline import Pipeline
@@ -69,5 +69,12 @@ def _table(pipeline: Pipeline, part: Planned, plan: Plan) -> Table:
 
 def _columns(lake: Lake, plan: Plan) -> Iterator[Column]:
     for field in lake.frame(plan.lake_table).schema.fields:
+        if field.name.startswith("#"):
+            raise TableError(
+                f"dbt-spark sees no columns from {field.name!r} on, as their list would end where "
+                "a name begins with #",
+                where=f"table {plan.name}",
+                remedy="Load it through a view that gives the column another name",
+            )
         about = OWN_COLUMNS.get(field.name) or plan.table.column_comments.get(field.name, "")
         yield Column(field.name, field.dataType.simpleString(), " ".join(about.split()))
