@@ -479,6 +479,7 @@ os.execv({sys.executable!r}, [{sys.executable!r}, {CONNECTOR!r}, *rest])
     )
     docker.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("SHOP_PASSWORD", "hunter2-of-another-source")
     program.stream("items", items(1, 2))
     program.configure()
     source = program.project.sources[0]["spec"]
@@ -498,3 +499,8 @@ os.execv({sys.executable!r}, [{sys.executable!r}, {CONNECTOR!r}, *rest])
     ]
     assert words[words.index("--env") + 1] == "A"
     assert words[words.index("--network") + 1] == "host"
+    assert words[words.index("--volume") + 1].endswith(":/strandline:ro")
+    own = {*words[words.index("--name") + 2 : image]} - {"--env", "A", "--network", "host"}
+    assert len(own - {"--volume", words[words.index("--volume") + 1]}) == 0  # no right besides
+    seen = program.calls()[-1]["environment"]  # by docker itself, as nothing else runs here
+    assert (seen["A"], "SHOP_PASSWORD" in seen) == ("1", False)
