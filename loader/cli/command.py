@@ -222,7 +222,8 @@ def discover(settings: Settings, sources: tuple[str, ...], columns: bool) -> Non
     for name in sources:
         spec.source(name)
     with opened(settings, spec) as pipeline:
-        found, errors, denials = discovered(pipeline, sources)
+        with pipeline.asked():
+            found, errors, denials = discovered(pipeline, sources)
         for error in errors:
             settings.output.error(error)
         for denial in denials:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 
 from pyspark.sql import functions as f
 
@@ -15,6 +16,7 @@ from loader.rows.order import GENERATION, quoted
 from loader.runtime.database_errors import DatabaseError
 from loader.sources import Snapshot, SourceTable, Window
 from loader.sources.candidates import candidates, marks_of_deletion
+from loader.sync.describing import described
 from loader.sync.origins import check_origin
 from loader.sync.pipeline import Pipeline
 from loader.sync.plan import INCREMENTAL, Plan
@@ -159,17 +161,14 @@ def discovered(
             errors.append(pipeline.cleared(error, where))
             continue
         denied: list[str] = []
-        for ref in refs:
-            try:
-                table = bound.describe(ref)
+        tables = described(bound, refs, source.concurrency, lambda name: nullcontext())
+        for ref, table in zip(refs, tables, strict=True):
+            if isinstance(table, DatabaseError) and table.is_denied:
+                denied.append(ref.name)
+            elif isinstance(table, Exception):
+                errors.append(pipeline.cleared(table, f"{where}, table {ref.name}"))
+            else:
                 found.append((source.name, table, candidates(table)))
-            except DatabaseError as error:
-                if error.is_denied:
-                    denied.append(ref.name)
-                else:
-                    errors.append(pipeline.cleared(error, f"{where}, table {ref.name}"))
-            except Exception as error:
-                errors.append(pipeline.cleared(error, f"{where}, table {ref.name}"))
         if denied:
             shown = ", ".join(denied[:10]) + (", …" if len(denied) > 10 else "")
             denials.append(

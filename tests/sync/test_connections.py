@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 
 import pytest
 
@@ -190,3 +190,21 @@ def test_servers_before_version_13_tell_the_same_horizon(
         now = horizon(connection, seen)
         monkeypatch.setattr(Connection, "major_version", 12)
         assert horizon(connection, seen) == now
+
+
+def test_discover_uses_its_connections_again(
+    project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    postgres_database.execute(*(f"create table t{n} (id int primary key)" for n in range(8)))
+    opened: list[str] = []
+    connect = JdbcSource.connect
+
+    def count(source: JdbcSource, where: str = "") -> AbstractContextManager[Connection]:
+        opened.append(where)
+        return connect(source, where)
+
+    monkeypatch.setattr(JdbcSource, "connect", count)
+    project.jdbc(postgres_database, ["*"])
+    ran = project.loader("discover")
+    assert sum(event["event"] == "table" for event in ran.events) == 8, ran.text
+    assert len(opened) < 9  # one or two for each table would be more
