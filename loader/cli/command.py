@@ -133,12 +133,24 @@ def main(ctx: click.Context, config: Path, form: str, quiet: bool, debug: bool) 
 
 
 @main.command(short_help="Writes a starter project.")
+@click.option(
+    "--from",
+    "url",
+    metavar="URL",
+    help="Look at a database, and write a spec for all its tables: postgresql://user@host/shop, "
+    "mysql://…, mariadb://… or jdbc:…. PGHOST, PGUSER and so on fill in what is missing.",
+)
 @click.pass_obj
-def init(settings: Settings) -> None:
+def init(settings: Settings, url: str | None) -> None:
     """Writes a starter project: loader.yml, profiles, a dbt project wired to the package."""
     from loader.runtime import scaffold
 
-    scaffold.create(Path.cwd(), settings.output.say)
+    if url is None:
+        scaffold.create(Path.cwd(), settings.output.say)
+        return
+    from loader.cli.database_spec import init_from_database
+
+    init_from_database(settings, url)
 
 
 @main.command(short_help="Prepares Spark, Java and JDBC drivers.")

@@ -23,9 +23,10 @@ _WAREHOUSE = re.compile(r"(?<=env_var\('STRANDLINE_WAREHOUSE', )'(/[^'\\]*/wareh
 # Names that dbt or the package have taken.
 _TAKEN = {"dbt", "dbt_spark", "strandline"}
 
+_SPEC = Path("loader.yml")
 # The files to write, and the templates they are made from.
 _TEMPLATES = {
-    Path("loader.yml"): "loader.yml",
+    _SPEC: "loader.yml",
     Path("dbt_project.yml"): "dbt_project.yml",
     _PACKAGES: "packages.yml",
 }
@@ -54,8 +55,12 @@ _KEPT = {
 }
 
 
-def create(folder: Path, report: Callable[[str], None]) -> None:
+def create(folder: Path, report: Callable[[str], None], spec: str | None = None) -> None:
     """Writes the files of a starter project that `folder` lacks, and keeps those that it has.
+
+    Args:
+        report: gets a line for each thing done.
+        spec: the text of loader.yml instead of the sample's.
 
     Raises:
         SpecError: if it has all of them, or the folder cannot be written.
@@ -69,8 +74,16 @@ def create(folder: Path, report: Callable[[str], None]) -> None:
             where="loader init",
             remedy="Nothing is missing: `loader check` says whether they are right",
         )
+    if spec is not None and _SPEC in kept:
+        raise SpecError(
+            "there is a loader.yml already",
+            where="loader init --from",
+            remedy="Run it in another folder, or rename the file to compare the two",
+        )
+    contents = _contents(folder, profiles)
+    contents |= {_SPEC: spec} if spec is not None else {}
     try:
-        for path, text in _contents(folder, profiles).items():
+        for path, text in contents.items():
             if path in kept:
                 foreign = path in _KEPT and not (path == _PACKAGES and uses_link(folder))
                 report(f"kept {path}" + (f": {_KEPT[path]}" if foreign else ""))
@@ -86,7 +99,7 @@ def create(folder: Path, report: Callable[[str], None]) -> None:
             where="loader init",
             remedy="Run it in a folder that you may write to",
         ) from error
-    for line in _NEXT_STEPS:
+    for line in _NEXT_STEPS if spec is None else ():
         report(line)
 
 

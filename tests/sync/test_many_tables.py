@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+from loader.cli.database_spec import DatabaseUrl, describe_tables, render_spec
+from loader.sources.jdbc.options import JdbcOptions
+from loader.sources.jdbc.source import JdbcSource
 from tests.services import Database
-from tests.sync.project import Project
+from tests.sync.project import ROOT, Project
 
 
 def test_each_table_takes_the_first_cursor_that_it_has(
@@ -54,6 +59,45 @@ def test_each_table_takes_the_first_cursor_that_it_has(
         assert project.loader("status", asked).code == 1
     shown = project.loader("status", "--fail-if-stale=1s").text
     assert {name for name in ("a", "b", "c", "v") if f"shop.{name}" in shown} == {*"abcv"}
+
+
+def test_a_spec_made_by_looking_at_the_database_runs(
+    project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", postgres_database.password)
+    postgres_database.execute(
+        "create table a (id int primary key, created_at timestamptz, last_update timestamp)",
+        "create index on a (last_update)",
+        'create table "y" (id int, birth_date date)',
+        'create table "${HOME}" (id int)',
+        'create table "it\'s: #1" (id int primary key, "Modified On" timestamptz)',
+        "create view v as select id from a",
+        "insert into a values (1, now(), now())",
+    )
+    url = DatabaseUrl(
+        postgres_database.url, postgres_database.user, postgres_database.password, "PGPASSWORD"
+    )
+    options = JdbcOptions(url=url.jdbc, user=url.user, password=url.password)
+    source = JdbcSource("shop", options, project.spark, project.folder)
+    tables, told = describe_tables(source)
+    assert tables == [
+        "# '${HOME}': read it through a view with a plainer name",
+        "- a",
+        '- "it\'s: #1"',
+        '- "y"',
+        "# views, which need a cursor and a key of yours: v",
+    ]
+    assert told == [
+        "a: {cursor_field: last_update} # named like a time of update; key: id",
+        '"it\'s: #1": {cursor_field: "Modified On"} # named like a time of update, without an '
+        "index; key: id",
+        '"y": {cursor_field: xmin} # no time of update; other times: birth_date; no primary key',
+    ]
+    text = render_spec(url, tables, told).replace("schema: raw", f"schema: {project.schema}")
+    text = text.replace("profile: strandline", f"profiles_dir: {ROOT / 'profiles'}")
+    (project.folder / "loader.yml").write_text(text)
+    ran = project.run()
+    assert sum(e["appended"] for e in ran.events if e["event"] == "table") == 1
 
 
 def test_discover_lists_what_the_account_may_read_and_says_what_it_may_not(

@@ -1,0 +1,215 @@
+"""``loader init --from URL``: a spec for a database, made by looking at it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+from loader.errors import SpecError
+
+if TYPE_CHECKING:
+    from loader.cli.settings import Settings
+    from loader.sources import Source, SourceTable
+
+_FORMS = "postgresql://user@host:5432/shop, mysql://…, mariadb://… or jdbc:…"
+_KINDS = {"postgresql": "PG", "postgres": "PG", "mysql": "MYSQL", "mariadb": "MARIADB"}
+# PostgreSQL's programs read these; those of the others read only the password.
+_PASSWORDS = {"PG": "PGPASSWORD", "MYSQL": "MYSQL_PWD", "MARIADB": "MYSQL_PWD"}
+# A column that applications or triggers set whenever they change a row, by its name.
+_CHANGED = re.compile(r"updat|modif|chang|mtime|(^|_)rowversion$", re.IGNORECASE)
+_PLAIN = re.compile(r"[A-Za-z_][\w.]*")
+
+
+@dataclass(frozen=True)
+class DatabaseUrl:
+    """Where a database is, as a spec says it.
+
+    Attributes:
+        jdbc: its JDBC URL, without credentials.
+        user: the account; empty if nothing names one.
+        password: as it was given; it is never written.
+        variable: the environment variable that the spec takes the password from.
+
+    Example:
+        >>> DatabaseUrl.parse("postgresql://ann:pw@db/shop", {}).jdbc
+        'jdbc:postgresql://db/shop'
+    """
+
+    jdbc: str
+    user: str
+    password: str
+    variable: str
+
+    @classmethod
+    def parse(cls, url: str, env: Mapping[str, str]) -> DatabaseUrl:
+        """Parses a URL of the database's own programs, or a JDBC URL.
+
+        Args:
+            env: for PostgreSQL, its variables (PGHOST, PGUSER …) say what the URL does not.
+
+        Raises:
+            SpecError: if it is neither; never shows the URL, which may hold a password.
+        """
+        own, _, rest = url.partition(":")
+        jdbc = own.lower() == "jdbc"
+        parts = urlsplit(rest if jdbc else url)
+        kind = _KINDS.get(parts.scheme.lower(), "")
+        if not (jdbc and parts.scheme) and not kind:
+            raise SpecError(
+                "this is no URL of a database that the loader knows",
+                where="--from",
+                remedy=f"Write it as {_FORMS}",
+            )
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        given = env if kind == "PG" else {}
+        account, _, host = parts.netloc.rpartition("@")
+        name, _, secret = account.partition(":")
+        user = unquote(name) or options.pop("user", "") or given.get("PGUSER", "")
+        variable = _PASSWORDS.get(kind, "DATABASE_PASSWORD")
+        password = unquote(secret) or options.pop("password", "") or env.get(variable, "")
+        if not host and kind:
+            host = given.get("PGHOST", "localhost")
+            host += f":{given['PGPORT']}" if "PGPORT" in given else ""
+        path = parts.path if len(parts.path) > 1 else f"/{given.get('PGDATABASE', user)}"
+        query = f"?{urlencode(options)}" if options else ""
+        scheme = "postgresql" if kind == "PG" else parts.scheme.lower()
+        where = f"//{host}{path}" if kind else parts.path
+        return cls(f"jdbc:{scheme}:{where}{query}", user, password, variable)
+
+    @property
+    def source_name(self) -> str:
+        """A name for the source: the database's, as far as a name may have its characters."""
+        name = re.split(r"[?;]", self.jdbc)[0].rstrip("/").rpartition("/")[2]
+        return re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_") or "database"
+
+
+def init_from_database(settings: Settings, text: str) -> None:
+    """Writes a project, looks at the database, and writes its tables into the spec.
+
+    If the database cannot be read, the spec for all its tables stays.
+
+    Raises:
+        SpecError: if the URL is none, or there is a spec already.
+    """
+    from loader.cli.settings import opened
+    from loader.runtime import scaffold
+
+    url, say = DatabaseUrl.parse(text, os.environ), settings.output.say
+    given = os.environ.get(url.variable) != url.password
+    if url.password:
+        os.environ[url.variable] = url.password  # the spec names the variable
+    scaffold.create(Path.cwd(), say, render_spec(url))
+    with opened(settings) as pipeline:
+        [(_, source)] = pipeline.sources
+        with pipeline.asked(keep=4):
+            tables, options = describe_tables(source)
+    if not options:
+        raise SpecError(
+            "its account sees no table that it may read",
+            where="--from",
+            remedy="Grant it select, and delete loader.yml before you run this again",
+        )
+    settings.config.write_text(render_spec(url, tables, options), encoding="utf-8")
+    say(f"{settings.config}: {len(options)} tables, each with its cursor and the reason for it")
+    if given and url.password:
+        say(f"No password was written: loader.yml takes it from the variable {url.variable}.")
+    say("Next: loader check, loader run, loader codegen, dbt build")
+
+
+def render_spec(url: DatabaseUrl, tables: Sequence[str] = (), options: Sequence[str] = ()) -> str:
+    """Returns the text of a spec.
+
+    Args:
+        tables: lines of the list of tables; empty is all.
+        options: lines of `table_options`.
+    """
+    listed = ["  tables:", *(f"    {line}" for line in tables)] if tables else ['  tables: ["*"]']
+    password = f'    password: "${{{url.variable}}}"'
+    lines = [
+        "# Written by `loader init --from`. `loader check` says what is wrong with it.",
+        "",
+        "kind: source",
+        "spec:",
+        f"  name: {url.source_name}",
+        "  path: jdbc",
+        *listed,
+        "  destinations: [lake]",
+        "  spec:",
+        f"    url: {_text(url.jdbc)}",
+        *([f"    user: {_text(url.user)}"] if url.user else []),
+        password if url.password else f"    # {password.strip()}",
+        *(["    table_options:", *(f"      {line}" for line in options)] if options else []),
+        "---",
+        "kind: destination",
+        "spec:",
+        "  name: lake",
+        "  path: spark",
+        "  write_mode: append",
+        "  spec:",
+        "    profile: strandline # in profiles.yml: the loader and dbt share one Spark",
+        "    schema: raw",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def describe_tables(source: Source) -> tuple[list[str], list[str]]:
+    """Returns the lines of a spec's `tables` and `table_options`, with a reason for each choice."""
+    from contextlib import nullcontext
+
+    from loader.sync.describing import described
+
+    tables, options = [], []
+    refs = source.tables()
+    stored = [ref for ref in refs if ref.kind == "table"]
+    for ref, found in zip(
+        stored, described(source, stored, None, lambda _: nullcontext()), strict=True
+    ):
+        if "${" in ref.name or re.search(r"[*?\[]", ref.name) or not ref.name.isprintable():
+            tables.append(f"# {ref.name!a}: read it through a view with a plainer name")
+        elif isinstance(found, Exception):
+            why = getattr(found, "what", "") or type(found).__name__
+            tables.append(f"# - {_text(ref.name)} # {_comment(why)}")
+        else:
+            tables.append(f"- {_text(ref.name)}")
+            chosen, why = _choose_cursor(source, found)
+            key = f"key: {', '.join(found.primary_key)}" if found.primary_key else "no primary key"
+            options.append(f"{_text(ref.name)}: {{{chosen}}} # {_comment(f'{why}; {key}')}")
+    views = [ref.name for ref in refs if ref.kind != "table"]
+    if views:
+        shown = ", ".join(views[:20]) + (", …" if len(views) > 20 else "")
+        tables.append(f"# views, which need a cursor and a key of yours: {_comment(shown)}")
+    return tables, options
+
+
+def _choose_cursor(source: Source, table: SourceTable) -> tuple[str, str]:
+    """Returns a table's options, and why."""
+    from loader.rows.cursor import CursorType
+    from loader.sources.candidates import candidates
+
+    found = candidates(table)
+    times = [n for n in found if (t := CursorType.of(table.schema[n].dataType)) and t.is_time]
+    named = [name for name in times if _CHANGED.search(name)]
+    others = f"; other times: {', '.join(times[:3])}" if times else ""
+    if named:
+        index = "" if named[0] in table.indexed else ", without an index"
+        return f"cursor_field: {_text(named[0])}", f"named like a time of update{index}"
+    if source.any_cursor and table.ref.native.stored:
+        return f"cursor_field: {source.any_cursor}", f"no time of update{others}"
+    return "sync_mode: full_refresh", f"no time of update{others}"
+
+
+def _text(text: str) -> str:
+    return text if _PLAIN.fullmatch(text) and text.lower() not in _YAML else json.dumps(text)
+
+
+_YAML = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
+
+
+def _comment(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)[:300]

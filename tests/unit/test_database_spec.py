@@ -1,0 +1,61 @@
+"""`loader init --from`: URLs, and the text of the spec."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loader.cli.database_spec import DatabaseUrl, render_spec
+from loader.errors import SpecError
+from loader.spec.spec import load_spec
+
+ENV = {
+    "PGHOST": "db",
+    "PGPORT": "5433",
+    "PGUSER": "ann",
+    "PGPASSWORD": "env-4711",
+    "PGDATABASE": "x",
+}
+
+
+@pytest.mark.parametrize(
+    ("url", "jdbc", "user", "password", "variable"),
+    [
+        ("postgresql://", "jdbc:postgresql://db:5433/x", "ann", "env-4711", "PGPASSWORD"),
+        (
+            "postgres://bob:a%2Fb%40@h:1/shop?sslmode=require",
+            "jdbc:postgresql://h:1/shop?sslmode=require",
+            *("bob", "a/b@", "PGPASSWORD"),
+        ),
+        ("mysql://bob@h/shop", "jdbc:mysql://h/shop", "bob", "", "MYSQL_PWD"),
+        ("mariadb://h:3306/shop", "jdbc:mariadb://h:3306/shop", "", "", "MYSQL_PWD"),
+        (
+            "jdbc:postgresql://h/shop?user=bob&password=pw-1&ssl=true",
+            "jdbc:postgresql://h/shop?ssl=true",
+            *("bob", "pw-1", "PGPASSWORD"),
+        ),
+        ("jdbc:derby:/data/shop", "jdbc:derby:/data/shop", "", "", "DATABASE_PASSWORD"),
+    ],
+)
+def test_urls_and_a_spec_that_loads(
+    url: str, jdbc: str, user: str, password: str, variable: str, tmp_path: Path
+) -> None:
+    found = DatabaseUrl.parse(url, ENV)
+    assert found == DatabaseUrl(jdbc, user, password, variable)
+    path = tmp_path / "loader.yml"
+    for text in (render_spec(found), render_spec(found, ["- on"], ['"on": {cursor_field: xmin}'])):
+        path.write_text(text)
+        assert "4711" not in text
+        assert "pw-1" not in text
+        [source] = load_spec(path, {variable: password}).sources
+        assert (source.spec["url"], source.spec.get("user", "")) == (jdbc, user)
+        assert source.spec.get("password", "") == password
+    assert source.name == found.source_name
+
+
+@pytest.mark.parametrize("url", ["shop", "oracle://tiger:pw-4711@h/x", "http://h", "jdbc:", ""])
+def test_what_is_no_url_is_one_error_that_does_not_show_it(url: str) -> None:
+    with pytest.raises(SpecError, match="no URL of a database that the loader knows") as error:
+        DatabaseUrl.parse(url, ENV)
+    assert "4711" not in str(error.value)
