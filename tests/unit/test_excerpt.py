@@ -18,6 +18,7 @@ CUT = {
     "cli/loop.py": "a list of functions",
     "names.py": "a name that the spec must not have",
     "problems.py": "a list of errors",
+    "rows/cursor.py": "a number",
     "runtime/private_folder.py": "the machine's name",
     "sources/contents.py": "a digest",
     "sources/file/numerals.py": "a number",

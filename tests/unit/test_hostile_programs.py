@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import tracemalloc
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -148,10 +149,14 @@ def test_an_endless_line_on_standard_error_is_cut(tmp_path: Path) -> None:
         "import sys\nfor _ in range(2000): sys.stderr.write('x' * 10_000)\n"
         "sys.stderr.write('\\nafter\\n')"
     )
+    tracemalloc.start()
     process = Process([sys.executable, "-c", script], tmp_path, {}, 64 << 20, heard.append)
     assert list(process.lines()) == []
     assert process.end() == 0
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
     assert [len(text) for text in heard] == [LONGEST_NOTE + 1, len("after")]
+    assert most < 10_000_000  # of 20 million
     assert process.last_words == "after"
 
 
