@@ -1,12 +1,15 @@
-"""Reports several mistakes in one file at once."""
+"""Reports several mistakes in one file or table at once."""
 
 from __future__ import annotations
 
 import bisect
 import difflib
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
-from loader.errors import SpecError
+from loader.errors import LoaderError
+
+E = TypeVar("E", bound=LoaderError)
 
 _MOST_LINES = 50  # more help nobody: a file with so many mistakes is usually another file
 _MOST_NAMES = 1000
@@ -24,7 +27,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"Did you mean `{names[near[0]]}`?" if near else ""
 
 
-def one_error(errors: Sequence[SpecError], where: str) -> SpecError:
+def one_error(errors: Sequence[E], where: str) -> E:
     """Merges `errors` into one: a single error as it is, several as a list under `where`."""
     if len(errors) == 1:
         return errors[0]
@@ -32,4 +35,4 @@ def one_error(errors: Sequence[SpecError], where: str) -> SpecError:
     head = f"{len(errors):,} problems"
     if len(errors) > _MOST_LINES:
         head += f", the first {_MOST_LINES} of them"
-    return SpecError(f"{head}:{lines.removesuffix('.')}", where=where)
+    return type(errors[0])(f"{head}:{lines.removesuffix('.')}", where=where)

@@ -72,11 +72,13 @@ def test_numbers_that_would_be_rounded_are_refused_until_somebody_chooses(
     for value in ("4.2e-21", "1e20", "'NaN'"):
         postgres_database.execute(f"insert into t values (2, {value}, 5, {value})")
         ran = project.loader("run")
-        assert ran.errors == [
-            "table shop.t, column rate: 1 values of rate do not fit decimal(38,18): they would be "
-            "rounded. Choose the type to load them as, table_options.t.column_types: "
-            '{rate: string}, or "decimal(38, 30)"; or declare precision and scale in the source'
+        lines = [
+            f"\n- table shop.t, column {name}: 1 values of {name} do not fit decimal(38,18): they "
+            f"would be rounded. Load them as text, table_options.t.column_types: {{{name}: string}}, "
+            "or as a decimal that holds them; or declare precision and scale in the source"
+            for name in ("rate", "my rate")
         ]
+        assert ran.errors == [f"table shop.t: 2 problems:{''.join(lines)}. "]
         assert project.state("shop.t")["cursor"] == "1"
         postgres_database.execute("delete from t where id = 2")
     postgres_database.execute("insert into t values (2, 4.2e-21, 5, 4.2e-21)")

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from pyspark.sql.types import ArrayType, BinaryType, StringType, TimestampType
 
+from loader.errors import TableError
+from loader.problems import one_error
 from loader.rows.cursor import CursorType
 from loader.sources import CursorField, SourceTable
 from loader.sources.jdbc.database import Database
@@ -127,14 +129,19 @@ class ColumnSql:
         """Returns the warnings about the values that were found.
 
         Raises:
-            TableError: if some are refused.
+            TableError: if some are refused; names all of them.
         """
-        notes = []
+        notes, errors = [], []
+        where = f"table {self.source.name}.{table.ref.name}"
         for doubt, count in zip(self._doubtful(table, cursor), counts, strict=True):
             if not int(count or 0):
                 continue
-            where = f"table {self.source.name}.{table.ref.name}"
-            notes.append(doubt.judged(int(count or 0), where, table.schema.names[doubt.index]))
+            try:
+                notes.append(doubt.judged(int(count or 0), where, table.schema.names[doubt.index]))
+            except TableError as error:
+                errors.append(error)
+        if errors:
+            raise one_error(errors, where)
         return tuple(notes)
 
 

@@ -99,8 +99,8 @@ def decimals(schema: t.StructType, told: Mapping[str, Column], table: str) -> li
         if isinstance(kind, t.DecimalType):
             if not _fits(kind, told.get(column.name, {})):
                 choice = (
-                    f"Choose the type to load them as, table_options.{table}.column_types: "
-                    f'{{{column.name}: string}}, or "decimal(38, 30)"; or declare'
+                    f"Load them as text, table_options.{table}.column_types: "
+                    f"{{{column.name}: string}}, or as a decimal that holds them; or declare"
                 )
                 found.append(_rounded(index, kind, "{}", choice))
         elif isinstance(kind, t.ArrayType) and isinstance(kind.elementType, t.DecimalType):
