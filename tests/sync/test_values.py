@@ -74,8 +74,8 @@ def test_numbers_that_would_be_rounded_are_refused_until_somebody_chooses(
         ran = project.loader("run")
         lines = [
             f"\n- table shop.t, column {name}: 1 values of {name} do not fit decimal(38,18): they "
-            f"would be rounded. Load them as text, table_options.t.column_types: {{{name}: string}}, "
-            "or as a decimal that holds them; or declare precision and scale in the source"
+            f"would be rounded. Load them as text, table_options.t.column_types: {{{name}: "
+            "string}, or as a decimal that holds them; or declare precision and scale in the source"
             for name in ("rate", "my rate")
         ]
         assert ran.errors == [f"table shop.t: 2 problems:{''.join(lines)}. "]
