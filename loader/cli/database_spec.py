@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from loader.errors import SpecError
+from loader.spec.redaction import excerpt
 
 if TYPE_CHECKING:
     from loader.cli.settings import Settings
@@ -212,4 +213,4 @@ _YAML = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 
 
 def _comment(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text)[:300]
+    return excerpt("".join(c if c.isprintable() else "?" for c in text), 300)
