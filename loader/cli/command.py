@@ -197,16 +197,17 @@ def check(settings: Settings, select: tuple[str, ...]) -> None:
     from loader.sync.destination_check import check_destinations
 
     with opened(settings) as pipeline:
-        wrong = 0
+        told: set[str] = set()
         rows = []
         for problem in check_destinations(pipeline):
             settings.output.error(problem)
-            wrong += 1
+            told.add(str(problem))
         for part in pipeline.planned(select):
             for found in (*part.problems, *checked(pipeline, part)):
                 if isinstance(found, LoaderError):
-                    settings.output.error(found)
-                    wrong += 1
+                    if str(found) not in told:  # tables may share an error
+                        settings.output.error(found)
+                    told.add(str(found))
                     continue
                 plan, notes = found
                 cursor = f"{plan.cursor.name} ({plan.cursor.type.value})" if plan.cursor else ""
@@ -217,7 +218,7 @@ def check(settings: Settings, select: tuple[str, ...]) -> None:
                 f"Java's command line. Name a variable instead: {page('security', 'Secrets')}"
             )
         settings.output.table("check", ("table", "mode", "cursor", "primary_key", "notes"), rows)
-        if wrong:
+        if told:
             sys.exit(1)
         settings.output.say("All tables can be synced.")
 

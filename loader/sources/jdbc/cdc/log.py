@@ -18,6 +18,7 @@ from pyspark.sql import functions as f
 from loader.errors import TableError
 from loader.rows.delta import DELETED
 from loader.rows.window import Bounds, Logged, Window
+from loader.runtime.database_errors import DatabaseError
 from loader.runtime.private_folder import private_folder
 from loader.sources import Snapshot, SourceTable
 from loader.sources.debezium.engine import installed, missing
@@ -36,6 +37,7 @@ from loader.sources.jdbc.cdc.loads import Loads
 from loader.sources.jdbc.cdc.position import Mark, shown
 from loader.sources.jdbc.cdc.ready import Ready, logged_name, made_ready, relation
 from loader.sources.jdbc.cdc.requirements import (
+    Lack,
     publication_lacks,
     publishable,
     refused,
@@ -176,26 +178,45 @@ class Log(Snapshot):
 
     def lacking(self, table: SourceTable) -> list[str]:
         where = f"{self._defined.where(table)}, sync_mode: cdc"
-        with self.database.connect(self._defined.where(table)) as connection:
-            lacks = [
-                *server_lacks(connection, self.slot),
-                *table_lacks(connection, self.slot, table, self._defined.key(table)),
-            ]
-            if not lacks:
-                lacks = list(publishable(connection, self.slot, [table]).values())
-            if not lacks:
-                lacks = publication_lacks(connection, self.slot)
-            found = refused(lacks, where)
-            if found is not None:
-                raise found
-            slot = self.slot.look(connection)
+        server, tables, publication = self._lacks
+        own = tables[table.ref.name]
+        found = own if isinstance(own, TableError) else refused(own, where)
+        found = refused(server, self.where) or found
+        if found is not None:
+            raise found
         self._defined.columns(table)
+        # one statement publishes all tables: so the error is one for all of them
+        found = refused(publication.get(table.ref.name, ()), self.where)
+        if found is not None:
+            raise found
+        with self.database.connect(self._defined.where(table)) as connection:
+            slot = self.slot.look(connection)
         if not installed():
             raise missing(where)
         if slot is None:
             return [f"the first run creates the replication slot {self.slot.name}"]
         kept = f"the replication slot {self.slot.name} keeps {slot.held >> 20:,} MB of log"
         return [f"{self.slot.name}: {slot.lost}"] if slot.lost else [kept]
+
+    @cached_property
+    def _lacks(
+        self,
+    ) -> tuple[list[Lack], dict[str, list[Lack] | TableError], dict[str, list[Lack]]]:
+        """What the server, each table, and the publication for each table lack."""
+        tables: dict[str, list[Lack] | TableError] = {}
+        with self.database.connect(self.where) as connection:
+            server = server_lacks(connection, self.slot)
+            for name, table in self.tables.items():
+                try:
+                    tables[name] = table_lacks(
+                        connection, self.slot, table, self._defined.key(table)
+                    )
+                except DatabaseError as error:  # such as a schema that the role may not use
+                    tables[name] = error
+            good = [self.tables[name] for name, lacks in tables.items() if lacks == []]
+            barred = publishable(connection, self.slot, good)
+            shared = publication_lacks(connection, self.slot)
+        return server, tables, {n: [barred[n]] if n in barred else shared for n in self.tables}
 
     def confirm(self) -> None:
         """Moves the slot to where all of its tables are safe; called once all is published."""

@@ -138,8 +138,7 @@ def made_ready(
                 )
         good = [table for table in tables if table.ref.name not in no]
         for name, lack in publishable(connection, own, good).items():
-            place = f"table {own.database.name}.{name}, sync_mode: cdc"
-            barred = refused([lack], place)
+            barred = refused([lack], where)  # one statement for all tables: one error
             assert barred is not None
             no[name] = barred
         good = [table for table in good if table.ref.name not in no]
