@@ -95,6 +95,15 @@ class Snapshot(ABC):
         """Returns what `loader check` should say about a table: what is missing, and the remedy."""
         return []
 
+    def count_values(
+        self, table: SourceTable, columns: Sequence[str], window: Window, bounds: Bounds | None
+    ) -> int | None:
+        """Returns how many rows of a window have a value in one of some columns, at least.
+
+        None if rows that were read before are read again by themselves if a column is added.
+        """
+        return None
+
     def deletions(self, spark: SparkSession, table: SourceTable) -> Sequence[DataFrame]:
         """Returns what the source has deleted since the last sync, by the values of columns.
 

@@ -194,7 +194,9 @@ def extracted(
             stones = tombstones(judged, gone, plan, stamp)
             yield _deleting(batch, fresh, stones, plan, counts["overruling"] > 0)
             return
-        overrules = counts["overruling"] > 0
+        # A row that differs only by an ALTER does not contradict its earlier version.
+        altered = bool(lake.drift(plan.lake_table, plan.table.schema, plan.terms).notes)
+        overrules = counts["overruling"] > 0 or (altered and plan.authoritative)
         if not overrules and counts["new_nulls"] and plan.authoritative and plan.cursor:
             unknown = judged.where(~f.col(REDELIVERED))
             overrules = hides_a_cursor(unknown, raw, plan.key, plan.cursor.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -21,7 +22,13 @@ from loader.sync.watch import Watch
 
 
 def look(
-    plan: Plan, snapshot: Snapshot, known: Known, lake: Lake, watch: Watch, preview: bool = False
+    plan: Plan,
+    snapshot: Snapshot,
+    known: Known,
+    lake: Lake,
+    watch: Watch,
+    added: Sequence[str] = (),
+    preview: bool = False,
 ) -> tuple[Window, Bounds]:
     """Fixes the window before anything is read: inclusive below, a fixed end above.
 
@@ -29,7 +36,11 @@ def look(
     between bounds and read would lie above the end, and be missing from a read that claims to be
     complete. The cursor stays at the bound, so the next window begins there.
 
+    If a column was added or renamed and rows below the window have values in it (a default, an
+    update that left the cursor), these rows are read again: an ALTER moves no cursor.
+
     Args:
+        added: columns that the source did not have at the last batch.
         preview: nothing will be read, so the source prepares nothing.
 
     Raises:
@@ -60,6 +71,14 @@ def look(
         )
     watch.phase(plan.name, "waiting for records" if snapshot.delivers else "counting")
     bounds = (snapshot.preview if preview else snapshot.bounds)(plan.table, window)
+    again = _reread(plan, snapshot, window, bounds, added)
+    if again is not None:
+        watch.warn(
+            plan.name,
+            f"rows that were read before have values in {', '.join(added)}, which "
+            f"{'is' if len(added) == 1 else 'are'} new: all rows are read again",
+        )
+        window, bounds = again, snapshot.bounds(plan.table, again)
     if bounds.nulls and plan.options.null_cursor == "fail":
         raise TableError(
             f"{bounds.nulls} rows have no cursor (null in {plan.cursor and plan.cursor.name})",
@@ -82,12 +101,33 @@ def look(
     return window, bounds
 
 
+def _reread(
+    plan: Plan, snapshot: Snapshot, window: Window, bounds: Bounds, added: Sequence[str]
+) -> Window | None:
+    """Returns a window of all rows if rows outside have values in added columns, else None."""
+    if window.known is None or not added or not plan.key:
+        return None
+    inside = snapshot.count_values(plan.table, added, window, bounds)
+    if inside is None:
+        return None
+    whole = replace(
+        window,
+        low=plan.initial,
+        open_ended=not snapshot.steady(plan.table),
+        mark=None,
+        known=None,
+    )
+    # counted in this order, rows that arrive in between cannot hide others
+    everywhere = snapshot.count_values(plan.table, added, whole, None) or 0
+    return whole if everywhere > inside else None
+
+
 def preview_table(plan: Plan, snapshot: Snapshot, stores: Stores) -> tuple[Window, Bounds]:
     """Returns the window that a sync would read now, and its bounds; writes nothing."""
     _, _, state = assess(plan, stores, Watch())
-    stores.lake.drift(plan.lake_table, plan.table.schema, plan.terms)
+    drift = stores.lake.drift(plan.lake_table, plan.table.schema, plan.terms)
     known = Known(state or TableState(), 1)
-    return look(plan, snapshot, known, stores.lake, Watch(), preview=True)
+    return look(plan, snapshot, known, stores.lake, Watch(), drift.added, preview=True)
 
 
 def cursor_name(plan: Plan, known: Known) -> str | None:

@@ -53,8 +53,12 @@ def synced(attempt: Attempt) -> SyncRecord:
         if not known.began and not attempt.plan.shared:
             attempt.lake.unmake(attempt.plan.lake_table, attempt.plan.table.schema)
         # Refuses a schema change that raw cannot follow, before anything is read.
-        attempt.lake.drift(attempt.plan.lake_table, attempt.plan.table.schema, attempt.plan.terms)
-        window, bounds = look(attempt.plan, attempt.snapshot, known, attempt.lake, attempt.watch)
+        drift = attempt.lake.drift(
+            attempt.plan.lake_table, attempt.plan.table.schema, attempt.plan.terms
+        )
+        window, bounds = look(
+            attempt.plan, attempt.snapshot, known, attempt.lake, attempt.watch, drift.added
+        )
         done: SyncRecord | None = None
         while True:
             attempt.reached("windowed")  # 3 window

@@ -70,6 +70,7 @@ class Drift:
         routes: where each of the source's columns goes.
         before: the source schema to remember before raw is altered.
         after: the source schema to remember with the batch.
+        added: columns that the source did not have at the last batch, also renamed ones.
     """
 
     notes: tuple[str, ...]
@@ -77,6 +78,7 @@ class Drift:
     routes: tuple[Route, ...]
     before: SourceSchema
     after: SourceSchema
+    added: tuple[str, ...] = ()
 
 
 def unchanged(source: t.StructType) -> Drift:
@@ -129,6 +131,7 @@ def drift(
         tuple(routes),
         before=replace(before, variants=tuple(sorted(variants.values()))),
         after=SourceSchema.of(source, gone, variants.values()),
+        added=tuple(field.name for name, field in arriving.items() if name not in before.columns),
     )
 
 

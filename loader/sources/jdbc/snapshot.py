@@ -213,6 +213,17 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         """Reads the rows that a condition holds for, in SQL of the table's own columns, lazily."""
         return self._selected(spark, table, f" where {condition}", self._fetch_size(table))
 
+    def count_values(
+        self, table: SourceTable, columns: Sequence[str], window: Window, bounds: Bounds | None
+    ) -> int:
+        held = " or ".join(f"{self.column(table, name)} is not null" for name in columns)
+        where = _also(self.where(table, window, bounds), f"({held})")
+        with self.connect(table) as connection:
+            [(rows,)] = connection.rows(
+                f"select count(*) from {self.source.relation(table.ref.native)}{where}"
+            )
+        return int(rows or 0)
+
     def digest(
         self,
         table: SourceTable,

@@ -1,0 +1,105 @@
+"""A column that is added with a default, or renamed: an ALTER moves no cursor, no value is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.services import Database
+from tests.sync.project import Project, Ran
+
+AGAIN = "rows that were read before have values in"
+
+
+def _latest(project: Project, *columns: str) -> list[tuple[object, ...]]:
+    """Reads the newest version of each key, as a snapshot does."""
+    newest = "struct(_cq_generation, c, _cq_batch, _cq_seq)"
+    values = ", ".join(f"max_by({column}, {newest}) as {column}" for column in columns)
+    return project.rows(f"select id, {values} from raw.t group by id order by id")
+
+
+def _told(ran: Ran) -> list[str]:
+    return [warning for warning in ran.warnings if AGAIN in warning]
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "xmin", "mariadb"])
+def test_rows_that_were_read_before_get_the_values_of_a_new_column(
+    project: Project, kind: str, request: pytest.FixtureRequest
+) -> None:
+    server = "mariadb" if kind == "mariadb" else "postgres"
+    database: Database = request.getfixturevalue(f"{server}_database")
+    database.execute(
+        "create table t (id int primary key, c int, a int)",
+        "insert into t values (1, 1, 10), (2, 2, 20), (3, 3, null)",
+    )
+    cursor = "xmin" if kind == "xmin" else "c"
+    project.jdbc(database, ["t"], table_options={"t": {"cursor_field": cursor}})
+    assert project.run().table("shop.t")["appended"] == 3
+
+    database.execute("alter table t add column plain int")
+    assert _told(project.run()) == []
+
+    database.execute(
+        "alter table t add column note varchar(9) default 'none'",
+        "insert into t values (4, 4, 4, 4, 'x')",
+    )
+    ran = project.run()
+    assert (ran.table("shop.t")["appended"], len(_told(ran))) == (4, 1)
+    assert _latest(project, "note") == [(1, "none"), (2, "none"), (3, "none"), (4, "x")]
+    ran = project.run()
+    assert (ran.table("shop.t")["status"], _told(ran)) == ("nothing new", [])
+
+    # nobody writes a row: the ALTER alone is found
+    database.execute("alter table t rename column a to b")
+    ran = project.run()
+    assert (ran.table("shop.t")["appended"], len(_told(ran))) == (3, 1)
+    assert _latest(project, "b", "note") == [
+        (1, 10, "none"),
+        (2, 20, "none"),
+        (3, None, "none"),
+        (4, 4, "x"),
+    ]
+    database.execute("update t set b = 5, c = 9 where id = 1")
+    ran = project.run()
+    assert (ran.table("shop.t")["appended"], _told(ran)) == (1, [])
+    assert _latest(project, "b", "c")[0] == (1, 5, 9)
+
+
+def test_a_column_that_comes_back_and_one_that_only_a_late_row_has(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table t (id int primary key, c int, a int)",
+        "insert into t values (1, 1, 10), (2, 2, 20), (3, 3, 30)",
+    )
+    options = {"t": {"cursor_field": "c", "initial_cursor": 2}}
+    project.jdbc(postgres_database, ["t"], table_options=options)
+    assert project.run().table("shop.t")["appended"] == 2
+    postgres_database.execute("alter table t rename column a to b")
+    assert project.run().table("shop.t")["appended"] == 2
+    postgres_database.execute("alter table t rename column b to a")
+    ran = project.run()
+    assert (ran.table("shop.t")["appended"], len(_told(ran))) == (2, 1)
+    assert project.run().table("shop.t")["status"] == "nothing new"
+    [before] = project.rows("select count(*) from raw.t")
+    postgres_database.execute(
+        "alter table t add column d int", "update t set d = 1 where id = 1"
+    )  # a late row, which is read although it lies below the first cursor
+    assert _told(project.run()) == []
+    assert _told(project.run()) == []
+    assert project.rows("select count(*) from raw.t") == [(before[0] + 1,)]
+
+
+def test_the_row_at_the_cursor_does_not_contradict_itself_once_a_type_has_changed(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create table t (id int primary key, c int, a int)", "insert into t values (1, 1, 10)"
+    )
+    project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}})
+    project.run()
+    postgres_database.execute("alter table t alter column a type text")
+    assert project.run().table("shop.t")["appended"] == 1  # into another column of raw
+    assert project.rows("select _cq_generation, a, a__string from raw.t order by 1") == [
+        (1, 10, None),
+        (2, None, "10"),
+    ]
