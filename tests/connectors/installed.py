@@ -11,6 +11,11 @@ from tests.sync.project import ROOT
 
 FOLDER = os.environ.get("CONNECTORS", str(ROOT / ".venv-connectors"))
 
+needs_faker = pytest.mark.skipif(
+    any(Path(FOLDER).glob("lib/python3.1[3-9]")),
+    reason="airbyte-source-faker has no version for the Python that the connectors run on",
+)
+
 
 def installed(program: str, environment: str = "") -> str:
     """Returns the path of a connector; fails the test if `make connectors` was not run."""

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from loader.sources.airbyte.logs import LEFT_OUT
-from tests.connectors.installed import installed
+from tests.connectors.installed import installed, needs_faker
 from tests.dbt.dbtproject import DbtProject
 from tests.sync.project import ROOT, Project
 
 
+@needs_faker
 def test_source_faker(project: Project) -> None:
     config = {"count": 30, "seed": 42, "records_per_slice": 10, "parallelism": 1}
 
@@ -82,6 +83,7 @@ def test_tap_jsonl(project: Project) -> None:
     assert project.rows("select note from raw.orders where id = 3") == [("new",)]
 
 
+@needs_faker
 @pytest.mark.slow
 def test_snapshots_and_proofs_over_all_three(project: Project) -> None:
     """Airbyte, Singer, CloudQuery: `loader codegen`, two syncs, and every proof holds."""
