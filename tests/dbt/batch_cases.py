@@ -1,0 +1,400 @@
+"""Cases of the generic tests about batches: windows, state, ledger, numbers."""
+
+from __future__ import annotations
+
+import json
+
+from tests.dbt.proof_case import (
+    INCIDENT,
+    ONE,
+    OTHERS,
+    TWO,
+    Case,
+    copied,
+    cursor_text,
+    later_life,
+    shared_by,
+    state,
+    version,
+    whole,
+    window,
+)
+
+BATCH_CASES = {
+    "inclusive_pass": Case(
+        "inclusive_cursor",
+        (ONE, [version(1, 3)]),
+        syncs=(
+            window(1, None, 1),
+            window(None, 1, 1),
+            window(None, 9, None, status="failed"),
+            window(2, 1, 10),
+            # as text the 2nd sorts after the 10th; as a timestamp it comes before
+            window(3, 2, 10, status="recovered"),
+            window(4, None, 10, mode="full_refresh"),
+        ),
+    ),
+    "inclusive_numbers_pass": Case(
+        "inclusive_cursor",
+        (ONE,),
+        syncs=(
+            window(1, None, None, cursor_field="id", cursor_high="100"),
+            window(2, None, None, cursor_field="id", cursor_low="99", cursor_high="101"),
+        ),
+        arguments={"cursor_field": "id"},
+    ),
+    "inclusive_exclusive_window": Case(
+        "inclusive_cursor",
+        (ONE,),
+        "fail",
+        ({"batch": 2, "cursor_low": cursor_text(3), "stored_cursor": cursor_text(2)},),
+        syncs=(window(1, None, 2), window(2, 3, 4), window(3, 4, 4)),
+    ),
+    "inclusive_refreshed_pass": Case(
+        "inclusive_cursor",
+        (ONE,),
+        syncs=(window(1, None, 2), window(2, 4, 5), window(3, None, 5, mode="full_refresh")),
+    ),
+    "inclusive_read_again_pass": Case(
+        "inclusive_cursor",
+        (ONE,),
+        syncs=(
+            window(1, None, 2),
+            window(2, 4, 5),
+            whole("backfill", 2, 3, run_id="again"),
+            whole("backfill", 3, 5, run_id="again"),
+        ),
+    ),
+    "inclusive_read_again_in_part": Case(
+        "inclusive_cursor",
+        (ONE,),
+        "fail",
+        ({"batch": 2},),
+        syncs=(window(1, None, 2), window(2, 4, 5), whole("backfill", 2, 3)),
+    ),
+    "inclusive_set_back_pass": Case(
+        "inclusive_cursor",
+        (ONE,),
+        syncs=(window(1, None, 2), window(2, 4, 5), whole("incremental", 1, 9)),
+    ),
+    "inclusive_late_rows_only": Case(
+        "inclusive_cursor",
+        (ONE,),
+        "fail",
+        ({"batch": 2},),
+        syncs=(
+            window(1, None, 2),
+            window(2, 4, 5),
+            whole("incremental", 1, 9, read_from=cursor_text(5)),
+            window(None, None, 9, mode="reconcile"),
+        ),
+    ),
+    "inclusive_acknowledged_pass": Case(
+        "inclusive_cursor",
+        (ONE,) * 2,
+        syncs=(window(1, None, 2), window(None, 4, 5)),
+        meta={"acknowledged": [{"test": ["inclusive_cursor"], "batches": 1, **INCIDENT}]},
+    ),
+    "ahead_pass": Case(
+        "state_not_ahead", (ONE, [version(1, 2)]), states=((1, state(1, 1)), (2, state(2, 2)))
+    ),
+    "ahead_behind_pass": Case(
+        "state_not_ahead", (ONE, [version(1, 5)]), states=((1, state(1, 1)),)
+    ),
+    "ahead_batch": Case(
+        "state_not_ahead",
+        (ONE,),
+        "fail",
+        (
+            {
+                "table_name": "ahead_batch",
+                "version": 7,
+                "state_batch": 2,
+                "raw_batch": 1,
+                "problem": "batch is ahead of the raw data",
+            },
+        ),
+        states=((1, state(1, 1)), (7, state(2, 1))),
+    ),
+    "ahead_cursor": Case(
+        "state_not_ahead",
+        (ONE,),
+        "fail",
+        ({"version": 2, "problem": "cursor is ahead of the raw data"},),
+        states=((1, state(1, 1)), (2, state(1, 2))),
+    ),
+    "ahead_behind_a_future_row": Case(
+        "state_not_ahead",
+        ([version(1, 1), version(2, 20)],),
+        "fail",
+        ({"raw_cursor": cursor_text(1), "problem": "cursor is ahead of the raw data"},),
+        states=((1, state(1, 5)),),
+    ),
+    # the source's clock, at which the cursor then stays
+    "ahead_at_the_clock_pass": Case(
+        "state_not_ahead",
+        ([version(1, 1), version(2, 20)],),
+        states=((1, state(1, 2)),),
+        commits={1: state(1, 2)},
+    ),
+    "ahead_no_data": Case(
+        "state_not_ahead",
+        (),
+        "fail",
+        ({"version": 1, "raw_batch": None, "problem": "state without any raw data"},),
+        states=((1, state(1, 1)),),
+    ),
+    "ahead_not_json": Case(
+        "state_not_ahead",
+        (ONE,),
+        "fail",
+        ({"version": 1, "value": "2025-01-01", "problem": "state is not a JSON object"},),
+        states=((1, "2025-01-01"),),
+    ),
+    # a reader may trust either
+    "ahead_one_of_two": Case(
+        "state_not_ahead",
+        (ONE,),
+        "fail",
+        ({"version": 2, "state_batch": 9, "problem": "batch is ahead of the raw data"},),
+        states=((2, state(9, 1)), (2, state(1, 1))),
+    ),
+    "ahead_other_of_two": Case(
+        "state_not_ahead",
+        (ONE,),
+        "fail",
+        ({"version": 2, "state_batch": 9, "problem": "batch is ahead of the raw data"},),
+        states=((2, state(1, 1)), (2, state(9, 1))),
+    ),
+    # Spark's JSON and Python's differ in these
+    "ahead_after_a_line": Case(
+        "state_not_ahead",
+        (ONE,),
+        "fail",
+        ({"version": 1, "problem": "state is not a JSON object"},),
+        states=((1, f"\n{json.dumps(state(1, 1))}"),),
+    ),
+    "ahead_by_the_first_of_two": Case(
+        "state_not_ahead",
+        (ONE,),
+        "fail",
+        ({"version": 1, "state_batch": 9, "problem": "batch is ahead of the raw data"},),
+        states=((1, json.dumps(state(9, 1))[:-1] + ', "batch": 1}'),),
+    ),
+    # no other table's tests break off on it
+    "ahead_far_down": Case(
+        "state_not_ahead",
+        (ONE,),
+        "fail",
+        ({"version": 1, "problem": "state is not a JSON object"},),
+        states=((1, f'{{"a": {"[" * 100_000}{"]" * 100_000}}}'),),
+    ),
+    "accounted_pass": Case(
+        "batches_accounted",
+        (TWO, ONE, TWO),
+        # the newest batch is published, but its ledger row is not written yet
+        syncs=({"batch": 1, "rows_appended": 2}, {"batch": 2, "rows_appended": 1}, {"batch": None}),
+    ),
+    "accounted_not_in_ledger": Case(
+        "batches_accounted",
+        (TWO, ONE, TWO),
+        "fail",
+        ({"batch": 2, "problem": "not in the ledger"},),
+        syncs=({"batch": 1, "rows_appended": 2}, {"batch": 3, "rows_appended": 2}),
+    ),
+    "accounted_lost": Case(
+        "batches_accounted",
+        (TWO,),
+        "fail",
+        ({"batch": 2, "problem": "in the ledger, not in the raw table", "rows_in_ledger": 9},),
+        syncs=({"batch": 1, "rows_appended": 2}, {"batch": 2, "rows_appended": 9}),
+    ),
+    "accounted_gap": Case(
+        "batches_accounted",
+        (TWO, None, TWO),
+        "fail",
+        ({"batch": 2, "problem": "missing everywhere"},),
+        syncs=({"batch": 1, "rows_appended": 2}, {"batch": 3, "rows_appended": 2}),
+    ),
+    "accounted_rows": Case(
+        "batches_accounted",
+        (TWO, ONE),
+        "fail",
+        ({"batch": 1, "rows_in_raw": 2, "rows_in_ledger": 3, "rows_in_commits": 2},),
+        syncs=({"batch": 1, "rows_appended": 3}, {"batch": 2, "rows_appended": 1}),
+    ),
+    "accounted_twice": Case(
+        "batches_accounted",
+        (ONE, ONE),
+        "fail",
+        ({"batch": 1, "ledger_entries": 2, "problem": "several times in the ledger"},),
+        syncs=({"batch": 1, "rows_appended": 1}, {"batch": 1, "rows_appended": 1}),
+    ),
+    "accounted_null_batch": Case(
+        "batches_accounted",
+        (TWO,),
+        "fail",
+        ({"batch": None, "problem": "rows without a batch"}, {"problem": OTHERS.format("append")}),
+        planted=(copied("null"),),
+    ),
+    "accounted_batch_zero": Case(
+        "batches_accounted",
+        (TWO,),
+        "fail",
+        (
+            {"batch": 0, "problem": "rows of a batch that no sync makes"},
+            {"batch": None, "problem": OTHERS.format("append")},
+        ),
+        planted=(copied("0", "9"),),
+    ),
+    "accounted_beyond": Case(
+        "batches_accounted",
+        (TWO,),
+        "fail",
+        (
+            {"batch": 2, "problem": "neither in the ledger nor committed"},
+            {"batch": None, "problem": OTHERS.format("append")},
+        ),
+        syncs=({"batch": 1, "rows_appended": 2},),
+        planted=(copied("2"),),
+    ),
+    "accounted_updated": Case(
+        "batches_accounted",
+        (TWO,),
+        "fail",
+        ({"batch": None, "problem": OTHERS.format("overwrite")},),
+        planted=("update {table} set amount = 9 where id = 1",),
+    ),
+    "accounted_deleted": Case(
+        "batches_accounted",
+        (ONE, ONE),
+        "fail",
+        (
+            {"batch": 1, "problem": "in the ledger, not in the raw table"},
+            {"batch": None, "problem": OTHERS.format("delete")},
+        ),
+        syncs=({"batch": 1, "rows_appended": 1}, {"batch": 2, "rows_appended": 1}),
+        planted=("delete from {table} where _cq_batch = 1",),
+    ),
+    "accounted_nothing_done_pass": Case(
+        "batches_accounted",
+        (ONE,),
+        planted=("insert into {table} select * from {table} where false",),
+    ),
+    "accounted_generation": Case(
+        "batches_accounted",
+        ([version(1, 1, _generation=9)],),
+        "fail",
+        ({"batch": 1, "problem": "rows of a generation that their sync did not have"},),
+        syncs=({"batch": 1, "rows_appended": 1},),
+    ),
+    "accounted_later_life_pass": Case(
+        "batches_accounted",
+        (None, None, TWO, ONE),
+        syncs=tuple({"batch": n, "rows_appended": rows} for n, rows in enumerate((7, 1, 2, 1), 1)),
+        planted=(later_life(3),),
+    ),
+    "accounted_later_life_lost": Case(
+        "batches_accounted",
+        (None, None, None, ONE),
+        "fail",
+        ({"batch": 3, "problem": "in the ledger, not in the raw table"},),
+        syncs=tuple({"batch": n, "rows_appended": rows} for n, rows in enumerate((7, 1, 2, 1), 1)),
+        planted=(later_life(3),),
+    ),
+    "accounted_later_life_forgotten": Case(
+        "batches_accounted",
+        (None, None, None, ONE),
+        "fail",
+        ({"batch": 3, "problem": "missing everywhere"},),
+        syncs=({"batch": 1, "rows_appended": 7}, {"batch": 4, "rows_appended": 1}),
+        planted=(later_life(3),),
+    ),
+    "accounted_earlier_life": Case(
+        "batches_accounted",
+        (ONE, TWO),
+        "fail",
+        ({"batch": 1, "problem": "rows of a batch from before the table was made"},),
+        syncs=({"batch": 1, "rows_appended": 1}, {"batch": 2, "rows_appended": 2}),
+        planted=(later_life(2),),
+    ),
+    "accounted_read_again_pass": Case(
+        "batches_accounted",
+        (ONE, None, TWO),
+        syncs=(
+            {"batch": 1, "rows_appended": 5},
+            {"batch": 2, "rows_appended": 1},
+            {"batch": 3, "rows_appended": 2, "mode": "full_refresh"},
+        ),
+    ),
+    "accounted_too_many_are_not_read_again": Case(
+        "batches_accounted",
+        (TWO, TWO, ONE),
+        "fail",
+        ({"batch": 1, "rows_in_ledger": 1}, {"batch": 3, "rows_in_ledger": 2}),
+        syncs=(
+            {"batch": 1, "rows_appended": 1},
+            {"batch": 2, "rows_appended": 2},
+            {"batch": 3, "rows_appended": 2, "mode": "full_refresh"},
+        ),
+    ),
+    "accounted_acknowledged": Case(
+        "batches_accounted",
+        (ONE, ONE, TWO),
+        "fail",
+        ({"batch": 3, "rows_in_ledger": 9},),
+        syncs=tuple({"batch": n, "rows_appended": rows} for n, rows in enumerate((5, 6, 9), 1)),
+        meta={"acknowledged": [{"test": "batches_accounted", "batches": [1, 2], **INCIDENT}]},
+    ),
+    "behind_pass": Case(
+        "state_not_behind", (ONE, [version(1, 5)]), states=((1, state(1, 1)), (2, state(2, 5)))
+    ),
+    "behind_in_flight_pass": Case(
+        "state_not_behind", (ONE, [version(1, 5)]), states=((1, state(1, 1)),)
+    ),
+    "behind_head": Case(
+        "state_not_behind",
+        (ONE, [version(1, 5)]),
+        "warn",
+        (
+            {
+                "table_name": "behind_head",
+                "raw_batch": 2,
+                "state_batch": 1,
+                "problem": "the newest batch without state: the next run recovers it",
+            },
+        ),
+        states=((1, state(1, 1)),),
+        arguments={"grace_minutes": 0},
+    ),
+    "behind_several": Case(
+        "state_not_behind",
+        (ONE, [version(1, 2)], [version(1, 3)]),
+        "warn",
+        ({"raw_batch": 3, "state_batch": 1, "problem": "several batches without state"},),
+        states=((1, state(1, 1)),),
+    ),
+    "behind_none": Case(
+        "state_not_behind",
+        (ONE, [version(1, 2)]),
+        "warn",
+        ({"raw_batch": 2, "state_batch": None, "problem": "data without any state"},),
+    ),
+    "behind_another_source": Case(
+        "state_not_behind",
+        (ONE, [version(1, 2)]),
+        "warn",
+        ({"raw_batch": 2, "state_batch": None, "problem": "data without any state"},),
+        states=((1, state(2, 2)),),
+        source="sold",
+    ),
+    "behind_one_of_two_sources": Case(
+        "state_not_behind",
+        ([version(1, 1, _source="sold")], [version(1, 2)]),
+        "warn",
+        ({"source_name": "sold", "raw_batch": 1, "state_batch": None},),
+        states=((1, state(2, 2)),),
+        arguments={"grace_minutes": 0},
+        planted=(shared_by("shop", "sold"),),
+    ),
+}
