@@ -6,25 +6,29 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from loader.errors import SpecError
-from loader.spec.redaction import excerpt
+from loader.names import is_wildcard
+from loader.spec.redaction import excerpt, is_secret_key
 
 if TYPE_CHECKING:
     from loader.cli.settings import Settings
     from loader.sources import Source, SourceTable
 
-_FORMS = "postgresql://user@host:5432/shop, mysql://…, mariadb://… or jdbc:…"
-_KINDS = {"postgresql": "PG", "postgres": "PG", "mysql": "MYSQL", "mariadb": "MARIADB"}
-# PostgreSQL's programs read these; those of the others read only the password.
-_PASSWORDS = {"PG": "PGPASSWORD", "MYSQL": "MYSQL_PWD", "MARIADB": "MYSQL_PWD"}
+_FORMS = "postgresql://user@host:5432/shop, mysql://… or mariadb://…"
+_KINDS = {"postgresql": "PG", "postgres": "PG", "mysql": "MYSQL", "mariadb": "MYSQL"}
+_PASSWORDS = {"PG": "PGPASSWORD", "MYSQL": "MYSQL_PWD"}
+# The host, perhaps with a port, and the database: what is written must hold no credentials.
+_PLACE = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d+)?", re.ASCII)
+_DATABASE = re.compile(r"/[\w.$ -]*")
 # A column that applications or triggers set whenever they change a row, by its name.
 _CHANGED = re.compile(r"updat|modif|chang|mtime|(^|_)rowversion$", re.IGNORECASE)
-_PLAIN = re.compile(r"[A-Za-z_][\w.]*")
+_PLAIN = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -49,39 +53,45 @@ class DatabaseUrl:
 
     @classmethod
     def parse(cls, url: str, env: Mapping[str, str]) -> DatabaseUrl:
-        """Parses a URL of the database's own programs, or a JDBC URL.
+        """Parses a URL of PostgreSQL, MariaDB or MySQL, with or without `jdbc:` before it.
 
         Args:
             env: for PostgreSQL, its variables (PGHOST, PGUSER …) say what the URL does not.
 
         Raises:
-            SpecError: if it is neither; never shows the URL, which may hold a password.
+            SpecError: if it is none, or has credentials in other places than a user and a password
+                have. It never shows the URL.
         """
-        own, _, rest = url.partition(":")
-        jdbc = own.lower() == "jdbc"
-        parts = urlsplit(rest if jdbc else url)
-        kind = _KINDS.get(parts.scheme.lower(), "")
-        if not (jdbc and parts.scheme) and not kind:
-            raise SpecError(
-                "this is no URL of a database that the loader knows",
-                where="--from",
-                remedy=f"Write it as {_FORMS}",
-            )
-        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        wrong = SpecError(
+            "this is no URL of a database that the loader can look at",
+            where="--from",
+            remedy=f"Write it as {_FORMS}, characters such as / @ # in a password as %2F %40 %23. "
+            "For other databases, `loader init` writes a sample to edit",
+        )
+        try:
+            parts = urlsplit(re.sub("^jdbc:", "", url, flags=re.IGNORECASE))
+            options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        except ValueError:
+            raise wrong from None
+        kind = _KINDS.get(parts.scheme.lower())
+        if kind is None:
+            raise wrong
         given = env if kind == "PG" else {}
         account, _, host = parts.netloc.rpartition("@")
         name, _, secret = account.partition(":")
-        user = unquote(name) or options.pop("user", "") or given.get("PGUSER", "")
-        variable = _PASSWORDS.get(kind, "DATABASE_PASSWORD")
-        password = unquote(secret) or options.pop("password", "") or env.get(variable, "")
-        if not host and kind:
+        told = {key.lower(): options.pop(key) for key in list(options) if _is_account(key)}
+        user = unquote(name) or told.get("user") or given.get("PGUSER", "")
+        password = unquote(secret) or told.get("password") or env.get(_PASSWORDS[kind], "")
+        if not host:
             host = given.get("PGHOST", "localhost")
             host += f":{given['PGPORT']}" if "PGPORT" in given else ""
         path = parts.path if len(parts.path) > 1 else f"/{given.get('PGDATABASE', user)}"
+        safe = _PLACE.fullmatch(host) and _DATABASE.fullmatch(path) and not parts.fragment
+        if not safe or "$" in user or any(is_secret_key(key) for key in options):
+            raise wrong
         query = f"?{urlencode(options)}" if options else ""
         scheme = "postgresql" if kind == "PG" else parts.scheme.lower()
-        where = f"//{host}{path}" if kind else parts.path
-        return cls(f"jdbc:{scheme}:{where}{query}", user, password, variable)
+        return cls(f"jdbc:{scheme}://{host}{path}{query}", user, password, _PASSWORDS[kind])
 
     @property
     def source_name(self) -> str:
@@ -90,34 +100,44 @@ class DatabaseUrl:
         return re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_") or "database"
 
 
-def init_from_database(settings: Settings, text: str) -> None:
-    """Writes a project, looks at the database, and writes its tables into the spec.
+def _is_account(key: str) -> bool:
+    return key.lower() in ("user", "password")
 
-    If the database cannot be read, the spec for all its tables stays.
+
+def init_from_database(settings: Settings, text: str) -> None:
+    """Looks at a database, and writes a project whose spec has its tables.
+
+    If the database cannot be read, nothing is written.
 
     Raises:
         SpecError: if the URL is none, or there is a spec already.
+        TableError: if the database cannot be read.
     """
     from loader.cli.settings import opened
+    from loader.package import package_folder
     from loader.runtime import scaffold
 
     url, say = DatabaseUrl.parse(text, os.environ), settings.output.say
+    scaffold.refuse_existing_spec(Path.cwd())
     given = os.environ.get(url.variable) != url.password
     if url.password:
         os.environ[url.variable] = url.password  # the spec names the variable
-    scaffold.create(Path.cwd(), say, render_spec(url))
-    with opened(settings) as pipeline:
-        [(_, source)] = pipeline.sources
-        with pipeline.asked(keep=4):
-            tables, options = describe_tables(source)
+    with TemporaryDirectory(prefix="strandline-init-") as folder:
+        spec = Path(folder) / "loader.yml"
+        own = f"    profiles_dir: {json.dumps(str(package_folder() / 'profiles'))}\n"
+        spec.write_text(render_spec(url) + own, encoding="utf-8")
+        with opened(replace(settings, config=spec)) as pipeline:
+            [(_, source)] = pipeline.sources
+            with pipeline.asked(keep=4):
+                tables, options = describe_tables(source)
     if not options:
         raise SpecError(
-            "its account sees no table that it may read",
+            "its account may read no table",
             where="--from",
-            remedy="Grant it select, and delete loader.yml before you run this again",
+            remedy="Grant it usage on the schema and select on its tables",
         )
-    settings.config.write_text(render_spec(url, tables, options), encoding="utf-8")
-    say(f"{settings.config}: {len(options)} tables, each with its cursor and the reason for it")
+    scaffold.create(Path.cwd(), say, render_spec(url, tables, options))
+    say(f"loader.yml has {len(options)} tables, each with its cursor and the reason for it.")
     if given and url.password:
         say(f"No password was written: loader.yml takes it from the variable {url.variable}.")
     say("Next: loader check, loader run, loader codegen, dbt build")
@@ -133,7 +153,8 @@ def render_spec(url: DatabaseUrl, tables: Sequence[str] = (), options: Sequence[
     listed = ["  tables:", *(f"    {line}" for line in tables)] if tables else ['  tables: ["*"]']
     password = f'    password: "${{{url.variable}}}"'
     lines = [
-        "# Written by `loader init --from`. `loader check` says what is wrong with it.",
+        "# Written by `loader init --from`. Check it with `loader check`. Rows that the source",
+        "# deletes stay in the lake until `loader reconcile --repair` compares the two.",
         "",
         "kind: source",
         "spec:",
@@ -171,7 +192,7 @@ def describe_tables(source: Source) -> tuple[list[str], list[str]]:
     for ref, found in zip(
         stored, described(source, stored, None, lambda _: nullcontext()), strict=True
     ):
-        if "${" in ref.name or re.search(r"[*?\[]", ref.name) or not ref.name.isprintable():
+        if not _can_be_written(ref.name):
             tables.append(f"# {ref.name!a}: read it through a view with a plainer name")
         elif isinstance(found, Exception):
             why = getattr(found, "what", "") or type(found).__name__
@@ -195,18 +216,27 @@ def _choose_cursor(source: Source, table: SourceTable) -> tuple[str, str]:
 
     found = candidates(table)
     times = [n for n in found if (t := CursorType.of(table.schema[n].dataType)) and t.is_time]
-    named = [name for name in times if _CHANGED.search(name)]
-    others = f"; other times: {', '.join(times[:3])}" if times else ""
+    named = [name for name in times if _CHANGED.search(name) and _can_be_written(name)]
+    others = f"; dates and times seen: {', '.join(times[:3])}" if times else ""
     if named:
         index = "" if named[0] in table.indexed else ", without an index"
         return f"cursor_field: {_text(named[0])}", f"named like a time of update{index}"
     if source.any_cursor and table.ref.native.stored:
-        return f"cursor_field: {source.any_cursor}", f"no time of update{others}"
-    return "sync_mode: full_refresh", f"no time of update{others}"
+        return f"cursor_field: {source.any_cursor}", f"no time of update found{others}"
+    return "sync_mode: full_refresh", f"no time of update found{others}"
+
+
+def _can_be_written(name: str) -> bool:
+    """Whether a spec takes a name for itself: no variable, no reference, no wildcard."""
+    return name.isprintable() and "$" not in name and "@@" not in name and not is_wildcard(name)
 
 
 def _text(text: str) -> str:
-    return text if _PLAIN.fullmatch(text) and text.lower() not in _YAML else json.dumps(text)
+    return (
+        text
+        if _PLAIN.fullmatch(text) and text.lower() not in _YAML
+        else json.dumps(text, ensure_ascii=False)
+    )
 
 
 _YAML = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})

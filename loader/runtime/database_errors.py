@@ -60,6 +60,8 @@ def explain(
     state = _state(cause)
     lost = re.search(_LOST_SNAPSHOT, message)
     message = "the session that held the run's snapshot is gone" if lost else message
+    if "no password was provided" in message:
+        message = "the server asks for a password, and none was given"
     wide = "maxResultBuffer" in message
     message = _WIDE_ROWS if wide else _MEANINGS.get(state, message)
     remedy = _LOST if lost else _FEWER_ROWS if wide else _remedy(state, message, host)
@@ -222,6 +224,8 @@ def _remedy(state: str, message: str, host: str | None) -> str:
         return "Check the host in the source's url"
     if "access denied for user" in text and "to database" in text:
         return _REMEDIES["42501"]
+    if "asks for a password" in text:
+        return "Export the variable that the source's `password` names, such as ${PGPASSWORD}"
     if "access denied" in text or "authentication failed" in text:
         return _REMEDIES["28"]
     if "unknown database" in text:

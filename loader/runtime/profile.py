@@ -116,8 +116,8 @@ def _find(folder: Path, profiles_dir: str | None, env: Mapping[str, str]) -> Pat
     raise SpecError(
         f"there is no profiles.yml in {searched}",
         where="profile",
-        remedy="Run `loader init`, which writes what is missing, or set profiles_dir or "
-        "DBT_PROFILES_DIR",
+        remedy="Run `loader setup` in a clone of a project, or `loader init` in a new one, or set "
+        "profiles_dir or DBT_PROFILES_DIR",
     )
 
 

@@ -74,12 +74,8 @@ def create(folder: Path, report: Callable[[str], None], spec: str | None = None)
             where="loader init",
             remedy="Nothing is missing: `loader check` says whether they are right",
         )
-    if spec is not None and _SPEC in kept:
-        raise SpecError(
-            "there is a loader.yml already",
-            where="loader init --from",
-            remedy="Run it in another folder, or rename the file to compare the two",
-        )
+    if spec is not None:
+        refuse_existing_spec(folder)
     contents = _contents(folder, profiles)
     contents |= {_SPEC: spec} if spec is not None else {}
     try:
@@ -103,12 +99,24 @@ def create(folder: Path, report: Callable[[str], None], spec: str | None = None)
         report(line)
 
 
+def refuse_existing_spec(folder: Path) -> None:
+    """Raises SpecError if a folder has a spec, which `loader init --from` would replace."""
+    if (folder / _SPEC).exists():
+        raise SpecError(
+            "there is a loader.yml already",
+            where="loader init --from",
+            remedy="Run it in another folder, or rename the file to compare the two",
+        )
+
+
 def _profiles_of(folder: Path) -> Path:
     """Returns where a project's profile is, or belongs."""
     there = [path for path in (_PROFILES_APART, _PROFILES) if (folder / path).exists()]
     if there:
         return there[0]
-    return _PROFILES_APART if (folder / "dbt_project.yml").exists() else _PROFILES
+    ignored = _PROFILES.name in _lines_of(folder / _GITIGNORE)  # it was made by this module
+    there_before = (folder / "dbt_project.yml").exists() and not ignored
+    return _PROFILES_APART if there_before else _PROFILES
 
 
 def uses_link(folder: Path) -> bool:
@@ -142,8 +150,7 @@ def mend_profile(folder: Path) -> str | None:
     """
     name = _profiles_of(folder)
     path = folder / name
-    if not path.exists() and _PROFILES.name in _lines_of(folder / _GITIGNORE):
-        name, path = _PROFILES, folder / _PROFILES
+    if not path.exists() and name == _PROFILES:
         path.write_text(_profiles(folder), encoding="utf-8")
         return f"wrote {name}, which git ignores"
     text = path.read_text(encoding="utf-8") if path.is_file() else ""

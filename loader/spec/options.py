@@ -130,8 +130,8 @@ def options_for(options: Mapping[str, T], table: str, default: T) -> T:
     own: dict[str, Any] = {}
     for pattern, one in options.items():
         told = {field: getattr(one, field) for field in one.model_fields_set}
-        if pattern.lower() == name:
+        if is_wildcard(pattern):  # also for a table that is called just so
+            given |= told if fnmatchcase(name, pattern.lower()) else {}
+        elif pattern.lower() == name:
             own = told
-        elif is_wildcard(pattern) and fnmatchcase(name, pattern.lower()):
-            given |= told
     return default.model_copy(update=given | own)

@@ -35,7 +35,7 @@ def find_takeovers(
         names: the source's names, now and before.
         wanted: the tables that the spec chooses.
         listed: all tables of the source.
-        full_refresh: the user asked to read everything again, and may mean another table.
+        full_refresh: the user asked to read these tables again, and may mean others by them.
 
     Returns:
         An error for each, by :attr:`TableRef.key`.

@@ -18,9 +18,12 @@ def chosen(
 ) -> tuple[list[TableRef], dict[str, TableError]]:
     """Returns the tables that a source's patterns match, and an error for each that matches none.
 
-    A name ignores case if only one table fits. One with `*`, `?` or `[` is a pattern, even if a
-    table is called just so: whoever names tables would otherwise choose which ones are loaded.
+    A name ignores case if no table is spelled just so. One with `*`, `?` or `[` is a pattern, even
+    if a table is called so: whoever names tables would otherwise choose which ones are loaded.
     Patterns skip views.
+
+    What `skip_tables` leaves out does not depend on other tables: it ignores case, and without a
+    dot it is a table's name in any schema, unless `tables` names that table with its schema.
     """
     found: dict[tuple[str, str], TableRef] = {}
     errors: dict[str, TableError] = {}
@@ -40,10 +43,21 @@ def chosen(
             )
         for ref in matches:
             found[ref.key] = ref
-    for pattern in spec.skip_tables:
-        for ref in _matching(pattern, refs, by_name):
-            found.pop(ref.key, None)
-    return list(found.values()), errors
+    named = {name.lower() for name in spec.tables if not is_wildcard(name)}
+    skipped = [pattern.lower() for pattern in spec.skip_tables]
+    wanted = [ref for ref in found.values() if not _is_skipped(ref.name.lower(), skipped, named)]
+    return wanted, errors
+
+
+def _is_skipped(name: str, patterns: Sequence[str], named: Collection[str]) -> bool:
+    bare = name.rpartition(".")[2]
+    for pattern in patterns:
+        match = fnmatchcase if is_wildcard(pattern) else str.__eq__
+        if match(name, pattern):
+            return True
+        if "." not in pattern and name not in named and match(bare, pattern):
+            return True
+    return False
 
 
 def _matching(
@@ -60,10 +74,8 @@ def _matching(
             ref for ref in refs if ref.kind == "table" and fnmatchcase(ref.name.lower(), lowered)
         ]
     loose = by_name.get(pattern.lower(), [])
-    exact = [ref for ref in loose if ref.name == pattern]
-    if exact:
-        return exact
-    return loose if len(loose) == 1 else []
+    # of several that fit, raw knows which one is meant
+    return [ref for ref in loose if ref.name == pattern] or loose
 
 
 def options_for_nothing(

@@ -176,9 +176,15 @@ class Selection:
                 matched.update(select)  # they might have matched its tables
                 continue
             wanted, missing = chosen(source, refs)
-            ours = self.stores(source).lake
-            names_of = (source.name, *source.formerly)
-            taken = find_takeovers(ours, names_of, wanted, refs, full_refresh)
+            names_of, other = (source.name, *source.formerly), full_refresh and bool(select)
+            try:
+                lake = self.stores(source).lake
+                taken = find_takeovers(lake, names_of, wanted, refs, other)
+            except Exception as error:
+                down = self.cleared(error, f"source {source.name}")
+                parts.append(Planned(bound, source, errors=[down]))
+                matched.update(select)
+                continue
             if select:
                 names = {n: f"{source.name}.{n}" for n in (*(r.name for r in wanted), *missing)}
                 seen += names.values()
@@ -188,7 +194,9 @@ class Selection:
                 missing = {n: error for n, error in missing.items() if picked[n]}
             else:
                 missing |= options_for_nothing(source, bound.table_options, refs)
-            parts.append(self._planned(source, bound, wanted, missing, full_refresh, claims, taken))
+            parts.append(
+                self._planned(source, bound, wanted, missing, full_refresh, other, claims, taken)
+            )
         for pattern in select:
             if pattern not in matched:
                 raise SpecError(
@@ -242,6 +250,7 @@ class Selection:
         wanted: Sequence[TableRef],
         missing: Mapping[str, TableError],
         full_refresh: bool,
+        accepts_other_origin: bool,
         claims: Mapping[str, Sequence[tuple[Claim, Source, TableRef]]],
         taken: Mapping[tuple[str, str], TableError],
     ) -> Planned:
@@ -276,7 +285,7 @@ class Selection:
                 planned = replace(
                     planned,
                     accepts_key_change=self.accepts_key_change,
-                    accepts_other_origin=full_refresh,
+                    accepts_other_origin=accepts_other_origin,
                     formerly=source.formerly,
                     sharers=granted(mine, [claim for claim, _, _ in same]),
                 )

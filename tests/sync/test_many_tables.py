@@ -70,6 +70,8 @@ def test_a_spec_made_by_looking_at_the_database_runs(
         "create index on a (last_update)",
         'create table "y" (id int, birth_date date)',
         'create table "${HOME}" (id int)',
+        'create table "@@plugins.lake.connection" (id int)',
+        'create table "😀" (id int primary key, "updated_${HOME}" date, "updated_😀" date)',
         'create table "it\'s: #1" (id int primary key, "Modified On" timestamptz)',
         "create view v as select id from a",
         "insert into a values (1, now(), now())",
@@ -82,16 +84,21 @@ def test_a_spec_made_by_looking_at_the_database_runs(
     tables, told = describe_tables(source)
     assert tables == [
         "# '${HOME}': read it through a view with a plainer name",
+        "# '@@plugins.lake.connection': read it through a view with a plainer name",
         "- a",
         '- "it\'s: #1"',
         '- "y"',
+        '- "😀"',
         "# views, which need a cursor and a key of yours: v",
     ]
     assert told == [
         "a: {cursor_field: last_update} # named like a time of update; key: id",
         '"it\'s: #1": {cursor_field: "Modified On"} # named like a time of update, without an '
         "index; key: id",
-        '"y": {cursor_field: xmin} # no time of update; other times: birth_date; no primary key',
+        '"y": {cursor_field: xmin} # no time of update found; dates and times seen: birth_date; no '
+        "primary key",
+        '"😀": {cursor_field: "updated_😀"} # named like a time of update, without an index; key: '
+        "id",
     ]
     text = render_spec(url, tables, told).replace("schema: raw", f"schema: {project.schema}")
     text = text.replace("profile: strandline", f"profiles_dir: {ROOT / 'profiles'}")

@@ -35,7 +35,13 @@ ENV = {
             "jdbc:postgresql://h/shop?ssl=true",
             *("bob", "pw-1", "PGPASSWORD"),
         ),
-        ("jdbc:derby:/data/shop", "jdbc:derby:/data/shop", "", "", "DATABASE_PASSWORD"),
+        (
+            "postgresql://@[::1]:1/x?USER=bob",
+            "jdbc:postgresql://[::1]:1/x",
+            "bob",
+            "env-4711",
+            "PGPASSWORD",
+        ),
     ],
 )
 def test_urls_and_a_spec_that_loads(
@@ -54,8 +60,30 @@ def test_urls_and_a_spec_that_loads(
     assert source.name == found.source_name
 
 
-@pytest.mark.parametrize("url", ["shop", "oracle://tiger:pw-4711@h/x", "http://h", "jdbc:", ""])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(
+            "shop",
+            "oracle://tiger:pw-4711@h/x",
+            "http://h",
+            "jdbc:",
+            "",
+            "jdbc:h2:mem:x;PASSWORD=pw-4711",
+        ),
+        *("jdbc:oracle:thin:scott/pw-4711@//h:1/x", "jdbc:db2://h:1/x:user=a;password=pw-4711;"),
+        "jdbc:mysql://(host=h,port=1,user=u,password=pw-4711)/db",
+        "jdbc:mariadb:replication://u:pw-4711@h/db",
+        *(f"postgresql://u:a{mark}pw-4711@h/db" for mark in "/#?[\u2100"),
+        "postgresql://h/db?sslpassword=pw-4711",
+        "mysql://h/db?trustStorePassword=pw-4711",
+        "postgresql://${LEAK}@h/db",
+        "postgresql://h/${LEAK}",
+    ],
+)
 def test_what_is_no_url_is_one_error_that_does_not_show_it(url: str) -> None:
-    with pytest.raises(SpecError, match="no URL of a database that the loader knows") as error:
+    with pytest.raises(
+        SpecError, match="no URL of a database that the loader can look at"
+    ) as error:
         DatabaseUrl.parse(url, ENV)
     assert "4711" not in str(error.value)

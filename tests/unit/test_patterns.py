@@ -25,6 +25,33 @@ def test_a_pattern_is_one_even_if_a_table_is_called_so() -> None:
     assert _chosen(["or?ers"]) == ["orders", "or?ers"]
 
 
+def test_what_is_skipped_does_not_depend_on_other_tables() -> None:
+    spec = SourceSpec(
+        name="shop",
+        path="jdbc",
+        tables=["*", "Sales.Orders"],
+        skip_tables=["Secrets", "hr_*", "orders", "a.b"],
+        destinations=["lake"],
+    )
+
+    def left(*names: str) -> list[str]:
+        return [ref.name for ref in chosen(spec, [TableRef(name) for name in names])[0]]
+
+    assert left("secrets", "x") == ["x"]
+    assert left("secrets", "SECRETS", "Secrets", "x") == ["x"]  # whoever adds a table
+    # or a schema that comes first in the search path: names are longer then
+    assert left("public.secrets", "secrets", "public.hr_pay", "x") == ["x"]
+    assert left("orders", "public.orders", "sales.orders") == ["sales.orders"]
+    assert left("a.b", "b", "c.b") == ["b", "c.b"]
+
+
+def test_of_several_that_fit_a_name_raw_knows_which_one_is_meant() -> None:
+    spec = SourceSpec(name="shop", path="jdbc", tables=["Orders"], destinations=["lake"])
+    refs = [TableRef("orders"), TableRef("ORDERS")]
+    assert chosen(spec, refs) == (refs, {})
+    assert chosen(spec, [*refs, TableRef("Orders")]) == ([TableRef("Orders")], {})
+
+
 def test_brackets_name_the_characters_themselves() -> None:
     assert _chosen(["[*]", "or[?]ers", "ORDERS2"]) == ["*", "or?ers", "Orders2"]
     assert _chosen(["hr_[*]", "missing"]) == ["hr_*", "missing"]
