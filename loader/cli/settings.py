@@ -123,10 +123,12 @@ def opened_for(settings: Settings, spec: Spec, lake: LakeOptions) -> SparkSessio
 
 def _begun(settings: Settings, spec: Spec) -> Profile:
     """Begins to start Java, and reports mistakes in connectors' options while it does."""
+    from loader.runtime.profile import refuse_moved_project
     from loader.runtime.setup import provide_jars
     from loader.runtime.spark import begin
 
     profile = profile_of(settings, spec)
+    refuse_moved_project(profile, spec.folder)
     urls = [str(source.spec.get("url")) for source in spec.sources if source.path == "jdbc"]
     provide_jars(profile.conf, urls, settings.output.say)
     begin(profile)

@@ -30,7 +30,7 @@ def confirm_place(handle: Any, name: str) -> None:
         f"its warehouse was copied or moved: the table is in {here}, "
         f"but its metadata says {said}, where its files are written",
         where=f"table {name}",
-        remedy="Use the warehouse where it was created. A copy cannot be used: point "
+        remedy="Move it back, or leave a link at its old place. A copy cannot be used: point "
         "STRANDLINE_WAREHOUSE, or the catalog's warehouse, to a new folder, and run",
     )
 

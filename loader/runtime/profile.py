@@ -101,6 +101,29 @@ def load_profile(
     )
 
 
+def refuse_moved_project(profile: Profile, folder: Path) -> None:
+    """Refuses a warehouse in a project's old folder: an empty one would be begun there.
+
+    Args:
+        folder: the project's.
+
+    Raises:
+        SpecError: if the project's own profile names a warehouse whose folder is in none.
+    """
+    if profile.path.parent.absolute() not in (folder.absolute(), folder.absolute() / "profiles"):
+        return
+    for key in filter(_WAREHOUSE.fullmatch, profile.conf):
+        place = Path(profile.conf[key].removeprefix("file:"))
+        if place.is_absolute() and not place.parent.exists():
+            raise SpecError(
+                f"the warehouse is {place}, and there is no folder {place.parent}",
+                where=str(profile.path),
+                remedy="If the project was moved: tables can be read only where they were created, "
+                "so move it back, or leave a link at its old place; or `loader setup` begins a new "
+                "warehouse here. If not, create the folder",
+            )
+
+
 def _find(folder: Path, profiles_dir: str | None, env: Mapping[str, str]) -> Path:
     home = Path(env["HOME"]) if env.get("HOME") else Path.home()
     if profiles_dir is not None:

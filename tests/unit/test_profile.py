@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.errors import SpecError
-from loader.runtime.profile import Profile, load_profile
+from loader.runtime.profile import Profile, load_profile, refuse_moved_project
 from loader.runtime.rendering import Renderer
 from loader.spec.redaction import Redactor
 
@@ -415,3 +415,20 @@ def test_values_of_variables_render_as_in_dbt(text: str, value: str) -> None:
         "{{ env_var('V') | as_native }}",
     ):
         assert Renderer(env).render(template, "x") == dbt_renders(template, env)
+
+
+def test_a_project_that_was_moved_does_not_begin_a_warehouse_at_its_old_place(
+    tmp_path: Path,
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for place, refused in ((old / "warehouse", True), (new / "warehouse", False)):
+        new.mkdir(exist_ok=True)
+        conf = {"spark.sql.catalog.lake.warehouse": str(place)}
+        profile = Profile("p", "t", "session", "s", conf, new / "profiles.yml")
+        if not refused:
+            refuse_moved_project(profile, new)
+            continue
+        with pytest.raises(SpecError, match=r"there is no folder .*old") as error:
+            refuse_moved_project(profile, new)
+        assert "leave a link at its old place" in error.value.remedy
+        refuse_moved_project(profile, tmp_path)  # a profile of somebody else
