@@ -63,6 +63,12 @@ class _Commands(click.Group):
     def _invoked(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            own = {name for option in self.params for name in option.opts}
+            if ctx.parent is None and error.option_name in own:
+                name, command = error.option_name, ctx.invoked_subcommand
+                error.message += f" It stands before the command: `loader {name} … {command}`."
+            raise
         except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise
         except Exception as error:

@@ -160,3 +160,13 @@ def test_serve_ignores_a_plugins_options_and_refuses_typos(
     refused = _loader(tmp_path, None, "serve", "--no-sentry", given, "lake2")
     assert refused.exit_code == 2
     assert f"{given.partition('=')[0]}'. Did you mean '{meant}'?" in refused.output
+
+
+@pytest.mark.parametrize("given", [("run", "--quiet"), ("state", "list", "-c")])
+def test_an_option_of_all_commands_behind_one_says_where_it_stands(
+    tmp_path: Path, given: tuple[str, ...]
+) -> None:
+    refused = _loader(tmp_path, None, *given)
+    assert refused.exit_code == 2
+    told = f"It stands before the command: `loader {given[-1]} … {given[0]}`"
+    assert told in refused.output
