@@ -67,7 +67,8 @@ class _Commands(click.Group):
             own = {name for option in self.params for name in option.opts}
             if ctx.parent is None and error.option_name in own:
                 name, command = error.option_name, ctx.invoked_subcommand
-                error.message += f" It stands before the command: `loader {name} … {command}`."
+                told = f"{error.message} It stands before the command: `loader {name} … {command}`."
+                raise click.UsageError(told, error.ctx) from None
             raise
         except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise

@@ -116,8 +116,10 @@ def measured(plan: Plan, snapshot: Snapshot) -> list[str]:
     if whole.future:
         notes.append(f"{whole.future:,} rows are dated in the future")
     if whole.high is not None:
-        top = snapshot.bounds(plan.table, Window(plan.cursor, low=whole.high, nulls=False))
-        if top.rows is not None and top.rows > _CROWD:
+        at_top = Window(plan.cursor, low=whole.high, nulls=False)
+        top = snapshot.bounds(plan.table, at_top)
+        crowded = top.rows is not None and top.rows > _CROWD
+        if crowded and snapshot.digest(plan.table, at_top, top.rows) is None:
             notes.append(f"{top.rows:,} rows share the highest {name}: every sync reads them again")
     return notes
 

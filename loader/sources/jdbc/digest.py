@@ -1,16 +1,15 @@
-"""A digest of a few rows, computed by PostgreSQL: the same rows have the same digest."""
+"""A digest of rows, computed by PostgreSQL: the same rows have the same digest."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 from loader.sources import Digest
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.dialect import Dialect
 
-MANY = 1000
-"""Of more rows than this no digest is made: reading and comparing them costs no more."""
+MANY = 1_000_000
+"""Of more rows than this no digest is made: their hashes would take the database 32 MB and more."""
 
 _SCANNED = 64 * 1024 * 1024
 """A table of more bytes is not scanned for this: only if an index leads to the rows."""
@@ -47,7 +46,10 @@ def digest_of(
         select
             rows,
             case when rows <= {MANY} then (
-                select count(*) || ' ' || coalesce(string_agg(hash, '' order by hash), '')
+                select count(*) || ' ' || encode(
+                    sha256(convert_to(coalesce(string_agg(hash, '' order by hash), ''), 'UTF8')),
+                    'hex'
+                )
                 from ({hashed}) as few
             ) end
         from (
@@ -59,8 +61,8 @@ def digest_of(
     )
     if count is None or text is None:
         return None
-    number, _, hashes = text.partition(" ")
-    return Digest(int(number), hashlib.sha256(hashes.encode()).hexdigest())
+    number, _, digest = text.partition(" ")
+    return Digest(int(number), digest)
 
 
 def _parts(relation: str) -> str:
