@@ -254,7 +254,7 @@ def test_what_is_served_is_shown_described_and_kept_small(
     assert len(tidied) == 3
 
     [shown] = [e for e in project.loader("status").events if e["event"] == "status"]
-    assert (shown["table"], shown["batch"], shown["rows"]) == ("shop.orders", 3, 4)
+    assert (shown["table"], shown["batch"], shown["rows_appended"]) == ("shop.orders", 3, 4)
     [listed] = [e for e in project.loader("state", "list").events if e["event"] == "state"]
     assert listed["table"] == "shop.orders"
     models = project.folder / "models"
