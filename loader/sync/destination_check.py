@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from loader.errors import LoaderError, TableError
 from loader.lake.lake import Lake
 from loader.lake.own import PREFIX
+from loader.rows.order import quoted
 from loader.runtime.failures import clear
 from loader.sync.pipeline import Pipeline
 
@@ -28,8 +29,6 @@ def check_destinations(pipeline: Pipeline) -> Iterator[LoaderError]:
 
 def check_destination(lake: Lake, name: str, deadline: float = DEADLINE) -> None:
     """Writes a row into a table of its own, reads it, and drops the table.
-
-    Creates the namespace if it does not exist; `loader run` would do so.
 
     Args:
         name: the destination's, for messages.
@@ -66,6 +65,7 @@ def _write_and_read(lake: Lake, group: str, problems: list[BaseException]) -> No
     table = f"{PREFIX}check_{group[:12]}"
     try:
         lake.spark.sparkContext.setJobGroup(group, "loader check", interruptOnCancel=True)
+        there = lake.spark.catalog.databaseExists(quoted(lake.schema))
         lake.prepare()
         lake.create(table, "n bigint")
         try:
@@ -74,5 +74,7 @@ def _write_and_read(lake: Lake, group: str, problems: list[BaseException]) -> No
                 raise LoaderError("a row that was just written is not there")
         finally:
             lake.spark.sql(f"drop table {lake.name(table)} purge")
+            if not there:
+                lake.spark.sql(f"drop namespace {quoted(lake.schema)}")
     except Exception as error:
         problems.append(error)

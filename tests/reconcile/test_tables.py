@@ -28,9 +28,9 @@ def test_a_column_that_was_added_with_a_default(
     project.run()
     postgres_database.execute("alter table t add column kind text not null default 'plain'")
     ran = reconcile(project, "--repair")
-    # the row at the cursor is read by every sync
-    assert line(ran, "shop.t")["synced"] == 1
-    assert missed(ran, "shop.t") == {**nothing(), "missed_updates": 19}
+    # the sync before the comparison reads them again
+    assert line(ran, "shop.t")["synced"] == 20
+    assert missed(ran, "shop.t") == nothing()
     assert _equal(project, "shop.t")
     # a dropped column is no difference: raw keeps its values
     postgres_database.execute("alter table t drop column kind")

@@ -185,8 +185,8 @@ def test_each_bad_table_says_why_and_the_others_go_on(
         "source shop, tables: the source has no table 'fines'. Did you mean `fine`? "
         f"It has: {shown}",
         f"source shop, tables: the source has no table 'x*'. It has: {shown}",
-        "source shop, table_options: there are options for a table 'ghost', which the source does "
-        "not have. `loader discover` lists its tables",
+        "source shop, table_options: there are options for 'ghost', and the source has no such "
+        "table. `loader discover` lists its tables",
         "table shop.typo, cursor_field: there is no column 'cc'. Did you mean `c`? "
         "Its columns: id, c, name",
         "table shop.typed, cursor_field: the column 'flag' of type boolean cannot be a cursor. "

@@ -60,6 +60,11 @@ class FollowedSnapshot(Snapshot):
     def lacking(self, table: SourceTable) -> list[str]:
         return self._of(table).lacking(table)
 
+    def count_values(
+        self, table: SourceTable, columns: Sequence[str], window: Window, bounds: Bounds | None
+    ) -> int | None:
+        return self._of(table).count_values(table, columns, window, bounds)
+
     def unaltered(self, table: SourceTable) -> None:
         self._of(table).unaltered(table)
 
