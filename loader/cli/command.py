@@ -67,8 +67,10 @@ class _Commands(click.Group):
             own = {name for option in self.params for name in option.opts}
             if ctx.parent is None and error.option_name in own:
                 name, command = error.option_name, ctx.invoked_subcommand
-                told = f"{error.message} It stands before the command: `loader {name} … {command}`."
-                raise click.UsageError(told, error.ctx) from None
+                message = (
+                    f"{error.message} It stands before the command: `loader {name} … {command}`."
+                )
+                raise click.UsageError(message, error.ctx) from None
             raise
         except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise
@@ -204,17 +206,17 @@ def check(settings: Settings, select: tuple[str, ...]) -> None:
     from loader.sync.destination_check import check_destinations
 
     with opened(settings) as pipeline:
-        told: set[str] = set()
+        reported: set[str] = set()
         rows = []
         for problem in check_destinations(pipeline):
             settings.output.error(problem)
-            told.add(str(problem))
+            reported.add(str(problem))
         for part in pipeline.planned(select):
             for found in (*part.problems, *checked(pipeline, part)):
                 if isinstance(found, LoaderError):
-                    if str(found) not in told:  # tables may share an error
+                    if str(found) not in reported:  # tables may share an error
                         settings.output.error(found)
-                    told.add(str(found))
+                    reported.add(str(found))
                     continue
                 plan, notes = found
                 cursor = f"{plan.cursor.name} ({plan.cursor.type.value})" if plan.cursor else ""
@@ -225,7 +227,7 @@ def check(settings: Settings, select: tuple[str, ...]) -> None:
                 f"Java's command line. Name a variable instead: {page('security', 'Secrets')}"
             )
         settings.output.table("check", ("table", "mode", "cursor", "primary_key", "notes"), rows)
-        if told:
+        if reported:
             sys.exit(1)
         settings.output.say("All tables can be synced.")
 

@@ -79,9 +79,9 @@ class DatabaseUrl:
         given = env if kind == "PG" else {}
         account, _, host = parts.netloc.rpartition("@")
         name, _, secret = account.partition(":")
-        told = {key.lower(): options.pop(key) for key in list(options) if _is_account(key)}
-        user = unquote(name) or told.get("user") or given.get("PGUSER", "")
-        password = unquote(secret) or told.get("password") or env.get(_PASSWORDS[kind], "")
+        credentials = {key.lower(): options.pop(key) for key in list(options) if _is_account(key)}
+        user = unquote(name) or credentials.get("user") or given.get("PGUSER", "")
+        password = unquote(secret) or credentials.get("password") or env.get(_PASSWORDS[kind], "")
         if not host:
             host = given.get("PGHOST", "localhost")
             host += f":{given['PGPORT']}" if "PGPORT" in given else ""

@@ -30,7 +30,7 @@ _TEMPLATES = {
     Path("dbt_project.yml"): "dbt_project.yml",
     _PACKAGES: "packages.yml",
 }
-# Where dbt finds it without being told: in the folder that it is started in. In a project that was
+# Where dbt finds it by itself: in the folder that it is started in. In a project that was
 # there before it would hide the user's own, so there it stands apart.
 _PROFILES = Path("profiles.yml")
 _PROFILES_APART = Path("profiles") / "profiles.yml"

@@ -129,9 +129,9 @@ def options_for(options: Mapping[str, T], table: str, default: T) -> T:
     given: dict[str, Any] = {}
     own: dict[str, Any] = {}
     for pattern, one in options.items():
-        told = {field: getattr(one, field) for field in one.model_fields_set}
+        stated = {field: getattr(one, field) for field in one.model_fields_set}
         if is_wildcard(pattern):  # also for a table that is called just so
-            given |= told if fnmatchcase(name, pattern.lower()) else {}
+            given |= stated if fnmatchcase(name, pattern.lower()) else {}
         elif pattern.lower() == name:
-            own = told
+            own = stated
     return default.model_copy(update=given | own)

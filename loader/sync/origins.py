@@ -98,10 +98,10 @@ def _sharing(rivals: Sequence[TableRef], owner: str, source: str) -> TableError:
     names = sorted(ref.name for ref in rivals)
     if len(set(names)) < len(names):
         names = sorted(ref.place for ref in rivals)
-    told = f", which was loaded from {owner}" if owner else ""
+    loaded = f", which was loaded from {owner}" if owner else ""
     return TableError(
         f"{', '.join(names[:-1])} and {names[-1]} would share the raw table "
-        f"{rivals[0].lake_name}{told}",
+        f"{rivals[0].lake_name}{loaded}",
         where=f"source {source}, tables",
         remedy="Load one of them through a second source with another `schema`, or name "
         "it in skip_tables",

@@ -302,8 +302,8 @@ class Selection:
         if len(lacking) > 1:
             together = NoCursorError.of_all(lacking, source.name, bound.any_cursor)
             lacking = dict.fromkeys(lacking, together)
-        told = {id(error): self.cleared(error, error.where) for error in lacking.values()}
-        refused |= {TableRef(name).lake_name: told[id(e)] for name, e in lacking.items()}
+        cleared = {id(error): self.cleared(error, error.where) for error in lacking.values()}
+        refused |= {TableRef(name).lake_name: cleared[id(e)] for name, e in lacking.items()}
         return Planned(bound, source, plans, errors, refused)
 
     @contextmanager
