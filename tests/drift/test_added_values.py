@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from loader.sync.drill import STEPS
+from tests.crash.steps import run_with
 from tests.services import Database
 from tests.sync.project import Project, Ran
 
@@ -103,3 +105,35 @@ def test_the_row_at_the_cursor_does_not_contradict_itself_once_a_type_has_change
         (1, 10, None),
         (2, None, "10"),
     ]
+
+
+def test_a_run_that_ends_at_any_step_of_the_second_read_loses_no_value(
+    project: Project, postgres_database: Database
+) -> None:
+    """After the ALTER of raw and before the batch is published, too."""
+    tables = {step.replace("-", "_"): step for step in STEPS}
+    for table in tables:
+        postgres_database.execute(
+            f"create table {table} (id int primary key, c int)",
+            f"insert into {table} values (1, 1), (2, 2), (3, 3)",
+        )
+    options = {table: {"cursor_field": "c"} for table in tables}
+    project.jdbc(postgres_database, list(tables), table_options=options)
+    project.run()
+    postgres_database.execute(
+        *(f"alter table {table} add column note text default 'none'" for table in tables)
+    )
+
+    def stop(step: str, name: str) -> None:
+        if tables[name.removeprefix("shop.")] == step:
+            raise KeyError(step)
+
+    stopped = run_with(project, stop)
+    assert sum(outcome.error is not None for outcome in stopped.values()) > len(tables) / 2
+    project.run()
+    newest = "struct(_cq_generation, c, _cq_batch, _cq_seq)"
+    for table in tables:
+        query = f"select id, max_by(note, {newest}) from raw.{table} group by id order by id"
+        assert project.rows(query) == [(n, "none") for n in (1, 2, 3)], table
+        assert project.rows(f"select count(*) from raw.{table}") == [(6,)], table
+    assert _told(project.run()) == []
