@@ -283,8 +283,9 @@ def test_a_comment_names_no_iceberg(start: Start) -> None:
 
 
 def test_jars_in_sparks_folder_that_do_not_fit_are_left_out(start: Start) -> None:
-    """Those of another Spark, links to nowhere, and drivers that we have, too."""
+    """Those of another Spark, links to nowhere, drivers that we have, too, and MLlib."""
     folder = start.home.folder / "jars"
+    (folder / "spark-mllib_2.13-4.1.4.jar").touch()  # Spark would register its functions each time
     (folder / "iceberg-spark-runtime-3.5_2.12-1.10.2.jar").touch()
     (folder / "iceberg-spark-runtime-4.1_2.13-1.10.0.jar").symlink_to("/nowhere.jar")
     (folder / "postgresql.jar").touch()
