@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import threading
 import time
 from collections import Counter
@@ -14,15 +15,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from loader.cli.output import Output
 from loader.errors import SpecError
+from loader.runtime.profile import read_profile_name
 from loader.spec.redaction import excerpt, redact_foreign
 
 if TYPE_CHECKING:
     from loader.runtime.profile import Profile
 
+_SELECTIONS = ("--select", "-s", "--models", "-m", "--selector")
+_SINCE = re.compile(r"\b(?:state|result|source_status):")
 _GOOD = frozenset({"success", "pass", "no-op"})
 _BAD = frozenset({"error", "fail", "runtime error", "partial success"})
 _DBT_LOGGING = ("dbt_common.events.functions", "dbt.events.logging")
@@ -92,7 +94,7 @@ class Build:
                     remedy="One process has one Spark: set it in the destination of loader.yml, "
                     "or run `dbt build` by itself",
                 )
-        own = _profile_of(self.project)
+        own = read_profile_name(self.project)
         if own is not None and own != profile.name and not _given(self.arguments, "--profile"):
             raise SpecError(
                 f"its profile is {own}, the loader's is {profile.name}",
@@ -130,7 +132,15 @@ class Build:
             return 2
         output.table("build", tuple(facts), [tuple(facts.values())] if output.json else [])
         output.say(f"dbt build: {counts}, in {facts['seconds']} s.")
+        if ended.success and not told and self._selects_by_name():
+            output.error(_nothing_selected(self.arguments))
+            return 1
         return 0 if ended.success else 1
+
+    def _selects_by_name(self) -> bool:
+        """Whether dbt was to build something; what has changed since may be nothing."""
+        chosen = [_given(self.arguments, option) for option in _SELECTIONS]
+        return any(chosen) and not any(_SINCE.search(one) for one in self.arguments)
 
     def command(self, output: Output, profile: Profile, folder: Path) -> list[str]:
         """Returns dbt's arguments.
@@ -142,7 +152,7 @@ class Build:
         # Ours come last: the last one counts.
         command = ["build", *self.arguments, "--project-dir", str(self.project)]
         command += ["--profiles-dir", str(profile.path.parent.absolute())]
-        if os.environ.get("DBT_PROFILE") or _profile_of(self.project) != profile.name:
+        if os.environ.get("DBT_PROFILE") or read_profile_name(self.project) != profile.name:
             command += ["--profile", profile.name]
         if _default_target(profile, folder) != profile.target:
             command += ["--target", profile.target]
@@ -213,16 +223,6 @@ def _given(arguments: Sequence[str], option: str) -> str | None:
     return found
 
 
-def _profile_of(project: Path) -> str | None:
-    """Returns the profile that a dbt project names; None if only dbt can tell."""
-    try:
-        read = yaml.safe_load((project / "dbt_project.yml").read_text("utf-8-sig"))
-    except (OSError, ValueError, yaml.YAMLError):
-        return None  # dbt says what is wrong with it
-    name = read.get("profile") if isinstance(read, dict) else None
-    return name if isinstance(name, str) and "{" not in name else None
-
-
 def _default_target(profile: Profile, folder: Path) -> str | None:
     """Returns the target that dbt chooses if none is given; None if it cannot be told."""
     from loader.runtime.profile import load_profile
@@ -232,6 +232,14 @@ def _default_target(profile: Profile, folder: Path) -> str | None:
     except SpecError:  # its default target needs a variable that is not set
         return None
     return found.target
+
+
+def _nothing_selected(arguments: Sequence[str]) -> SpecError:
+    return SpecError(
+        f"nothing in the project matches {' '.join(arguments)}",
+        where="dbt build",
+        remedy="Correct the arguments after `--`; `dbt ls` lists what there is",
+    )
 
 
 def _unfinished(error: BaseException) -> SpecError:

@@ -19,7 +19,7 @@ from loader.cli.output import Output, Overheard
 from loader.cli.reconcile import reconcile
 from loader.cli.run import read_duration, run
 from loader.cli.serve import serve
-from loader.cli.settings import Settings, opened, opened_with_served
+from loader.cli.settings import Settings, opened, read_progress
 from loader.cli.state import state
 from loader.cli.stopping import unwinding
 from loader.cli.streams import discard
@@ -137,6 +137,7 @@ def main(ctx: click.Context, config: Path, form: str, quiet: bool, debug: bool) 
         logging.root.addHandler(logging.NullHandler())
     output = Output(form, quiet, debug=debug)
     ctx.obj = Settings(config, form, quiet, debug, output)
+    ctx.with_resource(output.slow_steps.shown())
     if debug:
         ctx.with_resource(Overheard(output).listening())
 
@@ -279,8 +280,8 @@ def status(settings: Settings, fail_if_failing: bool, fail_if_stale: float | Non
     """Shows each table's cursor, last batch, rows appended so far, age and last error."""
     from loader.cli import report
 
-    with opened_with_served(settings) as pipeline:
-        wrong = report.status(settings.output, pipeline, fail_if_failing, fail_if_stale)
+    rows = read_progress(settings, report.last_attempts)
+    wrong = report.status(settings.output, rows, fail_if_failing, fail_if_stale)
     sys.exit(1 if wrong else 0)
 
 

@@ -12,6 +12,7 @@ from loader.cli.own_tables import VERSIONS, own_tables
 from loader.cli.state_stores import backends
 from loader.errors import LoaderError, SpecError
 from loader.names import selected
+from loader.runtime.steps import step
 
 if TYPE_CHECKING:
     from loader.cli.output import Output
@@ -131,14 +132,14 @@ def _preview(one: Compacted) -> dict[str, object]:
 def _compacted(
     pipeline: Pipeline, select: Sequence[str], upkeep: Upkeep
 ) -> Iterator[Compacted | LoaderError]:
-    from loader.lake.own import named
+    from loader.lake.own import STATES, named
     from loader.maintenance.compaction import compact_raw, compact_shared
     from loader.maintenance.dependents import Dependent, Unreadable, dependents
     from loader.maintenance.strays import AGE
     from loader.maintenance.turns import in_turn
     from loader.reconcile.reconciled import TABLE as RECONCILED
     from loader.reconcile.reconciled import Reconciled
-    from loader.sync.served_tables import STATES, prune_states
+    from loader.sync.served_tables import prune_states
 
     known, errors, failed = _known(pipeline, select) if upkeep.keep else ({}, [], set())
     yield from errors
@@ -167,7 +168,8 @@ def _compacted(
                     raise
             return listed
 
-        return compact_raw(lake, one, upkeep, readers)
+        with step(f"{one.name}: compacting"):
+            return compact_raw(lake, one, upkeep, readers)
 
     for (_, raw), outcome in in_turn(tables, compacted):
         if isinstance(outcome, Exception):
@@ -191,7 +193,7 @@ def _compacted(
         if where in damaged:
             continue
         try:
-            with named(lake, own.name, own.remedy):
+            with step(f"{lake.schema}.{own.name}: compacting"), named(lake, own.name, own.remedy):
                 if not lake.exists(own.name):
                     continue
                 if own.name == RECONCILED and not upkeep.dry_run:

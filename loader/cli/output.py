@@ -20,6 +20,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from loader.cli.slow_steps import SlowSteps
 from loader.cli.streams import ERR, OUT, Streams
 from loader.errors import LoaderError
 from loader.spec.redaction import MASK, is_secret_key, redact_foreign
@@ -65,6 +66,7 @@ class Output:
         self.redact = redact
         self.debug = debug
         self.streams = Streams()
+        self.slow_steps = SlowSteps(self.progress)
         # A pipe or a file has no width to fold a table into.
         self.out = _Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
         self.err = _Console(stderr=True, highlight=False, soft_wrap=True)
@@ -76,6 +78,11 @@ class Output:
         if self.json:
             self._line(OUT, kind, **facts)
         elif text:
+            self._err(self._line_of(text))
+
+    def progress(self, text: str) -> None:
+        """Says for people that something still goes on."""
+        if not self.quiet and not self.json:
             self._err(self._line_of(text))
 
     def warning(self, text: str, **facts: Any) -> None:
@@ -207,9 +214,12 @@ class Progress:
                 transient=True,
             )
             self._live.start()
+        else:
+            self.output.slow_steps.describe = self._lines
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.output.slow_steps.describe = list
         if self._live is not None:
             self.output.streams.write(ERR, self._live.stop)
 
@@ -232,6 +242,15 @@ class Progress:
 
     def _render(self) -> Table:
         drawn = Table(box=None, pad_edge=False, show_header=False)
+        for table, phase, count, rate, seconds in self._progress():
+            drawn.add_row(self.output._line_of(table), phase, count, rate, seconds)
+        return drawn
+
+    def _lines(self) -> list[str]:
+        """Returns the same as lines of a log."""
+        return [f"{table}: {', '.join(filter(None, facts))}" for table, *facts in self._progress()]
+
+    def _progress(self) -> Iterator[tuple[str, str, str, str, str]]:
         with self._lock:
             tables = dict(self._tables)
         for table, (phase, rows, since) in tables.items():
@@ -239,8 +258,7 @@ class Progress:
             done = self.rows_done(table)
             count = f"{done or 0:,} of {rows:,} rows" if rows is not None else ""
             rate = f"{done / seconds:,.0f} rows/s" if done and seconds > 0 else ""
-            drawn.add_row(self.output._line_of(table), phase, count, rate, f"{seconds:.0f} s")
-        return drawn
+            yield table, phase, count, rate, f"{seconds:.0f} s"
 
 
 def _plain(text: str) -> str:

@@ -94,11 +94,12 @@ def keep_small(pipeline: Pipeline) -> None:
 def _all(pipeline: Pipeline) -> Iterator[OwnTable]:
     from loader.lake.ledger import REMEDY as OF_LEDGER
     from loader.lake.ledger import TABLE as LEDGER
+    from loader.lake.own import STATES
     from loader.reconcile.reconciled import REMEDY as OF_RECONCILED
     from loader.reconcile.reconciled import TABLE as RECONCILED
     from loader.state.lake_table import LakeState
     from loader.sync.served_tables import REMEDY as OF_STATES
-    from loader.sync.served_tables import SERVER, STATES
+    from loader.sync.served_tables import SERVER
 
     for source, _ in pipeline.sources:
         stores = pipeline.stores(source)

@@ -5,12 +5,18 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loader.cli.output import Output
 from loader.errors import LoaderError
 from loader.lake.ledger import FAILED, SyncRecord
-from loader.sync.pipeline import Outcome, Pipeline, Preview
+
+if TYPE_CHECKING:
+    from loader.sync.pipeline import Outcome, Preview
+    from loader.sync.stored_progress import StoredProgress
+
+_FEW_NAMES = 3
+"""So many tables are named before an error that they share."""
 
 
 def finished(output: Output, outcomes: Sequence[Outcome]) -> int:
@@ -51,6 +57,8 @@ def ended(outcome: Outcome) -> str:
 
 def previewed(output: Output, previews: Iterable[Preview | Outcome]) -> int:
     """Prints the table of `loader run --dry-run`; returns 0 if all tables could be read, else 1."""
+    from loader.sync.pipeline import Outcome
+
     rows = []
     errors: list[LoaderError] = []
     for found in previews:
@@ -77,28 +85,17 @@ def previewed(output: Output, previews: Iterable[Preview | Outcome]) -> int:
     return 1 if errors else 0
 
 
-def status(
-    output: Output, pipeline: Pipeline, fail_if_failing: bool, fail_if_stale: float | None
-) -> bool:
-    """Prints the table of `loader status`: the ledger's newest row for each table.
-
-    Args:
-        fail_if_stale: the longest time since a table's last success, in seconds.
-
-    Returns:
-        Whether a table is failing or stale, as far as that was asked.
-    """
+def last_attempts(progress: Iterable[StoredProgress]) -> list[tuple[Any, ...]]:
+    """Returns the lines of `loader status`: the ledger's newest row for each table."""
     rows: list[tuple[Any, ...]] = []
     seen: set[str] = set()
     ledgers: dict[str, list[dict[str, Any]]] = {}  # each is read only once
-    for source, _ in pipeline.sources:
-        stores = pipeline.stores(source)
-        if stores.lake.schema not in ledgers:
-            ledgers[stores.lake.schema] = stores.ledger.newest()
-        called = (source.name, *source.formerly)  # a table is renamed with its next sync
-        own = [known for known in ledgers[stores.lake.schema] if known["source_name"] in called]
-        for known in sorted(own, key=lambda known: called.index(known["source_name"])):
-            name = f"{source.name}.{known['table_name']}"
+    for one in progress:
+        if one.schema not in ledgers:
+            ledgers[one.schema] = one.ledger.newest()
+        own = [known for known in ledgers[one.schema] if known["source_name"] in one.names]
+        for known in sorted(own, key=lambda known: one.names.index(known["source_name"])):
+            name = f"{one.source.name}.{known['table_name']}"
             if name in seen:
                 continue
             seen.add(name)
@@ -114,6 +111,24 @@ def status(
                     known["error"],
                 )
             )
+    return rows
+
+
+def status(
+    output: Output,
+    rows: Sequence[tuple[Any, ...]],
+    fail_if_failing: bool,
+    fail_if_stale: float | None,
+) -> bool:
+    """Prints the table of `loader status`.
+
+    Args:
+        rows: as :func:`last_attempts` returns them.
+        fail_if_stale: the longest time since a table's last success, in seconds.
+
+    Returns:
+        Whether a table is failing or stale, as far as that was asked.
+    """
     columns = (
         "table",
         "last_attempt",
@@ -135,9 +150,13 @@ def status(
     shown = -1 if any(row[-2] for row in rows) else -2  # the log only if some table follows it
     told = [(*row[:5], _age(row[5]), _size(row[6]), row[7]) for row in rows]
     output.table("status", columns[:shown], [row[:shown] for row in told])
+    failed: dict[str, list[str]] = {}  # the tables of a source that is down share one error
     for row in rows:
         if row[-1]:
-            output.say(f"{row[0]}: {row[-1]}")
+            failed.setdefault(row[-1], []).append(row[0])
+    for error, tables in failed.items():
+        more = f" and {len(tables) - _FEW_NAMES} more" if len(tables) > _FEW_NAMES else ""
+        output.say(f"{', '.join(tables[:_FEW_NAMES])}{more}: {error}")
     for names, what in ((failing, "Failing"), (stale, "Stale")):
         if names:
             output.say(f"{what}: {', '.join(names)}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from loader.cli.output import Output
 from loader.errors import SpecError
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from loader.spec.plugins import LakeOptions
     from loader.spec.spec import Spec
     from loader.sync.pipeline import Pipeline
+    from loader.sync.stored_progress import StoredProgress
+
+Result = TypeVar("Result")
 
 
 @dataclass
@@ -30,6 +33,7 @@ class Settings:
     debug: bool = False
     output: Output = field(default_factory=Output)
     profile: Profile | None = None
+    master: str | None = None  # instead of the profile's own
 
     def spec(self, needs_source: bool = True) -> Spec:
         """Reads the spec; from then on its secrets are removed from all output."""
@@ -65,6 +69,29 @@ def opened_with_served(settings: Settings, spec: Spec | None = None) -> Iterator
 
         add_served(pipeline, str(settings.config), warn)
         yield pipeline
+
+
+def read_progress(settings: Settings, read: Callable[[Sequence[StoredProgress]], Result]) -> Result:
+    """Reads state and ledger: in a local folder without Spark, otherwise by a Spark of one thread.
+
+    Args:
+        read: reads what a command needs. It may be called twice, so it prints nothing.
+
+    Raises:
+        LoaderError: as :func:`opened_with_served` does.
+    """
+    from loader.lake.folder_tables import SparkNeededError
+    from loader.runtime.profile import refuse_moved_project
+    from loader.sync.stored_progress import progress_by_spark, progress_in_folder
+
+    spec = settings.spec(needs_source=False)
+    profile = profile_of(settings, spec)
+    refuse_moved_project(profile, spec.folder)
+    with suppress(SparkNeededError):
+        return read(progress_in_folder(spec, profile))
+    settings.master = "local[1]"
+    with opened_with_served(settings, spec) as pipeline:
+        return read(progress_by_spark(pipeline))
 
 
 def restarted(settings: Settings, pipeline: Pipeline) -> Pipeline:
@@ -106,9 +133,12 @@ def profile_of(settings: Settings, spec: Spec) -> Profile:
                 where=str(settings.config),
                 remedy="Put them into two specs: one process has one Spark",
             )
-    return load_profile(
+    profile = load_profile(
         first.profile, first.target, spec.folder, first.profiles_dir, redactor=spec.redactor
     )
+    if settings.master is None:
+        return profile
+    return replace(profile, conf={**profile.conf, "spark.master": settings.master})
 
 
 def opened_for(settings: Settings, spec: Spec, lake: LakeOptions) -> SparkSession:
@@ -165,6 +195,7 @@ def refuse_two_readers(spec: Spec) -> None:
 
 def _started(settings: Settings, profile: Profile) -> SparkSession:
     from loader.runtime.spark import SUBSTITUTION, session, silence_drivers
+    from loader.runtime.steps import step
 
     settings.profile = profile
     if profile.conf.get(SUBSTITUTION, "false").lower() != "false":
@@ -173,7 +204,8 @@ def _started(settings: Settings, profile: Profile) -> SparkSession:
             "it off for itself: whoever names a column in a source could read the environment. Set "
             'it to "false" for dbt, too'
         )
-    spark = session(profile)
+    with step("starting Spark"):
+        spark = session(profile)
     # Spark logs the stack trace of every failed task; the error that we show says it once.
     spark.sparkContext.setLogLevel("WARN" if settings.debug else "OFF")
     if settings.debug:

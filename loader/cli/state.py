@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from loader.cli import state_upkeep
-from loader.cli.state_stores import backends, held, stores_of
+from loader.cli.state_stores import find_key, held, stores_of
 from loader.errors import SpecError, StateError, TableError
 
 if TYPE_CHECKING:
@@ -28,52 +29,55 @@ def state() -> None:
 @click.pass_obj
 def list_(settings: Settings) -> None:
     """Shows the newest state of every table."""
-    from loader.cli.settings import opened_with_served
-    from loader.state import TableState
+    from loader.cli.settings import read_progress
+    from loader.state import StateRow, TableState
     from loader.state.value import settled
+    from loader.sync.stored_progress import StoredProgress, unique_states
 
-    with opened_with_served(settings) as pipeline:
-        rows: list[tuple[object, ...]] = []
-        for shared in backends(pipeline):
-            for key, group in groupby(shared.stores.state.rows(), key=lambda row: row.key):
-                top, *others = group
-                try:
-                    said = [top, *(row for row in others if row.version == top.version)]
-                    top = settled(said, partial(settings.output.warning, table=key)) or top
-                    known = TableState.from_json(top.value, key)
-                    cursor = known.cursor.text if known.cursor else None
-                    rows.append((key, cursor, known.cursor_field, known.batch, top.version))
-                except StateError as error:
-                    settings.output.warning(str(error), table=key)
-                    rows.append((key, top.value, None, None, top.version))
-        columns = ("table", "cursor", "field", "batch", "version")
-        if rows or settings.output.json:
-            settings.output.table("state", columns, rows)
-        else:
-            settings.output.say("No cursor is stored yet: run `loader run`.")
+    def read(progress: Sequence[StoredProgress]) -> list[list[StateRow]]:
+        return [state.rows() for state in unique_states(progress)]
+
+    rows: list[tuple[object, ...]] = []
+    found = read_progress(settings, read)
+    by_key = (pair for each in found for pair in groupby(each, key=lambda row: row.key))
+    for key, group in by_key:
+        top, *others = group
+        try:
+            said = [top, *(row for row in others if row.version == top.version)]
+            top = settled(said, partial(settings.output.warning, table=key)) or top
+            known = TableState.from_json(top.value, key)
+            cursor = known.cursor.text if known.cursor else None
+            rows.append((key, cursor, known.cursor_field, known.batch, top.version))
+        except StateError as error:
+            settings.output.warning(str(error), table=key)
+            rows.append((key, top.value, None, None, top.version))
+    columns = ("table", "cursor", "field", "batch", "version")
+    if rows or settings.output.json:
+        settings.output.table("state", columns, rows)
+    else:
+        settings.output.say("No cursor is stored yet: run `loader run`.")
 
 
 @state.command(short_help="Shows all versions of a cursor.")
 @click.argument("table")
 @click.pass_obj
 def show(settings: Settings, table: str) -> None:
-    """Shows all versions of TABLE's state (source.table), newest first."""
-    from loader.cli.settings import opened_with_served
+    """Shows all versions of TABLE's state, newest first: source.table, or table if it is clear."""
+    from loader.cli.settings import read_progress
+    from loader.state import StateRow
+    from loader.sync.stored_progress import StoredProgress
 
-    with opened_with_served(settings) as pipeline:
-        stores = stores_of(pipeline, table)
-        rows = stores.state.rows(table)
-        if not rows:
-            raise SpecError(
-                f"there is no state for {table!r}",
-                where="loader state show",
-                remedy="`loader state list` shows what there is",
-            )
-        settings.output.table(
-            "state",
-            ("version", "value", "updated_at"),
-            [(row.version, row.value, row.updated_at) for row in rows],
-        )
+    def read(progress: Sequence[StoredProgress]) -> list[StateRow]:
+        key = find_key(progress, table, "loader state show")
+        source = key.partition(".")[0]
+        [one, *_] = (one for one in progress if source in one.names)
+        return one.state.rows(key)
+
+    settings.output.table(
+        "state",
+        ("version", "value", "updated_at"),
+        [(row.version, row.value, row.updated_at) for row in read_progress(settings, read)],
+    )
 
 
 @state.command("set", short_help="Moves a cursor.")
@@ -90,6 +94,7 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
     from loader.sync.plan import parsed
 
     with opened_with_served(settings) as pipeline:
+        table = _named(pipeline, table, "loader state set")
         stores = stores_of(pipeline, table)
         known = _known(stores, table)
         if known is not None and is_memory(known.mark):
@@ -126,6 +131,7 @@ def reset(settings: Settings, table: str) -> None:
     from loader.cli.settings import opened_with_served
 
     with opened_with_served(settings) as pipeline:
+        table = _named(pipeline, table, "loader state reset")
         stores = stores_of(pipeline, table)
         known = _known(stores, table)
         if known is None:
@@ -135,6 +141,13 @@ def reset(settings: Settings, table: str) -> None:
                 remedy="`loader state list` shows what there is",
             )
         _store(settings, pipeline, table, known.moved(None, known.cursor_field))
+
+
+def _named(pipeline: Pipeline, table: str, where: str) -> str:
+    """Returns a table's name with its source, which may be left out if it is clear."""
+    from loader.sync.stored_progress import progress_by_spark
+
+    return table if "." in table else find_key(progress_by_spark(pipeline), table, where)
 
 
 def _known(stores: Stores, table: str) -> TableState | None:

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 from loader.errors import LockedError, SpecError
 from loader.lake.lease import Heartbeat, Lease
-from loader.names import refused
+from loader.names import in_the_lake, is_wildcard, refused, selected
+from loader.problems import did_you_mean
 
 if TYPE_CHECKING:
     from loader.spec.plugins import SourceSpec
     from loader.sync.pipeline import Pipeline
+    from loader.sync.stored_progress import StoredProgress
     from loader.sync.stores import Stores
 
 
@@ -48,10 +50,9 @@ class Shared:
 
 def backends(pipeline: Pipeline) -> list[Shared]:
     """Returns the backends of all sources, each once."""
-    found: dict[tuple[str | None, ...], list[SourceSpec]] = {}
+    found: dict[tuple[str, ...], list[SourceSpec]] = {}
     for source, _ in pipeline.sources:
-        table = (source.state_destination, source.state_table)
-        found.setdefault((source.local_state,) if source.local_state else table, []).append(source)
+        found.setdefault(source.state_place, []).append(source)
     return [
         Shared(
             pipeline.stores(sources[0]),
@@ -68,13 +69,7 @@ def stores_of(pipeline: Pipeline, table: str) -> Stores:
         SpecError: if the name is not `source.table`, or the spec has no such source or table.
     """
     name, dot, rest = table.partition(".")
-    wrong = refused(rest) if dot and rest else None
-    if wrong is not None:
-        raise SpecError(
-            wrong,
-            where=f"state {table!r}",
-            remedy="No table can be named so: leave it out; `loader state list` shows the tables",
-        )
+    _refuse_impossible(table)
     for source, _ in pipeline.sources:
         if source.name == name and dot and rest:
             return pipeline.stores(source)
@@ -83,6 +78,55 @@ def stores_of(pipeline: Pipeline, table: str) -> Stores:
         f"{table!r} is not `source.table` with a source of the spec",
         where="loader state",
         remedy=f"Its sources: {', '.join(names)}; `loader state list` shows the tables",
+    )
+
+
+def _refuse_impossible(table: str) -> None:
+    """Refuses the key of a table that cannot exist."""
+    rest = table.partition(".")[2]
+    wrong = refused(rest) if rest else None
+    if wrong is not None:
+        raise SpecError(
+            wrong,
+            where=f"state {table!r}",
+            remedy="No table can be named so: leave it out; `loader state list` shows the tables",
+        )
+
+
+def find_key(progress: Sequence[StoredProgress], table: str, where: str) -> str:
+    """Returns the key of a table's state; the name of its source may be left out if it is clear.
+
+    Args:
+        where: the command, for errors.
+
+    Raises:
+        SpecError: if there is no such state, or several sources have one.
+    """
+    from loader.sync.stored_progress import unique_states
+
+    _refuse_impossible(table)
+    sources = {name for one in progress for name in one.names}
+    stored = {row.key for state in unique_states(progress) for row in state.rows()}
+    keys = sorted(key for key in stored if key.partition(".")[0] in sources)
+    if table in keys:
+        return table
+    wanted = {table.lower(), in_the_lake(table).lower()}
+    found = [key for key in keys if key.partition(".")[2].lower() in wanted]
+    if not found and not is_wildcard(table):
+        found = [key for key in keys if selected(key, [table])]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise SpecError(
+            f"{len(found)} tables are called {table!r}",
+            where=where,
+            remedy=f"Name one with its source: {', '.join(found[:20])}",
+        )
+    near = did_you_mean(table, keys) or did_you_mean(table, [key.partition(".")[2] for key in keys])
+    raise SpecError(
+        f"there is no state for {table!r}",
+        where=where,
+        remedy=f"{near} `loader state list` shows what there is".strip(),
     )
 
 

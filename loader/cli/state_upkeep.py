@@ -16,6 +16,7 @@ from loader.cli.state_stores import backends, held, stores_of
 from loader.cli.streams import OUT
 from loader.errors import LoaderError, NewerStateError, SpecError, StateError
 from loader.names import in_the_lake, selected
+from loader.runtime.steps import step
 
 if TYPE_CHECKING:
     from loader.cli.settings import Settings
@@ -275,7 +276,7 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
                     continue
                 tell = partial(settings.output.warning, table=name)
                 try:
-                    with held(pipeline, [name]) as run_id:
+                    with step(f"{name}: rebuilding"), held(pipeline, [name]) as run_id:
                         # Read again: a run may have published before the table was locked.
                         known = batches.get(table, set())
                         commits = source_commits(stores.lake, table, names, known)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loader import __version__
-from loader.lake.lake import Lake
 from loader.lake.own import mended, naming
-from loader.lake.records import Records
 from loader.lake.remembered import remembered
 from loader.rows.literal import text_literal
+
+if TYPE_CHECKING:
+    from loader.lake.lake import Lake
+    from loader.lake.records import Records
 
 TABLE = "_cq_syncs"
 REMEDY = mended("All syncs into this schema", TABLE)
@@ -262,10 +264,6 @@ class Ledger:
                 sum(rows_appended) as rows,
                 max_by(cursor_high, finished_at)
                     filter (where status in ('synced', 'nothing new', 'recovered')) as cursor,
-                cast(
-                    max(finished_at) filter (where status in ('synced', 'nothing new', 'recovered'))
-                    as string
-                ) as synced_at,
                 unix_micros(
                     max(finished_at) filter (where status in ('synced', 'nothing new', 'recovered'))
                 ) as synced_micros,

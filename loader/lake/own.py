@@ -7,18 +7,17 @@ from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-
 from loader.damage import BACK
 from loader.errors import DamagedError
-from loader.runtime.failures import clear
 
 if TYPE_CHECKING:
     from loader.lake.tables import Tables
 
 PREFIX = "_cq_"
 """No raw table's name begins so."""
+
+STATES = "_cq_plugin_state"
+"""The table where `loader serve` keeps the state of plugins, append-only."""
 
 
 class InLake(Protocol):
@@ -54,9 +53,14 @@ def named(lake: Tables, table: str, remedy: str) -> Iterator[None]:
         DamagedError: the table is damaged.
         TableError: the warehouse was copied or moved.
     """
+    from py4j.protocol import Py4JError  # here, as `status` needs no Spark
+    from pyspark.errors import PySparkException
+
     try:
         yield
     except (Py4JError, PySparkException) as problem:
+        from loader.runtime.failures import clear
+
         where = f"table {lake.schema}.{table}"
         found = clear(problem, where)
         if not isinstance(found, DamagedError):

@@ -23,7 +23,20 @@ def confirm_place(handle: Any, name: str) -> None:
         TableError: if the table's folder is another one than its metadata says.
     """
     here = str(handle.operations().metadataFileLocation("x")).removesuffix("/metadata/x")
-    said = str(handle.location()).rstrip("/")
+    refuse_moved(here, str(handle.location()).rstrip("/"), name)
+
+
+def refuse_moved(here: str, said: str, name: str) -> None:
+    """Refuses a table whose folder is another one than its metadata says.
+
+    Args:
+        here: the table's folder.
+        said: its location, by its metadata.
+        name: the table's name, for the message.
+
+    Raises:
+        TableError: if they are different.
+    """
     if here == said or _same(_path(here), _path(said)):
         return
     raise TableError(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column
-from pyspark.sql import functions as f
-from pyspark.sql import types as t
+from typing import TYPE_CHECKING
 
 from loader.rows.cursor import Cursor, CursorType
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql import types as t
 
 
 def literal(cursor: Cursor, data_type: t.DataType) -> Column:
     """Returns a cursor as a literal of its column's type: casts would keep Iceberg from pruning."""
+    from pyspark.sql import functions as f  # here, as `loader status` needs no Spark
+    from pyspark.sql import types as t
+
     wide = t.LongType() if cursor.type is CursorType.INTEGER else data_type
     if cursor.type is CursorType.INTEGER and isinstance(data_type, t.DecimalType):
         wide = data_type

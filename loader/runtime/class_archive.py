@@ -31,6 +31,7 @@ from loader.runtime.class_path import find_needed_conf, list_jars
 from loader.runtime.jars import CACHE_VARIABLE, JARS_VARIABLE, cache_folder, folders
 from loader.runtime.java import Java
 from loader.runtime.spark_line import SparkHome
+from loader.runtime.steps import step
 
 Report = Callable[[str], None]
 
@@ -141,7 +142,8 @@ def _prepare(home: SparkHome, java: Java, wait: bool, report: Report) -> str:
     if wait:
         began = time.monotonic()
         report("class archive: being recorded, once for this Java and this Spark")
-        record_archive(home, java)
+        with step("class archive: being recorded"):
+            record_archive(home, java)
         took = time.monotonic() - began
         return f"{_megabytes(_folder(home, java))}, recorded in {took:.0f} s"
     subprocess.Popen(

@@ -65,7 +65,7 @@ def load_profile(
         target: its target; default: DBT_TARGET, else the profile's own.
         folder: the spec's folder; relative paths are relative to it.
         profiles_dir: the folder of profiles.yml; default: DBT_PROFILES_DIR, else the first of
-            `folder`/profiles, `folder` and ~/.dbt that has one.
+            `folder`, `folder`/profiles and ~/.dbt that has one.
         env: the variables for `env_var`; default: the process's own.
         redactor: learns the secrets in the target.
 
@@ -101,6 +101,25 @@ def load_profile(
     )
 
 
+def find_named_profile(project: Path) -> Path | None:
+    """Returns the profiles.yml with the profile that a dbt project names; None if there is none."""
+    try:
+        path = _find(project, None, os.environ)
+        return path if read_profile_name(project) in _read(path) else None
+    except SpecError:
+        return None
+
+
+def read_profile_name(project: Path) -> str | None:
+    """Returns the profile that a dbt project names; None if only dbt can tell."""
+    try:
+        read = yaml.safe_load((project / "dbt_project.yml").read_text("utf-8-sig"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return None  # dbt says what is wrong with it
+    name = read.get("profile") if isinstance(read, dict) else None
+    return name if isinstance(name, str) and "{" not in name else None
+
+
 def refuse_moved_project(profile: Profile, folder: Path) -> None:
     """Refuses a warehouse in a project's old folder: an empty one would be begun there.
 
@@ -131,7 +150,8 @@ def _find(folder: Path, profiles_dir: str | None, env: Mapping[str, str]) -> Pat
     elif env.get("DBT_PROFILES_DIR"):
         places = [Path(os.path.abspath(os.path.expanduser(env["DBT_PROFILES_DIR"])))]
     else:
-        places = [folder / "profiles", folder, home / ".dbt"]
+        # dbt's order; in profiles/, `loader init` writes what is not to hide the user's own
+        places = [folder, folder / "profiles", home / ".dbt"]
     for place in places:
         if (place / "profiles.yml").is_file():
             return place / "profiles.yml"

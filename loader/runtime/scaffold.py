@@ -9,6 +9,7 @@ from pathlib import Path
 from loader.errors import SpecError
 from loader.package import package_folder
 from loader.runtime.placing import link
+from loader.runtime.profile import find_named_profile, read_profile_name
 
 # The project's link to the dbt package, which `loader setup` can repair on another machine.
 LINK = Path(".strandline") / "package"
@@ -111,7 +112,7 @@ def refuse_existing_spec(folder: Path) -> None:
 
 def _profiles_of(folder: Path) -> Path:
     """Returns where a project's profile is, or belongs."""
-    there = [path for path in (_PROFILES_APART, _PROFILES) if (folder / path).exists()]
+    there = [path for path in (_PROFILES, _PROFILES_APART) if (folder / path).exists()]
     if there:
         return there[0]
     ignored = _PROFILES.name in _lines_of(folder / _GITIGNORE)  # it was made by this module
@@ -141,7 +142,8 @@ def link_package(folder: Path) -> str:
 def mend_profile(folder: Path) -> str | None:
     """Writes the profile that a clone of a project lacks, as git ignores it; mends a moved one.
 
-    It holds the path of the project's own warehouse.
+    It holds the path of the project's own warehouse. None is written that would hide the user's
+    own, in ~/.dbt or DBT_PROFILES_DIR.
 
     If the profile's warehouse exists, it is left alone: it may be intended.
 
@@ -150,6 +152,9 @@ def mend_profile(folder: Path) -> str | None:
     """
     name = _profiles_of(folder)
     path = folder / name
+    elsewhere = find_named_profile(folder) if not path.exists() else None
+    if elsewhere is not None:
+        return f"profile: {read_profile_name(folder)}, in {elsewhere}"
     if not path.exists() and name == _PROFILES:
         path.write_text(_profiles(folder), encoding="utf-8")
         return f"wrote {name}, which git ignores"

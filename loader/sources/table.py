@@ -69,6 +69,7 @@ class SourceTable:
             say.
         cursor_field: the cursor that the connector itself defines, if any.
         indexed: columns that lead an index, so that a window on them is cheap.
+        system_cursors: what can be the cursor though it is not among the columns.
         collated: text columns that may be the cursor and that the source does not order by bytes.
         comment: the source's comment on the table; empty if there is none.
         column_comments: the source's comments on its columns, by column.
@@ -80,6 +81,7 @@ class SourceTable:
     primary_key: tuple[str, ...] = ()
     keyless: str = ""
     cursor_field: str | None = None
+    system_cursors: tuple[str, ...] = ()
     indexed: frozenset[str] = frozenset()
     collated: frozenset[str] = frozenset()
     comment: str = ""

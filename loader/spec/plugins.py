@@ -180,6 +180,12 @@ class SourceSpec(_Plugin):
         """The folder of the JSON files of `backend: local`; None if state is in a table."""
         return (self.backend_spec or BackendSpec()).path if self.backend == "local" else None
 
+    @property
+    def state_place(self) -> tuple[str, ...]:
+        """Where cursors live: sources with equal places share one backend."""
+        table = self.state_destination, self.state_table
+        return (self.local_state,) if self.local_state else table
+
 
 class LakeOptions(Strict):
     """The inner `spec` of a destination with `path: spark`.

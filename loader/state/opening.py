@@ -35,9 +35,10 @@ def open_state(
         return LocalState(spec.folder / Path(source.local_state))
     kept_in = spec.destination(source.state_destination)
     if kept_in.path == "spark":
+        opened = lake(kept_in)
         from loader.state.lake_table import LakeState
 
-        return LakeState(lake(kept_in), source.state_table)
+        return LakeState(opened, source.state_table)
     place = Place(source.state_table, spec.folder, f"{kept_in.where}.spec")
     return _plugged(kept_in, place)
 

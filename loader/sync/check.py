@@ -14,6 +14,7 @@ from loader.rows.cursor import CursorType
 from loader.rows.delta import HASH
 from loader.rows.order import GENERATION, quoted
 from loader.runtime.database_errors import DatabaseError
+from loader.runtime.steps import step
 from loader.sources import Snapshot, SourceTable, Window
 from loader.sources.candidates import candidates, marks_of_deletion
 from loader.sync.describing import described
@@ -42,14 +43,16 @@ def checked(pipeline: Pipeline, part: Planned) -> Iterator[tuple[Plan, list[str]
         yield pipeline.cleared(error, where)
     try:
         with part.source.snapshot([plan.table for plan in part.plans]) as snapshot:
-            snapshot.probe()
+            with step(f"{where}: checking"):
+                snapshot.probe()
             for plan in part.plans:
                 try:
                     lake = pipeline.stores(part.spec).lake
                     _admitted(plan, lake)
-                    notes = [*drifted(plan, lake), *findings(plan), *measured(plan, snapshot)]
-                    notes += snapshot.lacking(plan.table)
-                    yield plan, [*notes, *unbumped(plan, lake)]
+                    with step(f"{plan.name}: checking"):
+                        notes = [*drifted(plan, lake), *findings(plan), *measured(plan, snapshot)]
+                        notes += [*snapshot.lacking(plan.table), *unbumped(plan, lake)]
+                    yield plan, notes
                 except Exception as error:
                     yield pipeline.cleared(error, f"table {plan.name}")
     except Exception as error:
@@ -159,7 +162,8 @@ def discovered(
             continue
         where = f"source {source.name}"
         try:
-            refs = bound.tables()
+            with step(f"{where}: listing its tables"):
+                refs = bound.tables()
         except Exception as error:
             errors.append(pipeline.cleared(error, where))
             continue

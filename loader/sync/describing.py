@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
 from loader.runtime.interruption import proceed
+from loader.runtime.steps import step
 from loader.sources import Source, SourceTable, TableRef
 
 _AT_ONCE = 4
@@ -29,7 +30,8 @@ def described(
         try:
             # the tables before it may have been locked, and this one, too
             proceed(f"table {source.name}.{ref.name}")
-            with working(f"{source.name}.{ref.lake_name}"):
+            name = f"{source.name}.{ref.lake_name}"
+            with step(f"{name}: reading its columns and keys"), working(name):
                 return source.describe(ref)
         except Exception as problem:
             return problem

@@ -11,6 +11,7 @@ from loader.lake.lake import Lake
 from loader.lake.own import PREFIX
 from loader.rows.order import quoted
 from loader.runtime.failures import clear
+from loader.runtime.steps import step
 from loader.sync.pipeline import Pipeline
 
 DEADLINE = 60.0
@@ -21,8 +22,10 @@ def check_destinations(pipeline: Pipeline) -> Iterator[LoaderError]:
     """Checks each lake that the spec's sources are loaded into; yields what is wrong."""
     lakes = {pipeline.spec.schema_of(source): source for source, _ in pipeline.sources}
     for source in lakes.values():
+        name = source.destinations[0]
         try:
-            check_destination(pipeline.stores(source).lake, source.destinations[0])
+            with step(f"destination {name}: writing a table"):
+                check_destination(pipeline.stores(source).lake, name)
         except LoaderError as error:
             yield pipeline.cleared(error, error.where)
 

@@ -180,7 +180,7 @@ def plan(
         raise NoCursorError.of(table, where)
     cursor, initial = None, None
     if name is not None:
-        column = _column(table, name, where, "cursor_field")
+        column = _column(table, name, where, "cursor_field", system=table.system_cursors)
         type_ = CursorType.of(table.schema[column].dataType)
         if type_ is None:
             shown = table.schema[column].dataType.simpleString()
@@ -292,7 +292,14 @@ def _fits(options: TableOptions, type_: CursorType, where: str) -> None:
     )
 
 
-def _column(table: SourceTable, name: str, where: str, option: str, more: str = "") -> str:
+def _column(
+    table: SourceTable,
+    name: str,
+    where: str,
+    option: str,
+    more: str = "",
+    system: Sequence[str] = (),
+) -> str:
     names = list(table.schema.names)
     if name in names:
         return name
@@ -302,7 +309,8 @@ def _column(table: SourceTable, name: str, where: str, option: str, more: str = 
     raise TableError(
         f"there is no column {name!r}",
         where=f"{where}, {option}",
-        remedy=f"{did_you_mean(name, names)} Its columns: {', '.join(names)}{more}".strip(),
+        remedy=f"{did_you_mean(name, [*system, *names])} Its columns: {', '.join(names)}{more}"
+        + "".join(f", and the cursor {one}" for one in system if one not in names),
     )
 
 

@@ -15,6 +15,7 @@ from loader.names import is_wildcard, qualify, selected
 from loader.problems import did_you_mean
 from loader.runtime.failures import clear
 from loader.runtime.java_end import has_java_ended
+from loader.runtime.steps import step
 from loader.sources import Source, TableRef, connector
 from loader.spec.options import TableOptions, options_for
 from loader.spec.plugins import DestinationSpec, SourceSpec
@@ -212,7 +213,8 @@ class Selection:
             return TableError("this run leaves it out", where=f"source {source.name}")
         java_ran = not has_java_ended()
         try:
-            return bound.tables()
+            with step(f"source {source.name}: listing its tables"):
+                return bound.tables()
         except Exception as error:
             found = self.cleared(error, f"source {source.name}")
             if java_ran and isinstance(found, JavaEndedError):

@@ -22,6 +22,7 @@ from pyspark.sql import functions as f
 from loader.errors import JavaEndedError, LoaderError, LockedError, TableError
 from loader.lake.commits import newest_commit
 from loader.lake.lake import Lake
+from loader.lake.own import STATES
 from loader.names import in_the_lake
 from loader.runtime.java_end import java_ended
 from loader.sources.cloudquery.serving import Serving
@@ -31,7 +32,7 @@ from loader.spec.redaction import redact_foreign
 from loader.spec.spec import Spec
 from loader.sync.pipeline import Outcome, Pipeline
 from loader.sync.plan import FOREIGN_COLUMNS, RESERVED
-from loader.sync.served_tables import SERVER, STATES, remember
+from loader.sync.served_tables import SERVER, remember
 from loader.sync.watch import Watch
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from loader.errors import DamagedError, LoaderError, SpecError, TableError
 from loader.lake.commits import newest_commit
 from loader.lake.lake import Lake
-from loader.lake.own import mended
+from loader.lake.own import STATES, mended
 from loader.names import in_the_lake
 from loader.rows.delta import COLUMNS
 from loader.runtime.failures import clear
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from loader.sources import Snapshot
     from loader.spec.spec import Spec
     from loader.sync.pipeline import Pipeline
-
-STATES = "_cq_plugin_state"
-"""The table where the state of served plugins is kept, append-only."""
 
 REMEDY = mended("What `cloudquery sync` writes", STATES)
 SERVER = "loader serve"

@@ -13,6 +13,7 @@
 
     {%- for node in strandline.read_nodes(model.depends_on.nodes) -%}
         {%- do strandline.check_name(strandline.relation_of(node) | string) -%}
+        {%- do strandline.check_is_synced(node, owner) -%}
     {%- endfor -%}
     {%- do strandline.check_select_text(sql, owner) -%}
     {%- do strandline.check_row_filter(kind, sql, owner) -%}

@@ -93,6 +93,25 @@
 {%- endmacro %}
 
 
+{% macro check_is_synced(node, owner) -%}
+    {#- A source that is not there: the schema is listed once an invocation, as Spark's own error has a stack trace. -#}
+    {%- set relation = strandline.relation_of(node) -%}
+    {%- if node.resource_type == "source" and "." not in relation.schema and strandline.in_iceberg_catalog() -%}
+        {%- set listed = strandline.remembered("listed") -%}
+        {%- if relation.schema not in listed -%}
+            {%- set rows = strandline.spark__list_relations_without_caching(relation) -%}
+            {%- do listed.update({relation.schema: rows | map(attribute=1) | map("lower") | list}) -%}
+        {%- endif -%}
+        {%- if relation.identifier | lower not in listed[relation.schema] -%}
+            {{ exceptions.raise_compiler_error(
+                owner ~ ": there is no table " ~ strandline.name_of(relation) ~ ": it has not been synced into this "
+                ~ "warehouse. Run `loader run --select " ~ node.source_name ~ "." ~ node.identifier ~ "`, and build again."
+            ) }}
+        {%- endif -%}
+    {%- endif -%}
+{%- endmacro %}
+
+
 {% macro check_is_a_table(relation, node, properties, owner) -%}
     {#- A view has no batches of its own, and does not show which of raw's it leaves out. -#}
     {%- if node.resource_type == "source" and not properties.get("format", "").startswith("iceberg") -%}

@@ -30,7 +30,11 @@ def shop(project: DbtProject, raw: RawSchema) -> Shop:
     refs = ("orders create tag audited", "orders create branch audit", "rates create tag fixed")
     for ref in refs:
         raw.spark.sql(f"alter table {raw.schema}.{ref}")
-    others = {"name": "others", "schema": raw.schema, "tables": [{"name": "rates"}]}
+    others = {
+        "name": "others",
+        "schema": raw.schema,
+        "tables": [{"name": "rates"}, {"name": "late"}],
+    }
     project.write("models/others.yml", {"sources": [others]})
     return shop
 
@@ -43,6 +47,10 @@ def proved(shop: Shop) -> Iterator[None]:
 
 
 REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
+    "not_synced": (
+        *("latest", "select * from {{ source('others', 'late') }}", {}),
+        ".late: it has not been synced into this warehouse. Run `loader run --select others.late`",
+    ),
     "as_of_text": ("latest", READ, {"as_of": "1"}, "A batch is a number: as_of=1, or"),
     "no_type": (
         *("latest", READ.replace("*", "*, null as note"), {}),

@@ -110,6 +110,26 @@ def test_setup_mends_the_link_in_a_clone_of_the_project(tmp_path: Path) -> None:
     assert _warehouse(tmp_path) == f"{tmp_path}/warehouse"
 
 
+def test_setup_writes_no_profile_beside_the_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone, home = tmp_path / "clone", tmp_path / "home"
+    clone.mkdir()
+    _create(clone)
+    (home / ".dbt").mkdir(parents=True)
+    (clone / "profiles.yml").rename(home / ".dbt" / "profiles.yml")
+    monkeypatch.setenv("HOME", str(home))
+    said: list[str] = []
+
+    setup.prepare([], clone, said.append)
+    assert said[-1] == f"profile: strandline, in {home}/.dbt/profiles.yml"
+    assert not (clone / "profiles.yml").exists()
+
+    (home / ".dbt" / "profiles.yml").write_text("another: {}")
+    setup.prepare([], clone, said.append)
+    assert (clone / "profiles.yml").exists()
+
+
 def _warehouse(folder: Path) -> str:
     profile = load_profile("strandline", "embedded", folder, env={})
     return profile.conf["spark.sql.catalog.lake.warehouse"]

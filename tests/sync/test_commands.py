@@ -164,13 +164,22 @@ def test_state_by_hand(project: Project, postgres_database: Database) -> None:
     )
     shown = project.loader("state", "show", name).events
     assert [e["version"] for e in shown] == [5, 4, 3, 2, 1]
+    assert [e["version"] for e in project.loader("state", "show", "ORDERS").events] == [
+        5,
+        4,
+        3,
+        2,
+        1,
+    ]
     assert json.loads(shown[0]["value"])["cursor"] is None
     ran = project.run().table(name)
     assert (ran["status"], ran["redelivered"]) == ("nothing new", 2)
 
     for arguments, code, told in (
-        (("show", "shop.ordrs"), 2, "there is no state for 'shop.ordrs'"),
-        (("show", "foo"), 2, "'foo' is not `source.table` with a source of the spec"),
+        (("show", "shop.ordrs"), 2, "for 'shop.ordrs'. Did you mean `shop.orders`?"),
+        (("show", "ordrs"), 2, "there is no state for 'ordrs'. Did you mean `shop.orders`?"),
+        (("show", "foo"), 2, "there is no state for 'foo'. `loader state list` shows"),
+        (("reset", "ordrs"), 2, "there is no state for 'ordrs'. Did you mean `shop.orders`?"),
         (("reset", "shop.ordrs"), 2, "there is no state for 'shop.ordrs'"),
         (("set", "shop.ordrs", "1"), 2, "shop.ordrs has no cursor yet"),
         (("set", name, "yesterday"), 2, "'yesterday' is not a cursor of the column's type"),

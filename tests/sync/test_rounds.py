@@ -228,6 +228,15 @@ def test_one_run_and_its_build(project: Project, postgres_database: Database) ->
     assert one.code == 0, one.text
     assert one.table("shop.orders")["status"] == "nothing new"
 
+    typo = project.loader("run", "--build", "--", "--select", "nosuch")
+    assert (typo.code, typo.errors) == (
+        1,
+        [
+            "dbt build: nothing in the project matches --select nosuch. Correct the arguments "
+            "after `--`; `dbt ls` lists what there is"
+        ],
+    )
+
     project.jdbc(postgres_database, ["orders", "gone"], table_options=table)
     failed = project.loader("run", "--build", "--", "--select", good)
     assert (failed.code, len(failed.errors)) == (1, 1), "the table that is gone, though dbt is well"

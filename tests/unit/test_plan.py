@@ -44,6 +44,12 @@ def test_names_are_the_columns_own_whatever_their_case() -> None:
     assert planned.mode == INCREMENTAL
 
 
+def test_a_misspelt_system_column_gets_a_suggestion() -> None:
+    table = _table(system_cursors=("xmin",))
+    with pytest.raises(TableError, match=r"'xmn'.*Did you mean `xmin`\?.*, and the cursor xmin"):
+        _plan(table=table, cursor_field="xmn")
+
+
 @pytest.mark.parametrize(
     ("declared", "configured", "key", "authoritative"),
     [

@@ -225,10 +225,11 @@ def test_where_profiles_are_looked_for(tmp_path: Path) -> None:
     env = {"HOME": str(home)}
     project.mkdir()
     with pytest.raises(
-        SpecError, match=r"no profiles\.yml in .*project/profiles, .*project, .*dbt"
+        SpecError, match=r"no profiles\.yml in .*project, .*project/profiles, .*dbt"
     ):
         load_profile("strandline", None, project, env=env)
-    places = [home / ".dbt", project, project / "profiles", env_dir, given_dir]
+    # dbt, too, takes the project's before the one in ~/.dbt
+    places = [home / ".dbt", project / "profiles", project, env_dir, given_dir]
     for place in places:
         place.mkdir(exist_ok=True, parents=True)
         (place / "profiles.yml").write_text(PROFILES)

@@ -170,6 +170,7 @@ class JdbcSource(Database):
             StructType(fields),
             primary_key=tuple(map(self.dialect.lake_name, key.columns)),
             keyless=key.lacking,
+            system_cursors=(self.any_cursor,) if self.any_cursor and native.stored else (),
             indexed=frozenset(
                 self.dialect.lake_name(row["COLUMN_NAME"] or "")
                 for row in indexes

@@ -1,0 +1,156 @@
+"""Reads the loader's own tables in a local folder by pyiceberg, as starting Spark takes longer.
+
+Only what Iceberg's Hadoop catalog keeps in such a folder is read here, and only if nothing is odd
+about it. All else is left to Spark, which also says what is wrong with a damaged table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loader.errors import TableError
+from loader.lake.place import refuse_moved
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MOST_ROWS = 2_000_000
+"""Of more rows, Spark reads a column faster, and in less memory."""
+
+_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
+_KNOWN = re.compile(r"type|warehouse|cache-enabled|cache\..*")
+"""Settings of a catalog that do not change which files belong to a table."""
+
+
+class SparkNeededError(Exception):
+    """Reports that a table can only be read, or judged, by Spark."""
+
+
+def find_warehouse(conf: Mapping[str, str]) -> Path | None:
+    """Returns the folder of a profile's default catalog; None if that is not a local folder.
+
+    Args:
+        conf: Spark's settings, from the profile.
+    """
+    prefix = f"spark.sql.catalog.{conf.get('spark.sql.defaultCatalog')}"
+    own = {key[len(prefix) + 1 :]: v for key, v in conf.items() if key.startswith(f"{prefix}.")}
+    warehouse = own.get("warehouse", "")
+    local = re.fullmatch(r"(?:file:(?://)?)?(/.*)", warehouse)
+    if (
+        conf.get(prefix) != _CATALOG
+        or own.get("type", "").lower() != "hadoop"
+        or not all(map(_KNOWN.fullmatch, own))
+        or local is None
+        or any(key.startswith("spark.hadoop.fs.default") for key in conf)
+    ):
+        return None
+    return Path(local[1])
+
+
+class FolderTables:
+    """Reads tables of one namespace of a Hadoop catalog in a local folder.
+
+    >>> FolderTables(Path("/srv/lake/warehouse"), "raw").read("_cq_state", {"key": "string"})
+
+    Args:
+        warehouse: the catalog's folder; without one, all tables need Spark.
+    """
+
+    def __init__(self, warehouse: Path | None, schema: str) -> None:
+        self.warehouse = warehouse
+        self.schema = schema
+
+    def exists(self, table: str) -> bool:
+        """Returns whether there may be such a table.
+
+        Raises:
+            SparkNeededError: if there is no folder to look in.
+        """
+        return (self._folder(table) / "metadata").is_dir()
+
+    def read(self, table: str, columns: Mapping[str, str]) -> pa.Table | None:
+        """Returns the rows of a table's newest snapshot; None if there is no such table.
+
+        Args:
+            columns: `long`, `string` or `timestamptz`, by names in lower case; a column that the
+                table lacks is null.
+
+        Raises:
+            SparkNeededError: if pyiceberg is missing, or cannot read the table.
+            TableError: if the warehouse was copied or moved.
+        """
+        if not self.exists(table):
+            return None
+        try:
+            return self._read(table, columns)
+        except (SparkNeededError, TableError):
+            raise
+        except ImportError:
+            raise SparkNeededError("pyiceberg is not installed") from None
+        except Exception as problem:  # damaged files make pyiceberg raise anything
+            raise SparkNeededError(str(problem)) from problem
+
+    def _read(self, table: str, columns: Mapping[str, str]) -> pa.Table | None:
+        import pyarrow as pa
+        from pyiceberg.catalog.noop import NoopCatalog
+        from pyiceberg.io.pyarrow import PyArrowFileIO
+        from pyiceberg.serializers import FromInputFile
+        from pyiceberg.table import StaticTable
+
+        newest = self._newest_metadata(table)
+        if newest is None:
+            return None
+        # not `from_metadata`: a property of the table would choose Python code to import
+        files = PyArrowFileIO({})
+        metadata = FromInputFile.table_metadata(files.new_input(str(newest)))
+        name = f"{self.schema}.{table}"
+        refuse_moved(str(self._folder(table)), metadata.location.rstrip("/"), name)
+        found = StaticTable((name,), metadata, str(newest), files, NoopCatalog("folder"))
+        snapshot = metadata.current_snapshot()
+        summary = snapshot.summary if snapshot is not None else None
+        if summary is not None and int(summary.get("total-records") or 0) > MOST_ROWS:
+            raise SparkNeededError("it has many rows")
+        actual = {one.name.lower(): one for one in metadata.schema().fields}
+        for name, kind in columns.items():
+            if name in actual and str(actual[name].field_type) != kind:
+                raise SparkNeededError(f"its column {name} is of another type than {kind}")
+        there = {name: actual[name].name for name in columns if name in actual}
+        rows = found.scan(selected_fields=tuple(there.values())).to_arrow()
+        types = {
+            "long": pa.int64(),
+            "string": pa.string(),
+            "timestamptz": pa.timestamp("us", "UTC"),
+        }
+        read = [
+            rows[there[name]] if name in there else pa.nulls(rows.num_rows, types[kind])
+            for name, kind in columns.items()
+        ]
+        return pa.table(read, names=list(columns))
+
+    def _newest_metadata(self, table: str) -> Path | None:
+        """Finds a table's newest metadata as Iceberg's HadoopTableOperations does.
+
+        Its hint may be older than the newest version: it is written after each commit.
+        """
+        folder = self._folder(table) / "metadata"
+        try:
+            version = int((folder / "version-hint.text").read_text("ascii"))
+        except (FileNotFoundError, ValueError):
+            names = (re.match(r"v(\d+)\.", path.name) for path in folder.iterdir())
+            version = max((int(name[1]) for name in names if name), default=0)
+            if not version:
+                return None
+        while (folder / f"v{version + 1}.metadata.json").exists():
+            version += 1
+        found = folder / f"v{version}.metadata.json"
+        if not found.exists() or any(folder.glob(f"v{version + 1}.*")):
+            raise SparkNeededError(f"{found} is missing, or compressed")
+        return found
+
+    def _folder(self, table: str) -> Path:
+        if self.warehouse is None:
+            raise SparkNeededError("its catalog is not a local folder")
+        return self.warehouse / self.schema / table

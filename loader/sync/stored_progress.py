@@ -1,0 +1,205 @@
+"""State and ledger, as commands read them that start no run: without Spark where that can be.
+
+The lake that `loader init` sets up is a local folder. There, both tables are read by pyiceberg in
+less than a second; all else takes a Spark session. Both give the same answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from loader.lake.folder_tables import FolderTables, SparkNeededError, find_warehouse
+from loader.lake.ledger import COLUMNS, NOTHING_NEW, RECOVERED, SYNCED, TABLE
+from loader.lake.own import STATES
+from loader.spec.plugins import LakeDestination
+from loader.state import StateRow
+from loader.state.opening import open_state
+from loader.state.value import moment_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from loader.lake.lake import Lake
+    from loader.runtime.profile import Profile
+    from loader.spec.plugins import DestinationSpec, SourceSpec
+    from loader.spec.spec import Spec
+    from loader.sync.pipeline import Pipeline
+
+_STATE = {"key": "string", "value": "string", "version": "long", "updated_at": "timestamptz"}
+_ICEBERG = {"bigint": "long", "timestamp": "timestamptz", "string": "string"}
+_NEWEST = ("finished_at", "status", "log_bytes", "error")
+_LEDGER = {
+    name: _ICEBERG[COLUMNS[name]]
+    for name in ("source_name", "table_name", "batch", "rows_appended", "cursor_high", *_NEWEST)
+}
+
+
+class StateReader(Protocol):
+    """Reads state; each :class:`loader.state.StateBackend` does."""
+
+    def rows(self, key: str | None = None) -> list[StateRow]:
+        """Returns all rows, or one key's, by key, newest version first."""
+
+
+class LedgerReader(Protocol):
+    """Reads the ledger; :class:`loader.lake.ledger.Ledger` does."""
+
+    def newest(self) -> list[dict[str, Any]]:
+        """Returns each table's last successful attempt and its last attempt."""
+
+
+@dataclass(frozen=True)
+class StoredProgress:
+    """Where a source's state and ledger are read.
+
+    Attributes:
+        schema: the ledger's.
+    """
+
+    source: SourceSpec
+    schema: str
+    state: StateReader
+    ledger: LedgerReader
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The source's name, and those that it had: a table is renamed with its next sync."""
+        return self.source.name, *self.source.formerly
+
+
+def progress_by_spark(pipeline: Pipeline) -> list[StoredProgress]:
+    """Returns the progress of all sources of a pipeline."""
+    found = []
+    for source, _ in pipeline.sources:
+        stores = pipeline.stores(source)
+        found.append(StoredProgress(source, stores.lake.schema, stores.state, stores.ledger))
+    return found
+
+
+def progress_in_folder(spec: Spec, profile: Profile) -> list[StoredProgress]:
+    """Returns the progress of all sources of a spec; reading it may raise SparkNeededError, too.
+
+    Raises:
+        SparkNeededError: if `loader serve` has written tables, which only Spark lists.
+        SpecError: if a state backend's package is missing, or its options are wrong.
+    """
+    warehouse = find_warehouse(profile.conf)
+    lakes = [one.lake for one in spec.destinations if isinstance(one, LakeDestination)]
+    served = (FolderTables(warehouse, lake.schema_).exists(STATES) for lake in lakes)
+    if not spec.sources or (warehouse is not None and any(served)):
+        raise SparkNeededError("`loader serve` may have written tables")
+    return [_progress_of(spec, source, warehouse) for source in spec.sources]
+
+
+def unique_states(progress: Iterable[StoredProgress]) -> list[StateReader]:
+    """Returns the state backends of sources, each once."""
+    return list({one.source.state_place: one.state for one in reversed([*progress])}.values())[::-1]
+
+
+def _progress_of(spec: Spec, source: SourceSpec, warehouse: Any) -> StoredProgress:
+    schema = spec.schema_of(source)
+    tables = spec.destination(source.destinations[0]).lake
+
+    def refuse(destination: DestinationSpec) -> Lake:
+        raise SparkNeededError("its state is in a table")
+
+    state: StateReader
+    try:
+        state = open_state(spec, source, refuse)
+    except SparkNeededError:
+        lake = spec.destination(source.state_destination).lake
+        if (lake.profile, lake.target) != (tables.profile, tables.target):
+            raise
+        own = spec.state_schema_of(source) or schema
+        state = FolderState(FolderTables(warehouse, own), source.state_table)
+    return StoredProgress(source, schema, state, FolderLedger(FolderTables(warehouse, schema)))
+
+
+class FolderState:
+    """Reads the state table of a lake in a local folder."""
+
+    def __init__(self, tables: FolderTables, table: str) -> None:
+        self.tables = tables
+        self.table = table
+
+    def rows(self, key: str | None = None) -> list[StateRow]:
+        """Returns all rows, or one key's, by key, newest version first."""
+        found = self.tables.read(self.table, _STATE)
+        rows = found.to_pylist() if found is not None else []
+        rows = [row for row in rows if key in (None, row["key"])]
+        # three sorts, each stable: by key, newest version first, then youngest first
+        rows.sort(key=lambda row: (row["updated_at"] is not None, row["updated_at"]), reverse=True)
+        rows.sort(key=lambda row: row["version"] or 0, reverse=True)
+        rows.sort(key=lambda row: row["key"] or "")
+        return [
+            StateRow(
+                row["key"],
+                row["value"],
+                row["version"] or 0,
+                moment_text(row["updated_at"]) if row["updated_at"] is not None else None,
+            )
+            for row in rows
+        ]
+
+
+class FolderLedger:
+    """Reads the ledger of a lake in a local folder."""
+
+    def __init__(self, tables: FolderTables) -> None:
+        self.tables = tables
+
+    def newest(self) -> list[dict[str, Any]]:
+        """Returns each table's last attempts, as :meth:`loader.lake.ledger.Ledger.newest` does."""
+        found = self.tables.read(TABLE, _LEDGER)
+        if found is None:
+            return []
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        found = found.sort_by([("finished_at", "ascending", "at_start")])
+        success = pc.is_in(found["status"], pa.array([SYNCED, NOTHING_NEW, RECOVERED]))
+        last = _last_of_each(found, _NEWEST, [("batch", "max"), ("rows_appended", "sum")])
+        synced = _last_of_each(found.filter(success), ("cursor_high", "finished_at"))
+        nothing: dict[str, Any] = {"cursor_high": None, "finished_at": None}
+        return [
+            {
+                "source_name": of[0],
+                "table_name": of[1],
+                "batch": row["batch_max"],
+                "rows": row["rows_appended_sum"],
+                "cursor": synced.get(of, nothing)["cursor_high"],
+                "synced_micros": synced.get(of, nothing)["finished_at"],
+                "status": row["status"],
+                "log_bytes": row["log_bytes"],
+                "error": row["error"],
+            }
+            for of, row in sorted(last.items(), key=lambda item: [name or "" for name in item[0]])
+        ]
+
+
+def _last_of_each(
+    rows: pa.Table, columns: Sequence[str], totals: Sequence[tuple[str, str]] = ()
+) -> dict[tuple[str | None, str | None], dict[str, Any]]:
+    """Returns each table's last values of columns, times in microseconds; rows are in order.
+
+    Args:
+        totals: columns and functions over all of a table's rows, as pyarrow calls them.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if "finished_at" in columns:
+        micros = rows["finished_at"].cast(pa.int64())
+        rows = rows.set_column(rows.column_names.index("finished_at"), "finished_at", micros)
+    with_null = pc.ScalarAggregateOptions(skip_nulls=False, min_count=0)
+    grouped = rows.group_by(["source_name", "table_name"], use_threads=False).aggregate(
+        [*totals, *((name, "last", with_null) for name in columns)]
+    )
+    return {
+        (row["source_name"], row["table_name"]): {
+            name.removesuffix("_last"): value for name, value in row.items()
+        }
+        for row in grouped.to_pylist()
+    }

@@ -1,0 +1,71 @@
+"""What a command says about steps that take long."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from loader.cli import main, slow_steps
+from loader.cli.output import Output, Progress
+from loader.runtime import setup
+from loader.runtime.steps import step
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five seconds are a twentieth of one here."""
+    monkeypatch.setattr(slow_steps, "SECONDS", 0.05)
+
+
+def test_only_a_step_that_takes_long_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    output = Output()
+    with output.slow_steps.shown():
+        for number in range(100):
+            with step(f"quick {number}"):
+                pass
+        with step("shop.orders: compacting"):
+            time.sleep(0.5)
+        time.sleep(0.2)  # nothing is being done that is worth a word
+    lines = capsys.readouterr().err.splitlines()
+    assert {*lines} == {"shop.orders: compacting (0 s)"}
+    assert 1 < len(lines) < 5  # ever more rarely
+
+
+@pytest.mark.parametrize(("form", "quiet"), [("json", False), ("text", True)])
+def test_neither_machines_nor_quiet_commands_get_any(
+    form: str, quiet: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = Output(form, quiet)
+    with output.slow_steps.shown(), step("long"):
+        time.sleep(0.3)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_run_shows_how_far_its_tables_are(capsys: pytest.CaptureFixture[str]) -> None:
+    output = Output()
+    with output.slow_steps.shown(), Progress(output, {"shop.orders": 500}.get) as progress:
+        progress.phase("shop.orders", "reading", 10_000)
+        time.sleep(0.3)
+        progress.done("shop.orders", "shop.orders: synced")
+    first, *lines, last = capsys.readouterr().err.splitlines()
+    assert first == "shop.orders: reading 10,000 rows"
+    assert last == "shop.orders: synced"
+    assert lines
+    for line in lines:
+        assert line.startswith("shop.orders: reading, 500 of 10,000 rows, ")
+        assert line.endswith(" rows/s, 0 s")
+
+
+def test_commands_show_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def prepare(*_: object) -> None:
+        with step("class archive: being recorded"):
+            time.sleep(0.3)
+
+    monkeypatch.setattr(setup, "prepare", prepare)
+    monkeypatch.chdir(tmp_path)
+    ran = CliRunner().invoke(main, ["setup", "--no-archive"])
+    assert ran.exit_code == 0
+    assert "class archive: being recorded (0 s)" in ran.stderr
