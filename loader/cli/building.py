@@ -132,12 +132,12 @@ class Build:
             return 2
         output.table("build", tuple(facts), [tuple(facts.values())] if output.json else [])
         output.say(f"dbt build: {counts}, in {facts['seconds']} s.")
-        if ended.success and not told and self._selects_by_name():
+        if ended.success and not told and self._has_selection_by_name():
             output.error(_nothing_selected(self.arguments))
             return 1
         return 0 if ended.success else 1
 
-    def _selects_by_name(self) -> bool:
+    def _has_selection_by_name(self) -> bool:
         """Whether dbt was to build something; what has changed since may be nothing."""
         chosen = [_given(self.arguments, option) for option in _SELECTIONS]
         return any(chosen) and not any(_SINCE.search(one) for one in self.arguments)

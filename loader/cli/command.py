@@ -137,7 +137,7 @@ def main(ctx: click.Context, config: Path, form: str, quiet: bool, debug: bool) 
         logging.root.addHandler(logging.NullHandler())
     output = Output(form, quiet, debug=debug)
     ctx.obj = Settings(config, form, quiet, debug, output)
-    ctx.with_resource(output.slow_steps.shown())
+    ctx.with_resource(output.slow_steps.watch())
     if debug:
         ctx.with_resource(Overheard(output).listening())
 
@@ -280,7 +280,7 @@ def status(settings: Settings, fail_if_failing: bool, fail_if_stale: float | Non
     """Shows each table's cursor, last batch, rows appended so far, age and last error."""
     from loader.cli import report
 
-    rows = read_progress(settings, report.last_attempts)
+    rows = read_progress(settings, report.list_last_attempts)
     wrong = report.status(settings.output, rows, fail_if_failing, fail_if_stale)
     sys.exit(1 if wrong else 0)
 

@@ -66,7 +66,7 @@ class Output:
         self.redact = redact
         self.debug = debug
         self.streams = Streams()
-        self.slow_steps = SlowSteps(self.progress)
+        self.slow_steps = SlowSteps(self.show_step)
         # A pipe or a file has no width to fold a table into.
         self.out = _Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
         self.err = _Console(stderr=True, highlight=False, soft_wrap=True)
@@ -80,7 +80,7 @@ class Output:
         elif text:
             self._err(self._line_of(text))
 
-    def progress(self, text: str) -> None:
+    def show_step(self, text: str) -> None:
         """Says for people that something still goes on."""
         if not self.quiet and not self.json:
             self._err(self._line_of(text))

@@ -85,7 +85,7 @@ def previewed(output: Output, previews: Iterable[Preview | Outcome]) -> int:
     return 1 if errors else 0
 
 
-def last_attempts(progress: Iterable[StoredProgress]) -> list[tuple[Any, ...]]:
+def list_last_attempts(progress: Iterable[StoredProgress]) -> list[tuple[Any, ...]]:
     """Returns the lines of `loader status`: the ledger's newest row for each table."""
     rows: list[tuple[Any, ...]] = []
     seen: set[str] = set()
@@ -123,7 +123,7 @@ def status(
     """Prints the table of `loader status`.
 
     Args:
-        rows: as :func:`last_attempts` returns them.
+        rows: as :func:`list_last_attempts` returns them.
         fail_if_stale: the longest time since a table's last success, in seconds.
 
     Returns:

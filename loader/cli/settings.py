@@ -82,16 +82,16 @@ def read_progress(settings: Settings, read: Callable[[Sequence[StoredProgress]],
     """
     from loader.lake.folder_tables import SparkNeededError
     from loader.runtime.profile import refuse_moved_project
-    from loader.sync.stored_progress import progress_by_spark, progress_in_folder
+    from loader.sync.stored_progress import list_progress_by_spark, list_progress_in_folder
 
     spec = settings.spec(needs_source=False)
     profile = profile_of(settings, spec)
     refuse_moved_project(profile, spec.folder)
     with suppress(SparkNeededError):
-        return read(progress_in_folder(spec, profile))
+        return read(list_progress_in_folder(spec, profile))
     settings.master = "local[1]"
     with opened_with_served(settings, spec) as pipeline:
-        return read(progress_by_spark(pipeline))
+        return read(list_progress_by_spark(pipeline))
 
 
 def restarted(settings: Settings, pipeline: Pipeline) -> Pipeline:

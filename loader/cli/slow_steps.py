@@ -42,7 +42,7 @@ class SlowSteps(logging.Handler):
             self._steps[record.thread] = record.getMessage(), time.monotonic()
 
     @contextmanager
-    def shown(self) -> Iterator[None]:
+    def watch(self) -> Iterator[None]:
         """Shows steps for as long as a command runs."""
         log = logging.getLogger(LOGGER)
         log.addHandler(self)

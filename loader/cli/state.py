@@ -32,10 +32,10 @@ def list_(settings: Settings) -> None:
     from loader.cli.settings import read_progress
     from loader.state import StateRow, TableState
     from loader.state.value import settled
-    from loader.sync.stored_progress import StoredProgress, unique_states
+    from loader.sync.stored_progress import StoredProgress, list_state_readers
 
     def read(progress: Sequence[StoredProgress]) -> list[list[StateRow]]:
-        return [state.rows() for state in unique_states(progress)]
+        return [state.rows() for state in list_state_readers(progress)]
 
     rows: list[tuple[object, ...]] = []
     found = read_progress(settings, read)
@@ -94,7 +94,7 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
     from loader.sync.plan import parsed
 
     with opened_with_served(settings) as pipeline:
-        table = _named(pipeline, table, "loader state set")
+        table = _resolve_name(pipeline, table, "loader state set")
         stores = stores_of(pipeline, table)
         known = _known(stores, table)
         if known is not None and is_memory(known.mark):
@@ -131,7 +131,7 @@ def reset(settings: Settings, table: str) -> None:
     from loader.cli.settings import opened_with_served
 
     with opened_with_served(settings) as pipeline:
-        table = _named(pipeline, table, "loader state reset")
+        table = _resolve_name(pipeline, table, "loader state reset")
         stores = stores_of(pipeline, table)
         known = _known(stores, table)
         if known is None:
@@ -143,11 +143,11 @@ def reset(settings: Settings, table: str) -> None:
         _store(settings, pipeline, table, known.moved(None, known.cursor_field))
 
 
-def _named(pipeline: Pipeline, table: str, where: str) -> str:
+def _resolve_name(pipeline: Pipeline, table: str, where: str) -> str:
     """Returns a table's name with its source, which may be left out if it is clear."""
-    from loader.sync.stored_progress import progress_by_spark
+    from loader.sync.stored_progress import list_progress_by_spark
 
-    return table if "." in table else find_key(progress_by_spark(pipeline), table, where)
+    return table if "." in table else find_key(list_progress_by_spark(pipeline), table, where)
 
 
 def _known(stores: Stores, table: str) -> TableState | None:

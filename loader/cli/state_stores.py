@@ -102,11 +102,11 @@ def find_key(progress: Sequence[StoredProgress], table: str, where: str) -> str:
     Raises:
         SpecError: if there is no such state, or several sources have one.
     """
-    from loader.sync.stored_progress import unique_states
+    from loader.sync.stored_progress import list_state_readers
 
     _refuse_impossible(table)
     sources = {name for one in progress for name in one.names}
-    stored = {row.key for state in unique_states(progress) for row in state.rows()}
+    stored = {row.key for state in list_state_readers(progress) for row in state.rows()}
     keys = sorted(key for key in stored if key.partition(".")[0] in sources)
     if table in keys:
         return table

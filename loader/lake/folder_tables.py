@@ -124,8 +124,11 @@ class FolderTables:
             "string": pa.string(),
             "timestamptz": pa.timestamp("us", "UTC"),
         }
+        # cast, as older versions of pyiceberg read texts as `large_string`
         read = [
-            rows[there[name]] if name in there else pa.nulls(rows.num_rows, types[kind])
+            rows[there[name]].cast(types[kind])
+            if name in there
+            else pa.nulls(rows.num_rows, types[kind])
             for name, kind in columns.items()
         ]
         return pa.table(read, names=list(columns))

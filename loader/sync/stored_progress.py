@@ -69,7 +69,7 @@ class StoredProgress:
         return self.source.name, *self.source.formerly
 
 
-def progress_by_spark(pipeline: Pipeline) -> list[StoredProgress]:
+def list_progress_by_spark(pipeline: Pipeline) -> list[StoredProgress]:
     """Returns the progress of all sources of a pipeline."""
     found = []
     for source, _ in pipeline.sources:
@@ -78,7 +78,7 @@ def progress_by_spark(pipeline: Pipeline) -> list[StoredProgress]:
     return found
 
 
-def progress_in_folder(spec: Spec, profile: Profile) -> list[StoredProgress]:
+def list_progress_in_folder(spec: Spec, profile: Profile) -> list[StoredProgress]:
     """Returns the progress of all sources of a spec; reading it may raise SparkNeededError, too.
 
     Raises:
@@ -93,7 +93,7 @@ def progress_in_folder(spec: Spec, profile: Profile) -> list[StoredProgress]:
     return [_progress_of(spec, source, warehouse) for source in spec.sources]
 
 
-def unique_states(progress: Iterable[StoredProgress]) -> list[StateReader]:
+def list_state_readers(progress: Iterable[StoredProgress]) -> list[StateReader]:
     """Returns the state backends of sources, each once."""
     return list({one.source.state_place: one.state for one in reversed([*progress])}.values())[::-1]
 
@@ -160,8 +160,8 @@ class FolderLedger:
 
         found = found.sort_by([("finished_at", "ascending", "at_start")])
         success = pc.is_in(found["status"], pa.array([SYNCED, NOTHING_NEW, RECOVERED]))
-        last = _last_of_each(found, _NEWEST, [("batch", "max"), ("rows_appended", "sum")])
-        synced = _last_of_each(found.filter(success), ("cursor_high", "finished_at"))
+        last = _select_last_rows(found, _NEWEST, [("batch", "max"), ("rows_appended", "sum")])
+        synced = _select_last_rows(found.filter(success), ("cursor_high", "finished_at"))
         nothing: dict[str, Any] = {"cursor_high": None, "finished_at": None}
         return [
             {
@@ -179,7 +179,7 @@ class FolderLedger:
         ]
 
 
-def _last_of_each(
+def _select_last_rows(
     rows: pa.Table, columns: Sequence[str], totals: Sequence[tuple[str, str]] = ()
 ) -> dict[tuple[str | None, str | None], dict[str, Any]]:
     """Returns each table's last values of columns, times in microseconds; rows are in order.

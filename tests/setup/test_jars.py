@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -31,8 +31,12 @@ _UNREACHABLE = "http://127.0.0.1:9"
 
 
 class _Quiet(SimpleHTTPRequestHandler):
+    asked: ClassVar[list[str]] = []
+    """The first line of each request."""
+
     def log_message(self, format: str, *arguments: object) -> None:
-        """Logs nothing: requests are not worth a line of a test's output."""
+        """Prints nothing: requests are not worth a line of a test's output."""
+        self.asked.append(str(arguments[0]))
 
 
 @pytest.fixture(autouse=True)
@@ -445,6 +449,20 @@ def test_a_run_fetches_only_what_the_machine_lacks(
     assert lines == []
     setup.provide_jars(iceberg, [url, url, "None", "jdbc:derby:shop"], lines.append)
     assert lines == [f"postgresql: {JAR.file_name} fetched (BSD-2-Clause)"]
+
+
+def test_a_new_driver_is_one_jar_and_nothing_else_is_fetched(
+    mirror: tuple[str, Path], home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, file = mirror
+    file.write_bytes(CONTENT)
+    monkeypatch.setenv(MIRROR_VARIABLE, address)
+    monkeypatch.setattr(jars, "DRIVERS", {"postgresql": DRIVER})
+    _Quiet.asked.clear()
+    for _ in range(2):
+        setup.prepare(["postgresql"], tmp_path, _silent)
+    [line] = _Quiet.asked
+    assert JAR.file_name in line
 
 
 def test_each_line_has_its_own_aws_bundle(cache: Path, home: Path) -> None:

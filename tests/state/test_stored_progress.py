@@ -31,7 +31,11 @@ from loader.spec.spec import load_spec
 from loader.state import TableState
 from loader.state.lake_table import LakeState
 from loader.sync.pipeline import Pipeline
-from loader.sync.stored_progress import progress_by_spark, progress_in_folder, unique_states
+from loader.sync.stored_progress import (
+    list_progress_by_spark,
+    list_progress_in_folder,
+    list_state_readers,
+)
 from tests.sync.project import ROOT, Project
 
 TABLES = ("orders", "lines", "größe", "UPPER", "broken", "never")
@@ -59,11 +63,11 @@ def _read(project: Project) -> tuple[Any, Any]:
     """Reads ledger and state by both; each is a list for each source, or each backend."""
     spec = load_spec(project.folder / "loader.yml", needs_source=False)
     profile = load_profile("strandline", None, ROOT, str(ROOT / "profiles"))
-    by_spark = progress_by_spark(Pipeline(spec, project.spark))
-    in_folder = progress_in_folder(spec, profile)
+    by_spark = list_progress_by_spark(Pipeline(spec, project.spark))
+    in_folder = list_progress_in_folder(spec, profile)
 
     def everything(progress: Any) -> Any:
-        states = [state.rows() for state in unique_states(progress)]
+        states = [state.rows() for state in list_state_readers(progress)]
         return [(one.names, one.ledger.newest()) for one in progress], states
 
     return everything(by_spark), everything(in_folder)

@@ -9,6 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from loader.cli import main
+from loader.errors import SpecError
+from loader.runtime import setup, spark
+from loader.runtime.profile import Profile
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = f"""
@@ -170,3 +173,23 @@ def test_an_option_of_all_commands_behind_one_says_where_it_stands(
     assert refused.exit_code == 2
     told = f"It stands before the command: `loader {given[-1]} … {given[0]}`"
     assert told in refused.output
+
+
+@pytest.mark.parametrize("command", [("status",), ("state", "list"), ("state", "show", "orders")])
+def test_a_lake_in_another_catalog_is_read_by_a_spark_of_one_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    """Executors of a cluster take a minute to start, and the query is about a few rows."""
+    masters: list[str] = []
+
+    def begin(profile: Profile) -> None:
+        masters.append(profile.conf["spark.master"])
+        raise SpecError("that is enough", where="here")
+
+    monkeypatch.setattr(spark, "begin", begin)
+    monkeypatch.setattr(setup, "provide_jars", lambda *_: None)
+    monkeypatch.setenv("STRANDLINE_SPARK_MASTER", "spark://cluster:7077")
+    monkeypatch.setenv("STRANDLINE_WAREHOUSE", "s3://bucket/lake")
+    result = _loader(tmp_path, SPEC.replace("target: embedded", "target: cluster"), *command)
+    assert "that is enough" in result.output
+    assert masters == ["local[1]"]

@@ -22,7 +22,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_only_a_step_that_takes_long_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     output = Output()
-    with output.slow_steps.shown():
+    with output.slow_steps.watch():
         for number in range(100):
             with step(f"quick {number}"):
                 pass
@@ -39,14 +39,14 @@ def test_neither_machines_nor_quiet_commands_get_any(
     form: str, quiet: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = Output(form, quiet)
-    with output.slow_steps.shown(), step("long"):
+    with output.slow_steps.watch(), step("long"):
         time.sleep(0.3)
     assert capsys.readouterr() == ("", "")
 
 
 def test_a_run_shows_how_far_its_tables_are(capsys: pytest.CaptureFixture[str]) -> None:
     output = Output()
-    with output.slow_steps.shown(), Progress(output, {"shop.orders": 500}.get) as progress:
+    with output.slow_steps.watch(), Progress(output, {"shop.orders": 500}.get) as progress:
         progress.phase("shop.orders", "reading", 10_000)
         time.sleep(0.3)
         progress.done("shop.orders", "shop.orders: synced")
