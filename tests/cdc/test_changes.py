@@ -31,11 +31,11 @@ def follow(project: Project, database: Database, *tables: str, **options: Any) -
     project.jdbc(database, list(tables), table_options=told, **options)
 
 
-def position(database: Database) -> str:
-    """How far the source's slot has been moved."""
+def position(database: Database, slot: str = "%") -> str:
+    """Returns how far a source's slot has been moved."""
     [(found,)] = database.query(
         "select confirmed_flush_lsn::text from pg_replication_slots "
-        "where database = current_database()"
+        f"where database = current_database() and slot_name like '{slot}'"
     )
     return str(found)
 

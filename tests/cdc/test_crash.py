@@ -1,4 +1,4 @@
-"""Killed at every step of a sync by the log, and run again: neither a gap nor a double.
+"""Killed at every step of a sync by the log, and in a first load: neither a gap nor a double.
 
 What is durable at a step is told in `tests/crash/test_matrix.py`. Of the log's own steps, reading
 it into the spool leaves nothing behind (`windowed` comes after it), and a run killed at `unlocked`
@@ -19,11 +19,13 @@ from loader.runtime.private_folder import named
 from loader.sync.drill import STEPS
 from tests.cdc.test_changes import follow, newest, position
 from tests.crash.conftest import workers as workers
+from tests.crash.steps import break_off
 from tests.crash.workers import Worker, Workers
 from tests.services import Database
 from tests.sync.project import Project
 
 RECOVERING = ("recovered-state", "recovered")
+DURABLE = ("staged", "published", "state-recorded", "ledger-recorded")
 CHANGES = (
     "update {t} set v = v + 10",
     "begin; update {t} set v = v + 100 where id = 1; update {t} set v = v + 100 where id = 1; "
@@ -43,12 +45,14 @@ def _versions(project: Project, table: str) -> dict[int, list[int | None]]:
 
 
 @pytest.mark.slow
-def test_killed_at_every_step_of_a_sync_by_the_log(
+def test_killed_at_every_step_of_a_sync_by_the_log_and_in_the_midst_of_a_first_load(
     project: Project, postgres_database: Database, workers: Workers
 ) -> None:
-    victims = [workers.take(), workers.take()]
+    """Of the first load, in the second of three pieces: it is there once, and is not read again."""
+    victim = workers.take()
     places = {f"t_{step.replace('-', '_')}": step for step in STEPS}
-    for table in places:
+    pieces = {f"p_{step.replace('-', '_')}": step for step in DURABLE}
+    for table in (*places, *pieces):
         postgres_database.execute(
             f"create table {table} (id int primary key, v int)",
             f"insert into {table} values (1, 1), (2, 2), (3, 3)",
@@ -57,23 +61,37 @@ def test_killed_at_every_step_of_a_sync_by_the_log(
     project.run("--concurrency", "4")
     for table in places:
         postgres_database.execute(*(change.format(t=table) for change in CHANGES))
-    before = position(postgres_database)
-    for victim, killed in (
-        (victims[0], {t: "published" for t, step in places.items() if step in RECOVERING}),
-        (victims[1], places),
-    ):
-        crash_at = ",".join(f"{step}:shop.{table}" for table, step in killed.items())
-        chosen = [option for table in killed for option in ("--select", f"shop.{table}")]
-        victim.start(project, "run", "--concurrency", str(len(killed)), *chosen, crash_at=crash_at)
-        assert victim.died() == signal.SIGKILL
-    assert position(postgres_database) == before  # it moves only once all tables are safe
-    project.run("--concurrency", "4")
+    slot = "strandline_shop"
+    before = position(postgres_database, slot)
+    recovering = [f"shop.{table}" for table, step in places.items() if step in RECOVERING]
+    break_off(project, "published", recovering)
+    follow(project, postgres_database, *pieces, name="load", batch_rows=1)
+    wanted = [f"{step}:shop.{table}" for table, step in places.items()]
+    wanted += [f"{step}:load.{table}#2" for table, step in pieces.items()]
+    victim.start(project, "run", "--concurrency", str(len(wanted)), crash_at=",".join(wanted))
+    assert victim.died() == signal.SIGKILL
+    # it moves only once all tables are safe
+    assert position(postgres_database, slot) == before
+    for table in pieces:
+        postgres_database.execute(
+            f"update {table} set v = v + 10",
+            f"delete from {table} where id = 2",
+            f"insert into {table} values (4, 14)",
+        )
+    ran = project.run("--concurrency", "4")
+    assert {ran.table(f"load.{table}")["appended"] for table in pieces} == {2}
     for table in places:
         assert _versions(project, table) == VERSIONS, table
         assert newest(project, table, "id", "v") == [(1, 211), (3, 13), (4, 4)]
-    assert position(postgres_database) != before
+    assert position(postgres_database, slot) != before
+    project.run("--concurrency", "4")
+    for table, step in pieces.items():
+        # What was not published, and is gone meanwhile, was never there.
+        second = {} if step == "staged" else {2: [2, 12, None]}
+        assert _versions(project, table) == {1: [1, 11], **second, 3: [13], 4: [14]}, table
     again = project.run("--concurrency", "4")
-    assert {again.table(f"shop.{t}")["status"] for t in places} == {"nothing new"}
+    names = [f"shop.{table}" for table in places] + [f"load.{table}" for table in pieces]
+    assert {again.table(name)["status"] for name in names} == {"nothing new"}
 
 
 @pytest.mark.slow

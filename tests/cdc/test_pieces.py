@@ -1,10 +1,12 @@
-"""A first load in pieces: whatever the key, broken off or killed, with writers in between."""
+"""A first load in pieces: whatever the key, broken off, with writers in between.
+
+One that is killed: `test_crash.py`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import random
-import signal
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -19,8 +21,6 @@ from loader.spec.spec import load_spec
 from loader.sync.pipeline import Pipeline
 from loader.sync.watch import Watch
 from tests.cdc.test_changes import follow
-from tests.crash.conftest import workers as workers
-from tests.crash.workers import Workers
 from tests.services import Database
 from tests.sync.project import Project
 
@@ -42,7 +42,6 @@ WHOLE = {
     "amounts": ("a numeric", "n"),
 }
 ALL = KEYS | WHOLE
-DURABLE = ("staged", "published", "state-recorded", "ledger-recorded")
 
 
 @pytest.fixture
@@ -132,47 +131,34 @@ def test_each_kind_of_key_has_its_pieces(project: Project, shop: Database) -> No
     assert {again.table(f"shop.{table}")["appended"] for table in ALL} == {0}
 
 
-def test_a_text_that_is_not_ordered_by_its_bytes_is_loaded_whole(
+def test_broken_off_anywhere_with_writers_in_between(
     project: Project, postgres_database: Database
 ) -> None:
-    postgres_database.execute(
-        "create table words (a text primary key)",
-        "insert into words select 'w' || n from generate_series(1, 9) n",
-    )
-    [(by_bytes,)] = postgres_database.query(
-        "select datcollate in ('C', 'POSIX') from pg_database where datname = current_database()"
-    )
-    follow(project, postgres_database, "words", batch_rows=3)
-    project.run()
-    [(batches,)] = project.rows("select count(distinct _cq_batch) from raw.words")
-    assert batches == (3 if by_bytes else 1)
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_broken_off_anywhere_with_writers_in_between(
-    project: Project, postgres_database: Database, seed: int
-) -> None:
     """Rows come, change, move and go, in transactions that end later; nothing is lost or double."""
-    dice, numbers = random.Random(seed), count(1)
-    postgres_database.execute(
-        'create table busy (a int, b text collate "C", v text, note text, primary key (a, b))',
-        "alter table busy alter column note set storage external",
-        "insert into busy select n / 4, 'b' || n % 4, 'row ' || n, repeat('x', 4000) "
-        "from generate_series(0, 59) n",
-        "alter table busy replica identity full",
-    )
+    dice, numbers = random.Random(0), count(1)
+    tables = ("busy", "busier")
+    for table in tables:
+        postgres_database.execute(
+            f"create table {table} "
+            '(a int, b text collate "C", v text, note text, primary key (a, b))',
+            f"alter table {table} alter column note set storage external",
+            f"insert into {table} select n / 4, 'b' || n % 4, 'row ' || n, repeat('x', 4000) "
+            "from generate_series(0, 59) n",
+            f"alter table {table} replica identity full",
+        )
     writers = [postgres_database.connect() for _ in range(3)]
 
-    def write(writer: psycopg.Connection[Any]) -> None:
+    def write(writer: psycopg.Connection[Any], table: str) -> None:
         v, key = f"write {next(numbers)}", (dice.randrange(16), f"b{dice.randrange(4)}")
         where = "where a = {} and b = '{}'".format(*key)
         statement = dice.choice(
             (
-                f"update busy set v = '{v}' {where}",
-                f"update busy set v = '{v}', note = repeat('{v[-1]}', 5000) {where}",
-                f"delete from busy {where}",
-                f"insert into busy values ({key[0]}, '{key[1]}', '{v}', '') on conflict do nothing",
-                f"update busy set a = (a + {dice.randrange(1, 16)}) % 16, v = '{v}' {where}",
+                f"update {table} set v = '{v}' {where}",
+                f"update {table} set v = '{v}', note = repeat('{v[-1]}', 5000) {where}",
+                f"delete from {table} {where}",
+                f"insert into {table} values ({key[0]}, '{key[1]}', '{v}', '') "
+                "on conflict do nothing",
+                f"update {table} set a = (a + {dice.randrange(1, 16)}) % 16, v = '{v}' {where}",
             )
         )
         idle = writer.info.transaction_status is psycopg.pq.TransactionStatus.IDLE
@@ -185,9 +171,9 @@ def test_broken_off_anywhere_with_writers_in_between(
 
     def write_much() -> None:
         for _ in range(12):
-            write(dice.choice(writers))
+            write(dice.choice(writers), dice.choice(tables))
 
-    follow(project, postgres_database, "busy", batch_rows=9)
+    follow(project, postgres_database, *tables, batch_rows=9)
     for writer in writers:
         writer.execute("set lock_timeout = '20ms'")
     while _broken_off(project, dice.randrange(1, 4), write_much):
@@ -196,111 +182,73 @@ def test_broken_off_anywhere_with_writers_in_between(
         writer.execute("commit")
         writer.close()
     project.run()
-    living = postgres_database.query('select v from busy order by v collate "C"')
-    assert _living(project, "busy", "a, b") == living
-    assert _twice(project, "busy") == []
+    for table in tables:
+        living = postgres_database.query(f'select v from {table} order by v collate "C"')
+        assert _living(project, table, "a, b") == living, table
+        assert _twice(project, table) == [], table
 
 
 def test_what_the_pieces_do_not_survive(project: Project, postgres_database: Database) -> None:
-    """Another key, and a large value whose row has moved to another piece: all is read anew."""
-    for table in ("turned", "moved", "away"):
+    """Another key or type, a truncate, a large value whose row has moved to another piece."""
+    large = ("turned", "moved", "away")
+    for table in large:
         postgres_database.execute(
             f"create table {table} (a int, b int, v text, note text, primary key (a, b))",
             f"alter table {table} alter note set storage external",
             f"insert into {table} select n / 5, n % 5, 'row ' || n, repeat(chr(65 + n), 5000) "
             "from generate_series(0, 24) n",
         )
-    follow(project, postgres_database, "turned", "moved", "away", batch_rows=4)
+    for table in ("emptied", "altered"):
+        postgres_database.execute(
+            f"create table {table} (id int primary key, v text, note text)",
+            f"insert into {table} select n, 'a ' || n from generate_series(1, 6) n",
+        )
+    tables = (*large, "emptied", "altered")
+    follow(project, postgres_database, *tables, batch_rows=4)
     _broken_off(project, 1)
     postgres_database.execute(
         "alter table turned drop constraint turned_pkey, add primary key (b, a)",
         "delete from moved where (a, b) = (0, 1)",
         "update moved set a = 0, v = 'moved' where (a, b) = (2, 1)",
         "update away set a = -1, v = 'moved' where (a, b) = (2, 1)",
+        "begin; truncate emptied; insert into emptied values (1, 'b 1'), (5, 'b 5'); commit",
+        "alter table altered alter column v type varchar(9) using 'c ' || id",
     )
     texts = " ".join(project.run().warnings + project.run().warnings)
     assert "shop.turned: its key was changed during its first load: all rows are read anew" in texts
     for table in ("moved", "away"):
         assert f"shop.{table}: a row with a large value got another key during its first" in texts
-    for table in ("turned", "moved", "away"):
+    assert "shop.emptied: it was truncated during its first load: all rows are read anew" in texts
+    assert "shop.altered: the column v text was altered: all rows are read anew" in texts
+    for table in tables:
         living = postgres_database.query(f'select v, note from {table} order by v collate "C"')
-        assert _living(project, table, "a, b", "v, newest.note") == living, table
+        names = "a, b" if table in large else "id"
+        assert _living(project, table, names, "v, newest.note") == living, table
     again = project.run()
-    assert {again.table(f"shop.{t}")["appended"] for t in ("turned", "moved", "away")} == {0}
+    assert {again.table(f"shop.{table}")["appended"] for table in tables} == {0}
 
 
-def test_settings_and_names_that_get_in_the_way(
+def test_settings_names_and_collations_that_get_in_the_way(
     project: Project, postgres_database: Database
 ) -> None:
+    """A text that is not ordered by its bytes is loaded whole."""
     postgres_database.execute(
         f"alter database {postgres_database.name} set standard_conforming_strings = off",
         'create table odd (n text collate "C", total int, v text, primary key (n, total))',
         r"insert into odd select E'a\\' || i, i, 'row ' || i from generate_series(1, 6) i",
+        "create table words (a text primary key)",
+        "insert into words select 'w' || n from generate_series(1, 6) n",
     )
-    follow(project, postgres_database, "odd", batch_rows=2)
+    [(by_bytes,)] = postgres_database.query(
+        "select datcollate in ('C', 'POSIX') from pg_database where datname = current_database()"
+    )
+    follow(project, postgres_database, "odd", "words", batch_rows=2)
     project.run()
     assert project.rows("select count(distinct _cq_batch), count(*) from raw.odd") == [(3, 6)]
     keys = project.rows("select n from raw.odd order by n")
     assert keys == postgres_database.query('select n from odd order by n collate "C"')
-
-
-def test_truncated_or_altered_before_it_is_complete(
-    project: Project, postgres_database: Database
-) -> None:
-    for table in ("emptied", "altered"):
-        postgres_database.execute(
-            f"create table {table} (id int primary key, v text)",
-            f"insert into {table} select n, 'a ' || n from generate_series(1, 6) n",
-        )
-    follow(project, postgres_database, "emptied", "altered", batch_rows=2)
-    _broken_off(project, 2)
-    postgres_database.execute(
-        "begin; truncate emptied; insert into emptied values (1, 'b 1'), (5, 'b 5'); commit",
-        "alter table altered alter column v type varchar(9) using 'c ' || id",
-    )
-    texts = project.run().warnings + project.run().warnings
-    assert "shop.emptied: it was truncated during its first load: all rows are read anew" in texts
-    assert "shop.altered: the column v text was altered: all rows are read anew" in texts
-    for table in ("emptied", "altered"):
-        living = postgres_database.query(f"select v from {table} order by v")
-        assert _living(project, table, "id") == living
-
-
-@pytest.mark.slow
-def test_killed_in_the_midst_of_a_first_load(
-    project: Project, postgres_database: Database, workers: Workers
-) -> None:
-    """The second of three pieces: it is there once, and the next run goes on after it."""
-    victim = workers.take()
-    places = {f"t_{step.replace('-', '_')}": step for step in DURABLE}
-    for table in places:
-        postgres_database.execute(
-            f"create table {table} (id int primary key, v text)",
-            f"insert into {table} values (1, 'a 1'), (2, 'a 2'), (3, 'a 3')",
-        )
-    follow(project, postgres_database, *places, batch_rows=1)
-    crash_at = ",".join(f"{step}:shop.{table}#2" for table, step in places.items())
-    victim.start(project, "run", "--concurrency", str(len(places)), crash_at=crash_at)
-    assert victim.died() == signal.SIGKILL
-    for table in places:
-        postgres_database.execute(
-            f"update {table} set v = 'b ' || id",
-            f"delete from {table} where id = 2",
-            f"insert into {table} values (4, 'b 4')",
-        )
-    ran = project.run("--concurrency", "4")
-    assert {ran.table(f"shop.{table}")["appended"] for table in places} == {2}
-    project.run("--concurrency", "4")
-    for table, step in places.items():
-        versions = project.rows(
-            f"select id, if(_cq_deleted, null, v) from raw.{table} "
-            "order by id, _cq_generation, _cq_batch, _cq_seq"
-        )
-        # What was not published, and is gone meanwhile, was never there.
-        second = [] if step == "staged" else [(2, "a 2"), (2, "b 2"), (2, None)]
-        assert versions == [(1, "a 1"), (1, "b 1"), *second, (3, "b 3"), (4, "b 4")], table
-    again = project.run("--concurrency", "4")
-    assert {again.table(f"shop.{table}")["status"] for table in places} == {"nothing new"}
+    [(batches,)] = project.rows("select count(distinct _cq_batch) from raw.words")
+    assert batches == (3 if by_bytes else 1)
 
 
 def test_values_that_no_lake_holds_are_refused_when_it_goes_on(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from loader.errors import TableError
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Outcome, Pipeline
 from loader.sync.watch import Watch
@@ -18,8 +19,23 @@ class Hook:
     reached: Callable[[str, str], None]
 
 
-def run_with(project: Project, reached: Callable[[str, str], None]) -> dict[str, Outcome]:
+def run_with(
+    project: Project, reached: Callable[[str, str], None], select: Sequence[str] = ()
+) -> dict[str, Outcome]:
     """Runs a project's spec; returns each table's outcome."""
     pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
-    outcomes = pipeline.run(Watch(steps=Hook(reached)), (), False, None)
+    outcomes = pipeline.run(Watch(steps=Hook(reached)), tuple(select), False, None)
     return {outcome.table: outcome for outcome in outcomes}
+
+
+def break_off(project: Project, step: str, tables: Sequence[str]) -> None:
+    """Runs these tables up to a step, where they fail: as durable as if they were killed there."""
+
+    def fail(now: str, table: str) -> None:
+        if now == step:
+            raise TableError("broken off", where=f"table {table}", remedy="Run again")
+
+    outcomes = run_with(project, fail, tables)
+    errors = {table: str(outcome.error) for table, outcome in outcomes.items()}
+    assert set(errors) == set(tables)
+    assert all("broken off" in error for error in errors.values()), errors
