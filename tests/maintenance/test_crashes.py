@@ -1,7 +1,8 @@
 """A compaction that dies leaves the table as it was or smaller, and every row accounted for.
 
 A compaction's steps touch one table. So one project has a table for each step, whose compaction
-dies there; then all are read, proved, synced and compacted together.
+dies there, one whose rows cannot be removed, and one whose compaction is killed at any moment, with
+its process; then all are read, proved, synced and compacted together.
 """
 
 from __future__ import annotations
@@ -9,90 +10,106 @@ from __future__ import annotations
 import os
 import random
 import signal
-import time
-from collections.abc import Callable
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from loader.errors import TableError
 from loader.lake.commits import newest_commit
 from loader.lake.lake import Lake
 from loader.maintenance import compaction, expiry
-from tests.crash.workers import Workers
+from tests.crash.workers import Worker, Workers
 from tests.dbt.dbtproject import DbtProject
-from tests.maintenance.shop import CHANGED, KEY, ON_RAW, ORDERS, Shop
+from tests.maintenance.shop import CHANGED, KEY, ORDERS
 from tests.services import Database
 from tests.sync.project import Project
 
 LEFT = ORDERS + CHANGED
 """Raw's rows after a compaction: a version of each key, and the newest batch."""
 
-ORDERS_ONLY = ("--select", "shop.orders")
 COMPACT = ("compact", "--keep-versions", "1", "--expire-days", "0")
 ACCOUNTED = "batches_accounted"
 KILLS = int(os.environ.get("STRANDLINE_KILLS", "1"))
 
 
 class Crash(BaseException):
-    """Ends a compaction like a killed process: nothing more is done."""
-
-
-def _at(number: int, after: bool) -> Callable[[pytest.MonkeyPatch], None]:
-    """Dies before or after properties are set for the n-th time."""
-
-    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        real, calls = Lake.set_properties, iter(range(1, 100))
-
-        def set_properties(self: Lake, table: str, properties: Any) -> None:
-            now = next(calls)
-            if now == number and not after:
-                raise Crash
-            real(self, table, properties)
-            if now == number:
-                raise Crash
-
-        monkeypatch.setattr(Lake, "set_properties", set_properties)
-
-    return patch
-
-
-def _in(module: Any, name: str) -> Callable[[pytest.MonkeyPatch], None]:
-    """Dies when a function is called."""
-
-    def crash(*_: object) -> None:
-        raise Crash
-
-    return lambda monkeypatch: monkeypatch.setattr(module, name, crash)
+    """Ends a table's compaction like a killed process: nothing more is done."""
 
 
 CRASHES = {
-    "before": (_at(1, after=False), False),
-    "intended": (_at(1, after=True), False),  # the account says what would go, and nothing went
-    "removed": (_at(2, after=False), True),  # the rows are gone, the account is open
-    "accounted": (_in(compaction, "rewrite_raw"), True),
-    "rewritten": (_at(3, after=False), True),
-    "kept": (_in(expiry, "expire"), True),
+    "before": (("set_properties", 1, False), False),
+    "intended": (("set_properties", 1, True), False),  # the account says what would go; nothing did
+    "removed": (("set_properties", 2, False), True),  # the rows are gone, the account is open
+    "accounted": (("rewrite_raw", 1, False), True),
+    "rewritten": (("set_properties", 3, False), True),
+    "kept": (("expire", 1, False), True),
 }
-"""By table: how its compaction dies, and whether its rows are gone then."""
+"""By table: before or after which call its compaction dies, and whether its rows are gone then."""
+
+UNREMOVABLE = "unremovable"
+KILLED = [f"killed_{number}" for number in range(KILLS)]
+TABLES = [*CRASHES, UNREMOVABLE, *KILLED]
+FORMAT = "write.delete.format.default"
+
+
+@contextmanager
+def _crashes() -> Iterator[None]:
+    """Lets the compaction of each table in CRASHES die at its place; the next table's goes on."""
+    calls: Counter[tuple[str, str]] = Counter()
+    compact_raw = compaction.compact_raw
+
+    def compact_or_die(lake: Lake, raw: compaction.Raw, *given: Any) -> compaction.Compacted:
+        try:
+            return compact_raw(lake, raw, *given)
+        except Crash:
+            raise TableError("died", where=f"table {raw.name}", remedy="Run again") from None
+
+    with pytest.MonkeyPatch.context() as patch:
+
+        def crash_in(owner: Any, name: str) -> None:
+            real = getattr(owner, name)
+
+            def call(lake: Lake, table: str, *given: Any) -> Any:
+                calls[name, table] += 1
+                place, number, after = CRASHES.get(table, (("", 0, False), False))[0]
+                here = (place, number) == (name, calls[name, table])
+                if here and not after:
+                    raise Crash
+                done = real(lake, table, *given)
+                if here:
+                    raise Crash
+                return done
+
+            patch.setattr(owner, name, call)
+
+        crash_in(Lake, "set_properties")
+        crash_in(compaction, "rewrite_raw")
+        crash_in(expiry, "expire")
+        patch.setattr(compaction, "compact_raw", compact_or_die)
+        yield
 
 
 class Fleet:
-    """A table for each crash, and the dbt tests of all of them."""
+    """The tables, and the dbt tests of all of them."""
 
     def __init__(self, project: Project, database: Database, folder: Path) -> None:
         self.project = project
-        for table in CRASHES:
+        for table in TABLES:
             database.execute(
                 f"create table {table} (id int primary key, note text, at timestamp)",
                 f"insert into {table} select n, 'n' || n, timestamp '2025-01-01' "
                 f"+ n * interval '1 ms' from generate_series(1, {ORDERS}) n",
             )
-        options = {table: {"cursor_field": "at"} for table in CRASHES}
-        project.jdbc(database, [*CRASHES], table_options=options)
+        options = {table: {"cursor_field": "at"} for table in TABLES}
+        project.jdbc(database, TABLES, table_options=options)
         project.run()
         for number in range(2):
-            for table in CRASHES:
+            for table in TABLES:
                 database.execute(
                     f"update {table} set note = 'v{number}', at = timestamp '2025-01-02' "
                     f"+ {number} * interval '1 minute' + id * interval '1 ms' "
@@ -101,25 +118,25 @@ class Fleet:
             project.run()
         name = project.schema
         self.dbt = DbtProject(project.spark, folder, schema=f"mart_{name}", raw_schema=name)
-        tests = [f"strandline.{test}" for test in ON_RAW]
+        tests = [f"strandline.{ACCOUNTED}"]
         declared = {"config": {"meta": {"strandline": KEY}}, "data_tests": tests}
-        tables = [{"name": table, **declared} for table in CRASHES]
+        tables = [{"name": table, **declared} for table in TABLES]
         source = {"name": "shop", "schema": name, "tables": tables}
         self.dbt.write("models/shop.yml", {"sources": [source]})
         self.manifest = self.dbt.parse()
 
     def versions(self) -> dict[str, set[tuple[Any, ...]]]:
         """Returns what each table holds; no row may be there twice."""
-        each = (f"select '{table}', id, _cq_batch, at, note from raw.{table}" for table in CRASHES)
+        each = (f"select '{table}', id, _cq_batch, at, note from raw.{table}" for table in TABLES)
         rows = self.project.rows(" union all ".join(each))
         assert len(set(rows)) == len(rows)
-        return {name: {row for row in rows if row[0] == name} for name in CRASHES}
+        return {name: {row for row in rows if row[0] == name} for name in TABLES}
 
-    def told(self) -> tuple[Any, ...]:
+    def recorded(self) -> tuple[Any, ...]:
         """Returns what the newest commits, the state and the ledger say."""
         lake = self.project.lake()
         return (
-            [newest_commit(lake, table) for table in CRASHES],
+            [newest_commit(lake, table) for table in TABLES],
             sorted(self.project.rows("select key, version, value from raw._cq_state")),
             sorted(
                 self.project.rows(
@@ -129,93 +146,87 @@ class Fleet:
             ),
         )
 
-    def proven(self, *chosen: str) -> None:
-        """Runs these of the tests; all must pass."""
-        results = self.dbt.run("test", "--select", *chosen, manifest=self.manifest)
-        assert len(results) >= len(CRASHES)
+    def alter(self, table: str, action: str) -> None:
+        """Changes a raw table's properties."""
+        self.project.spark.sql(f"alter table {self.project.schema}.{table} {action}")
+
+    def compacted_to(self, table: str) -> str:
+        """Returns the batch up to which `as_of` refuses a table's batches."""
+        properties = dict(self.project.rows(f"show tblproperties raw.{table}"))
+        return str(properties["strandline.compacted_to"])
+
+    def prove(self, test: str) -> None:
+        """Runs this dbt test of each table; all must pass."""
+        results = self.dbt.run("test", "--select", f"test_name:{test}", manifest=self.manifest)
+        assert len(results) == len(TABLES)
         assert [name for name, one in results.items() if one.status != "pass"] == []
 
 
-def test_a_crash_at_each_step(
-    project: Project,
-    postgres_database: Database,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.slow
+def test_a_crash_at_each_step_and_a_kill_at_any_moment(
+    project: Project, postgres_database: Database, workers: Workers, tmp_path: Path
 ) -> None:
+    """STRANDLINE_KILLS says how many processes are killed."""
+    victims = [workers.take() for _ in KILLED]
     fleet = Fleet(project, postgres_database, tmp_path / "dbt")
-    whole, told = fleet.versions(), fleet.told()
+    whole, recorded = fleet.versions(), fleet.recorded()
     assert {len(rows) for rows in whole.values()} == {ORDERS + 2 * CHANGED}
-    for table, (dies, _) in CRASHES.items():
-        with monkeypatch.context() as patch:
-            dies(patch)
-            with pytest.raises(Crash):
-                project.loader(*COMPACT, "--select", f"shop.{table}")
     # of the first batch goes what the second one changed; the newest batch's predecessors stay
     small = {
         table: {row for row in rows if row[2] > 1 or row[1] > CHANGED}
         for table, rows in whole.items()
     }
+    moments = random.Random(4711)
+    for table, victim in zip(KILLED, victims, strict=True):
+        victim.start(project, *COMPACT, "--select", f"shop.{table}")
+        timer = threading.Timer(moments.uniform(1, 6), _kill, [victim])
+        timer.start()
+        if table == KILLED[0]:
+            _crash_all(fleet)
+        timer.join()
+        assert victim.died() == signal.SIGKILL
+
     after = fleet.versions()
     for table, (_, gone) in CRASHES.items():
         assert after[table] == (small if gone else whole)[table], table
-    assert fleet.told() == told
-    fleet.proven(f"test_name:{ACCOUNTED}")
+    assert after[UNREMOVABLE] == whole[UNREMOVABLE]
+    for table in KILLED:
+        assert after[table] in (whole[table], small[table]), table
+    assert fleet.recorded() == recorded
+    # `as_of` refuses batches that compaction has removed versions of; here there are none
+    assert fleet.compacted_to(UNREMOVABLE) == "0"
+    fleet.prove(ACCOUNTED)
+
     synced = project.run()
-    assert {synced.table(f"shop.{table}")["status"] for table in CRASHES} == {"nothing new"}
+    assert {synced.table(f"shop.{table}")["status"] for table in TABLES} == {"nothing new"}
+    fleet.alter(UNREMOVABLE, f"unset tblproperties ('{FORMAT}')")
     ran = project.loader(*COMPACT)
     assert ran.code == 0, ran.text
     freed = {one["table"]: one for one in ran.events if one["event"] == "compacted"}
-    for table, (_, gone) in CRASHES.items():
+    for table in TABLES:
         rows = freed[f"shop.{table}"]["rows_before"], freed[f"shop.{table}"]["rows_after"]
-        assert rows == (LEFT if gone else LEFT + CHANGED, LEFT), table
+        assert rows == (len(after[table]), LEFT), table
     assert fleet.versions() == small
-    assert fleet.told() == told
-    assert {project.snapshots(table) for table in CRASHES} == {1}
+    assert fleet.recorded() == recorded
+    assert {fleet.compacted_to(table) for table in TABLES} == {"2"}
+    assert {project.snapshots(table) for table in TABLES} == {1}
     # rows, commits, state and ledger are as they were: only the account can still be wrong
-    fleet.proven(f"test_name:{ACCOUNTED}", f"source:shop.{[*CRASHES][-1]}")
+    fleet.prove(ACCOUNTED)
 
 
-@pytest.mark.slow
-def test_killed_at_any_moment(shop: Shop, workers: Workers) -> None:
-    """STRANDLINE_KILLS says how often."""
-    moments = random.Random(4711)
-    seen = set()
-    for number in range(KILLS):
-        shop.change()
-        shop.project.run()
-        latest, head, before = shop.latest(), shop.head(), len(shop.versions())
-        victim = workers.take()
-        victim.start(shop.project, *COMPACT)
-        time.sleep(moments.uniform(2, 8))
-        for pid in (victim.jvm, victim.process.pid):
-            os.kill(pid, signal.SIGKILL)
-        assert victim.died() == signal.SIGKILL
-        seen.add(len(shop.versions()) < before)
-        assert (shop.latest(), shop.head()) == (latest, head), f"kill {number}"
-        shop.proven(by=ACCOUNTED)
-        assert shop.project.run().table("shop.orders")["status"] == "nothing new"
-    shop.compact(*COMPACT[1:])
-    assert len(shop.versions()) == LEFT
-    print(f"killed before and after the rows went: {seen}")
-    shop.proven()
+def _crash_all(fleet: Fleet) -> None:
+    """Compacts the tables that are to die, and the one whose rows cannot be removed."""
+    fleet.alter(UNREMOVABLE, f"set tblproperties ('{FORMAT}' = 'none such')")
+    chosen = [option for table in TABLES[:-KILLS] for option in ("--select", f"shop.{table}")]
+    with _crashes():
+        ran = fleet.project.loader(*COMPACT, *chosen)
+    assert ran.code == 1, ran.text
+    died = {f"table shop.{table}: died. Run again" for table in CRASHES}
+    [failed] = set(ran.errors) - died
+    assert died < set(ran.errors), ran.text
+    assert failed.startswith(f"table shop.{UNREMOVABLE}: "), ran.text
 
 
-def test_a_removal_that_fails_leaves_every_batch_to_be_asked_for(shop: Shop) -> None:
-    """`as_of` refuses batches that compaction has removed versions of; here there are none."""
-    table = f"{shop.project.schema}.orders"
-    sql = shop.project.spark.sql
-    sql(f"alter table {table} set tblproperties ('write.delete.format.default' = 'none such')")
-    before = shop.versions()
-    ran = shop.project.loader("compact", "--keep-versions", "1", *ORDERS_ONLY)
-    assert (ran.code, len(ran.errors)) == (1, 1), ran.text
-    assert ran.errors[0].startswith("table shop.orders: ")
-    properties = dict(shop.project.rows("show tblproperties raw.orders"))
-    assert properties["strandline.compacted_to"] == "0"
-    assert shop.versions() == before
-    shop.proven(by=ACCOUNTED)
-    sql(f"alter table {table} unset tblproperties ('write.delete.format.default')")
-    shop.compact("--keep-versions", "1", *ORDERS_ONLY)
-    properties = dict(shop.project.rows("show tblproperties raw.orders"))
-    assert properties["strandline.compacted_to"] == "4"
-    assert len(shop.versions()) == LEFT
-    shop.proven(by=ACCOUNTED)
+def _kill(victim: Worker) -> None:
+    for pid in (victim.jvm, victim.process.pid):
+        os.kill(pid, signal.SIGKILL)
