@@ -9,6 +9,9 @@ from pyspark.sql import SparkSession
 
 from tests.dbt.dbtproject import DbtProject
 from tests.dbt.rawtables import RawSchema
+from tests.dbt.scenarios import outcomes
+
+__all__ = ["outcomes", "project", "raw"]
 
 
 @pytest.fixture(scope="module")

@@ -44,6 +44,7 @@ class Result:
         failures: number of failing rows of a test.
         sql: the compiled statement.
         seconds: how long it took.
+        tested: the model, or the source's table, that a generic test is of.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Result:
     failures: int | None
     sql: str
     seconds: float
+    tested: str
 
 
 class DbtProject:
@@ -220,7 +222,14 @@ def _result(run: Any) -> Result:
         failures=run.failures,
         sql=getattr(run.node, "compiled_code", None) or "",
         seconds=run.execution_time,
+        tested=_tested(run.node),
     )
+
+
+def _tested(node: Any) -> str:
+    depends = getattr(node, "depends_on", None)
+    known = getattr(node, "attached_node", None) or next(iter(depends.nodes if depends else ()), "")
+    return str(known).rpartition(".")[2]
 
 
 def as_json(value: Any) -> str:

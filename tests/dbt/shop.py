@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tests.dbt.dbtproject import DbtProject, Result
 from tests.dbt.rawtables import RawSchema, Row
+from tests.dbt.scenarios import Command
 
 COLUMNS = "id int, cursor int, status string"
 META = (
@@ -68,12 +70,27 @@ class Shop:
 
     def messages(self, *models: str, flags: tuple[str, ...] = ()) -> dict[str, str]:
         """Does the same for each of the models: one command for all reads the project once."""
-        unproved = ("--exclude-resource-type", "test")
-        results = self.run("build", "--select", *models, *unproved, *flags)
-        for name in models:
-            built = results[name].status == "success"
-            (self.unproven.add if built else self.unproven.discard)(name)
-        return {name: re.sub(r"\s+", " ", results[name].message) for name in models}
+        return self._execute(self.plan_messages(*models, flags=flags))
+
+    def plan_build(self, *models: str, flags: tuple[str, ...] = ()) -> Command:
+        """Returns :meth:`build` for a scenario to yield."""
+        command = self.plan_messages(*models, flags=flags)
+        return replace(command, read=lambda results: command.read(results)[models[-1]])
+
+    def plan_messages(self, *models: str, flags: tuple[str, ...] = ()) -> Command:
+        """Returns :meth:`messages` for a scenario to yield."""
+
+        def read(results: Mapping[str, Result]) -> dict[str, str]:
+            for name in models:
+                built = results[name].status == "success"
+                (self.unproven.add if built else self.unproven.discard)(name)
+            return {name: re.sub(r"\s+", " ", results[name].message) for name in models}
+
+        return Command(("build", "--exclude-resource-type", "test", *flags), models, read)
+
+    def _execute(self, command: Command) -> Any:
+        command_name, *options = command.words
+        return command.read(self.run(command_name, "--select", *command.nodes, *options))
 
     def prove(self) -> None:
         """Runs the proofs of what was built, each once after its last build; all must pass."""
@@ -97,7 +114,16 @@ class Shop:
 
     def proofs(self, *models: str) -> dict[str, Result]:
         """Runs the proofs of damaged models, or of such that may be."""
-        self.unproven -= set(models)
-        results = self.run("test", "--select", *models)
-        found = {name: [r for n, r in results.items() if f"_{name}_" in n] for name in models}
-        return {name: result for name, (result,) in found.items()}
+        found: dict[str, Result] = self._execute(self.plan_proofs(*models))
+        return found
+
+    def plan_proofs(self, *models: str) -> Command:
+        """Returns :meth:`proofs` for a scenario to yield."""
+
+        def read(results: Mapping[str, Result]) -> dict[str, Result]:
+            self.unproven -= set(models)
+            found = [(one.tested, one) for one in results.values() if one.tested in models]
+            assert len(found) == len(models), "a model has no proof, or several"
+            return dict(found)
+
+        return Command(("test",), models, read)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import pytest
 
-from tests.dbt.dbtproject import DbtProject
+from tests.dbt.dbtproject import DbtProject, Result
 from tests.dbt.rawtables import RawSchema
+from tests.dbt.scenarios import Command, Outcomes, Steps, in_step
 from tests.dbt.shop import META, READS, Shop, row
 
 TABLES = [
@@ -24,14 +24,8 @@ def shop(project: DbtProject, raw: RawSchema) -> Shop:
     return Shop(project, raw, TABLES)
 
 
-@pytest.fixture(autouse=True)
-def proved(shop: Shop) -> Iterator[None]:
-    """After each test, what it built is proved."""
-    yield
-    shop.prove()
-
-
-def test_a_table_that_something_else_wrote(shop: Shop) -> None:
+@in_step
+def test_a_table_that_something_else_wrote(shop: Shop) -> Steps:
     """Its properties outlive `create or replace`: the watermark belongs to one Iceberg snapshot."""
     kinds, spark = ("latest", "history"), shop.project.spark
     shop.raw.append("written", 1, [row(1, 1), row(2, 1)])
@@ -46,58 +40,60 @@ def test_a_table_that_something_else_wrote(shop: Shop) -> None:
             spark.sql(statement.format(t=f"{shop.project.schema}.{name}"))
 
     models()
-    assert shop.messages(*kinds) == dict.fromkeys(kinds, "BUILD to batch 2")
+    assert (yield shop.plan_messages(*kinds)) == dict.fromkeys(kinds, "BUILD to batch 2")
     # for one run an ordinary table, with rows of the newest batch, too
     models("table", file_format="iceberg")
-    shop.run("run", "--select", *kinds)
+    yield shop.plan_messages(*kinds)
     models()
-    assert {one.status for one in shop.run("test", "--select", *kinds).values()} == {"fail"}
-    assert shop.messages(*kinds) == dict.fromkeys(kinds, "BUILD to batch 2")
+    assert statuses((yield shop.plan_proofs(*kinds))) == {"fail"}
+    assert (yield shop.plan_messages(*kinds)) == dict.fromkeys(kinds, "BUILD to batch 2")
     foreign("create or replace table {t} using iceberg as select 1 as id")
-    assert {one.status for one in shop.run("test", "--select", *kinds).values()} == {"fail"}
-    assert shop.messages(*kinds) == dict.fromkeys(kinds, "BUILD to batch 2")
+    assert statuses((yield shop.plan_proofs(*kinds))) == {"fail"}
+    assert (yield shop.plan_messages(*kinds)) == dict.fromkeys(kinds, "BUILD to batch 2")
     foreign(
         "call lake.system.rewrite_data_files(table => '{t}', options => map('rewrite-all', 'true'))"
     )
-    assert shop.messages(*kinds) == dict.fromkeys(kinds, "NO NEW BATCH")
+    assert (yield shop.plan_messages(*kinds)) == dict.fromkeys(kinds, "NO NEW BATCH")
 
 
-def test_where_a_build_anew_is_forbidden(shop: Shop) -> None:
+@in_step
+def test_where_a_build_anew_is_forbidden(shop: Shop) -> Steps:
     """A build that broke off goes on; it does not merge into foreign rows."""
     table, spark = f"{shop.project.schema}.forbidden", shop.project.spark
     shop.raw.append("forbidden", 1, [row(1, 1), row(2, 1)])
     shop.model("forbidden", READS % "forbidden", full_refresh=False)
-    shop.build("forbidden")
+    yield shop.plan_build("forbidden")
     listed = spark.sql(f"show tblproperties {table}").collect()
     [before] = [one[1] for one in listed if one[0] == "strandline.watermark"]
     shop.raw.append("forbidden", 2, [row(3, 1)])
-    assert shop.build("forbidden") == "MERGE to batch 2"
+    assert (yield shop.plan_build("forbidden")) == "MERGE to batch 2"
     spark.sql(f"alter table {table} set tblproperties ('strandline.watermark' = '{before}')")
     shop.raw.append("forbidden", 3, [row(2, 2, "shut")])
-    assert shop.build("forbidden") == "MERGE to batch 3"
+    assert (yield shop.plan_build("forbidden")) == "MERGE to batch 3"
     assert shop.open_ids("forbidden") == {1: "open", 2: "shut", 3: "open"}
     spark.sql(f"delete from {table} where id = 1")
-    message = shop.build("forbidden")
+    message = yield shop.plan_build("forbidden")
     assert "was written by something else since its last build" in message
     assert FORBIDS in message
     shop.model("forbidden", READS % "forbidden")
-    assert shop.build("forbidden") == "BUILD to batch 3"
+    assert (yield shop.plan_build("forbidden")) == "BUILD to batch 3"
 
 
-def test_every_reason_to_build_anew_is_refused_where_that_is_forbidden(shop: Shop) -> None:
+@in_step
+def test_every_reason_to_build_anew_is_refused_where_that_is_forbidden(shop: Shop) -> Steps:
     shop.raw.append("stuck", 1, [row(1, 1), row(2, 1)])
     for table in ("typed", "stale"):
         shop.raw.append(table, 1, [row(1, 1), row(2, 1)])
 
-    def models(**changed: dict[str, Any]) -> dict[str, str]:
-        """Builds a model for each reason; returns dbt's messages."""
+    def models(**changed: dict[str, Any]) -> Command:
+        """Writes a model for each reason, to be built."""
         for name in ("key", "cursor", "kind", "plain", "stale", "typed"):
             config = {"kind": "deduped_latest", **changed.get(name, {})}
             if config["kind"].startswith("deduped"):
                 config["full_refresh"] = False
             source = name if name in TABLES else "stuck"
             shop.model(f"stuck_{name}", READS % source, **config)
-        return shop.messages(*(f"stuck_{name}" for name in reasons))
+        return shop.plan_messages(*(f"stuck_{name}" for name in reasons))
 
     reasons = {
         "key": "primary_key or cursor_field changed",
@@ -107,14 +103,14 @@ def test_every_reason_to_build_anew_is_refused_where_that_is_forbidden(shop: Sho
         "stale": "delete_stale: a full refresh changed what it hides",
         "typed": "the type of status changed",
     }
-    built = models(plain={"kind": "table", "file_format": "iceberg"})
+    built = yield models(plain={"kind": "table", "file_format": "iceberg"})
     assert FORBIDS not in " ".join(built.values())
     shop.raw.syncs("stale", [{"batch": 1, "mode": "full_refresh"}])
     typed = f"alter table {shop.raw.schema}.typed"
     shop.raw.spark.sql(f"{typed} drop column status")
     shop.raw.spark.sql(f"{typed} add columns (status int)")
     shop.raw.append("typed", 2, [{"id": 1, "cursor": 2, "status": 7}])
-    told = models(
+    told = yield models(
         key={"primary_key": ["id", "status"]},
         cursor={"cursor_field": "_cq_sync_time"},
         kind={"kind": "deduped_history"},
@@ -126,7 +122,8 @@ def test_every_reason_to_build_anew_is_refused_where_that_is_forbidden(shop: Sho
         assert len(shop.project.rows(f"stuck_{name}")) == 2
 
 
-def test_of_a_key_in_two_tables_the_later_in_the_list_tells(shop: Shop) -> None:
+@in_step
+def test_of_a_key_in_two_tables_the_later_in_the_list_tells(shop: Shop) -> Steps:
     """Whatever the order of the source() calls, and even if its full refresh lacks the key."""
     shop.raw.append("old", 1, [row(1, 1, "old"), row(2, 1, "old"), row(3, 1, "old")])
     shop.raw.append("new", 1, [row(1, 1, "new"), row(2, 1, "new")])
@@ -139,24 +136,25 @@ def test_of_a_key_in_two_tables_the_later_in_the_list_tells(shop: Shop) -> None:
         read = "select * from {{ ref('stg_renamed') }}" if kind == "history" else select
         shop.model(f"renamed_{kind}", read, f"deduped_{kind}", delete_stale=True)
 
-    def shown() -> dict[int, str]:
-        messages = shop.messages("renamed_latest", "renamed_history")
+    def shown() -> Generator[Command, Any, dict[int, str]]:
+        messages = yield shop.plan_messages("renamed_latest", "renamed_history")
         assert len({message.split()[0] for message in messages.values()}) == 1, messages
         rows = shop.project.rows("renamed_history")
         current = {one["id"]: one["status"] for one in rows if one["is_current"]}
         assert shop.open_ids("renamed_latest") == current
         return current
 
-    assert shown() == {1: "new", 2: "new", 3: "old"}
+    assert (yield from shown()) == {1: "new", 2: "new", 3: "old"}
     shop.raw.append("new", 2, [row(1, 2, "new")], generation=2)
     shop.raw.syncs("new", [{"batch": 2, "mode": "full_refresh", "generation": 2}])
-    assert shown() == {1: "new", 3: "old"}
+    assert (yield from shown()) == {1: "new", 3: "old"}
     shop.raw.append("old", 2, [row(2, 5, "old"), row(4, 1, "old")])
     shop.raw.append("new", 3, [row(3, 1, "now")], generation=2)
-    assert shown() == {1: "new", 3: "now", 4: "old"}
+    assert (yield from shown()) == {1: "new", 3: "now", 4: "old"}
 
 
-def test_what_is_joined_beside_raw(shop: Shop) -> None:
+@in_step
+def test_what_is_joined_beside_raw(shop: Shop) -> Steps:
     """A seed, a foreign table, a model: if their rows change, old rows change, too."""
     raw, spark = shop.raw, shop.project.spark
     spark.sql(
@@ -178,30 +176,31 @@ def test_what_is_joined_beside_raw(shop: Shop) -> None:
         "left join {{ ref('names') }} as n on o.status = n.status "
         "left join {{ ref('rated') }} as r on o.id = r.id",
     )
-    assert shop.build("names", "beside") == "BUILD to batch 1"
+    assert (yield shop.plan_build("names", "beside")) == "BUILD to batch 1"
     # dbt rewrites a seed at each build, with the same rows
-    assert shop.build("names", "beside") == "NO NEW BATCH"
+    assert (yield shop.plan_build("names", "beside")) == "NO NEW BATCH"
     raw.append("beside", 2, [row(2, 1)])
-    assert shop.build("beside") == "MERGE to batch 2"
+    assert (yield shop.plan_build("beside")) == "MERGE to batch 2"
     shop.project.write("seeds/names.csv", named % ("Opened", 1))
-    shop.run("seed")
-    assert shop.proof("beside").status == "fail"
-    assert shop.build("beside") == "BUILD to batch 2"
+    yield shop.plan_build("names")
+    assert statuses((yield shop.plan_proofs("beside"))) == {"fail"}
+    assert (yield shop.plan_build("beside")) == "BUILD to batch 2"
     assert {one["label"] for one in shop.project.rows("beside")} == {"Opened"}
     spark.sql(f"update {raw.schema}.rates set rate = 3")
-    assert shop.build("beside") == "BUILD to batch 2"
+    assert (yield shop.plan_build("beside")) == "BUILD to batch 2"
     assert [one["rate"] for one in shop.project.rows("beside") if one["id"] == 1] == [3]
-    assert shop.build("beside") == "NO NEW BATCH"
+    assert (yield shop.plan_build("beside")) == "NO NEW BATCH"
     shop.project.write("seeds/names.csv", named % ("Opened", 2))
-    assert shop.build("names", "beside") == "BUILD to batch 2"
+    assert (yield shop.plan_build("names", "beside")) == "BUILD to batch 2"
     # two columns change their names, which makes no snapshot
     for before, after in (("rate", "new"), ("old", "rate"), ("new", "old")):
         spark.sql(f"alter table {raw.schema}.rates rename column {before} to {after}")
-    assert shop.build("beside") == "BUILD to batch 2"
+    assert (yield shop.plan_build("beside")) == "BUILD to batch 2"
     assert [one["rate"] for one in shop.project.rows("beside") if one["id"] == 1] == [5]
 
 
-def test_types_that_iceberg_stores_as_others(shop: Shop) -> None:
+@in_step
+def test_types_that_iceberg_stores_as_others(shop: Shop) -> Steps:
     more = (
         "cast(1 as smallint) as small, cast('x' as varchar(3)) as short, "
         "named_struct('smallint', cast(1 as tinyint), 'b', array(cast(1 as smallint))) as inner"
@@ -209,13 +208,14 @@ def test_types_that_iceberg_stores_as_others(shop: Shop) -> None:
     for kind in ("latest", "history"):
         shop.model(f"small_{kind}", READS.replace("*", f"*, {more}") % "small", f"deduped_{kind}")
     shop.raw.append("small", 1, [row(1, 1)])
-    shop.build("small_latest", "small_history")
+    yield shop.plan_build("small_latest", "small_history")
     shop.raw.append("small", 2, [row(1, 2), row(2, 1)])
     both = ("small_latest", "small_history")
-    assert shop.messages(*both) == dict.fromkeys(both, "MERGE to batch 2")
+    assert (yield shop.plan_messages(*both)) == dict.fromkeys(both, "MERGE to batch 2")
 
 
-def test_a_union_follows_a_column_that_raw_gains(shop: Shop) -> None:
+@in_step
+def test_a_union_follows_a_column_that_raw_gains(shop: Shop) -> Steps:
     """union_raw() writes raw's columns into the SQL, which does not count as a change."""
     both = "source('shop', 'eu'), source('shop', 'us')"
     union = f"select * from ({{{{ strandline.union_raw([{both}]) }}}}) as both"
@@ -223,12 +223,12 @@ def test_a_union_follows_a_column_that_raw_gains(shop: Shop) -> None:
         shop.model(f"union_{kind}", union, f"deduped_{kind}", full_refresh=False)
     shop.raw.append("eu", 1, [row(1, 1)])
     shop.raw.append("us", 1, [row(2, 1)])
-    shop.build("union_latest", "union_history")
+    yield shop.plan_build("union_latest", "union_history")
     shop.raw.spark.sql(f"alter table {shop.raw.schema}.us add columns (note string)")
-    told = shop.messages("union_latest", "union_history")
+    told = yield shop.plan_messages("union_latest", "union_history")
     assert set(told.values()) == {"NO NEW BATCH"}
     shop.raw.append("us", 2, [row(2, 2, note="n")])
-    told = shop.messages("union_latest", "union_history")
+    told = yield shop.plan_messages("union_latest", "union_history")
     assert {message.split()[0] for message in told.values()} == {"MERGE"}
     notes = {one["id"]: one["note"] for one in shop.project.rows("union_latest")}
     assert notes == {1: None, 2: "n"}
@@ -245,7 +245,8 @@ AROUND = {
 }
 
 
-def test_rows_that_are_computed_from_other_versions(shop: Shop) -> None:
+@in_step
+def test_rows_that_are_computed_from_other_versions(shop: Shop) -> Steps:
     """A merge writes new versions, and leaves the rows of old ones as they were."""
     raw = READS.partition("from ")[2] % "around"
     histories = ("window", "joined")
@@ -254,10 +255,10 @@ def test_rows_that_are_computed_from_other_versions(shop: Shop) -> None:
         select, _, kind = name.partition("_")
         shop.model(name, AROUND[select].format(raw=raw), f"deduped_{kind}")
     shop.raw.append("around", 1, [row(1, 1), row(2, 1)])
-    assert set(shop.messages(*models).values()) == {"BUILD to batch 1"}
+    assert set((yield shop.plan_messages(*models)).values()) == {"BUILD to batch 1"}
     # of key 1 a late version, of key 2 a new one
     shop.raw.append("around", 2, [row(1, 0, "late"), row(2, 2, "shut")])
-    assert set(shop.messages(*models).values()) == {"BUILD to batch 2"}
+    assert set((yield shop.plan_messages(*models)).values()) == {"BUILD to batch 2"}
 
     def shown(name: str) -> dict[tuple[int, int], object]:
         return {(one["id"], one["cursor"]): one["more"] for one in shop.project.rows(name)}
@@ -267,15 +268,16 @@ def test_rows_that_are_computed_from_other_versions(shop: Shop) -> None:
     assert shown("joined_history") == dict.fromkeys([(1, 0), (1, 1), (2, 1), (2, 2)], 2)
     assert shown("asked_latest") == {(1, 1): 2, (2, 2): 2}
     assert shown("told_latest") == {(1, 1): True, (2, 2): False}
-    assert set(shop.messages(*models).values()) == {"NO NEW BATCH"}
+    assert set((yield shop.plan_messages(*models)).values()) == {"NO NEW BATCH"}
     shop.model("others_latest", AROUND["others"].format(raw=raw), full_refresh=False)
     shop.raw.append("around", 3, [row(3, 1)])
-    told = shop.build("others_latest")
+    told = yield shop.plan_build("others_latest")
     assert "its SELECT computes rows from other versions, too (Window)" in told
     assert FORBIDS in told
 
 
-def test_rows_that_are_computed_from_their_own_version(shop: Shop) -> None:
+@in_step
+def test_rows_that_are_computed_from_their_own_version(shop: Shop) -> Steps:
     """However many steps that takes, and with line breaks in a text."""
     raw = READS.partition("from ")[2] % "rowwise"
     shop.project.write("seeds/labels.csv", "status,label\nopen,Open\nopen,Offen\n")
@@ -303,12 +305,13 @@ def test_rows_that_are_computed_from_their_own_version(shop: Shop) -> None:
     shop.model("rowwise_parted", parted)
     both = ("rowwise_latest", "rowwise_history", "rowwise_parted")
     shop.raw.append("rowwise", 1, [row(1, 1), row(2, 1)])
-    shop.messages("labels", *both)
+    yield shop.plan_messages("labels", *both)
     shop.raw.append("rowwise", 2, [row(2, 2, "shut"), row(3, 1)])
-    assert shop.messages(*both) == dict.fromkeys(both, "MERGE to batch 2")
+    assert (yield shop.plan_messages(*both)) == dict.fromkeys(both, "MERGE to batch 2")
 
 
-def test_a_raw_table_that_was_rolled_back(shop: Shop) -> None:
+@in_step
+def test_a_raw_table_that_was_rolled_back(shop: Shop) -> Steps:
     """Later batches go on in numbers, and would be merged into what raw no longer has."""
     both, raw = ("rolled_latest", "rolled_history"), f"{shop.raw.schema}.rolled"
     for name in both:
@@ -317,16 +320,16 @@ def test_a_raw_table_that_was_rolled_back(shop: Shop) -> None:
     snapshots = f"select snapshot_id from {raw}.snapshots order by committed_at desc limit 1"
     [[good]] = shop.project.spark.sql(snapshots).collect()
     shop.raw.append("rolled", 2, [row(1, 2, "bad"), row(2, 2, "bad")])
-    assert shop.messages(*both) == dict.fromkeys(both, "BUILD to batch 2")
+    assert (yield shop.plan_messages(*both)) == dict.fromkeys(both, "BUILD to batch 2")
     shop.project.spark.sql(f"call lake.system.rollback_to_snapshot('{raw}', {good})")
     shop.raw.append("rolled", 3, [row(3, 3)])
-    assert shop.messages(*both) == dict.fromkeys(both, "BUILD to batch 3")
+    assert (yield shop.plan_messages(*both)) == dict.fromkeys(both, "BUILD to batch 3")
     assert shop.open_ids("rolled_latest") == {1: "open", 3: "open"}
     rewrite = "call lake.system.rewrite_data_files(table => '{}', options => map('{}', 'true'))"
     shop.project.spark.sql(rewrite.format(raw, "rewrite-all"))
-    assert shop.messages(*both) == dict.fromkeys(both, "NO NEW BATCH")
+    assert (yield shop.plan_messages(*both)) == dict.fromkeys(both, "NO NEW BATCH")
     shop.raw.append("rolled", 4, [row(4, 4)])
-    assert shop.messages(*both) == dict.fromkeys(both, "MERGE to batch 4")
+    assert (yield shop.plan_messages(*both)) == dict.fromkeys(both, "MERGE to batch 4")
     # what a tag keeps is out of the chain of parents once the commits after it have expired
     shop.project.spark.sql(f"alter table {raw} create tag january")
     for batch in (5, 6):
@@ -334,13 +337,13 @@ def test_a_raw_table_that_was_rolled_back(shop: Shop) -> None:
     [[good]] = shop.project.spark.sql(snapshots).collect()
     expire = f"call lake.system.expire_snapshots(table => '{raw}', "
     shop.project.spark.sql(f"{expire} older_than => timestamp '2999-01-01', retain_last => 1)")
-    assert shop.messages(*both) == dict.fromkeys(both, "MERGE to batch 6")
+    assert (yield shop.plan_messages(*both)) == dict.fromkeys(both, "MERGE to batch 6")
     # but a chain that leads past what was read is enough, without the first commit
     shop.raw.append("rolled", 7, [row(7, 7, "bad")])
-    assert shop.messages(*both) == dict.fromkeys(both, "MERGE to batch 7")
+    assert (yield shop.plan_messages(*both)) == dict.fromkeys(both, "MERGE to batch 7")
     shop.project.spark.sql(f"call lake.system.rollback_to_snapshot('{raw}', {good})")
     shop.raw.append("rolled", 8, [row(8, 8)])
-    assert shop.messages(*both) == dict.fromkeys(both, "BUILD to batch 8")
+    assert (yield shop.plan_messages(*both)) == dict.fromkeys(both, "BUILD to batch 8")
 
 
 def test_a_plan_that_spark_does_not_show_whole(shop: Shop) -> None:
@@ -357,22 +360,26 @@ def test_a_plan_that_spark_does_not_show_whole(shop: Shop) -> None:
         conf.set(cut, length)
 
 
-def test_a_join_with_files_that_no_name_stands_for(shop: Shop, tmp_path: Path) -> None:
+@in_step
+def test_a_join_with_files_that_no_name_stands_for(
+    shop: Shop, tmp_path_factory: pytest.TempPathFactory
+) -> Steps:
     """Nobody is told that they change: each new batch builds the model anew."""
-    files = f"{tmp_path}/labels"
+    files = f"{tmp_path_factory.mktemp('pathed')}/labels"
     write = shop.project.spark.sql("select 1 as id, 'one' as label").write
     write.parquet(files)
     select = f"select o.*, f.label from ({READS % 'pathed'}) as o "
     shop.model("pathed", f"{select} left join parquet.`{files}` as f on o.id = f.id")
     shop.raw.append("pathed", 1, [row(1, 1)])
-    assert shop.build("pathed") == "BUILD to batch 1"
+    assert (yield shop.plan_build("pathed")) == "BUILD to batch 1"
     shop.project.spark.sql("select 1 as id, 'uno' as label").write.mode("overwrite").parquet(files)
     shop.raw.append("pathed", 2, [row(2, 2)])
-    assert shop.build("pathed") == "BUILD to batch 2"
+    assert (yield shop.plan_build("pathed")) == "BUILD to batch 2"
     assert {one["id"]: one["label"] for one in shop.project.rows("pathed")} == {1: "uno", 2: None}
 
 
-def test_what_is_computed_from_columns_of_raw_that_have_grown(shop: Shop) -> None:
+@in_step
+def test_what_is_computed_from_columns_of_raw_that_have_grown(shop: Shop) -> Steps:
     """It gives something else for old rows, too; columns that are only shown do not."""
     spark, table = shop.project.spark, f"{shop.raw.schema}.grown"
     spark.sql(f"alter table {table} add columns (price float, who struct<name: string>)")
@@ -395,8 +402,8 @@ def test_what_is_computed_from_columns_of_raw_that_have_grown(shop: Shop) -> Non
     )
     shop.model("shown", shown + f"from {given} where status <> 'gone'", primary_key="number")
     names = ("by_hash", "told", "whole", "within", "turned", "filtered", "shown")
-    assert set(shop.messages(*names).values()) == {"BUILD to batch 1"}
-    shop.prove()
+    assert set((yield shop.plan_messages(*names)).values()) == {"BUILD to batch 1"}
+    assert statuses((yield shop.plan_proofs(*names))) == {"pass"}
     changes = (
         "alter column id type bigint",
         "alter column price type double",
@@ -406,7 +413,16 @@ def test_what_is_computed_from_columns_of_raw_that_have_grown(shop: Shop) -> Non
         spark.sql(f"alter table {table} {change}")
     shop.raw.append("grown", 2, [row(1, 2, "shut"), row(3, 1)])
     rebuilt = dict.fromkeys(names[:-1], "BUILD to batch 2")
-    assert shop.messages(*names) == rebuilt | {"shown": "MERGE to batch 2"}
+    assert (yield shop.plan_messages(*names)) == rebuilt | {"shown": "MERGE to batch 2"}
     assert {one["id"] for one in shop.project.rows("by_hash")} == {1, 2, 3}
     shop.raw.append("grown", 3, [row(4, 1)])
-    assert set(shop.messages(*names).values()) == {"MERGE to batch 3"}
+    assert set((yield shop.plan_messages(*names)).values()) == {"MERGE to batch 3"}
+
+
+def test_all_that_was_built_is_proved(shop: Shop, outcomes: Outcomes) -> None:
+    """Each model once, after its last build."""
+    shop.prove()
+
+
+def statuses(results: Mapping[str, Result]) -> set[str]:
+    return {one.status for one in results.values()}
