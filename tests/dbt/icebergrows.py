@@ -50,6 +50,14 @@ class IcebergRows:
             commit.appendFile(self._written(rows))
         commit.commit()
 
+    def count_deleted_as(self, number: int) -> None:
+        """Makes the newest commit's one file of position deletes claim that it deletes so many."""
+        found = self._handle.currentSnapshot().addedDeleteFiles(self._handle.io())
+        file = found.iterator().next()
+        builder = self._iceberg.FileMetadata.deleteFileBuilder(self._handle.spec()).copy(file)
+        claimed = builder.withRecordCount(number).build()
+        self._handle.newRowDelta().removeDeletes(file).addDeletes(claimed).commit()
+
     def _written(self, rows: Sequence[Sequence[Any]]) -> Any:
         """Writes the rows to a data file."""
         form = self._iceberg.FileFormat.PARQUET
