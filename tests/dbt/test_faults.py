@@ -6,12 +6,25 @@ STRANDLINE_FAULTS=all runs every proof for every fault and prints which turned r
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any
 
 import pytest
 
 from tests.dbt.dbtproject import DbtProject
-from tests.dbt.faults import COLUMNS, FAULTS, HISTORY, LATEST, RAW, STATE, SYNCS
+from tests.dbt.faults import (
+    COLUMNS,
+    FAULTS,
+    HISTORY,
+    HISTORY_PROOF,
+    LATEST,
+    LATEST_PROOF,
+    RAW,
+    STATE,
+    SYNCS,
+    Fault,
+)
 from tests.dbt.rawtables import RawSchema, Row, sync_time
 
 ALL = os.environ.get("STRANDLINE_FAULTS") == "all"
@@ -88,15 +101,15 @@ class Healthy:
     def named(self, template: str) -> str:
         return template.format(raw=self.raw.schema, marts=self.project.schema)
 
-    def red(self, *proofs: str) -> set[str]:
-        """Returns the proofs that turn red, among the named ones or all."""
+    def red(self, *proofs: str) -> set[tuple[str, str]]:
+        """Returns the proofs that turn red, among the named ones or all, each with its table."""
         select = ["--select", *(f"test_name:{proof}" for proof in proofs)] if proofs else []
         # a proof lists only the schemas that it needs
         flags = ["--no-populate-cache"] if proofs else []
         results = self.project.run("test", *select, *flags, manifest=self.manifest)
         assert results
-        failed = {name for name, one in results.items() if one.status in ("fail", "warn", "error")}
-        return {proof_of(name) for name in failed}
+        failed = {(n, r) for n, r in results.items() if r.status in ("fail", "warn", "error")}
+        return {(proof_of(name), result.tested) for name, result in failed}
 
     def snapshot(self, table: str) -> int:
         [row] = self.project.spark.sql(
@@ -148,19 +161,44 @@ def test_nothing_is_red_where_nothing_is_wrong(healthy: Healthy) -> None:
     assert healthy.red() == set()
 
 
-@pytest.mark.parametrize("wrong", FAULTS)
-def test_a_proof_turns_red(healthy: Healthy, wrong: str) -> None:
-    fault = FAULTS[wrong]
-    table = healthy.named(fault.table)
-    before = healthy.snapshot(table)
-    healthy.project.spark.sql(healthy.named(fault.statement))
+def _at_once() -> Iterator[tuple[str, ...]]:
+    """Yields faults that hide nothing of each other: none is in what another one's proof reads.
+
+    Every proof reads raw. Of the other tables, each of these proofs reads one.
+    """
+    by_table: dict[str, list[str]] = {}
+    for name, fault in FAULTS.items():
+        by_table.setdefault(fault.table, []).append(name)
+    for name in by_table.pop(RAW):
+        yield (name,)
+    for names in zip_longest(*by_table.values()):
+        yield tuple(name for name in names if name)
+
+
+@pytest.mark.parametrize("wrong", _at_once(), ids=" + ".join)
+def test_a_proof_turns_red(healthy: Healthy, wrong: tuple[str, ...]) -> None:
+    faults = [FAULTS[name] for name in wrong]
+    before = {fault.table: healthy.snapshot(healthy.named(fault.table)) for fault in faults}
     try:
-        assert healthy.snapshot(table) != before, "the fault changed nothing"
-        red = healthy.red(*(() if ALL else (fault.proof,)))
-        print(f"{wrong:45} {', '.join(sorted(red))}")
-        assert fault.proof in red
+        for fault in faults:
+            healthy.project.spark.sql(healthy.named(fault.statement))
+            changed = healthy.snapshot(healthy.named(fault.table)) != before[fault.table]
+            assert changed, "the fault changed nothing"
+        red = healthy.red(*(() if ALL else sorted({fault.proof for fault in faults})))
+        print(f"{' + '.join(wrong):45} {', '.join(sorted(proof for proof, _ in red))}")
+        assert {(fault.proof, tested(fault)) for fault in faults} <= red
     finally:
-        healthy.put_back(table, before)
+        for table, snapshot in before.items():
+            healthy.put_back(healthy.named(table), snapshot)
+
+
+def tested(fault: Fault) -> str:
+    """Returns the table that a fault's proof is of: state and ledger are proved for raw."""
+    if fault.proof == "state_monotonic":
+        return "_cq_state"
+    table = fault.table if fault.table in (LATEST, HISTORY) else RAW
+    of_raw = {LATEST_PROOF: LATEST, HISTORY_PROOF: HISTORY}
+    return of_raw.get(fault.proof, table).rpartition(".")[2]
 
 
 def test_all_is_put_back(healthy: Healthy) -> None:
