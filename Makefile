@@ -3,6 +3,7 @@
 #   make picture  the same, drawn into docs/demo.svg for the README
 #   make test-fast    what to run before each commit: lint, the tests that need neither Spark
 #                 nor a server, and one real sync and build
+#   make docs-types    writes the table of docs/types.md from the lists that tests prove
 #   make test     all tests, against real PostgreSQL, MariaDB and Redis servers that the
 #                 suite starts
 #   make test-matrix    a core of the tests on the other line of Spark, and a run and a build on
@@ -43,7 +44,7 @@ DEBEZIUM := $(VENV)/.debezium
 PEERS := $(VENV)-peers
 export CONNECTORS := $(abspath $(VENV)-connectors)
 
-.PHONY: help install drivers archive demo picture connectors test-environment test test-fast test-matrix lint bench bench-correctness audit sbom nemesis clean
+.PHONY: help install drivers archive demo picture docs-types connectors test-environment test test-fast test-matrix lint bench bench-correctness audit sbom nemesis clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -88,6 +89,9 @@ demo: $(INSTALLED)
 # The README's picture: what the demo tells. A test holds it against a fresh one.
 picture: $(INSTALLED)
 	"$(BIN)/python" demo/run.py --picture docs/demo.svg
+
+docs-types: $(INSTALLED)
+	"$(BIN)/python" -m tests.types_page
 
 # A connector is a program with an environment of its own, as its users have it, and a Python of its
 # own: CloudQuery's SDK needs 3.11.

@@ -73,18 +73,18 @@ _REMEDIES = {
     "a quote stands behind a backslash": "If backslashes escape quotes, as Spark and MySQL write "
     "them, set the reader's option escape: '\\'; with escape: '\"' a backslash is a letter",
     "a column's name is written with other letters": "Write it in one way in all files, and in "
-    "`columns`: in JSON `id` and `ID` are two names, in the lake one",
+    "`column_types`: in JSON `id` and `ID` are two names, in the lake one",
     "a json key is an empty text": "Spark would leave the value out: give it a name, or declare "
-    "the table's `columns`, which leave out what they do not name",
+    "the table's `column_types`, which leave out what they do not name",
     "something stands behind a json value": "Write each value on a line of its own: Spark would "
     "read only the first one",
     "has digits below the microsecond": "Write it in microseconds (pyarrow: "
     "coerce_timestamps='us'), or set spark.sql.legacy.parquet.nanosAsLong: 'true' in the profile's "
     "target: the column is then a whole number of nanoseconds",
-    "parquet column cannot be converted": "Declare in `columns` the type that the file has, or "
-    "none at all: then each file is read with its own types",
-    "illegal parquet type: int64 (timestamp(nanos": "Remove the table's `columns`, or leave this "
-    "one out of them: without, nanoseconds are read as far as the microsecond",
+    "parquet column cannot be converted": "Declare in `column_types` the type that the file "
+    "has, or none at all: then each file is read with its own types",
+    "illegal parquet type: int64 (timestamp(nanos": "Remove the table's `column_types`, or leave "
+    "this one out of them: without, nanoseconds are read as far as the microsecond",
     "relative path in absolute uri": "A file has a colon in its name, and Spark cannot read it: "
     "rename it",
     "unexpected end of input stream": "A compressed file is cut off, or is none although its name "
@@ -146,7 +146,8 @@ def clear(error: BaseException, where: str) -> LoaderError:
         return TableError(
             "something is nested too deeply to be read",
             where=where,
-            remedy="Declare the column that holds it as text (`columns`), or nest it less deeply",
+            remedy="Declare the column that holds it as text (`column_types`), or nest it less "
+            "deeply",
         )
     return TableError(
         f"{type(error).__name__}: {_first(str(error))}",

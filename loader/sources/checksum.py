@@ -39,7 +39,6 @@ class Form(enum.Enum):
     DATE = "date"
     TIMESTAMP = "timestamp"
     TEXT = "text"
-    PADDED = "padded"  # char(n): trailing blanks mean nothing
     BINARY = "binary"
     OTHER = "other"  # Spark's own text: only Spark can compare it
 
@@ -75,8 +74,6 @@ _FORMS: tuple[tuple[type[t.DataType], Form], ...] = (
     (t.TimestampType, Form.TIMESTAMP),
     (t.TimestampNTZType, Form.TIMESTAMP),
     (t.StringType, Form.TEXT),
-    (t.CharType, Form.PADDED),
-    (t.VarcharType, Form.TEXT),
     (t.BinaryType, Form.BINARY),
 )
 
@@ -96,8 +93,7 @@ def spark_text(part: Part) -> Column:
         text = f.unix_micros(value.cast("timestamp")).cast("string")
     elif part.form is Form.BINARY:
         text = f.lower(f.hex(value))
-    elif part.form in (Form.TEXT, Form.PADDED):
-        value = f.rtrim(value) if part.form is Form.PADDED else value
+    elif part.form is Form.TEXT:
         text = f.concat(f.char_length(value).cast("string"), f.lit(":"), value)
     elif part.form is Form.OTHER and not isinstance(part.type, t.FractionalType):
         text = f.when(value.isNotNull(), f.to_json(f.struct(value.alias("v"))))

@@ -9,10 +9,18 @@ from decimal import Decimal
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from loader.duration import Lookback
 from loader.names import is_wildcard
+from loader.spec.column_types import ColumnType
 from loader.spec.validation import OptionError
 
 
@@ -50,6 +58,7 @@ class TableOptions(Strict):
         null_cursor: whether rows without a cursor are read; `fail` refuses the table.
         redelivered_rows: whether rows identical to the key's newest raw version are appended.
         schema_changes: whether raw follows the source's columns; `freeze` refuses the table.
+        column_types: the types to load columns as, instead of those that the source's would have.
         deleted_field: the column that marks deleted rows; see :func:`loader.rows.delta.tombstone`.
         shared: whether other sources that also set it load the same raw table
             (:mod:`loader.sync.sharing`).
@@ -63,8 +72,20 @@ class TableOptions(Strict):
     null_cursor: Literal["include", "exclude", "fail"] = "include"
     redelivered_rows: Literal["drop", "append"] = "drop"
     schema_changes: Literal["evolve", "freeze"] = "evolve"
+    column_types: dict[Name, ColumnType] = Field(default_factory=dict)
     deleted_field: Name | None = None
     shared: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _types_have_their_own_key(cls, value: Any) -> Any:
+        given = value.get("columns") if isinstance(value, Mapping) else None
+        if isinstance(given, Mapping) or (isinstance(given, str) and " " in given.strip()):
+            raise OptionError(
+                "`columns` gives columns types, which is what `column_types` is for",
+                "Rename `columns` to `column_types`",
+            )
+        return value
 
     @field_validator("cursor_field", "primary_key", mode="before")
     @classmethod

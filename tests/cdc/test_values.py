@@ -108,6 +108,59 @@ def test_values_are_those_of_a_query(project: Project, postgres_database: Databa
         assert found[0] == found[1], name
 
 
+def test_values_that_the_spec_wants_as_texts(project: Project, postgres_database: Database) -> None:
+    """A query has the database's own text, and the log the same; arrays and floats are refused."""
+    kinds = {
+        name: kind
+        for name, kind in COLUMNS.items()
+        if not kind.endswith("[]") and kind not in ("real", "double precision")
+    }
+    listed, every = (
+        ", ".join(f"{name} {kind}" for name, kind in those.items()) for those in (kinds, COLUMNS)
+    )
+    postgres_database.execute(
+        "create type mood as enum ('sad', 'ok')",
+        "create domain money2 as numeric(10, 2)",
+        f"create table of_all (id int primary key, {listed}, other numeric)",
+        "create table twin (like of_all including all)",
+        "create table texts (id int primary key, c text[], d real)",
+        f"create table whole (id int primary key, {every})",
+    )
+    chosen = {**dict.fromkeys(kinds, "string"), "id": "bigint", "other": "decimal(38,30)"}
+    names = ", ".join(["id", *COLUMNS])
+    follow(project, postgres_database, "of_all", of_all={"column_types": chosen})
+    project.run()
+    for number, row in enumerate(ROWS):
+        postgres_database.execute(f"insert into whole ({names}) values ({number}, {row})")
+    given = ", ".join(["id", *kinds])
+    postgres_database.execute(
+        f"insert into of_all ({given}, other) overriding system value "
+        f"select {given}, 1e-25 from whole",
+        "insert into twin overriding system value select * from of_all",
+    )
+    tables = {
+        "of_all": {"sync_mode": "cdc", "column_types": chosen},
+        "twin": {"sync_mode": "full_refresh", "column_types": chosen},
+    }
+    project.jdbc(postgres_database, list(tables), table_options=tables)
+    assert project.run().table("shop.of_all")["appended"] == len(ROWS)
+    logged, queried = (project.lake().frame(t).orderBy("id") for t in tables)
+    assert logged.schema == queried.schema
+    for name in ("id", *kinds, "other"):
+        found = [[row[0] for row in frame.select(name).collect()] for frame in (logged, queried)]
+        assert found[0] == found[1], name
+    ours = [n for n in kinds if n not in ("ba", "ti", "tz", "tz0", "rt")]
+    own = ", ".join(f"{name}::text" for name in ours)
+    [theirs] = postgres_database.query(f"select {own} from twin where id = 0")
+    assert tuple(logged.select(*ours).first() or ()) == theirs
+    for name in ("c", "d"):
+        wants = {"texts": {"sync_mode": "cdc", "column_types": {name: "string"}}}
+        project.jdbc(postgres_database, ["texts"], table_options=wants)
+        [error] = project.loader("run").errors
+        assert f"the log does not have the text of {name}" in error
+        assert "column_types" in error
+
+
 def test_what_the_log_does_not_have_is_refused(
     project: Project, postgres_database: Database
 ) -> None:

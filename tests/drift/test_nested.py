@@ -29,7 +29,7 @@ class Files:
             file.write_text("\n".join(map(json.dumps, rows)))
             at = dt.datetime(2025, 1, 1, self.number, tzinfo=dt.timezone.utc).timestamp()
             os.utime(file, (at, at))
-        options = {"t": {"primary_key": "id", "columns": columns}}
+        options = {"t": {"primary_key": "id", "column_types": columns}}
         own = {"path": "data", "format": "json", "table_options": options}
         self.project.add("drop", "file", ["t"], own)
         return self.project.run()

@@ -195,7 +195,7 @@ def _fill(database: Database, mark: str, columns: dict[str, tuple[str, Values]])
 
 
 @contextlib.contextmanager
-def _comparison(project: Project) -> Iterator[Comparison]:
+def compare_only_table(project: Project) -> Iterator[Comparison]:
     """Compares the only table, without syncing first."""
     pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
     [part] = pipeline.planned()
@@ -211,7 +211,7 @@ def _equal(comparison: Comparison) -> bool:
     return comparison.buckets(1, (0,))[1] is None
 
 
-def _differing(comparison: Comparison) -> set[str]:
+def differing_columns(comparison: Comparison) -> set[str]:
     """Returns the columns whose texts differ."""
     whole = comparison.contents.parts
     found = set()
@@ -240,17 +240,17 @@ def test_every_type_has_the_same_checksum_in_the_database_and_in_spark(
     _fill(database, mark, columns)
     project.jdbc(database, ["t"], table_options={"t": {"cursor_field": "id"}})
     assert project.run().table("shop.t")["appended"] == ROWS
-    with _comparison(project) as comparison:
+    with compare_only_table(project) as comparison:
         assert {part.name for part in comparison.contents.parts} == {"part", "id", *columns}
         buckets, share = comparison.buckets(16, range(16))
-        assert share is None, _differing(comparison)
+        assert share is None, differing_columns(comparison)
     assert sum(bucket.rows_source for bucket in buckets) == ROWS
     assert sum(bucket.rows_snapshot for bucket in buckets) == ROWS
     # and every column counts
     cleared = ", ".join(f"{mark}{name.replace(mark, mark * 2)}{mark} = null" for name in columns)
     database.execute(f"update t set {cleared} where id = 0")
-    with _comparison(project) as comparison:
-        assert _differing(comparison) == set(columns)
+    with compare_only_table(project) as comparison:
+        assert differing_columns(comparison) == set(columns)
 
 
 @pytest.mark.parametrize("columns", [1, 49, 50, 51, 250])
@@ -263,7 +263,7 @@ def test_tables_of_any_width(project: Project, postgres_database: Database, colu
     )
     project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "id"}})
     project.run()
-    with _comparison(project) as comparison:
+    with compare_only_table(project) as comparison:
         assert _equal(comparison)
 
 
@@ -278,7 +278,7 @@ def test_values_that_the_driver_brings_as_others(
     )
     project.jdbc(mariadb_database, ["t"], table_options={"t": {"cursor_field": "id"}})
     project.run()
-    with _comparison(project) as comparison:
+    with compare_only_table(project) as comparison:
         assert not _equal(comparison)
     ran = project.loader("reconcile", "--repair")
     assert ran.code == 0, ran.text

@@ -129,7 +129,7 @@ def test_files_that_are_gone_are_not_deletes(project: Project) -> None:
 
     first = write("a.csv", "id,note\n1,a\n2,a\n2,b\n", 1)
     write("b.csv", "id,note\n2,c\n3,c\n", 2)
-    table = {"primary_key": "id", "columns": "id int, note string"}
+    table = {"primary_key": "id", "column_types": "id int, note string"}
     own = {"path": "data", "format": "csv", "table_options": {"orders": table}}
     project.add("drop", "file", ["orders"], own)
     project.run()

@@ -60,8 +60,8 @@ def test_a_json_number_is_never_rounded(project: Project) -> None:
     }
     for name, text in {**lost, **kept}.items():
         _write(data / name / "1.json", text)
-    declared = {"path": "long", "columns": "id bigint, v decimal(38, 20)"}
-    rounds = {"path": "long", "columns": "v double"}
+    declared = {"path": "long", "column_types": "id bigint, v decimal(38, 20)"}
+    rounds = {"path": "long", "column_types": "v double"}
     tables: dict[str, dict[str, object]] = {name: {} for name in (*lost, *kept)}
     _files(project, "json", **tables, declared=declared, rounds=rounds)
     ran = project.loader("run")
@@ -71,7 +71,7 @@ def test_a_json_number_is_never_rounded(project: Project) -> None:
     } == dict.fromkeys(lost, True)
     assert "column v.w" in ran.text
     assert "the number 9007199254740993 of file:" in told["deep"]
-    assert "Declare the table's `columns`" in told["mixed"]
+    assert "Declare the table's `column_types`" in told["mixed"]
     names = (*kept, "declared", "rounds")
     values = [project.rows(f"select cast(v as string) from raw.{name}") for name in names]
     assert values == [
@@ -104,7 +104,7 @@ def test_lines_have_a_limit(project: Project) -> None:
         "plain": {},
         "packed": {},
         "json": {"format": "json"},
-        "declared": {"format": "json", "columns": "v string"},
+        "declared": {"format": "json", "column_types": "v string"},
         "text": {"format": "text"},
         "bare": {"options": {"header": "false"}},
         "open": {"options": {"multiLine": "true"}},
@@ -175,18 +175,18 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
         )
     }
     json["whole"]["options"] = {"multiLine": "true"}
-    declared = {"columns": "id int, v string"}
+    declared = {"column_types": "id int, v string"}
     json["rest"] |= declared
-    json["letters"] = {"format": "json", "columns": "ID int, v string"}
-    json["inner"] = {"format": "json", "columns": "id int, o array<struct<a:int>>"}
-    json["outside"] = {"format": "json", "columns": "id int, o struct<a:int>"}
+    json["letters"] = {"format": "json", "column_types": "ID int, v string"}
+    json["inner"] = {"format": "json", "column_types": "id int, o array<struct<a:int>>"}
+    json["outside"] = {"format": "json", "column_types": "id int, o struct<a:int>"}
     many = {"multiLine": "true"}
-    json["listed"] = {"format": "json", "columns": "id int, v string", "options": many}
-    json["places"] = {"format": "json", "columns": "id int, o struct<ID:int>"}
-    json["mapped"] = {"format": "json", "columns": "id int, m map<string,struct<a:int>>"}
+    json["listed"] = {"format": "json", "column_types": "id int, v string", "options": many}
+    json["places"] = {"format": "json", "column_types": "id int, o struct<ID:int>"}
+    json["mapped"] = {"format": "json", "column_types": "id int, m map<string,struct<a:int>>"}
     json["dated"] = {
         "format": "json",
-        "columns": "id int, at date",
+        "column_types": "id int, at date",
         "options": {"dateFormat": "dd.MM.yyyy"},
     }
     json |= {name: {"format": "json"} for name in ("escaped", "single", "places_found", "empty")}
@@ -195,10 +195,10 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
     json["braces_json"] = {"format": "json", "options": several}
     csv["braces"] = {"options": several}
     json["comment"] = {"format": "json", "options": {"allowComments": "true"}}
-    json["again"] = {"format": "json", "columns": "id int, o struct<a:int>"}
-    json["deep"] = {"format": "json", "columns": f"id int, o {_deep('int')}"}
-    json["kept"] = {"format": "json", "columns": "id int, type string, m map<string,string>"}
-    json["broad"] = {"format": "json", "columns": ", ".join(f"c{n} int" for n in range(700))}
+    json["again"] = {"format": "json", "column_types": "id int, o struct<a:int>"}
+    json["deep"] = {"format": "json", "column_types": f"id int, o {_deep('int')}"}
+    json["kept"] = {"format": "json", "column_types": "id int, type string, m map<string,string>"}
+    json["broad"] = {"format": "json", "column_types": ", ".join(f"c{n} int" for n in range(700))}
     csv |= {"open_declared": dict(declared), "bare": {"options": {"header": "false"}}}
     csv["too_broad"] = {}
     csv["text"] = {"format": "text"}
@@ -461,8 +461,9 @@ def test_parquet_types_that_spark_does_not_merge(project: Project) -> None:
     write("wide/2.parquet", wide, {"id": 2**40, "f": 0.1, "d": Decimal("1234567.25"), "s": "b"})
     micros = {"id": pa.int64(), "at": pa.timestamp("us"), "n": pa.string()}
     write("nanos/2.parquet", micros, {"id": 3, "at": at, "n": "new"})
-    orc["columns"] = "id bigint"
-    told_of: dict[str, object] = {"path": "wide", "columns": "id bigint, s string, d decimal(9, 2)"}
+    orc["column_types"] = "id bigint"
+    declared = "id bigint, s string, d decimal(9, 2)"
+    told_of: dict[str, object] = {"path": "wide", "column_types": declared}
     _files(
         project,
         "parquet",

@@ -84,7 +84,7 @@ TEXTS: list[tuple[str, str, str | None]] = [
     ("tinyint", "7", "7"),
     ("int", "007", "7"),
     ("bigint", "9007199254740993", "9007199254740993"),
-    ("decimal(9,2)", "1.555", "1.56"),
+    ("decimal(9,2)", "1.500", "1.50"),
     ("double", "1e3", "1000.0"),
     ("double", "NaN", "NaN"),
     ("float", "1.1", "1.1"),
@@ -114,7 +114,7 @@ def test_types_of_files(project: Project) -> None:
     options = {
         "parquet": {},
         "json": {"format": "json"},
-        "csv": {"format": "csv", "columns": f"id int, {', '.join(declared)}"},
+        "csv": {"format": "csv", "column_types": f"id int, {', '.join(declared)}"},
         "plain": {"format": "csv"},
     }
     own = {"path": "data", "format": "parquet", "table_options": options}
@@ -140,3 +140,53 @@ def _types(project: Project, table: str, names: list[str]) -> dict[str, tuple[st
     texts = [f"cast(`{name}` as string) as `{name}`" for name in names]
     [row] = project.lake().frame(table).selectExpr(*texts).collect()
     return {name: (read[name].dataType.simpleString(), row[name]) for name in names}
+
+
+def test_types_of_some_columns(project: Project) -> None:
+    """The others keep theirs; what a type does not hold fails the table, whatever the format."""
+    data = project.folder / "data"
+    data.mkdir()
+    rows: dict[str, dict[str, object]] = {
+        "fits": {"id": 7, "price": 1.5, "code": "007", "flag": True, "list": [1, 2]},
+        "rounds": {"id": 7, "price": 1.555, "code": "007", "flag": True, "list": [1, 2]},
+        "odd": {"id": 7, "price": 1.5, "code": "x", "flag": True, "list": [1, 2]},
+    }
+    chosen = {"ID": "string", "price": "decimal(9, 2)", "code": "int", "list": "string"}
+    options: dict[str, dict[str, object]] = {}
+    for name, row in rows.items():
+        pq.write_table(pa.table({k: [v] for k, v in row.items()}), data / f"{name}_parquet.parquet")
+        (data / f"{name}_json.json").write_text(json.dumps(row) + "\n")
+        flat = {k: v for k, v in row.items() if k != "list"}
+        (data / f"{name}_csv.csv").write_text(
+            f"{','.join(flat)}\n{','.join(map(str, flat.values()))}\n"
+        )
+        for form in ("parquet", "json", "csv"):
+            types = {k: v for k, v in chosen.items() if form != "csv" or k != "list"}
+            options[f"{name}_{form}"] = {"format": form, "column_types": types}
+    for name in ("fits", "rounds"):
+        options[f"{name}_ddl"] = {
+            "format": "json",
+            "column_types": "id string, price decimal(9, 2)",
+            "path": f"{name}_json.json",
+        }
+    options["typo"] = {"path": "fits_csv.csv", "format": "csv", "column_types": {"prize": "int"}}
+    own = {"path": "data", "format": "parquet", "table_options": options}
+    project.add("drop", "file", list(options), own)
+    errors = {error.split(",")[0].split(":")[0]: error for error in project.loader("run").errors}
+    forms = ("parquet", "json", "csv")
+    wrong = [*(f"{name}_{form}" for name in ("rounds", "odd") for form in forms), "rounds_ddl"]
+    assert set(errors) == {f"table drop.{name}" for name in (*wrong, "typo")}
+    for form in (*forms, "ddl"):
+        expected = {"id": ("string", "7"), "price": ("decimal(9,2)", "1.50")}
+        if form != "ddl":
+            expected["code"] = ("int", "7")
+            expected["flag"] = ("string", "True") if form == "csv" else ("boolean", "true")
+        if form in ("parquet", "json"):
+            expected["list"] = ("string", "[1, 2]" if form == "json" else "[1,2]")
+        assert _types(project, f"fits_{form}", list(expected)) == expected, form
+        error = errors[f"table drop.rounds_{form}"]
+        assert "price has the value '1.555" in error
+        assert "which decimal(9,2) does not hold as it is" in error
+    for form in ("parquet", "json"):
+        assert "code has the value 'x', which int does not" in errors[f"table drop.odd_{form}"]
+    assert "Did you mean `price`?" in errors["table drop.typo"]

@@ -40,7 +40,7 @@ def test_a_csv_is_read_when_it_is_new_or_written_again(project: Project) -> None
     folder = project.folder / "data" / "orders"
     _write(folder / "b.csv", "id,name\n1,first\n2,first\n", 0)
     _write(folder / "_ignored.csv", "id,name\n99,no\n", 0)
-    _files(project, "csv", orders={"primary_key": "id", "columns": "id int, name string"})
+    _files(project, "csv", orders={"primary_key": "id", "column_types": "id int, name string"})
     first = project.run().table("drop.orders")
     assert (first["appended"], first["cursor"]) == (2, "2025-01-01 00:00:00")
 
@@ -72,7 +72,7 @@ def test_a_column_as_cursor_in_json_with_maps_and_structs(project: Project) -> N
     columns = "id int, at timestamp, tags map<string, string>, who struct<n: array<int>>"
     folder = project.folder / "data" / "orders"
     _write(folder / "1.json", "\n".join(map(json.dumps, rows)), 0)
-    options = {"cursor_field": "at", "primary_key": "id", "columns": columns}
+    options = {"cursor_field": "at", "primary_key": "id", "column_types": columns}
     _files(project, "json", orders=options)
     assert project.run().table("drop.orders")["cursor"] == "2025-01-02 10:00:00"
     assert project.run().table("drop.orders")["status"] == "nothing new"
@@ -204,12 +204,12 @@ def test_what_is_wrong_with_files_is_told_one_by_one(project: Project) -> None:
     tables: dict[str, dict[str, object]] = {
         "orders": {},
         "empty": {},
-        "declared": {"path": "empty", "columns": "id int"},
+        "declared": {"path": "empty", "column_types": "id int"},
         "broken": {"format": "parquet"},
         "gone": {"path": "nowhere/*.csv"},
         "unknown": {"path": "orders", "format": "exel"},
         "taken": {},
-        "ddl": {"path": "orders", "columns": "id whole"},
+        "ddl": {"path": "orders", "column_types": "id whole"},
     }
     _files(project, "csv", **tables)
     ran = project.loader("run")
@@ -233,7 +233,7 @@ def test_what_is_wrong_with_files_is_told_one_by_one(project: Project) -> None:
 @pytest.mark.parametrize("column", ["price", "_file_modified_at"])
 def test_cursor_columns_of_files(project: Project, column: str) -> None:
     _write(project.folder / "data" / "orders.csv", "id,price\n1,1.25\n2,\n3,10.5\n", 0)
-    options = {"cursor_field": column, "columns": "id int, price decimal(10, 2)"}
+    options = {"cursor_field": column, "column_types": "id int, price decimal(10, 2)"}
     _files(project, "csv", orders=options)
     first = project.run().table("drop.orders")
     expected = {"price": "10.50", "_file_modified_at": "2025-01-01 00:00:00"}[column]
@@ -309,7 +309,7 @@ def test_files_that_do_not_fit_are_refused(project: Project) -> None:
         "bare": {"options": {"header": "false"}},
         "half": {},
         "cut": {"format": "json"},
-        "other": {"columns": "id int, name string"},
+        "other": {"column_types": "id int, name string"},
         "stray": {},
     }
     _files(project, "csv", **tables)
@@ -334,7 +334,7 @@ def test_files_that_do_not_fit_are_refused(project: Project) -> None:
     # a header with two lines
     _write(data / "lines" / "1.csv", '"a\nb",id\nx,1\n', 0)
     _write(data / "lines" / "2.csv", 'id,"a\nb"\n2,y\n', 0)
-    tables["lines"] = {"options": {"multiLine": "true"}, "columns": "id int"}
+    tables["lines"] = {"options": {"multiLine": "true"}, "column_types": "id int"}
     names = ("bare", "other", "stray", "lines")
     _files(project, "csv", **{name: tables[name] for name in names})
     ran = project.run()

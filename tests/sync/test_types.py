@@ -33,9 +33,9 @@ POSTGRESQL: list[Type] = [
     ("money", "'12.50'", "string", "$12.50"),
     ("boolean", "true", "boolean", "true"),
     ("bit(1)", "b'1'", "boolean", "true"),
-    ("bit(3)", "b'101'", "binary", "101"),
+    ("bit(3)", "b'101'", "string", "101"),
     ("varbit", "b'101'", "string", "101"),
-    ("char(5)", "'ab'", "string", "ab   "),
+    ("char(5)", "'ab'", "string", "ab"),
     ("varchar(5)", "'ab'", "string", "ab"),
     ("text", "'ab'", "string", "ab"),
     ('"char"', "'z'", "string", "z"),
@@ -87,7 +87,7 @@ POSTGRESQL: list[Type] = [
     ("text[]", "array['a,b','c']", "array<string>", "[a,b, c]"),
     ("text[][]", "array['a,b','c']", "array<string>", "[a,b, c]"),
     ("varchar(3)[]", "array['a']", "array<string>", "[a]"),
-    ("char(3)[]", "array['a']", "array<string>", "[a  ]"),
+    ("char(3)[]", "array['a']", "array<string>", "[a]"),
     ("numeric[]", "'{1.5}'", "array<decimal(38,18)>", "[1.500000000000000000]"),
     ("numeric(9,2)[]", "'{1.5}'", "array<decimal(9,2)>", "[1.50]"),
     ("real[]", "'{1.5}'", "array<float>", "[1.5]"),
@@ -126,7 +126,10 @@ POSTGRESQL: list[Type] = [
     ("inet[]", "'{10.0.0.1}'", "array<string>", "[10.0.0.1]"),
     ("oid[]", "'{7}'", "array<bigint>", "[7]"),
     ("interval[]", "null", "array<string>", None),
-    ("bit(3)[]", "null", "array<binary>", None),
+    ("bit(3)[]", "'{101,null}'", "array<string>", "[101, null]"),
+    ("varbit[]", "'{101}'", "array<string>", "[101]"),
+    ("marks", "b'011'", "string", "011"),
+    ("class", "'H'", "string", "H"),
 ]
 MARIADB: list[Type] = [
     ("tinyint", "-7", "tinyint", "-7"),
@@ -150,8 +153,8 @@ MARIADB: list[Type] = [
     ("double unsigned", "1.5", "double", "1.5"),
     ("float(7,2)", "1.5", "double", "1.5"),
     ("bit(1)", "b'1'", "boolean", "true"),
-    ("bit(8)", "b'10100101'", "int", "165"),
-    ("bit(63)", "b'1'", "bigint", "1"),
+    ("bit(8)", "b'10100101'", "string", "10100101"),
+    ("bit(64)", "b'1'", "string", f"{1:064b}"),
     ("char(5)", "'ab'", "string", "ab"),
     ("varchar(5)", "'ab'", "string", "ab"),
     ("tinytext", "'ab'", "string", "ab"),
@@ -205,7 +208,7 @@ DERBY: list[Type] = [
     ("real", "1.5", "float", "1.5"),
     ("double", "1.5", "double", "1.5"),
     ("boolean", "true", "boolean", "true"),
-    ("char(5)", "'ab'", "string", "ab   "),
+    ("char(5)", "'ab'", "string", "ab"),
     ("varchar(5)", "'ab'", "string", "ab"),
     ("long varchar", "'ab'", "string", "ab"),
     ("clob", "'ab'", "string", "ab"),
@@ -225,9 +228,9 @@ DERBY: list[Type] = [
 
 # A row's hash decides whether it is new, so a lake outlives a change of Spark only with equal ones.
 HASHES = {
-    "postgresql": 4678361255577690584,
-    "mariadb": 4841250878135023294,
-    "derby": 1937047712745304204,
+    "postgresql": 5508556975752657725,
+    "mariadb": -5334782562291651583,
+    "derby": -273736173333188343,
 }
 
 
@@ -237,6 +240,8 @@ CREATED = (
     "create domain price as numeric(10, 2)",
     "create domain moment as timestamptz",
     "create domain opening as time",
+    "create domain marks as bit(3)",
+    "create domain class as char(2)",
 )
 """What PostgreSQL's table needs."""
 

@@ -98,14 +98,9 @@ def test_numbers_that_would_be_rounded_are_refused_until_somebody_chooses(
     )
     assert project.loader("run").errors == [
         "table shop.t, column many: 1 values of many do not fit decimal(38,18): they would be "
-        "rounded. Declare precision and scale in the source"
+        "rounded. Load them as text, table_options.t.column_types: {many: string}, or declare "
+        "precision and scale in the source"
     ]
-    table["column_types"] = {"id": "string"}
-    project.jdbc(postgres_database, ["t"], table_options={"t": table})
-    assert "column_types: the column 'id' is not a decimal" in project.loader("run").errors[0]
-    table["column_types"] = {"rate": "float"}
-    project.jdbc(postgres_database, ["t"], table_options={"t": table})
-    assert "rate cannot be loaded as 'float'" in project.loader("run").text
 
 
 def test_infinite_times_are_loaded_as_the_ends_of_the_calendar(
@@ -335,18 +330,19 @@ def test_arrays_with_infinite_times_and_times_of_other_ages_are_refused(
     tables = ("arrays", "ancient", "deep", "clocks", "distant", "far")
     options = {name: {"cursor_field": "id"} for name in tables}
     project.jdbc(postgres_database, list(options), table_options=options)
-    remedy = "Read the table through a view that leaves them out, or casts the column to text"
     late = "lie after the year 294246, which a timestamp cannot hold"
     assert sorted(project.loader("run").errors) == [
-        "table shop.ancient, column at: 1 values of at lie before year 1, and would lose their "
-        f"era. {remedy}",
-        f"table shop.arrays, column many: 1 values of many hold infinite times. {remedy}",
-        "table shop.clocks, column times: 1 values of times are arrays of bit: unreadable. "
-        f"{remedy}",
-        f"table shop.deep, column many: 1 values of many have more than one dimension. {remedy}",
-        f"table shop.distant, column at: 1 values of at {late}. {remedy}",
-        f"table shop.far, column many: 1 values of many {late}. {remedy}",
+        f"table shop.{table}, column {name}: 1 values of {name} {what}. Load the column as text, "
+        f"column_types: {{{name}: string}}, or read the table through a view that leaves them out"
+        for table, name, what in (
+            ("ancient", "at", "lie before year 1, and would lose their era"),
+            ("arrays", "many", "hold infinite times"),
+            ("deep", "many", "have more than one dimension"),
+            ("distant", "at", late),
+            ("far", "many", late),
+        )
     ]
+    assert project.rows("select times from raw.clocks order by id") == [(["10"],), (None,)]
     postgres_database.execute("delete from distant where id = 1")
     assert "table shop.distant" not in " ".join(project.loader("run").errors)
     assert project.rows(
@@ -457,11 +453,8 @@ def test_dates_and_numbers_that_only_mariadb_has(
         connection.commit()
     options = {name: {"cursor_field": "id"} for name in ("zero", "old", "wide")}
     project.jdbc(mariadb_database, list(options), table_options=options)
-    ran = project.loader("run")
-    through = "Read the table through a view that casts the column to char"
-    assert ran.errors == [
-        f"table shop.wide, column bits: 1 values of bits do not fit a bigint. {through}",
-    ]
+    ran = project.run()
+    assert project.rows("select bits from raw.wide order by id") == [(f"{1:064b}",), ("1" * 64,)]
     told = "are no dates (their month or day is zero): they are loaded as null"
     old = "lie before 15 October 1582: they are loaded up to ten days later or earlier"
     assert [warning.partition(", as Java")[0] for warning in sorted(ran.warnings)] == [

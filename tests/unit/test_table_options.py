@@ -7,7 +7,9 @@ from pydantic import ValidationError
 from pyspark.sql import types as t
 
 from loader.sources import SourceTable, TableRef
-from loader.sources.file.options import FileOptions
+from loader.sources.file.options import FileOptions, FileTableOptions
+from loader.sources.jdbc.options import JdbcTableOptions
+from loader.sources.programs.options import ProgramTableOptions
 from loader.spec.options import TableOptions, options_for
 from loader.sync.plan import NoCursorError, plan
 
@@ -55,3 +57,26 @@ def test_tables_without_a_cursor_are_named_once_with_the_ways_out() -> None:
 def test_a_path_is_for_one_table() -> None:
     with pytest.raises(ValidationError, match="matches several tables, and a path makes one"):
         FileOptions(path=".", format="csv", table_options={"a*": {"path": "b"}})
+
+
+def test_types_stand_under_a_key_of_their_own() -> None:
+    """Every connector's tables have it, in one spelling; `columns` will choose columns."""
+    told = TableOptions(column_types={"a": " Decimal( 9,2 )", "b": "LONG", "c": "text"})
+    assert told.column_types == {"a": "decimal(9,2)", "b": "bigint", "c": "string"}
+    for text in (
+        "strin",
+        "decimal(39, 2)",
+        "decimal(2, 3)",
+        "decimal(0,0)",
+        "decimal",
+        "array<int>",
+    ):
+        with pytest.raises(ValidationError, match="that a column can be given"):
+            TableOptions(column_types={"a": text})
+    for model in (TableOptions, FileTableOptions, ProgramTableOptions, JdbcTableOptions):
+        for given in ({"a": "int"}, "a int, b string"):
+            with pytest.raises(ValidationError, match="`column_types` is for") as found:
+                model(columns=given)
+            [error] = found.value.errors()
+            assert "which is what `column_types` is for" in error["msg"]
+    assert FileTableOptions(column_types="a int, b array<int>").ddl == "a int, b array<int>"

@@ -131,7 +131,7 @@ def _nanos(schema: Any, path: str) -> dict[str, t.DataType]:
             raise TableError(
                 f"the column {name} of {path} has times in nanoseconds within another value",
                 remedy="Write it in microseconds (pyarrow: coerce_timestamps='us'), or leave the "
-                "column out with the table's `columns`",
+                "column out with the table's `column_types`",
             )
         zoned = kind.endswith("true)")
         found[name.lower()] = t.TimestampType() if zoned else t.TimestampNTZType()

@@ -86,7 +86,7 @@ def check_numbers(spark: SparkSession, table: SourceTable, chosen: Column | None
                 f"the number {number.text[:60]} of {path} has more digits than a double holds, as "
                 "which Spark reads it",
                 where=f"table {table.ref.name}, column {column}",
-                remedy="Declare the table's `columns`: the column as decimal(38, 20), or of "
+                remedy="Declare the table's `column_types`: the column as decimal(38, 20), or of "
                 "another scale, keeps its digits; as double it is rounded",
             )
 

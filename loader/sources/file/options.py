@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pyspark.sql.types import DataType
 
 from loader.names import is_wildcard
-from loader.spec.options import TableOptions
+from loader.spec.column_types import ColumnType
+from loader.spec.options import Name, TableOptions
 from loader.spec.validation import OptionError
 
 
@@ -17,13 +19,28 @@ class FileTableOptions(TableOptions):
     Attributes:
         path: a folder, file or glob, relative to the source's path; the table's name by default.
         format, options: for Spark's reader; the source's by default.
-        columns: the columns as DDL (`id bigint, name string`); if absent, Spark infers them.
+        column_types: types of columns by their names; or all columns as DDL (`id bigint, name
+            string`), so that Spark infers none.
     """
 
     path: str | None = None
     format: str | None = None
     options: dict[str, str] = Field(default_factory=dict)
-    columns: str | None = None
+    column_types: dict[Name, ColumnType] | str = Field(  # type: ignore[assignment]
+        default_factory=dict
+    )
+
+    @property
+    def ddl(self) -> str | None:
+        """All columns as DDL; None if the spec does not name all of them."""
+        given: dict[str, str] | str = self.column_types
+        return given if isinstance(given, str) else None
+
+    @property
+    def types(self) -> dict[str, str]:
+        """The types of some columns."""
+        given: dict[str, str] | str = self.column_types
+        return {} if isinstance(given, str) else given
 
 
 class FileOptions(BaseModel):
@@ -68,6 +85,9 @@ class Native:
         home: the folder that the spec names; a link may not leave it.
         line_limit: the most bytes of a line.
         given: the options that the spec sets, in lower case.
+        columns: all columns as DDL; None if the spec does not name all of them.
+        types: the types that the spec gives to some columns.
+        as_read: columns that are read as other types than they have in the table, and cast.
         rivals: other files and folders that have the table's name.
         apart: Spark cannot read the files as one: their types differ, or it does not know one.
     """
@@ -80,6 +100,8 @@ class Native:
     home: str
     line_limit: int
     given: frozenset[str] = frozenset()
+    types: tuple[tuple[str, str], ...] = ()
+    as_read: tuple[tuple[str, DataType], ...] = ()
     rivals: tuple[str, ...] = ()
     apart: bool = False
 

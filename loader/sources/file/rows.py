@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
 from loader.errors import TableError
+from loader.rows.exact_cast import cast_exactly, text_of
 from loader.rows.order import quoted
 from loader.sources import SourceTable
 from loader.sources.file import listing as list_of
@@ -107,6 +108,19 @@ def rows_of(spark: SparkSession, table: SourceTable, chosen: Column | None) -> D
     Args:
         chosen: a condition on MODIFIED and PATH that chooses the files; None means all.
     """
+    as_read = dict(table.ref.native.as_read)
+    if not as_read:
+        return _rows_as_read(spark, table, chosen)
+    fields = [StructField(c.name, as_read.get(c.name, c.dataType)) for c in table.schema.fields]
+    rows = _rows_as_read(spark, replace(table, schema=StructType(fields)), chosen)
+    cast: dict[str, Column] = {}
+    for name, kind in as_read.items():
+        text = text_of(f.col(quoted(name)), kind, name)
+        cast[name] = cast_exactly(text, table.schema[name].dataType, name)
+    return rows.select(*(cast[n].alias(n) if n in cast else f.col(quoted(n)) for n in rows.columns))
+
+
+def _rows_as_read(spark: SparkSession, table: SourceTable, chosen: Column | None) -> DataFrame:
     native: Native = table.ref.native
     own = StructType([c for c in table.schema.fields if c.name not in (MODIFIED, PATH)])
     if native.format.lower() == "parquet" and (native.apart or native.columns is not None):
@@ -184,7 +198,7 @@ def _of_group(
         raise TableError(
             f"the header of {group.paths[0]} names none of the table's columns: it has "
             f"{', '.join(group.columns)}",
-            where=f"table {table.ref.name}, columns",
+            where=f"table {table.ref.name}, column_types",
             remedy="Name the columns as the header does; or set the option header: 'false' if "
             "there is none, or enforceSchema: 'true' to read by position",
         )

@@ -28,6 +28,7 @@ from loader.sources.file.listing import MODIFIED, PATH, RECURSIVE, listed
 from loader.sources.file.options import FileOptions, FileTableOptions, Native
 from loader.sources.file.rows import columns_of, partitions
 from loader.sources.file.snapshot import FileSnapshot
+from loader.sources.file.typed import typed
 from loader.sources.file.unread import unread
 from loader.spec.options import options_for
 
@@ -35,6 +36,8 @@ _DEFAULTS = {
     # Fail on a line that is not a row of the table: from a half-written file, one with other
     # columns, or a broken one. A quote in a quoted value is doubled, as RFC 4180 says.
     "csv": {"header": "true", "mode": "FAILFAST", "escape": '"'},
+    # Fail on half a line, and on a value that the spec's type for its column does not hold.
+    "json": {"mode": "FAILFAST"},
     # Read columns that only some of the files have.
     "parquet": {"mergeSchema": "true"},
     "orc": {"mergeSchema": "true"},
@@ -94,10 +97,6 @@ class FileSource(Source):
         form = options.format or self.options.format
         settings: dict[str, tuple[str, str]] = {}
         defaults = _DEFAULTS.get(form.lower(), {})
-        if form.lower() == "json" and options.columns is None:
-            # Inferred types hold every value, so a line that fails is not JSON. Declared types may
-            # change, and an older file must not stop the table.
-            defaults = {"mode": "FAILFAST"}
         for given in (defaults, self.options.options, options.options):
             # Spark ignores the case of option names.
             settings.update((name.lower(), (name, value)) for name, value in given.items())
@@ -117,7 +116,10 @@ class FileSource(Source):
         if not whole:
             pattern = f"{literal_path(self.base)}/{pattern}"
         chosen = tuple(sorted(settings.values()))
-        return Native(full, pattern, form, chosen, options.columns, self._home(full), limit, own)
+        types = () if options.ddl is not None else (*options.types.items(),)
+        return Native(
+            full, pattern, form, chosen, options.ddl, self._home(full), limit, own, types=types
+        )
 
     def _home(self, path: str) -> str:
         """Returns the folder that a table's links may not leave: the one that the spec names."""
@@ -134,6 +136,7 @@ class FileSource(Source):
         check_entries(self.spark, ref.native, self.options.follow_links, where)
         try:
             native, schema = columns_of(self.spark, self._nested(ref))
+            native, schema = typed(self.spark, native, schema, where)
         except (PySparkException, Py4JJavaError) as error:
             raise unread(self.spark, ref.native, error, where) from error
         except TableError as error:
@@ -143,7 +146,7 @@ class FileSource(Source):
             raise TableError(
                 f"the files have a column {taken[0]!r}, which the loader writes itself",
                 where=where,
-                remedy="Rename it in the files, or leave it out with the table's `columns`",
+                remedy="Rename it in the files, or leave it out with the table's `column_types`",
             )
         own = [StructField(MODIFIED, TimestampType()), StructField(PATH, StringType())]
         return SourceTable(

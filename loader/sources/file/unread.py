@@ -45,7 +45,8 @@ def unread(
         return TableError(
             f"Spark takes the name of a file for a pattern ({found.what})",
             where=where,
-            remedy="Rename files with one of {}[] in their names, or declare the table's `columns`",
+            remedy="Rename files with one of {}[] in their names, or declare the "
+            "table's `column_types`",
         )
     if native.format.lower() in FORMATS:
         with suppress(PySparkException, Py4JJavaError):
@@ -57,8 +58,8 @@ def unread(
         return TableError(
             f"its files have different types for {_different(*unlike.groups())}",
             where=where,
-            remedy="Declare the table's `columns`, with types that hold all; or write the columns "
-            "with one type",
+            remedy="Declare the table's `column_types`, with types that hold all; or write "
+            "the columns with one type",
         )
     twice = _TWICE.search(str(error))
     if twice is not None:
@@ -70,7 +71,7 @@ def unread(
         )
     what = found.what
     remedy = (
-        "Check the path, format and options of the table's reader; set `columns` if "
+        "Check the path, format and options of the table's reader; set `column_types` if "
         "Spark cannot infer them"
     )
     if found.remedy in (BROKEN_LINE, TOO_LONG, TOO_MANY):

@@ -64,6 +64,7 @@ class PostgreSQLChecksum(Checksum):
     _FORMS: ClassVar[dict[str, Form]] = {
         **dict.fromkeys(("int2", "int4", "int8", "oid"), Form.INTEGER),
         **dict.fromkeys(("text", "varchar", "name", "uuid", "json", "jsonb", "citext"), Form.TEXT),
+        **dict.fromkeys(("bpchar", "bit", "varbit"), Form.TEXT),
         "numeric": Form.DECIMAL,
         "bool": Form.BOOLEAN,
         "date": Form.DATE,
@@ -71,7 +72,6 @@ class PostgreSQLChecksum(Checksum):
         "timestamptz": Form.TIMESTAMP,
         "time": Form.TEXT,
         "timetz": Form.TEXT,
-        "bpchar": Form.PADDED,
         "bytea": Form.BINARY,
     }
 
@@ -112,8 +112,7 @@ class PostgreSQLChecksum(Checksum):
             return f"case when isfinite({column}) then ({micros})::text else ({column})::text end"
         if part.form is Form.BINARY:
             return f"encode({column}, 'hex')"
-        if part.form in (Form.TEXT, Form.PADDED):
-            # The cast removes the blanks of a char(n).
+        if part.form is Form.TEXT:
             return f"char_length(({column})::text) || ':' || ({column})::text"
         return f"({column})::text"
 
@@ -139,20 +138,17 @@ class MySQLChecksum(Checksum):
     _FORMS: ClassVar[dict[str, Form]] = {
         **dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "bigint", "bit"), Form.INTEGER),
         **dict.fromkeys(
-            ("varchar", "tinytext", "text", "mediumtext", "longtext", "json"),
+            ("varchar", "char", "tinytext", "text", "mediumtext", "longtext", "json"),
             Form.TEXT,
         ),
         **dict.fromkeys(
             ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"), Form.BINARY
         ),
-        "uuid": Form.TEXT,
-        "time": Form.TEXT,
+        **dict.fromkeys(("enum", "set", "uuid", "time"), Form.TEXT),
         "decimal": Form.DECIMAL,
         "date": Form.DATE,
         "datetime": Form.TIMESTAMP,
         "timestamp": Form.TIMESTAMP,
-        # The driver reports all of these as CHAR, which Spark pads.
-        **dict.fromkeys(("char", "enum", "set"), Form.PADDED),
     }
 
     def types(self, space: str, table: str) -> str:
@@ -167,6 +163,8 @@ class MySQLChecksum(Checksum):
         found = self._FORMS.get(type_)
         if found is Form.INTEGER and isinstance(data_type, t.BooleanType):
             found = Form.BOOLEAN  # tinyint(1) or bit(1), if the driver reports them as booleans
+        elif type_ == "bit" and isinstance(data_type, t.StringType):
+            found = Form.TEXT
         elif found is Form.INTEGER and isinstance(data_type, t.DecimalType):
             found = Form.DECIMAL  # bigint unsigned
         return _fitting(found, data_type)
@@ -185,9 +183,8 @@ class MySQLChecksum(Checksum):
             return f"cast(timestampdiff(microsecond, {start}, {column}) as char)"
         if part.form is Form.BINARY:
             return f"lower(hex({column}))"
-        if part.form in (Form.TEXT, Form.PADDED):
+        if part.form is Form.TEXT:
             value = f"convert({column} using utf8mb4)"
-            value = f"rtrim({value})" if part.form is Form.PADDED else value
             return f"concat(char_length({value}), ':', {value})"
         return f"cast({column} + 0 as char)"
 
@@ -211,6 +208,4 @@ def checksum(dialect: Dialect) -> Checksum | None:
 
 def _fitting(form: Form | None, data_type: t.DataType) -> Form | None:
     """Returns the form if it fits the type that Spark reads the column as, otherwise None."""
-    own = spark_form(data_type)
-    texts = (Form.TEXT, Form.PADDED)
-    return form if form is own or (form in texts and own in texts) else None
+    return form if form is spark_form(data_type) else None

@@ -50,8 +50,11 @@ class ColumnSql:
         names = [self._alias_name(native, i) for i in range(len(native.columns))]
         if len({name.lower() for name in names}) < len(names):
             return []  # Spark cannot be told which of them is meant
-        fields = zip(names, table.schema.fields, strict=True)
-        return [name for name, field in fields if isinstance(field.dataType, TimestampType)]
+        return [
+            names[i]
+            for i, field in enumerate(table.schema.fields)
+            if isinstance(field.dataType, TimestampType) and i not in native.as_texts
+        ]
 
     def _shown(self, table: SourceTable, cursor: CursorField | None = None) -> list[str]:
         """Returns SQL for each column as it is loaded; a cursor stays as its index has it."""
@@ -67,6 +70,17 @@ class ColumnSql:
                 columns[doubt.index] = doubt.loaded.replace("{}", columns[doubt.index])
         return columns
 
+    def _summed(self, table: SourceTable) -> list[str]:
+        """Returns SQL for each column as the database sums it up: as it is loaded.
+
+        A number or time that comes as a text, and has the type that the spec says, is itself.
+        """
+        columns, native = self._shown(table), table.ref.native
+        for index in native.as_texts:
+            if not isinstance(table.schema.fields[index].dataType, StringType):
+                columns[index] = self._expression(native, index)
+        return columns
+
     def ends(self, table: SourceTable, cursor: CursorField) -> list[str]:
         """Returns SQL for the lowest and the highest cursor; their text has all digits."""
         column = self.column(table, cursor.name)
@@ -75,6 +89,10 @@ class ColumnSql:
             return [self.dialect.double(end) for end in ends]
         if cursor.type.is_time:
             return [self.dialect.time(end) for end in ends]
+        if cursor.type is CursorType.STRING:  # a char(n) without its padding, as raw has it
+            index = table.schema.names.index(cursor.name)
+            shown = dict(table.ref.native.shown).get(index, "{}")
+            return [shown.replace("{}", end) for end in ends]
         return ends
 
     def column(self, table: SourceTable, name: str) -> str:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql.types import StringType
 
-from loader.sources.checksum import Part
+from loader.sources.checksum import Form, Part
 from loader.sources.contents import BUCKET, CHECKSUM, COUNT, KEY, WANTED, Contents, Share
 from loader.sources.jdbc.checksum_sql import Checksum
 from loader.sources.jdbc.postgresql.horizon import XMIN
@@ -125,11 +126,13 @@ def compared(
         for name, type_, kind in connection.rows(checksum.types(space, native.table))
     }
     parts, left_out = [], []
-    for name, column in zip(native.columns, table.schema.fields, strict=True):
+    for index, (name, column) in enumerate(zip(native.columns, table.schema.fields, strict=True)):
         if native.writers and name == XMIN:
             continue  # who wrote a row is not part of its contents
         type_, kind = own.get(name, ("", ""))
         form = checksum.form(type_, kind, column.dataType)
+        if index in native.as_texts and isinstance(column.dataType, StringType):
+            form = Form.TEXT
         if form is not None:
             parts.append(Part(column.name, column.dataType, form))
         else:

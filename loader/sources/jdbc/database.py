@@ -290,8 +290,15 @@ class Database(Source):
         if wanted is None:
             return None
         where = f"table {self.name}.{table.ref.name}, partition_column"
-        for column in table.schema.fields:
+        for index, column in enumerate(table.schema.fields):
             if column.name.lower() == wanted.lower():
+                if index in table.ref.native.as_texts:
+                    raise TableError(
+                        f"the column {wanted!r} has its type from column_types, by which the "
+                        "database cannot cut it into ranges",
+                        where=where,
+                        remedy="Choose another column, or remove it there",
+                    )
                 if CursorType.of(column.dataType) in (None, CursorType.STRING):
                     raise TableError(
                         f"the column {wanted!r} of type {column.dataType.simpleString()} "

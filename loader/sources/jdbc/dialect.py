@@ -14,7 +14,7 @@ from pyspark.sql.types import DataType
 
 from loader.rows.cursor import Cursor, CursorType
 from loader.sources.jdbc.connection import Connection
-from loader.sources.jdbc.doubtful import TIMES, Column, Doubt, jdbc_type
+from loader.sources.jdbc.doubtful import CHARS, TIMES, Column, Doubt, jdbc_type
 from loader.sources.jdbc.fetch import Extent
 from loader.sources.jdbc.open_work import Lookout
 
@@ -145,12 +145,24 @@ class Dialect:
         """Returns SQL for a column as it is loaded, with ``{}`` for the column; mostly empty.
 
         Times of day are texts: the lake has no such type, and Spark's versions read them as
-        different others.
+        different others. Databases pad a `char(n)` with blanks, which mean nothing to their own
+        comparisons, and make a value another one in Spark.
 
         Args:
             row: the database's description of the column.
         """
+        if jdbc_type(row) in CHARS:
+            return "rtrim({})"
         return "cast({} as varchar(32))" if jdbc_type(row) in TIMES else ""
+
+    def as_text(self, row: Column) -> str:
+        """Returns SQL for a column as a text that holds every value of its type, with ``{}`` for
+        the column; empty if the driver is to write it.
+
+        Args:
+            row: the database's description of the column.
+        """
+        return self.shown(row)
 
     def read_as(self, row: Column) -> str:
         """Returns the type to read a column as, where Spark's versions choose different ones.

@@ -23,13 +23,18 @@ EVER = "0001-01-01 00:00:00"
 BEYOND = "294247-01-01 00:00:00"
 """The first year that a timestamp of 64 bits does not hold in every zone."""
 
-THROUGH = "Read the table through a view that leaves them out, or casts the column to text"
-"""What to do with values of PostgreSQL that no column of the lake holds."""
+THROUGH = (
+    "Load the column as text, column_types: {{name}: string}, or read the table through a view "
+    "that leaves them out"
+)
+"""What to do with values that no other column of the lake holds."""
 
 Column = Mapping[str, "str | None"]
 """The database's description of a column (``DatabaseMetaData.getColumns``)."""
 
 CHAR, DATE, TIME, TIMESTAMP = "1", "91", "92", "93"  # java.sql.Types
+CHARS = (CHAR, "-15")  # of a database's own characters, and of any
+BYTES = ("-2", "-3", "-4", "2004")
 DISTINCT, ARRAY, BIT = "2001", "2003", "-7"
 _DECIMALS = ("2", "3")
 JAVA_TYPES = {
@@ -81,7 +86,8 @@ class Doubt:
         """
         what = f"{count} values of {column} {self.told}"
         if self.remedy:
-            raise TableError(what, where=f"{where}, column {column}", remedy=self.remedy)
+            remedy = self.remedy.replace("{name}", column)
+            raise TableError(what, where=f"{where}, column {column}", remedy=remedy)
         return what
 
 
@@ -96,17 +102,17 @@ def decimals(schema: t.StructType, told: Mapping[str, Column], table: str) -> li
     found = []
     for index, column in enumerate(schema.fields):
         kind = column.dataType
+        as_text = (
+            f"Load them as text, table_options.{table}.column_types: {{{column.name}: string}}"
+        )
         if isinstance(kind, t.DecimalType):
             if not _fits(kind, told.get(column.name, {})):
-                choice = (
-                    f"Load them as text, table_options.{table}.column_types: "
-                    f"{{{column.name}: string}}, or as a decimal that holds them; or declare"
-                )
+                choice = f"{as_text}, or as a decimal that holds them; or declare"
                 found.append(_rounded(index, kind, "{}", choice))
         elif isinstance(kind, t.ArrayType) and isinstance(kind.elementType, t.DecimalType):
             element = kind.elementType
             if (element.precision, element.scale) == _FREE:
-                found.append(within(_rounded(index, element, "value", "Declare")))
+                found.append(within(_rounded(index, element, "value", f"{as_text}, or declare")))
     return found
 
 
@@ -164,8 +170,6 @@ def postgresql_values(index: int, kind: t.DataType, row: Column, binary: bool) -
     """
     if isinstance(kind, t.ArrayType):
         of = (row.get("TYPE_NAME") or "").removeprefix("_")
-        if of in ("bit", "varbit"):
-            return [Doubt(index, "{} is not null", f"are arrays of {of}: unreadable", THROUGH)]
         deep = Doubt(index, "array_ndims({}) > 1", "have more than one dimension", THROUGH)
         if of not in ("date", "timestamp", "timestamptz"):
             return [deep]
@@ -226,9 +230,7 @@ def _too_late(index: int, value: str) -> Doubt:
 
 def mysql_values(index: int, row: Column) -> list[Doubt]:
     """Returns what may be wrong with a value of MariaDB or MySQL."""
-    kind, text = jdbc_type(row), "Read the table through a view that casts the column to char"
-    if kind == BIT and int(row.get("COLUMN_SIZE") or 0) > 63:
-        return [Doubt(index, "{} + 0 > 9223372036854775807", "do not fit a bigint", text)]
+    kind = jdbc_type(row)
     if kind not in (DATE, TIMESTAMP) or (row.get("TYPE_NAME") or "").upper().startswith("YEAR"):
         return []
     none = Doubt(
@@ -251,6 +253,11 @@ def jdbc_type(row: Column) -> str | None:
     """Returns a column's type; that of a domain is its base type's."""
     distinct = row.get("DATA_TYPE") == DISTINCT
     return row.get("SOURCE_DATA_TYPE" if distinct else "DATA_TYPE")
+
+
+def is_bits(row: Column) -> bool:
+    """Returns whether a column holds several bits; one bit is a boolean."""
+    return jdbc_type(row) == BIT and int(row.get("COLUMN_SIZE") or 1) > 1
 
 
 def has_odd_scale(row: Column) -> bool:

@@ -9,11 +9,25 @@ from pyspark.sql.types import DataType
 from loader.rows.cursor import CursorType
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.dialect import Dialect
-from loader.sources.jdbc.doubtful import BIT, CHAR, TIME, Column, Doubt, jdbc_type, mysql_values
+from loader.sources.jdbc.doubtful import (
+    BIT,
+    BYTES,
+    CHAR,
+    TIME,
+    Column,
+    Doubt,
+    is_bits,
+    jdbc_type,
+    mysql_values,
+)
 from loader.sources.jdbc.innodb import InnodbLookout
 from loader.sources.jdbc.open_work import Lookout
 
 _PADDED = ("ENUM", "SET", "INET", "UUID")
+_GEOMETRIES = (
+    *("GEOMETRY", "POINT", "LINESTRING", "POLYGON", "MULTIPOINT", "MULTILINESTRING"),
+    *("MULTIPOLYGON", "GEOMETRYCOLLECTION", "GEOMCOLLECTION"),
+)
 _READ_AS = {"SMALLINT": "int", "MEDIUMINT UNSIGNED": "bigint"}
 _FEW = 10
 """Rows that are held in memory at once: some may have a hundred times the bytes of all others."""
@@ -101,13 +115,24 @@ class MySQL(Dialect):
         kind = jdbc_type(row)
         if kind == TIME:  # of up to 838 hours, also negative
             return "cast(cast({} as time(6)) as char)"
-        if kind == BIT and int(row.get("COLUMN_SIZE") or 1) > 1:
-            return "cast({} as signed)"  # Spark 3 reads a number, Spark 4 its bytes
+        if is_bits(row):  # Spark 3 reads a number, Spark 4 its bytes
+            return f"lpad(bin({{}}), {row['COLUMN_SIZE']}, '0')"
         name = (row.get("TYPE_NAME") or "").upper()
         if name.startswith("FLOAT"):  # its text has six digits; before 8.0.17, MySQL has no cast
             return "({} + 0e0)"
         # Spark pads what the driver calls a char(n) in results: also enums, sets and addresses.
         return "cast({} as char)" if kind == CHAR or name.startswith(_PADDED) else ""
+
+    def as_text(self, row: Column) -> str:
+        name = (row.get("TYPE_NAME") or "").upper()
+        if name in _GEOMETRIES:
+            return "st_astext({})"
+        if jdbc_type(row) in BYTES:
+            return "concat('0x', hex({}))"
+        if jdbc_type(row) == BIT and not is_bits(row):
+            return "cast({} + 0 as char)"
+        shown = self.shown(row)
+        return f"cast({shown or '{}'} as char)"
 
     def read_as(self, row: Column) -> str:
         return _READ_AS.get((row.get("TYPE_NAME") or "").upper(), "")

@@ -35,6 +35,7 @@ class Native:
             for the column.
         layout: its columns and their types as the database described them; see :func:`layout`.
         types: columns, and the types to read them as instead of those that Spark would choose.
+        as_texts: positions of the columns to which the spec gives a type: they come as texts.
     """
 
     catalog: str | None
@@ -48,6 +49,7 @@ class Native:
     shown: tuple[tuple[int, str], ...] = ()
     layout: Layout = ()
     types: tuple[tuple[str, str], ...] = ()
+    as_texts: tuple[int, ...] = ()
 
 
 def described(

@@ -7,13 +7,10 @@ from typing import Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
-from pyspark.sql.types import DataType, DecimalType, StringType
 
 from loader.duration import Lookback
 from loader.spec.options import TableOptions
 from loader.spec.validation import OptionError
-
-_DECIMAL = re.compile(r"decimal\s*\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 
 
 class JdbcTableOptions(TableOptions):
@@ -24,28 +21,12 @@ class JdbcTableOptions(TableOptions):
         sync_mode: also `cdc`: read the changes in the database's log.
         num_partitions: how many connections read it at once; chosen by its size if absent.
         partition_column: the column whose ranges it is read by, instead of the cursor.
-        column_types: the types to load numbers as: `string`, or a decimal: `decimal(38, 30)`.
     """
 
     sync_mode: Literal["incremental", "full_refresh", "cdc"] = "incremental"  # type: ignore[assignment]
 
     num_partitions: int | None = Field(default=None, ge=1)
     partition_column: str | None = None
-    column_types: dict[str, str] = Field(default_factory=dict)
-
-    @field_validator("column_types")
-    @classmethod
-    def _are_types(cls, types: dict[str, str]) -> dict[str, str]:
-        for name, text in types.items():
-            found = _DECIMAL.fullmatch(text.strip().lower())
-            if text.strip().lower() != "string" and (
-                found is None or not int(found[2]) <= int(found[1]) <= 38
-            ):
-                raise OptionError(
-                    f"{name} cannot be loaded as {text!r}",
-                    'Write string, or a decimal of at most 38 digits: "decimal(38, 30)"',
-                )
-        return types
 
 
 class JdbcOptions(BaseModel):
@@ -153,9 +134,3 @@ class JdbcOptions(BaseModel):
             raise OptionError(
                 f"there is no time zone {name!r}", "Use a name such as Europe/Berlin or UTC"
             ) from None
-
-
-def column_type(text: str) -> DataType:
-    """Returns the type that an entry of `column_types` names."""
-    found = _DECIMAL.fullmatch(text)
-    return StringType() if found is None else DecimalType(int(found[1]), int(found[2]))

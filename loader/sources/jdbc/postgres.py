@@ -9,11 +9,13 @@ from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.dialect import LOGIN_SECONDS, Dialect, Key, Place
 from loader.sources.jdbc.doubtful import (
     ARRAY,
-    CHAR,
+    BYTES,
+    CHARS,
     TIME,
     Column,
     Doubt,
     has_odd_scale,
+    is_bits,
     jdbc_type,
     postgresql_values,
 )
@@ -27,8 +29,8 @@ _TIMES_OF_DAY = (
     f"coalesce((select array_agg({_TIME_OF_DAY.replace('{}', 'value')} order by place) "
     "from unnest({}) with ordinality as times (value, place)), {}::text[])"
 )
-_LONGEST = 10485760
-"""The length that a `char(n)` may have."""
+_AS_TEXTS = ("_bpchar", "_bit", "_varbit")
+"""Arrays of elements that are texts in Spark, without the blanks that pad a `char(n)`."""
 _SILENT = 60
 """Seconds after which a server asks whether the other end still lives."""
 
@@ -49,16 +51,24 @@ class PostgreSQL(Dialect):
 
     def shown(self, row: Column) -> str:
         kind = jdbc_type(row)
-        if kind == CHAR and int(row.get("COLUMN_SIZE") or 0) > _LONGEST:
-            return "{}::text"  # a char without a length: Spark would pad it to two billion
+        if kind in CHARS or is_bits(row):
+            return "{}::text"  # the cast removes the blanks that pad a char(n)
         if has_odd_scale(row):  # Spark has no such decimals
             size, scale = int(row["COLUMN_SIZE"] or 0), int(row["DECIMAL_DIGITS"] or 0)
             scale -= 2048 if scale > 1000 else 0  # the driver takes a scale below zero for this
             return f"{{}}::numeric({max(size - min(scale, 0), scale)}, {max(scale, 0)})"
         if kind == ARRAY:
             # An expression: of a column, Spark 4 takes its declared dimensions for the values' own.
-            return _TIMES_OF_DAY if row.get("TYPE_NAME") in ("_time", "_timetz") else "coalesce({})"
+            of = row.get("TYPE_NAME")
+            if of in _AS_TEXTS:
+                return "{}::text[]"
+            return _TIMES_OF_DAY if of in ("_time", "_timetz") else "coalesce({})"
         return _TIME_OF_DAY if kind == TIME else ""
+
+    def as_text(self, row: Column) -> str:
+        if jdbc_type(row) in BYTES:  # whatever the database's bytea_output is
+            return r"('\x' || encode({}, 'hex'))"
+        return _TIME_OF_DAY if jdbc_type(row) == TIME else "{}::text"
 
     def doubts(self, index: int, kind: DataType, row: Column, binary: bool) -> list[Doubt]:
         return postgresql_values(index, kind, row, binary)

@@ -10,12 +10,13 @@ from dataclasses import replace
 from functools import cached_property
 
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import ArrayType, TimestampNTZType, TimestampType
+from pyspark.sql.types import ArrayType, StructField, TimestampNTZType, TimestampType
 
 from loader.errors import TableError
 from loader.rows.cursor import Cursor, CursorType
+from loader.rows.exact_cast import cast_exactly
 from loader.rows.order import quoted
 from loader.runtime.database_errors import DatabaseError, explain
 from loader.sources import Bounds, CursorField, Digest, Snapshot, SourceTable, Window, edge
@@ -288,8 +289,11 @@ class JdbcSnapshot(ColumnSql, Snapshot):
     def living(self, spark: SparkSession, table: SourceTable, keys: DataFrame) -> DataFrame:
         fresh = copy(self)
         fresh.session = ()  # no snapshot: reads what is committed now
+        names, native = table.schema.names, table.ref.native
         columns = {name: self.column(table, name) for name in keys.columns}
-        where = asked_by_value(self.dialect, columns, keys)
+        chosen = {names[i] for i in native.as_texts} & set(columns)
+        # A value of a type that the spec chooses cannot be compared with the database's.
+        where = "" if chosen else asked_by_value(self.dialect, columns, keys)
         return fresh._selected(spark, table, where, fresh._fetch_size(table))
 
     def contents(
@@ -305,12 +309,14 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             with self.connect(table) as connection:
                 parts, left_out = compared(expressions, connection, table)
             known = {part.name: part for part in parts}
-            if set(key) <= set(known):
+            chosen = {table.schema.names[i] for i in table.ref.native.as_texts}
+            # What the database has no sum of is left out, but not where the spec chose the type.
+            if set(key) | chosen <= set(known):
                 return JdbcContents(
                     expressions,
                     self.source.relation(table.ref.native),
                     self.where(table, window).removeprefix(" where "),
-                    dict(zip(table.schema.names, self._shown(table), strict=True)),
+                    dict(zip(table.schema.names, self._summed(table), strict=True)),
                     [known[name] for name in key],
                     parts,
                     left_out,
@@ -384,15 +390,16 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         if len({name.lower() for name in names}) < len(names):  # Spark finds none of them by name
             names = [*table.schema.names, *hashed]
             frame = frame.toDF(*names)
+
+        def made(i: int, column: StructField) -> Column:
+            value = f.col(quoted(names[i]))
+            if i in native.as_texts:
+                return cast_exactly(value, column.dataType, column.name)
+            recast = (arrived[i].dataType, column.dataType) in _RECAST
+            return value.cast(column.dataType) if recast else value
+
         return frame.select(
-            *(
-                (
-                    f.col(quoted(names[i])).cast(column.dataType)
-                    if (arrived[i].dataType, column.dataType) in _RECAST
-                    else f.col(quoted(names[i]))
-                ).alias(column.name)
-                for i, column in enumerate(table.schema.fields)
-            ),
+            *(made(i, column).alias(column.name) for i, column in enumerate(table.schema.fields)),
             *hashed,
         )
 

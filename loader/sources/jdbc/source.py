@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -13,7 +13,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import (
     ArrayType,
     DataType,
-    DecimalType,
     LongType,
     StringType,
     StructField,
@@ -24,6 +23,7 @@ from pyspark.sql.types import (
 
 from loader.errors import TableError, sentence
 from loader.problems import did_you_mean
+from loader.rows.exact_cast import data_type
 from loader.runtime.database_errors import explain
 from loader.sources import Alone, Snapshot, SourceTable, TableRef
 from loader.sources.jdbc.cdc.followed import FollowedSnapshot
@@ -37,19 +37,23 @@ from loader.sources.jdbc.doubtful import (
     DISTINCT,
     JAVA_TYPES,
     TIMES,
+    Column,
     decimals,
     has_odd_scale,
+    jdbc_type,
     of_key,
 )
 from loader.sources.jdbc.mysql import MySQL
 from loader.sources.jdbc.native import Native, Told, described, layout
-from loader.sources.jdbc.options import JdbcOptions, column_type
+from loader.sources.jdbc.options import JdbcOptions
 from loader.sources.jdbc.postgresql.exported import exported
 from loader.sources.jdbc.postgresql.horizon import XMIN
 from loader.sources.jdbc.relation import custom_schema, schema_of
 from loader.sources.jdbc.snapshot import JdbcSnapshot
 
 _TIMESTAMP_WITH_TIMEZONE = "2014"  # java.sql.Types
+_WITHOUT_TWINS = ("-7", "-6", "5", "4", "-5", "2", "3", "16", "91", "93")
+"""Numbers, booleans and times in ``java.sql.Types``: two values of a key have no common text."""
 _OF_TABLES = ("TABLE_CAT", "TABLE_SCHEM", "TABLE_NAME", "TABLE_TYPE", "REMARKS")
 
 
@@ -118,27 +122,23 @@ class JdbcSource(Database):
             told_of = ("COLUMN_NAME", "ORDINAL_POSITION")
             indexes = connection.metadata("getIndexInfo", *place, False, True, labels=told_of)
             told = self._based(connection, native, described(connection, native))
-        schema = self._schema(ref, told)
         writers = self._by_writer(ref, told)
         cursor = (self.read_options(ref).cursor_among(told) or "").lower()
         cursor = XMIN if writers else cursor
-        chosen = self._chosen_types(ref, schema, cursor)
-        fields = [
-            StructField(c.name, column_type(chosen[c.name]) if c.name in chosen else c.dataType)
-            for c in schema.fields
-        ]
-        types = {**self._read_as(told), **chosen}
-        schema = StructType(fields)
+        declared = {name.lower() for name in self.read_options(ref).primary_key or ()}
+        chosen = self._chosen_types(ref, told, cursor, {*map(str.lower, key.columns), *declared})
+        schema = self._schema(ref, told, chosen)
+        types = self._read_as(told, chosen)
         doubtful = decimals(schema, told, ref.name)
         shown = []
         binary = self.in_binary(types)
         for index, column in enumerate(schema.fields):
             row = told.get(column.name, {})
-            doubtful += self.dialect.doubts(index, column.dataType, row, binary)
-            sql = self.dialect.shown(row)
+            if column.name not in chosen:
+                doubtful += self.dialect.doubts(index, column.dataType, row, binary)
+            sql = self._sql(column.name, row, chosen)
             shown += [(index, sql)] if sql else []
         relation = self.relation(native)
-        declared = {name.lower() for name in self.read_options(ref).primary_key or ()}
         in_key = {
             index
             for index, name in enumerate(schema.names)
@@ -147,6 +147,10 @@ class JdbcSource(Database):
         doubtful = [
             asked for d in doubtful for asked in (of_key(d, relation) if d.index in in_key else [d])
         ]
+        as_texts = tuple(i for i, name in enumerate(schema.names) if name in chosen)
+        schema = StructType(
+            [StructField(c.name, chosen.get(c.name, c.dataType)) for c in schema.fields]
+        )
         if writers:
             schema = StructType([*schema.fields, StructField(XMIN, LongType())])
         columns = tuple(schema.names)
@@ -165,6 +169,7 @@ class JdbcSource(Database):
                     layout=layout(told),
                     shown=tuple(shown),
                     types=tuple(types.items()),
+                    as_texts=as_texts,
                 ),
             ),
             StructType(fields),
@@ -186,37 +191,53 @@ class JdbcSource(Database):
         self.partition_column(found)  # reports a mistake in it before anything is read
         return found
 
-    def _chosen_types(self, ref: TableRef, schema: StructType, cursor: str) -> dict[str, str]:
+    def _chosen_types(
+        self, ref: TableRef, told: Told, cursor: str, key: Collection[str]
+    ) -> dict[str, DataType]:
         """Returns the types that the spec chooses, by the columns' names in the database.
 
+        Args:
+            cursor: the cursor's name, in lower case.
+            key: the names of the key's columns, in lower case.
+
         Raises:
-            TableError: if there is no such column, or it is the cursor, or it is not a decimal.
+            TableError: if there is no such column, or its type cannot be chosen.
         """
-        options, chosen = self.read_options(ref), {}
-        for name, text in options.column_types.items():
+        given = self.read_options(ref).column_types
+        if not given:
+            return {}
+        names = list(told) or self._schema(ref, told, {}).names
+        by_name = {name.lower(): name for name in names}
+        chosen: dict[str, DataType] = {}
+        for name, text in given.items():
             where = f"table {self.name}.{ref.name}, column_types"
-            found = [c for c in schema.fields if c.name.lower() == name.lower()]
-            if not found:
+            own = by_name.get(name.lower())
+            if own is None:
                 raise TableError(
                     f"there is no column {name!r}",
                     where=where,
-                    remedy=f"{did_you_mean(name, schema.names)} Its columns: "
-                    f"{', '.join(schema.names)}".strip(),
-                )
-            if not isinstance(found[0].dataType, DecimalType):
-                raise TableError(
-                    f"the column {name!r} is not a decimal but {found[0].dataType.simpleString()}",
-                    where=where,
-                    remedy="Remove it: only decimals can be loaded as another type",
+                    remedy=f"{did_you_mean(name, names)} Its columns: {', '.join(names)}".strip(),
                 )
             if name.lower() == cursor:
                 raise TableError(
                     f"the cursor {name!r} must keep its type",
                     where=where,
-                    remedy="Choose another cursor_field, or declare its scale in the source",
+                    remedy="Choose another cursor_field, or change the column's type in the source",
                 )
-            chosen[found[0].name] = text.strip().lower()
+            exact = text == "string" or jdbc_type(told.get(own, {})) in _WITHOUT_TWINS
+            if own.lower() in key and not exact:
+                raise TableError(
+                    f"{name!r} is of the key, and two of its values may be one {text}, as the "
+                    "texts 7 and 07 are one number",
+                    where=where,
+                    remedy="Remove it, or choose string",
+                )
+            chosen[own] = data_type(text)
         return chosen
+
+    def _sql(self, name: str, row: Column, chosen: Collection[str]) -> str:
+        """Returns SQL for a column as it is read, with ``{}`` for it; empty if as it is."""
+        return self.dialect.as_text(row) if name in chosen else self.dialect.shown(row)
 
     def _orderly(self, ref: TableRef, told: Told, cursor: str) -> None:
         """Refuses a cursor of a type without the order that a cursor needs."""
@@ -278,13 +299,17 @@ class JdbcSource(Database):
             )
         return True
 
-    def _schema(self, ref: TableRef, told: Told) -> StructType:
-        """Returns the columns and their types; asked again only once they are described anew."""
+    def _schema(self, ref: TableRef, told: Told, chosen: Collection[str]) -> StructType:
+        """Returns the columns and their types; asked again only once they are described again.
+
+        Args:
+            chosen: the columns that are read as texts.
+        """
         before = self._schemas.get(ref.name)
         # A domain is described by its name, and may have been made anew over another type.
         vague = not told or any(row["DATA_TYPE"] == DISTINCT for row in told.values())
         if before is None or before[0] != told or vague:
-            before = self._schemas[ref.name] = told, self._read_schema(ref, told)
+            before = self._schemas[ref.name] = told, self._read_schema(ref, told, chosen)
         return before[1]
 
     def _based(self, connection: Connection, native: Native, told: Told) -> Told:
@@ -299,13 +324,13 @@ class JdbcSource(Database):
             for name, row in told.items()
         }
 
-    def _read_schema(self, ref: TableRef, told: Told) -> StructType:
+    def _read_schema(self, ref: TableRef, told: Told, chosen: Collection[str]) -> StructType:
         native: Native = ref.native
         where = f"table {self.name}.{ref.name}"
-        columns = ", ".join(self._listed(told))
+        columns = ", ".join(self._listed(told, chosen))
         try:
             query = f"(select {columns or '*'} from {self.relation(native)}) t"
-            options = {**self.reader_options, **custom_schema(self._read_as(told))}
+            options = {**self.reader_options, **custom_schema(self._read_as(told, chosen))}
             with self.catalog_question(where) as connection:
                 schema = schema_of(self.spark, connection, options, query)
         except Py4JJavaError as error:
@@ -316,8 +341,8 @@ class JdbcSource(Database):
                 odd = ", ".join(name for name, row in told.items() if has_odd_scale(row))
                 remedy = (
                     f"{odd or 'A number'} has more digits after the point than in all, or a scale "
-                    "below zero: read the table through a view that casts it, to numeric(7, 0) for "
-                    "instance"
+                    "below zero: load it as text, column_types: {n: string}, or read the table "
+                    "through a view that casts it, to numeric(7, 0) for instance"
                 )
             raise TableError(
                 f"Spark cannot read its columns: {sentence(error)}", where=where, remedy=remedy
@@ -340,16 +365,18 @@ class JdbcSource(Database):
             **dict.fromkeys(instants, TimestampType()),
             **dict.fromkeys(walls, ArrayType(TimestampNTZType())),
         }
+        types = {name: kind for name, kind in types.items() if name not in chosen}
         return StructType([StructField(c.name, types.get(c.name, c.dataType)) for c in schema])
 
-    def _read_as(self, told: Told) -> dict[str, str]:
-        """Returns the types to read columns as where Spark's versions choose different ones."""
-        found = {name: self.dialect.read_as(row) for name, row in told.items()}
+    def _read_as(self, told: Told, chosen: Collection[str]) -> dict[str, str]:
+        """Returns the types to read columns as, where Spark or the driver would choose others."""
+        found = {n: self.dialect.read_as(row) for n, row in told.items() if n not in chosen}
+        found |= {n: "string" for n in chosen if not self.dialect.as_text(told.get(n, {}))}
         return {name: data_type for name, data_type in found.items() if data_type}
 
-    def _listed(self, told: Told) -> Iterator[str]:
-        """Yields SQL for each column as it is loaded; nothing if `select *` has all of them so."""
-        shown = {name: self.dialect.shown(row) for name, row in told.items()}
+    def _listed(self, told: Told, chosen: Collection[str]) -> Iterator[str]:
+        """Yields SQL for each column as it is read; nothing if `select *` has all of them so."""
+        shown = {name: self._sql(name, row, chosen) for name, row in told.items()}
         if not self.dialect.hides_columns and not any(shown.values()):
             return
         for name, sql in shown.items():

@@ -74,7 +74,7 @@ def columns(
             raise TableError(
                 f"its JSON schema's references lead to more than {_MOST_PARTS:,} parts",
                 where=where,
-                remedy="Leave fields out: skip_columns; or give them a type: columns",
+                remedy="Leave fields out: skip_columns; or give them a type: column_types",
             )
     return tuple(Column(name, type_, converter(type_)) for name, type_ in found.items())
 

@@ -158,7 +158,7 @@ class Layout:
                         else "the column cannot hold that"
                     ),
                     where=f"table {self.name}",
-                    remedy="Correct `skip_columns` or `columns`, or read everything again: "
+                    remedy="Correct `skip_columns` or `column_types`, or read everything again: "
                     "--full-refresh",
                 ) from None
         return Condition(number, tuple(sorted(values)), _encode(wire).encode("ascii") + b"\n")
@@ -215,8 +215,8 @@ class Layout:
             f"{next(c.type.simpleString() for c in self.columns if c.name == name)}, exactly: "
             "with another key, the record would be taken for another one",
             where=f"table {self.name}",
-            remedy=f"Set {self._options}.columns: {{{name}: string}}, and read everything again: "
-            "--full-refresh",
+            remedy=f"Set {self._options}.column_types: {{{name}: string}}, and read everything "
+            "again: --full-refresh",
         )
 
     def _refuse_long_text(self, wire: Mapping[str, Any]) -> None:

@@ -38,11 +38,9 @@ class ProgramTableOptions(TableOptions):
     """A table's options, beyond the common ones.
 
     Attributes:
-        columns: Spark types by column, instead of those that the stream's schema says.
         skip_columns: names or wildcards of fields that are left out.
     """
 
-    columns: dict[Name, Name] = Field(default_factory=dict)
     skip_columns: tuple[Name, ...] = ()
 
     @field_validator("skip_columns", mode="before")

@@ -12,13 +12,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 
 from loader.errors import SpecError, TableError
 from loader.names import is_wildcard
-from loader.problems import did_you_mean
 from loader.rows.cursor import CursorType
+from loader.rows.exact_cast import data_type
 from loader.sources import Attention, Progress, Request, Source, SourceTable, TableRef
 from loader.sources.programs.columns import REST, Column, columns
 from loader.sources.programs.delivery import Delivery, Dialect
@@ -31,21 +30,6 @@ from loader.sources.programs.stream import Stream
 from loader.sources.programs.words import heeded
 from loader.sources.programs.workspace import workspace
 from loader.spec.options import options_for
-
-_SCALARS = (
-    t.ByteType,
-    t.ShortType,
-    t.IntegerType,
-    t.LongType,
-    t.DecimalType,
-    t.DoubleType,
-    t.FloatType,
-    t.BooleanType,
-    t.DateType,
-    t.TimestampType,
-    t.TimestampNTZType,
-    t.StringType,
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +141,7 @@ class ProgramSource(Source):
         where = f"table {self.name}.{ref.name}"
         options = self._options_of(ref.name)
         self._refuse_bounds(options, where)
-        types = {name: self._type(text, name, where) for name, text in options.columns.items()}
+        types = {n: _chosen_type(text, n, where) for n, text in options.column_types.items()}
         found = columns(entry.schema, types, options.skip_columns, where)
         fields = entry.schema.get("properties")
         if isinstance(fields, dict) and REST in fields and REST not in options.skip_columns:
@@ -260,19 +244,15 @@ class ProgramSource(Source):
                     "`config` (start_date, lookback_window)",
                 )
 
-    def _type(self, text: str, column: str, where: str) -> t.DataType:
-        try:
-            found = t._parse_datatype_string(text)
-        except PySparkException:
-            found = None
-        if not isinstance(found, _SCALARS):
-            known = ("string", "bigint", "double", "decimal(38, 9)", "boolean", "date", "timestamp")
-            raise TableError(
-                f"{text!r} is not a type that a column can be given",
-                where=f"{where}, columns.{column}",
-                remedy=f"{did_you_mean(text, known)} Write one of: {', '.join(known)}, …".strip(),
-            )
-        return found
+
+def _chosen_type(text: str, column: str, where: str) -> t.DataType:
+    if text == "binary":
+        raise TableError(
+            "a connector's records are JSON, which has no bytes",
+            where=f"{where}, column_types.{column}",
+            remedy="Choose string",
+        )
+    return data_type(text)
 
 
 def _comments(schema: Mapping[str, Any]) -> dict[str, str]:

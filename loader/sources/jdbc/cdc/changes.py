@@ -21,6 +21,7 @@ from pyspark.sql.window import Window as Over
 
 from loader.names import literal_path
 from loader.rows.delta import DELETED
+from loader.rows.exact_cast import cast_exactly
 from loader.rows.order import BATCH, GENERATION, SEQUENCE, quoted
 from loader.rows.window import Window
 from loader.sources import SourceTable
@@ -29,7 +30,7 @@ from loader.sources.jdbc.cdc.columns import LoggedColumn
 from loader.sources.jdbc.cdc.pieces import Key
 from loader.sources.jdbc.cdc.position import Seen
 from loader.sources.jdbc.cdc.sight import seen_by_its_piece, sees
-from loader.sources.jdbc.cdc.values import json_schema, unavailable, value
+from loader.sources.jdbc.cdc.values import json_schema, text, unavailable, value
 
 _NUMBER = "_cq_number"
 _TRANSACTION = "_cq_transaction"
@@ -163,10 +164,18 @@ class Changes:
         keys = {name.lower() for name in self.key}
         fields = []
         missing: list[Column] = []
-        for column, field in zip(self.columns, self.table.schema.fields, strict=True):
+        as_texts = self.table.ref.native.as_texts
+        for i, (column, field) in enumerate(
+            zip(self.columns, self.table.schema.fields, strict=True)
+        ):
             held = not deleted or field.name.lower() in keys
             doubted = self.spool.replaced.elements(column.name)
-            made = value(row, column, field.dataType, doubted) if held else f.lit(None)
+            if not held:
+                made = f.lit(None)
+            elif i in as_texts:
+                made = cast_exactly(text(row, column), field.dataType, field.name)
+            else:
+                made = value(row, column, field.dataType, doubted)
             lacks = f.lit(False) if deleted else unavailable(row, column, self.placeholder)
             missing.append(lacks)
             made = f.when(~lacks, made) if column.toastable and not deleted else made

@@ -12,6 +12,7 @@ from loader.sources.jdbc.cdc.columns import LoggedColumn, logged_columns
 from loader.sources.jdbc.cdc.partitions import Partition, moved, partitions
 from loader.sources.jdbc.cdc.position import Mark
 from loader.sources.jdbc.cdc.ready import logged_name
+from loader.sources.jdbc.cdc.values import has_text
 from loader.sources.jdbc.database import Database
 
 
@@ -50,7 +51,17 @@ class Definitions:
             found = {c.name: c for c in logged_columns(connection, self._relation(table), where)}
         if set(found) != set(table.ref.native.columns):
             raise self.altered(table)
-        return [found[name] for name in table.ref.native.columns]
+        columns = [found[name] for name in table.ref.native.columns]
+        for index in table.ref.native.as_texts:
+            if not has_text(columns[index]):
+                raise TableError(
+                    f"the log does not have the text of {columns[index].name} "
+                    f"({columns[index].declared}) as the database writes it",
+                    where=f"{where}, column_types",
+                    remedy="Remove it there, or read the table by a cursor (sync_mode: "
+                    "incremental)",
+                )
+        return columns
 
     def altered(self, table: SourceTable) -> TableError:
         """Returns the error of a table that was altered in the midst of the run."""

@@ -61,7 +61,8 @@ def divisible(
     if declared != {column.name.lower() for column in key}:
         return False
     native = table.ref.native
-    return all(
+    chosen = {native.columns[index] for index in native.as_texts}
+    return chosen.isdisjoint(column.name for column in key) and all(
         column.kind in _ORDERED
         and not column.array
         and (

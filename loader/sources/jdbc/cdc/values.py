@@ -79,6 +79,47 @@ def value(
     return f.when(nested, refusal.cast(data_type)).otherwise(made)
 
 
+def has_text(column: LoggedColumn) -> bool:
+    """Returns whether the log has what PostgreSQL would write of each of a column's values."""
+    return not column.array and column.kind not in FLOATS
+
+
+def text(row: Column, column: LoggedColumn) -> Column:
+    """Returns the text of a column's value, as PostgreSQL writes it.
+
+    Args:
+        row: a change's `before` or `after`.
+    """
+    told = row.getField(column.name)
+    if column.kind == "bytea":
+        return f.concat(f.lit(r"\x"), f.lower(f.hex(f.unbase64(told))))
+    if column.kind in ("date", "timestamp", "timestamptz"):
+        return _time_text(told, column)
+    make = _MAKERS.get(column.kind)
+    return (make(told) if make else told).cast("string")
+
+
+def _time_text(told: Column, column: LoggedColumn) -> Column:
+    infinite: dict[str, Mapping[Any, str]] = {
+        "date": dict(zip(_DAYS, _ENDS_OF_TIME, strict=True)),
+        "timestamp": dict(zip(_MICROSECONDS, _ENDS_OF_TIME, strict=True)),
+        "timestamptz": {sign: sign for sign in _ENDS_OF_TIME},
+    }
+    value = _scalar(told, column, _TIME_TYPES[column.kind])
+    is_date = column.kind == "date"
+    pattern = "yyyy-MM-dd G" if is_date else "yyyy-MM-dd HH:mm:ss.SSSSSS G"
+    written = f.date_format(value, pattern)
+    zone = "+00" if column.kind == "timestamptz" else ""
+    made = f.concat(
+        f.regexp_replace(written, rf"^\+|{'' if is_date else '[.]?0*'} (AD|BC)$", ""),
+        f.lit(zone),
+        f.when(written.endswith("BC"), " BC").otherwise(""),
+    )
+    for sign, meant in infinite[column.kind].items():
+        made = f.when(told == sign, f.lit(meant)).otherwise(made)
+    return made
+
+
 def unavailable(row: Column, column: LoggedColumn, placeholder: str) -> Column:
     """Returns whether the log leaves out a value that an update did not change; never null.
 
@@ -186,7 +227,13 @@ def _else(told: Column, special: Mapping[Any, str], data_type: str, made: Column
     return made
 
 
+_TIME_TYPES: dict[str, t.DataType] = {
+    "date": t.DateType(),
+    "timestamp": t.TimestampNTZType(),
+    "timestamptz": t.TimestampType(),
+}
 _MAKERS: dict[str, Callable[[Column], Column]] = {
+    "bpchar": lambda told: f.rtrim(told),  # as a query loads it
     "bytea": f.unbase64,
     "numeric": _numeric,
     "date": _date,

@@ -1,0 +1,9 @@
+"""docs/types.md has what arrives of each type, as the tests of types prove it."""
+
+from __future__ import annotations
+
+from tests.types_page import PAGE, rendered
+
+
+def test_the_page_has_every_type() -> None:
+    assert PAGE.read_text(encoding="utf-8") == rendered(), "run `make docs-types`"
