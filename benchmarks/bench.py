@@ -9,8 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
+from benchmarks.dropped_files import DroppedFiles
 from benchmarks.ours import LABEL, Ours
-from benchmarks.peers import CONNECTORX, Bare, Dlt
+from benchmarks.peers import CONNECTORX, Bare, BareFiles, Dlt
 from benchmarks.results import Line
 from benchmarks.shop import Shop, Sums
 from benchmarks.stopwatch import Samples, expect
@@ -44,6 +45,7 @@ class Sizes:
         batches: after how many a build is measured, and again.
         builds: how many builds are measured then.
         growth: how many times as many rows the second load has whose memory is measured.
+        file_rows: of the files of each format.
     """
 
     rounds: int = 3
@@ -56,6 +58,7 @@ class Sizes:
     batches: tuple[int, int] = (20, 200)
     builds: int = 3
     growth: int = 4
+    file_rows: int = 1_000_000
 
 
 @dataclass
@@ -93,7 +96,11 @@ class Bench:
         self.server._execute(f"create database {name}")
         return Shop(Database(self.server, name), rows, tables).create()
 
-    def ours(self, shop: Shop, folder: str) -> Ours:
+    def dropped(self, form: str, rows: int) -> DroppedFiles:
+        """Files of a format, in a folder of their own."""
+        return DroppedFiles(self._cleared(f"dropped-{form}"), form, rows).create()
+
+    def ours(self, shop: Shop | DroppedFiles, folder: str) -> Ours:
         """A new project over a shop, in the place of an earlier one."""
         return Ours(self._cleared(folder), shop).create()
 
@@ -104,6 +111,10 @@ class Bench:
     def bare(self, shop: Shop, folder: str) -> Bare:
         """The script, with a new lake."""
         return Bare(self._cleared(folder), shop)
+
+    def bare_files(self, dropped: DroppedFiles, folder: str) -> BareFiles:
+        """The script for files, with a new lake."""
+        return BareFiles(self._cleared(folder), dropped)
 
     def tools(self, shop: Shop, folder: str) -> Sequence[Tool]:
         """Ours, other checkouts' and dlt, with nothing loaded yet."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.dropped_files import DroppedFiles
 from benchmarks.shop import Shop, Sums, sums_of_files
 from benchmarks.stopwatch import Failed, ran
 
@@ -41,22 +42,16 @@ class Ours:
     """
 
     folder: Path
-    shop: Shop
+    shop: Shop | DroppedFiles
     root: Path = ROOT
     label: str = LABEL
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def create(self) -> Ours:
         """Writes the project; nothing is loaded yet."""
-        database = self.shop.database
-        options = {name: {"cursor_field": "updated_at"} for name in self.shop.names}
-        connection = {"url": database.url, "user": database.user, "password": "${BENCH_PASSWORD}"}
-        source = {"name": "shop", "path": "jdbc", "tables": ["*"], "destinations": ["lake"]}
+        source = {"name": "shop", "tables": ["*"], "destinations": ["lake"]}
         documents = [
-            {
-                "kind": "source",
-                "spec": {**source, "spec": {**connection, "table_options": options}},
-            },
+            {"kind": "source", "spec": {**source, **self.shop.source()}},
             {"kind": "destination", "spec": {"name": "lake", "path": "spark"}},
         ]
         self.write("loader.yml", yaml.safe_dump_all(documents))
@@ -66,7 +61,7 @@ class Ours:
         self.environment = {
             "PYTHONPATH": str(self.root),
             "STRANDLINE_WAREHOUSE": str(self.folder / "warehouse"),
-            "BENCH_PASSWORD": database.password,
+            **self.shop.secrets(),
             "DBT_SEND_ANONYMOUS_USAGE_STATS": "false",
             # Another checkout knows nothing of this one's class archive.
             **({} if self.root == ROOT else {"SPARK_SUBMIT_OPTS": "-Xshare:auto"}),

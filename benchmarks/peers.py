@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.dropped_files import DroppedFiles
 from benchmarks.shop import Shop, Sums, sums_of_files
 from benchmarks.stopwatch import ran
 from loader.runtime.class_path import own_jars
@@ -13,6 +14,8 @@ from loader.runtime.spark_line import find_spark
 
 _HERE = Path(__file__).resolve().parent
 CONNECTORX, PYARROW, BARE = "dlt (connectorx)", "dlt (pyarrow)", "bare `spark.read.jdbc`"
+BARE_FILES = "bare `spark.read.load`"
+_BARE = (sys.executable, str(_HERE / "bare_spark.py"))
 
 
 @dataclass(frozen=True)
@@ -59,13 +62,38 @@ class Bare:
         """One run of the script; how many rows the table has."""
         self.folder.mkdir(parents=True, exist_ok=True)
         database, [table] = self.shop.database, self.shop.names
-        given = (database.url, database.user, table, "order_id", str(self.folder / "warehouse"))
-        command = (sys.executable, str(_HERE / "bare_jdbc.py"), *given)
-        jars = ",".join(map(str, own_jars(find_spark(), {})))
-        given_by = {"BENCH_PASSWORD": database.password, "BENCH_JARS": jars}
+        given = (database.url, database.user, table, "order_id")
+        command = (*_BARE, "jdbc", str(self.folder / "warehouse"), *given)
+        given_by = {"BENCH_PASSWORD": database.password, "BENCH_JARS": _jars()}
         return int(ran(command, self.folder, given_by))
 
     def sums(self) -> Sums:
         """The sums of all that was written."""
         raw = self.folder / "warehouse" / "raw"
         return sums_of_files(raw / name / "data" for name in self.shop.names)
+
+
+@dataclass(frozen=True)
+class BareFiles:
+    """A script that reads a folder's only table into an Iceberg table, in the same Spark."""
+
+    folder: Path
+    shop: DroppedFiles
+    label: str = BARE_FILES
+
+    def load(self) -> int:
+        """One run of the script; how many rows the table has."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        [table] = self.shop.names
+        given = (self.shop.form, str(self.shop.folder / table), table)
+        command = (*_BARE, "files", str(self.folder / "warehouse"), *given)
+        return int(ran(command, self.folder, {"BENCH_JARS": _jars()}))
+
+    def sums(self) -> Sums:
+        """The sums of all that was written."""
+        raw = self.folder / "warehouse" / "raw"
+        return sums_of_files(raw / name / "data" for name in self.shop.names)
+
+
+def _jars() -> str:
+    return ",".join(map(str, own_jars(find_spark(), {})))

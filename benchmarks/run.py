@@ -26,7 +26,7 @@ import click
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import cold, memory, proofs, warm  # noqa: E402
+from benchmarks import cold, file_loads, memory, proofs, warm  # noqa: E402
 from benchmarks.bench import Bench, Sizes  # noqa: E402
 from benchmarks.machine import machine, today, versions  # noqa: E402
 from benchmarks.results import FILE, Line, Section, write  # noqa: E402
@@ -40,6 +40,7 @@ ROWS: dict[int, Callable[[Bench], tuple[str, Sequence[Line]]]] = {
     4: warm.rounds,
     6: warm.together,
     7: memory.peak,
+    8: file_loads.first_and_next,
     5: proofs.after_batches,  # the longest
 }
 _USUAL = Sizes()
@@ -69,6 +70,7 @@ def _checkouts(
 @click.option("--warm-up", default=_USUAL.warm_up, show_default=True, help="Rounds of a loop.")
 @click.option("--batches", type=(int, int), default=_USUAL.batches, show_default=True)
 @click.option("--growth", default=_USUAL.growth, show_default=True, help="Times the rows, in 7.")
+@click.option("--file-rows", default=_USUAL.file_rows, show_default=True, help="Of files, in 8.")
 @click.option("--peers", type=click.Path(path_type=Path), help="The Python that has dlt.")
 @click.option(
     "--beside",
@@ -92,6 +94,7 @@ def main(
     warm_up: int,
     batches: tuple[int, int],
     growth: int,
+    file_rows: int,
     peers: Path | None,
     beside: dict[str, Path],
     results: Path | None,
@@ -105,6 +108,7 @@ def main(
         warm_up=warm_up,
         batches=batches,
         growth=growth,
+        file_rows=file_rows,
         changed=min(_USUAL.changed, rows // 4),
         table_changed=min(_USUAL.table_changed, table_rows // 4),
         builds=min(_USUAL.builds, batches[0] // 2),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -92,6 +93,17 @@ class Shop:
             self.database.execute(*(s.format(name=name, rows=self.rows) for s in statements))
         return self
 
+    def source(self) -> Mapping[str, Any]:
+        """The connector and its options, as a spec has them."""
+        options = {name: {"cursor_field": "updated_at"} for name in self.names}
+        account = {"user": self.database.user, "password": "${BENCH_PASSWORD}"}
+        own = {"url": self.database.url, **account, "table_options": options}
+        return {"path": "jdbc", "spec": own}
+
+    def secrets(self) -> Mapping[str, str]:
+        """The variables that the spec names."""
+        return {"BENCH_PASSWORD": self.database.password}
+
     def change(self, rows: int) -> Sums:
         """Changes so many rows of each table; returns the sums of their new versions."""
         [(now,)] = self.database.query("select clock_timestamp()::text")
@@ -129,7 +141,10 @@ def sums_of_files(folders: Iterable[Path]) -> Sums:
 
 def sums_of(rows: pa.Table) -> Sums:
     """The sums of rows that Arrow holds."""
-    key, customer, amount = (pc.sum(rows[name]).as_py() or 0 for name in SUMMED)
+    columns = (rows[name] for name in SUMMED)
+    # those of CSV files are texts
+    numbers = (c.cast(pa.float64()) if pa.types.is_string(c.type) else c for c in columns)
+    key, customer, amount = (pc.sum(column).as_py() or 0 for column in numbers)
     return Sums(rows.num_rows, int(key), int(customer), round(Decimal(str(amount)) * 100))
 
 

@@ -1,8 +1,11 @@
-"""A first load as people write it by hand: ``python bare_jdbc.py URL USER TABLE KEY WAREHOUSE``.
+"""A first load as people write it by hand, into an Iceberg table.
 
-Spark's JDBC reader in four partitions of the key, into an Iceberg table. The password comes in
-BENCH_PASSWORD, Iceberg's jar and the driver's in BENCH_JARS. It uses nothing of ours but the Spark
-installation; settings are those of our profile that matter for its speed.
+    python bare_spark.py jdbc WAREHOUSE URL USER TABLE KEY    in four partitions of the key
+    python bare_spark.py files WAREHOUSE FORMAT FOLDER TABLE  a CSV has a header
+
+A database's password comes in BENCH_PASSWORD, Iceberg's jar and the driver's in BENCH_JARS. It uses
+nothing of ours but the Spark installation; settings are those of our profile that matter for its
+speed.
 """
 
 from __future__ import annotations
@@ -10,15 +13,15 @@ from __future__ import annotations
 import os
 import sys
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 PARTITIONS = 4
 FETCHED = 10_000
 
 
-def main(url: str, user: str, table: str, key: str, warehouse: str) -> None:
-    """Loads the table; prints how many rows Iceberg says that it has."""
-    spark = (
+def open_session(warehouse: str) -> SparkSession:
+    """Starts Spark with a catalog in a folder."""
+    return (
         SparkSession.builder.master("local[*]")
         .config("spark.driver.memory", "2g")
         .config("spark.driver.host", "127.0.0.1")
@@ -37,6 +40,10 @@ def main(url: str, user: str, table: str, key: str, warehouse: str) -> None:
         .config("spark.sql.catalog.lake.warehouse", warehouse)
         .getOrCreate()
     )
+
+
+def read_table(spark: SparkSession, url: str, user: str, table: str, key: str) -> DataFrame:
+    """Reads a table of a database."""
     reader = (
         spark.read.format("jdbc")
         .option("url", url)
@@ -49,7 +56,7 @@ def main(url: str, user: str, table: str, key: str, warehouse: str) -> None:
     asked = f"(select min({key}) as low, max({key}) as high from {table}) as bounds"
     bounds = reader.option("dbtable", asked).load().first()
     assert bounds is not None
-    frame = (
+    return (
         reader.option("dbtable", table)
         .option("partitionColumn", key)
         .option("lowerBound", bounds.low)
@@ -57,6 +64,23 @@ def main(url: str, user: str, table: str, key: str, warehouse: str) -> None:
         .option("numPartitions", PARTITIONS)
         .load()
     )
+
+
+def read_files(spark: SparkSession, form: str, folder: str) -> DataFrame:
+    """Reads the files of a folder."""
+    reader = spark.read.format(form)
+    return (reader.option("header", "true") if form == "csv" else reader).load(folder)
+
+
+def main(kind: str, warehouse: str, *given: str) -> None:
+    """Loads one table; prints how many rows Iceberg says that it has."""
+    spark = open_session(warehouse)
+    if kind == "jdbc":
+        url, user, table, key = given
+        frame = read_table(spark, url, user, table, key)
+    else:
+        form, folder, table = given
+        frame = read_files(spark, form, folder)
     frame.writeTo(f"lake.raw.{table}").using("iceberg").create()
     print(spark.table(f"lake.raw.{table}.snapshots").first().summary["total-records"])  # type: ignore[union-attr]
     spark.stop()
