@@ -61,19 +61,21 @@ def stamped(rows: DataFrame, stamp: Stamp) -> DataFrame:
     """Adds the ``_cq_`` columns, in their order.
 
     ``_cq_seq`` numbers the rows in the order in which the source emitted them: unique, increasing,
-    with gaps between partitions.
+    with gaps.
 
     Args:
-        rows: a column `_cq_deleted`, if there is one, marks rows that are tombstones, too.
+        rows: a column `_cq_deleted`, if there is one, marks rows that are tombstones, too; a column
+            `_cq_seq` numbers them if partitions are not in order.
     """
-    own = rows.drop(DELETED)
+    own = rows.drop(DELETED, SEQUENCE)
+    numbered = SEQUENCE in rows.columns
     gone = f.col(DELETED) if DELETED in rows.columns else f.lit(False)
     return rows.select(
         *(f.col(quoted(name)) for name in own.columns),
         f.lit(stamp.source).alias(SOURCE_NAME),
         f.lit(stamp.sync_time).cast("timestamp").alias("_cq_sync_time"),
         f.lit(stamp.batch).cast("bigint").alias(BATCH),
-        f.monotonically_increasing_id().alias(SEQUENCE),
+        f.col(SEQUENCE) if numbered else f.monotonically_increasing_id().alias(SEQUENCE),
         row_hash(own.schema).alias(HASH),
         (tombstone(rows, stamp.deleted) | gone).alias(DELETED),
         f.lit(stamp.generation).cast("bigint").alias(GENERATION),

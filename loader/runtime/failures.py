@@ -68,11 +68,12 @@ _REMEDIES = {
     "is an archive, which spark cannot read": UNPACK,
     "holds bytes that are not ": UNKNOWN_BYTES,
     "a quote is still open where a line ends": "If values go over several lines, set the reader's "
-    "option multiLine: 'true'; with multiLine: 'false' each line is a row, and with quote: '' a "
-    "quote is a letter; else correct the file",
+    "option multiLine: 'true'; with multiLine: 'false' each line is a row, and with quote: '' "
+    "quotes are literal characters; else correct the file",
     "a quote stands behind a backslash": "If backslashes escape quotes, as Spark and MySQL write "
-    "them, set the reader's option escape: '\\'; with escape: '\"' a backslash is a letter",
-    "a column's name is written with other letters": "Write it in one way in all files, and in "
+    "them, set the reader's option escape: '\\'; with escape: '\"' backslashes are literal "
+    "characters",
+    "a key differs from a column only in case": "Write it in one way in all files, and in "
     "`column_types`: in JSON `id` and `ID` are two names, in the lake one",
     "a json key is an empty text": "Spark would leave the value out: give it a name, or declare "
     "the table's `column_types`, which leave out what they do not name",

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 from loader.errors import SpecError, TableError
 from loader.rows.cursor import Cursor, CursorType
+from loader.rows.order import SEQUENCE
 from loader.rows.window import Bounds, CursorField, Window
 from loader.sources.request import Attention, Request
 from loader.sources.table import Progress, SourceTable, TableRef
@@ -74,8 +75,9 @@ class Snapshot(ABC):
     ) -> DataFrame:
         """Reads the rows between ``window.floor(bounds)`` and ``window.end(bounds)``, lazily.
 
-        Partitions, and the rows in them, are in the order in which the source emits them. A
-        column `_cq_deleted` says of each row whether the source has deleted it again.
+        Partitions, and the rows in them, are in the order in which the source emits them; if they
+        are not, a column `_cq_seq` numbers the rows. A column `_cq_deleted` says of each row
+        whether the source has deleted it again.
         """
 
     def preview(self, table: SourceTable, window: Window) -> Bounds:
@@ -185,7 +187,7 @@ class Snapshot(ABC):
             keys: the key's columns, named as in :meth:`read`.
         """
         window = Window()
-        return self.read(spark, table, window, self.bounds(table, window))
+        return self.read(spark, table, window, self.bounds(table, window)).drop(SEQUENCE)
 
     def contents(
         self,
@@ -233,6 +235,12 @@ class Source(ABC):
         self.spark = spark
         self.folder = folder
         self.hide: Callable[..., None] = _nothing
+
+    def remembers(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:  # noqa: B027
+        """Learns how to look up the stored marks of its tables, by name, before a run plans them.
+
+        :meth:`describe` may use what the last sync has found.
+        """
 
     @abstractmethod
     def tables(self) -> list[TableRef]:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 
 from loader.rows.cursor import CursorType
 from loader.rows.literal import literal
-from loader.rows.order import quoted
+from loader.rows.order import SEQUENCE, quoted
 from loader.rows.window import Window
 from loader.sources.checksum import (
     DIGITS,
@@ -175,7 +175,8 @@ class ReadContents(Contents):
         return self._newest(share).withColumn(KEY, self.key_hash())
 
     def _newest(self, share: Share) -> DataFrame:
-        rows = self._read(Window())
+        read = self._read(Window())
+        rows = read.drop(SEQUENCE)
         names = rows.columns
         if not self._unique:
             cursor = self._window.cursor
@@ -185,8 +186,10 @@ class ReadContents(Contents):
                 f.struct(*(f.col(quoted(name)).alias(f"c{i}") for i, name in enumerate(names))),
                 f.struct(at.alias("at"), f.col("_cq_position").alias("position")),
             ).alias("_cq_row")
+            numbered = SEQUENCE in read.columns
+            position = f.col(SEQUENCE) if numbered else f.monotonically_increasing_id()
             rows = (
-                rows.withColumn("_cq_position", f.monotonically_increasing_id())
+                read.withColumn("_cq_position", position)
                 .groupBy(*(f.col(quoted(part.name)) for part in self.key))
                 .agg(newest)
                 .select(*(f.col(f"_cq_row.c{i}").alias(name) for i, name in enumerate(names)))

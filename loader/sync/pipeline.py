@@ -98,6 +98,8 @@ class Pipeline(Selection):
             Pipeline._rehearsed = True
             threading.Thread(target=self._rehearse, daemon=True).start()
         workers = self._workers(concurrency)
+        for source, bound in self.sources:
+            bound.remembers(partial(self._marks, source))
         parts = self.planned(select, full_refresh, keep=workers)
         leases: list[Lease] = []
         sharing = Counter(self._raw(part.spec, p) for part in parts for p in part.plans)

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from loader.sources.file.letters import other_letters
+from loader.sources.file.json_key_case import find_miscased_key
 from tests.sync.project import Project, Ran
 
 
@@ -274,21 +274,21 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
     told = _told(ran)
     expected = {
         "twice": "the column 'v' is there twice, as a key that comes again",
-        "cases": "a column's name is written with other letters, ",
-        "nested": "a column's name is written with other letters, ",
-        "letters": "a column's name is written with other letters, id, in file:",
-        "places": "a column's name is written with other letters, ID, in file:",
-        "places_found": "a column's name is written with other letters, ",
-        "mapped": "a column's name is written with other letters, A, in file:",
-        "dated": "a column's name is written with other letters, At, in file:",
-        "escaped": "a column's name is written with other letters, ",
-        "single": "a column's name is written with other letters, ",
-        "apostrophe": "a column's name is written with other letters, ID, in file:",
-        "comment": "a column's name is written with other letters, ",
-        "again": "a column's name is written with other letters, A, in file:",
-        "deep": "a column's name is written with other letters, A, in file:",
-        "inner": "a column's name is written with other letters, A, in file:",
-        "listed": "a column's name is written with other letters, V, in file:",
+        "cases": "a key differs from a column only in case, ",
+        "nested": "a key differs from a column only in case, ",
+        "letters": "a key differs from a column only in case, id, in file:",
+        "places": "a key differs from a column only in case, ID, in file:",
+        "places_found": "a key differs from a column only in case, ",
+        "mapped": "a key differs from a column only in case, A, in file:",
+        "dated": "a key differs from a column only in case, At, in file:",
+        "escaped": "a key differs from a column only in case, ",
+        "single": "a key differs from a column only in case, ",
+        "apostrophe": "a key differs from a column only in case, ID, in file:",
+        "comment": "a key differs from a column only in case, ",
+        "again": "a key differs from a column only in case, A, in file:",
+        "deep": "a key differs from a column only in case, A, in file:",
+        "inner": "a key differs from a column only in case, A, in file:",
+        "listed": "a key differs from a column only in case, V, in file:",
         "slash": "a quote stands behind a backslash within a quoted value, in file:",
         "Same": "Same.2025-02.csv, same, same.2025-01.csv. To read them as one table, move",
         "open": "1.csv: 1,\"hello. If values go over several lines, set the reader's option mul",
@@ -340,7 +340,7 @@ def test_json_keys_are_checked_by_an_expression_that_does_not_grow(spark: SparkS
     lines, asked = spark.createDataFrame([], "value string"), []
     for columns in ("id int", "id int, o struct<o:struct<o:struct<a:array<int>>>>"):
         schema = spark.createDataFrame([], columns).schema
-        read: Any = lines.select(other_letters(f.col("value"), schema, {}).alias("found"))
+        read: Any = lines.select(find_miscased_key(f.col("value"), schema, {}).alias("found"))
         plan = read._jdf.queryExecution().analyzed().toString()
         asked.append((plan.count("from_json("), plan.count("lambdafunction(")))
     assert asked[0] == asked[1]

@@ -21,7 +21,7 @@ CUT = {
     "rows/cursor.py": "a number",
     "runtime/private_folder.py": "the machine's name",
     "sources/contents.py": "a digest",
-    "sources/file/numerals.py": "a number",
+    "sources/file/json_precision.py": "a number",
     "spec/secret_forms.py": "the keys of an index",
     "sources/jdbc/cdc/slot.py": "a slot's name",
     "sources/programs/malformed.py": "compared, not shown",

@@ -62,7 +62,7 @@ def test_settings_come_from_profiles_and_the_loader() -> None:
     }
     assert {one for one in found if one[0] != "runtime/spark.py"} == {
         ("lake/staging.py", "'spark.wap.id'", "str(batch)"),  # a number
-        ("sources/file/forms.py", "_NANOS_AS_LONG", "'true'"),
+        ("sources/file/parquet_schemas.py", "_NANOS_AS_LONG", "'true'"),
     }
     in_spark = {(key, value) for name, key, value in found if name == "runtime/spark.py"}
     assert in_spark == {("key", "value"), ("key", "before[key]")}  # of profiles and of _REQUIRED

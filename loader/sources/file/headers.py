@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from loader.errors import TableError
 from loader.names import literal_path
 from loader.runtime.failures import UNKNOWN_BYTES
-from loader.sources.file.packing import check_unpacked
+from loader.sources.file.compression import check_unpacked
 from loader.sources.file.quotes import pattern
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ _SLACK = 16
 _PACKED = 16
 """A packed file is taken to be no more than 2 to this power times as large when it is unpacked."""
 
-# Each line is one value of one column: no byte is one of these letters.
+# Each line is one value of one column: no byte is one of these characters.
 _AS_LINES = {
     "multiLine": "true",
     "encoding": "ISO-8859-1",

@@ -14,9 +14,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from loader.sources.file import listing as list_of
-from loader.sources.file.letters import other_letters
+from loader.sources.file.compression import is_archive
+from loader.sources.file.json_key_case import find_miscased_key, is_plain
 from loader.sources.file.listing import MODIFIED, PATH, RECURSIVE
-from loader.sources.file.packing import is_archive
 from loader.sources.file.quotes import escaped_quote, open_quote
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def checked(
         return rows
     read = lines(spark, native, chosen)
     # The condition is never true: it fails, or the line is all right.
-    refused = read.where(f.when(found.isNotNull(), f.raise_error(found).isNotNull()))
+    refused = read.where(found.isNotNull())
     return rows.union(refused.select(*_nothing(rows.schema)))
 
 
@@ -89,50 +89,60 @@ def _nothing(schema: StructType) -> list[Column]:
 
 
 def _refusals(native: Native, form: str, schema: StructType) -> Column | None:
-    """Returns why a line is refused, null if it is not; None if no line can be judged."""
+    """Returns an expression that fails if a line is refused; None if no line can be judged.
+
+    It is null otherwise. What takes long is within a `when`: Spark evaluates what is there twice
+    for all lines, also to the right of an `&` that is false.
+    """
     encoding = "UTF-8" if form == "text" else native.encoding
     if _WIDE.match(encoding) and native.option("linesep") is None:
         return None  # the bytes do not show where a line ends
     utf8 = encoding.upper() in ("UTF-8", "UTF8")
     raw, text = f.col("value"), f.decode(f.col("value").cast("binary"), encoding)
     known = text == raw if utf8 else ~text.contains(_NO_CHARACTER)
-    told = f.concat(PATH, f.lit(" is an archive, which Spark cannot read"))
-    archive = f.when(is_archive(raw), told)
-    found = archive.when(~known, f.concat(PATH, f.lit(f" holds bytes that are not {encoding}")))
+    reason = f.concat(PATH, f.lit(" is an archive, which Spark cannot read"))
+    archive = f.when(is_archive(raw), f.raise_error(reason))
+    reason = f.concat(PATH, f.lit(f" holds bytes that are not {encoding}"))
+    found = archive.when(~known, f.raise_error(reason))
     text = raw if utf8 else text
     if form == "csv":
         opened = open_quote(native, text)
         if opened is not None:
-            told = f.concat(f.lit("a quote is still open where a line ends, in "), PATH)
-            found = found.when(opened, _shown(told, text))
+            reason = f.concat(f.lit("a quote is still open where a line ends, in "), PATH)
+            found = found.when(opened, _refuse(reason, text))
         escaped = escaped_quote(native, text)
         if escaped is not None:
-            told = f.concat(
+            reason = f.concat(
                 f.lit("a quote stands behind a backslash within a quoted value, in "), PATH
             )
-            found = found.when(escaped, _shown(told, text))
+            found = found.when(escaped, _refuse(reason, text))
     if form == "json":
         if native.multiline:  # Spark's parser itself refuses such bytes
             found = archive
-        told = f.concat(f.lit("something stands behind a JSON value, in "), PATH)
-        found = found.when(_goes_on(native, text), _shown(told, text))
+        reason = f.concat(f.lit("something stands behind a JSON value, in "), PATH)
+        found = found.when(_goes_on(native, text), _refuse(reason, text))
         if native.columns is None:
-            told = f.concat(f.lit("a JSON key is an empty text, in "), PATH)
-            found = found.when(_has_empty_key(text), _shown(told, text))
-        other = other_letters(text, schema, _options(native))
-        told = f.concat(f.lit("a column's name is written with other letters, "), other)
-        found = found.when(other.isNotNull(), _shown(f.concat(told, f.lit(", in "), PATH), text))
+            reason = f.concat(f.lit("a JSON key is an empty text, in "), PATH)
+            found = found.when(_has_empty_key(text), _refuse(reason, text))
+        other = find_miscased_key(text, schema, _options(native))
+        reason = f.concat(f.lit("a key differs from a column only in case, "), other)
+        reason = f.concat(reason, f.lit(", in "), PATH)
+        # Null if there is no such key.
+        refused = f.when(other.isNotNull(), _refuse(reason, text))
+        found = f.when(~is_plain(text, schema, _options(native)), found.otherwise(refused))
     return found
 
 
 def _has_empty_key(text: Column) -> Column:
     """Returns whether an object has a key without a character, which Spark leaves out."""
     keys = f.regexp_extract_all(text, f.lit(_EMPTY_KEY), f.lit(1))
-    return text.rlike("(?:\"\"|'')\\s*+:") & f.exists(keys, lambda key: key != "")
+    found = f.exists(keys, lambda key: key != "")
+    return f.when(text.rlike("(?:\"\"|'')\\s*+:"), found)
 
 
-def _shown(told: Column, text: Column) -> Column:
-    return f.concat(told, f.lit(": "), f.substring(text, 1, _SHOWN))
+def _refuse(reason: Column, text: Column) -> Column:
+    """Returns an expression that fails, for a reason, and shows the begin of a line."""
+    return f.raise_error(f.concat(reason, f.lit(": "), f.substring(text, 1, _SHOWN)))
 
 
 def _options(native: Native) -> dict[str, str]:
@@ -164,4 +174,4 @@ def _goes_on(native: Native, text: Column) -> Column:
     values = f.from_json(text, "array<string>", options).isNotNull()
     # Most lines are one object without another in it: nothing can stand behind it.
     flat = bare.startswith("{") & (f.instr(bare, "}") == f.length(bare))
-    return (bare != "") & ~flat & (several | closed) & (value | values)
+    return f.when((bare != "") & ~flat, f.when(several | closed, value | values))

@@ -6,15 +6,20 @@ file is identified by its path and modification time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import datetime as dt
+import hashlib
+import json
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import NullType, TimestampType
+from pyspark.sql.types import NullType, StructType, TimestampType
+from pyspark.sql.window import Window as Over
 
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.literal import literal
+from loader.rows.order import SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +32,17 @@ MODIFIED = "_file_modified_at"
 PATH = "_file_path"
 SIZE = "_file_size"
 RECURSIVE = "recursiveFileLookup"
+
+_LINES = 1 << 33
+"""Spark's `monotonically_increasing_id` numbers the rows of a partition up to here."""
+
+_FIRST = Over.unboundedPreceding
+
+_COARSEST = dt.timedelta(seconds=2)
+"""Times of files are at least as fine as this: on FAT they are this coarse."""
+
+_LONGEST_COLUMNS = 16_000
+"""More characters of columns are not remembered: each commit carries the state."""
 
 
 def listed(spark: SparkSession, native: Native) -> DataFrame:
@@ -48,59 +64,155 @@ def path() -> Column:
     return f.col("_metadata.file_path")
 
 
-def within(window: Window, end: Cursor | None) -> Column:
-    """Returns whether a file's time lies in the window, which ends at `end`."""
+def within(window: Window, end: Cursor | None, beyond: bool = False) -> Column:
+    """Returns whether a file's time lies in the window, which ends at `end`.
+
+    Args:
+        beyond: the files at the window's lower bound are left out.
+    """
     time, inside = f.col(MODIFIED), f.lit(True)
     if window.low is not None:
-        inside = inside & (time >= _literal(window.low))
+        low = _literal(window.low)
+        inside = time > low if beyond else time >= low
     if end is not None:
         inside = inside & (time <= _literal(end))
     return inside
 
 
 @dataclass(frozen=True)
-class Older:
-    """A summary of the files below a time: shows, without naming each, whether they have changed.
+class Tally:
+    """A number of files, in short: shows, without naming each, whether they have changed.
 
     Attributes:
-        before: the time, exclusive.
         count: how many files there are.
         digest: the sum of a 64-bit hash of each file's path, time and size.
-        begin: the time at which somebody set the cursor: files below it are not looked for.
     """
 
-    before: Cursor
     count: int
     digest: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The files of a table as a sync listed them before it read them.
+
+    Attributes:
+        cursor: a time.
+        below: the files below that time.
+        at: the files at that time, if they need not be opened again; else None.
+        begin: the time at which somebody set the cursor: files below it are not looked for.
+        reader: a fingerprint of the reader's options with which the files were read.
+        columns: the columns that they have; None if they are not remembered.
+        apart: see :attr:`Native.apart`.
+    """
+
+    cursor: Cursor
+    below: Tally
+    at: Tally | None = None
     begin: Cursor | None = None
+    reader: str = ""
+    columns: Mapping[str, Any] | None = None
+    apart: bool = False
 
     @classmethod
-    def of(cls, files: DataFrame, before: Cursor, begin: Cursor | None) -> Older:
-        """Summarizes the files below a time."""
-        hashed = f.xxhash64(PATH, MODIFIED, SIZE).cast("decimal(20, 0)")
-        [found] = (
-            files.where(f.col(MODIFIED) < _literal(before))
-            .agg(f.count(f.lit(1)).alias("n"), f.sum(hashed).cast("string").alias("digest"))
-            .collect()
-        )
-        return cls(before, found["n"], found["digest"] or "0", begin)
-
-    @classmethod
-    def from_mark(cls, mark: Mapping[str, Any] | None) -> Older | None:
+    def from_mark(cls, mark: Mapping[str, Any] | None) -> Seen | None:
         """Reads what the last sync remembered; None if it remembered nothing."""
         if mark is None or not {"before", "files", "digest"} <= set(mark):
             return None
-        before, begin = (
+        cursor, begin = (
             Cursor.parse(str(mark[name]), CursorType.TIMESTAMPTZ) if name in mark else None
             for name in ("before", "from")
         )
-        assert before is not None
-        return cls(before, int(mark["files"]), str(mark["digest"]), begin)
+        assert cursor is not None
+        below, at = Tally(int(mark["files"]), str(mark["digest"])), mark.get("at")
+        if at is None:
+            return cls(cursor, below, None, begin)
+        return cls(
+            cursor,
+            below,
+            Tally(int(at["files"]), str(at["digest"])),
+            begin,
+            str(at["reader"]),
+            at.get("columns"),
+            bool(at.get("apart")),
+        )
 
     def to_mark(self) -> dict[str, Any]:
         """Returns the form that the state stores."""
-        mark = {"before": self.before.text, "files": self.count, "digest": self.digest}
-        return mark if self.begin is None else {**mark, "from": self.begin.text}
+        mark: dict[str, Any] = {
+            "before": self.cursor.text,
+            "files": self.below.count,
+            "digest": self.below.digest,
+        }
+        if self.begin is not None:
+            mark["from"] = self.begin.text
+        if self.at is not None:
+            at = {"files": self.at.count, "digest": self.at.digest, "reader": self.reader}
+            mark["at"] = at if self.columns is None else {**at, "columns": self.columns}
+            if self.apart:
+                mark["at"]["apart"] = True
+        return mark
+
+
+def tally(files: DataFrame, cursor: Cursor) -> tuple[Tally, Tally, Tally]:
+    """Counts the files below, at and above a time."""
+    time, limit = f.col(MODIFIED), _literal(cursor)
+    hashed = f.xxhash64(PATH, MODIFIED, SIZE).cast("decimal(20, 0)")
+    sides = (time < limit, time == limit, time > limit)
+    [found] = files.agg(
+        *(f.count_if(side).alias(f"files{n}") for n, side in enumerate(sides)),
+        *(
+            f.sum(f.when(side, hashed)).cast("string").alias(f"sum{n}")
+            for n, side in enumerate(sides)
+        ),
+    ).collect()
+    below, at, above = (Tally(found[f"files{n}"], found[f"sum{n}"] or "0") for n in range(3))
+    return below, at, above
+
+
+def is_settled(cursor: Cursor, listed_at: Cursor) -> bool:
+    """Returns whether files of a time can have no other content later without a later time.
+
+    Some file systems and stores have times of two seconds: a file that was listed sooner after its
+    time may be replaced by one of the same time and size.
+
+    Args:
+        listed_at: when the files were listed.
+    """
+    return bool(cursor.order + _COARSEST <= listed_at.order)
+
+
+def fingerprint(native: Native) -> str:
+    """Returns a digest of how files are read: those at the cursor are read again if it differs."""
+    said = repr((native.format.lower(), native.options, native.columns, native.types))
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+def has_read_boundary(files: DataFrame, native: Native, window: Window) -> bool:
+    """Returns whether the last sync read the files at the window's lower bound, just as they are.
+
+    Then nothing is new in them, and they are not opened.
+    """
+    seen = Seen.from_mark(window.mark)
+    if seen is None or seen.at is None or window.low is None:
+        return False
+    if window.low.order != seen.cursor.order or seen.reader != fingerprint(native):
+        return False
+    _, at, _ = tally(files, seen.cursor)
+    return at == seen.at
+
+
+def remembered_columns(
+    files: DataFrame, native: Native, mark: Mapping[str, Any] | None
+) -> tuple[Native, StructType] | None:
+    """Returns the columns that the last sync found in the same files; None if others are there."""
+    seen = Seen.from_mark(mark)
+    if seen is None or seen.columns is None or seen.reader != fingerprint(native):
+        return None
+    below, at, above = tally(files, seen.cursor)
+    if (below, at, above.count) != (seen.below, seen.at, 0):
+        return None
+    return replace(native, apart=seen.apart), StructType.fromJson(dict(seen.columns))
 
 
 def moved_in(files: DataFrame, window: Window) -> DataFrame | None:
@@ -111,14 +223,13 @@ def moved_in(files: DataFrame, window: Window) -> DataFrame | None:
     below the window are not those that the last sync summarized. Without that summary, after
     `loader state set`, reading begins at the cursor.
     """
-    remembered = Older.from_mark(window.mark)
-    if window.low is None or window.held is None or remembered is None:
+    seen = Seen.from_mark(window.mark)
+    if window.low is None or window.held is None or seen is None:
         return None
-    passed = window.low.order <= remembered.before.order
-    if passed and remembered == Older.of(files, remembered.before, remembered.begin):
+    if window.low.order <= seen.cursor.order and seen.below == tally(files, seen.cursor)[0]:
         return None
     older = files.where(f.col(MODIFIED) < _literal(window.low))
-    for begin in (window.initial, remembered.begin):
+    for begin in (window.initial, seen.begin):
         if begin is not None:
             older = older.where(f.col(MODIFIED) >= _literal(begin))
     return older.join(window.held((PATH, MODIFIED)).distinct(), [PATH, MODIFIED], "left_anti")
@@ -145,13 +256,63 @@ def held_anyway(window: Window, table: SourceTable) -> Column | None:
     return name.isin([row[0] for row in held.select(name).distinct().collect()])
 
 
-def remembered(files: DataFrame, window: Window, before: Cursor) -> dict[str, Any]:
-    """Returns the mark of a sync that has read or skipped all files below a time."""
-    last = Older.from_mark(window.mark)
+def remember(
+    files: DataFrame, table: SourceTable, window: Window, cursor: Cursor, listed_at: Cursor
+) -> dict[str, Any]:
+    """Returns the mark of a sync that reads or has skipped all files up to a time.
+
+    Args:
+        cursor: the time; no file above it is read that is not read again.
+        listed_at: when the files were listed.
+    """
+    last = Seen.from_mark(window.mark)
     begin = last.begin if last else window.low
     if window.low is None or (last is None and window.low == window.initial):
         begin = None
-    return Older.of(files, before, begin).to_mark()
+    below, at, _ = tally(files, cursor)
+    if not is_settled(cursor, listed_at):
+        return Seen(cursor, below, None, begin).to_mark()
+    native: Native = table.ref.native
+    columns = None
+    if native.columns is None and not native.types:
+        own = [field for field in table.schema.fields if field.name not in (MODIFIED, PATH)]
+        columns = StructType(own).jsonValue()
+        columns = columns if len(json.dumps(columns)) <= _LONGEST_COLUMNS else None
+    seen = Seen(cursor, below, at, begin, fingerprint(native), columns, native.apart)
+    return seen.to_mark()
+
+
+@dataclass(frozen=True)
+class ReadOrder:
+    """Numbers rows in the order in which they were written: by their files' times and paths.
+
+    Spark packs files into partitions by size. To sort the rows would read all of them twice, and
+    move them.
+
+    Attributes:
+        places: PATH, and the number of the first block of each file.
+        number: a row's number, increasing, with gaps; of rows with _cq_block, _cq_line and the
+            columns of `places`.
+    """
+
+    places: DataFrame
+    number: Column
+
+
+def read_order(files: DataFrame) -> ReadOrder:
+    """Returns the order of the rows of some files."""
+    session: Any = files.sparkSession
+    conf = session._jsparkSession.sessionState().conf()
+    # Spark splits files into blocks of at least this size.
+    block = max(1, min(int(conf.filesOpenCostInBytes()), int(conf.filesMaxPartitionBytes())))
+    blocks = f.expr(f"{SIZE} div {block}") + 1
+    before = Over.partitionBy(f.lit(0)).orderBy(MODIFIED, PATH).rowsBetween(_FIRST, -1)
+    first = f.coalesce(f.sum(blocks).over(before), f.lit(0))
+    place = f.col("_cq_first") + f.expr(f"_cq_block div {block}")
+    line = f.col("_cq_line").bitwiseAND(f.lit(_LINES - 1))
+    return ReadOrder(
+        files.select(PATH, first.alias("_cq_first")), (place * _LINES + line).alias(SEQUENCE)
+    )
 
 
 def _literal(cursor: Cursor) -> Column:

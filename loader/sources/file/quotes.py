@@ -47,7 +47,7 @@ def escaped_quote(native: Native, text: Column) -> Column | None:
 def pattern(native: Native) -> str | None:
     """Returns the pattern, in Java, of text that ends within a quoted value; None without quotes.
 
-    As Spark's parser does, it takes a quote within a value for a letter. No part of the pattern
+    As Spark's parser does, it takes a quote within a value literally. No part of the pattern
     gives back what it has matched, so a long line takes neither long nor much of the stack.
     """
     quote, escape, separator = _quote(native), _escape(native), _separator(native)

@@ -18,9 +18,15 @@ from loader.rows.exact_cast import cast_exactly, text_of
 from loader.rows.order import quoted
 from loader.sources import SourceTable
 from loader.sources.file import listing as list_of
-from loader.sources.file.forms import Form, apart, forms, merged, reading
 from loader.sources.file.headers import Group, groups, matched, union
 from loader.sources.file.listing import MODIFIED, PATH, listed
+from loader.sources.file.parquet_schemas import (
+    ParquetSchema,
+    find_odd_columns,
+    merge_schemas,
+    open_session,
+    read_schemas,
+)
 
 if TYPE_CHECKING:
     from loader.sources.file.options import Native
@@ -64,8 +70,8 @@ def _of_parquet(spark: SparkSession, native: Native) -> tuple[Native, StructType
     except (PySparkException, Py4JJavaError) as error:
         if not re.search("CANNOT_MERGE_SCHEMAS|Illegal Parquet type.*NANOS", str(error)):
             raise
-    found = forms(reading(spark), _paths(list_of.files(spark, native)))
-    schema = merged(found)
+    found = read_schemas(open_session(spark), _paths(list_of.files(spark, native)))
+    schema = merge_schemas(found)
     whole = StructType([*schema.fields, *partitions(spark, native)])
     return replace(native, apart=True), whole
 
@@ -151,17 +157,17 @@ def _rows_apart(
     None if Spark reads all of them in the types of the table.
     """
     native: Native = table.ref.native
-    session, files = reading(spark), list_of.files(spark, native)
+    session, files = open_session(spark), list_of.files(spark, native)
     try:
-        of_files = forms(session, _paths(files if chosen is None else files.where(chosen)))
+        of_files = read_schemas(session, _paths(files if chosen is None else files.where(chosen)))
     except (Py4JJavaError, PySparkException, TableError):
         if native.columns is None:
             raise
         return None  # a column that the spec leaves out may be the reason
-    names = apart(of_files, own)
+    names = find_odd_columns(of_files, own)
     if not names:
         return None
-    alike: dict[tuple[object, ...], list[Form]] = {}
+    alike: dict[tuple[object, ...], list[ParquetSchema]] = {}
     for form in of_files:
         types = {c.name.lower(): c.dataType for c in form.schema.fields}
         of_form = tuple((types.get(name), form.nanos.get(name)) for name in names)

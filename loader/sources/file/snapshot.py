@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -10,11 +12,21 @@ from loader.rows.literal import literal
 from loader.rows.order import quoted
 from loader.sources import Bounds, Snapshot, SourceTable, Window, edge
 from loader.sources.file import listing as list_of
+from loader.sources.file.json_precision import check_numbers
 from loader.sources.file.line_lengths import check_line_lengths
 from loader.sources.file.lines import checked
-from loader.sources.file.listing import MODIFIED, PATH, held_anyway, moved_in
-from loader.sources.file.numerals import check_numbers
+from loader.sources.file.listing import (
+    MODIFIED,
+    PATH,
+    has_read_boundary,
+    held_anyway,
+    moved_in,
+    read_order,
+)
 from loader.sources.file.rows import rows_of
+
+if TYPE_CHECKING:
+    from loader.sources.file.options import Native
 
 
 class FileSnapshot(Snapshot):
@@ -51,15 +63,18 @@ class FileSnapshot(Snapshot):
 
     def _bounds_of_files(self, table: SourceTable, window: Window) -> Bounds:
         """Uses only names and times: the rows of new files are counted when they are read."""
-        files = list_of.files(self.spark, table.ref.native).localCheckpoint(eager=True)
+        clock = clock_now(CursorType.TIMESTAMPTZ)  # before the files are listed
+        assert clock is not None
+        native: Native = table.ref.native
+        files = list_of.files(self.spark, native).localCheckpoint(eager=True)
         inside = files.where(list_of.within(window, window.high))
         if window.cursor is None:
             return Bounds(None if inside.take(1) else 0)
-        clock = clock_now(CursorType.TIMESTAMPTZ)
-        assert clock is not None
+        beyond = has_read_boundary(files, native, window)
+        unread = list_of.within(window, window.high, beyond)
         future = f.col(MODIFIED) > literal(clock, files.schema[MODIFIED].dataType)
         [found] = inside.agg(
-            f.count(f.lit(1)).alias("files"),
+            f.count_if(unread).alias("files"),
             f.min(MODIFIED).cast("string").alias("low"),
             f.max(MODIFIED).cast("string").alias("high"),
             f.count_if(future).alias("future"),
@@ -76,7 +91,7 @@ class FileSnapshot(Snapshot):
         passed = clock if high is not None and high.order > clock.order else high
         before = later(window.low, passed)
         if before is not None and window.high is None:
-            mark = list_of.remembered(files, window, before)
+            mark = list_of.remember(files, table, window, before, clock)
         return Bounds(
             rows=None if found["files"] or reach else 0,
             low=low,
@@ -93,22 +108,23 @@ class FileSnapshot(Snapshot):
     ) -> DataFrame:
         names = [quoted(name) for name in table.schema.names]
         by_time = window.cursor is None or window.cursor.name == MODIFIED
-        end = window.end(bounds)
-        chosen = list_of.within(window, end) if by_time else None
-        if by_time and bounds.reach is not None:
-            moved = moved_in(list_of.files(spark, table.ref.native), window)
-            paths = [row[PATH] for row in moved.select(PATH).collect()] if moved is not None else []
-            chosen = list_of.within(window, end) | f.col(PATH).isin(paths)
+        end, native = window.end(bounds), table.ref.native
+        files = list_of.files(spark, native)
+        chosen = None
         if by_time:
+            chosen = list_of.within(window, end, has_read_boundary(files, native, window))
+            moved = moved_in(files, window) if bounds.reach is not None else None
+            if moved is not None:
+                chosen = chosen | f.col(PATH).isin([row[PATH] for row in moved.collect()])
             held = held_anyway(window, table)
-            chosen = chosen if held is None or chosen is None else chosen & ~held
-        check_line_lengths(spark, table.ref.native, chosen, f"table {table.ref.name}")
+            chosen = chosen if held is None else chosen & ~held
+        check_line_lengths(spark, native, chosen, f"table {table.ref.name}")
         check_numbers(spark, table, chosen)
         rows = rows_of(spark, table, chosen)
         rows = rows if by_time else rows.where(_within(table, window, end))
-        # Spark packs files into partitions by size, so restore the order they were written in.
-        rows = rows.orderBy(MODIFIED, PATH, "_cq_block", "_cq_line").select(*names)
-        return checked(rows, spark, table.ref.native, chosen)
+        order = read_order(files if chosen is None else files.where(chosen))
+        rows = rows.join(f.broadcast(order.places), PATH)
+        return checked(rows.select(*names, order.number), spark, native, chosen)
 
 
 def _within(table: SourceTable, window: Window, end: Cursor | None) -> Column:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,17 +19,24 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
-from loader.errors import TableError
+from loader.errors import LoaderError, TableError
 from loader.names import literal_path
 from loader.sources import Source, SourceTable, TableRef
 from loader.sources.file.entries import check_entries, show_name
 from loader.sources.file.line_lengths import limiting_options
-from loader.sources.file.listing import MODIFIED, PATH, RECURSIVE, listed
+from loader.sources.file.listing import (
+    MODIFIED,
+    PATH,
+    RECURSIVE,
+    files,
+    listed,
+    remembered_columns,
+)
 from loader.sources.file.options import FileOptions, FileTableOptions, Native
+from loader.sources.file.read_errors import explain_read_error
 from loader.sources.file.rows import columns_of, partitions
 from loader.sources.file.snapshot import FileSnapshot
 from loader.sources.file.typed import typed
-from loader.sources.file.unread import unread
 from loader.spec.options import options_for
 
 _DEFAULTS = {
@@ -52,6 +59,11 @@ class FileSource(Source):
 
     options_model = FileOptions
     options: FileOptions
+
+    _marks: Callable[[str], Sequence[Mapping[str, Any]]] | None = None
+
+    def remembers(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:
+        self._marks = marks
 
     @property
     def base(self) -> str:
@@ -135,10 +147,12 @@ class FileSource(Source):
         _alone(ref, where)
         check_entries(self.spark, ref.native, self.options.follow_links, where)
         try:
-            native, schema = columns_of(self.spark, self._nested(ref))
+            native = self._nested(ref)
+            known = self._remembered_columns(ref, native)
+            native, schema = known or columns_of(self.spark, native)
             native, schema = typed(self.spark, native, schema, where)
         except (PySparkException, Py4JJavaError) as error:
-            raise unread(self.spark, ref.native, error, where) from error
+            raise explain_read_error(self.spark, ref.native, error, where) from error
         except TableError as error:
             raise TableError(error.what, where=error.where or where, remedy=error.remedy) from error
         taken = [name for name in schema.names if name.lower() in (MODIFIED, PATH)]
@@ -158,6 +172,20 @@ class FileSource(Source):
                 PATH: "The file that the row comes from.",
             },
         )
+
+    def _remembered_columns(
+        self, ref: TableRef, native: Native
+    ) -> tuple[Native, StructType] | None:
+        """Returns the columns if the last sync found them in just these files."""
+        if self._marks is None or native.columns is not None or native.types:
+            return None
+        try:
+            marks = self._marks(ref.name)
+        except LoaderError:  # the sync itself reports it
+            return None
+        if len(marks) != 1:
+            return None
+        return remembered_columns(files(self.spark, native), native, marks[0])
 
     def _nested(self, ref: TableRef) -> Native:
         """Returns how to read the table with the files in its nested folders.

@@ -1,4 +1,4 @@
-"""Says why Spark could not read a table's files."""
+"""Explains why Spark could not read a table's files."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pyspark.sql.types import StructType, _parse_datatype_string
 
 from loader.errors import LoaderError, TableError
 from loader.runtime.failures import BROKEN_LINE, TOO_LONG, TOO_MANY, clear
+from loader.sources.file.compression import check_unpacked
 from loader.sources.file.line_lengths import check_line_lengths
 from loader.sources.file.lines import FORMATS, checked
 from loader.sources.file.listing import PATH, files
 from loader.sources.file.options import Native
-from loader.sources.file.packing import check_unpacked
 
 _COLON = re.compile(r"Relative path in absolute URI: (\S.*?)(?:\.crc)?$")
 _PATTERN = re.compile(r"^(?:Input Pattern .* matches 0 files|error parsing regexp)")
@@ -28,7 +28,7 @@ _LOOKED_AT = 100
 """So many files are looked at when a table cannot be read."""
 
 
-def unread(
+def explain_read_error(
     spark: SparkSession, native: Native, error: PySparkException | Py4JJavaError, where: str
 ) -> TableError:
     """Returns the error for files that Spark could not read: names the file if that is known."""
@@ -50,13 +50,13 @@ def unread(
         )
     if native.format.lower() in FORMATS:
         with suppress(PySparkException, Py4JJavaError):
-            told = _misread(spark, native)
-            if told is not None:
-                return TableError(told.what, where=where, remedy=told.remedy)
+            reason = _find_reason(spark, native)
+            if reason is not None:
+                return TableError(reason.what, where=where, remedy=reason.remedy)
     unlike = _UNLIKE.search(str(error))
     if unlike is not None:
         return TableError(
-            f"its files have different types for {_different(*unlike.groups())}",
+            f"its files have different types for {_name_differing_columns(*unlike.groups())}",
             where=where,
             remedy="Declare the table's `column_types`, with types that hold all; or write "
             "the columns with one type",
@@ -64,8 +64,8 @@ def unread(
     twice = _TWICE.search(str(error))
     if twice is not None:
         return TableError(
-            f"the column {twice[1]!r} is there twice, as a key that comes again or has other "
-            "letters: the lake does not tell `id` from `ID`",
+            f"the column {twice[1]!r} is there twice, as a key that comes again or differs "
+            "only in case: the lake does not tell `id` from `ID`",
             where=f"{where} ({native.path})",
             remedy="Rename one in what writes the files, and in the files",
         )
@@ -81,7 +81,7 @@ def unread(
     return TableError(what, where=f"{where} ({native.path})", remedy=remedy)
 
 
-def _different(one: str, other: str) -> str:
+def _name_differing_columns(one: str, other: str) -> str:
     """Returns the columns that differ in two schemas that are written as types."""
     first, second = (
         {c.name: c.dataType for c in schema.fields}
@@ -95,7 +95,7 @@ def _different(one: str, other: str) -> str:
     )
 
 
-def _misread(spark: SparkSession, native: Native) -> LoaderError | None:
+def _find_reason(spark: SparkSession, native: Native) -> LoaderError | None:
     """Looks for a reason in the files themselves; Spark does not say which file it is."""
     try:
         _check_packing(spark, native)
@@ -105,8 +105,8 @@ def _misread(spark: SparkSession, native: Native) -> LoaderError | None:
     except TableError as packed:
         return packed
     except (PySparkException, Py4JJavaError) as error:
-        told = clear(error, "")
-        return told if told.remedy not in ("", BROKEN_LINE) else None
+        found = clear(error, "")
+        return found if found.remedy not in ("", BROKEN_LINE) else None
     return None
 
 

@@ -130,7 +130,9 @@ def _suspect(read: DataFrame, leaves: Sequence[tuple[str, t.DataType]], doubles:
             number.rlike(_LONG) & (_digits(number) != _digits(number.cast("double").cast("string")))
         ),
     )
-    return read.where(text.rlike(_LONG) & left.rlike(_LONG) & odd).select(PATH, "value")
+    # Each within the one before: Spark would evaluate what is there twice for all lines.
+    suspect = f.when(text.rlike(_LONG), f.when(left.rlike(_LONG), odd))
+    return read.where(suspect).select(PATH, "value")
 
 
 def _digits(number: Column) -> Column:

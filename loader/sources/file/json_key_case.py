@@ -1,4 +1,4 @@
-"""Keys in JSON that differ from a column only in the case of their letters.
+"""Finds keys in JSON that differ from a column only in case.
 
 Of `{"id": 1}` and `{"ID": 2}` Spark may make one column `id`, and the second row has null in it.
 The lake's names ignore case, so the two cannot be columns of their own either.
@@ -7,29 +7,27 @@ The lake's names ignore case, so the two cannot be columns of their own either.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from itertools import groupby
+from os.path import commonprefix
 from typing import Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-_TEXT = r'"(?:[^"\\]++|\\.)*+(?:"|\\?+\z)'
-# Texts one after the other, so that none begins at a quote within another. The group is a key, or
-# the begin of what only options allow: a text in single quotes, a comment.
-_KEYS = rf"(?s){_TEXT}(?!\s*+:)|({_TEXT}|['/])"
-
 _PLACES = (
-    "array<struct<names:array<string>,letters:array<string>,"
+    "array<struct<names:array<string>,lowered:array<string>,"
     "inner:array<struct<name:string,place:int>>,each:int,listed:boolean>>"
 )
 _FOUND = -1
 """In place of a place: the text is a key that was found."""
 
 
-def other_letters(text: Column, schema: t.StructType, options: Mapping[str, str]) -> Column:
-    """Returns a key of a line that is a name but for the case of its letters; null if none is.
+def find_miscased_key(text: Column, schema: t.StructType, options: Mapping[str, str]) -> Column:
+    """Returns a key of a line that differs from a name only in case; null if none does.
 
     A key counts where the name would stand, and if that does not stand beside it.
 
@@ -39,25 +37,59 @@ def other_letters(text: Column, schema: t.StructType, options: Mapping[str, str]
         options: the reader's, for one value.
     """
     found = _odd(text, schema, options)
-    bare = {name.lower(): value for name, value in options.items()}.get("allowunquotedfieldnames")
-    if str(bare).lower() == "true":
-        return found
-    return f.when(_suspect(text, sorted(set(_names(schema)))), found)
+    return found if _allows_bare_keys(options) else f.when(_suspect(text, schema), found)
 
 
-def _suspect(text: Column, names: list[str]) -> Column:
+def _allows_bare_keys(options: Mapping[str, str]) -> bool:
+    given = {name.lower(): value for name, value in options.items()}
+    return str(given.get("allowunquotedfieldnames")).lower() == "true"
+
+
+def is_plain(text: Column, schema: t.StructType, options: Mapping[str, str]) -> Column:
+    """Returns whether a line is one object without another in it, whose keys raise no question.
+
+    One pass over most lines, so that they need no other check. It has no empty key, no key that
+    may differ from a name only in case, and no character that stands for bytes of another encoding.
+    """
+    if _allows_bare_keys(options):
+        return f.lit(False)
+    tokens = _tokens(schema, "[^\"'/{}\\x00\\uFFFD]++")
+    return text.rlike(rf"(?s)\A\{{{tokens}\}}\z")
+
+
+def _suspect(text: Column, schema: t.StructType) -> Column:
     """Returns whether such a key may be in a line: asked of all lines, so it is quick."""
+    tokens = _tokens(schema, "[^\"'/]++")
+    return ~text.rlike(rf"(?s)\A{tokens}\z")
+
+
+def _tokens(schema: t.StructType, between: str) -> str:
+    """Returns a pattern of texts, one after the other, and what is between them.
+
+    So no text begins at a quote within another. Options may allow texts in single quotes, and
+    comments.
+    """
+    names = sorted(set(_names(schema)))
     spelt = Counter(name.lower() for name in names)
-    several = [f'"{name}"' for name in names if spelt[name.lower()] > 1]  # at different places
-    exact, lowered = ([f'"{name}"' for name in own] for own in (names, spelt))
-    return f.exists(
-        f.regexp_extract_all(text, f.lit(_KEYS), f.lit(1)),
-        lambda key: (
-            key.contains("\\")
-            | (f.lower(key).isin(lowered) & ~key.isin(exact))
-            | key.isin("'", "/", *several)
-        ),
-    )
+    # Other names are at different places.
+    exact = [name for name in names if name and spelt[name.lower()] == 1]
+    value = r'"(?:[^"\\\x00\uFFFD]++|\\.)*+"(?!\s*+:)'
+    known = rf'"{_any_of(exact)}(?=\s*+:)'
+    other = rf'"(?!(?i:{_any_of(spelt)}))[ -~&&[^"\\]]++"(?=\s*+:)'
+    return f"(?:{between}|{value}|{known}|{other})*+"
+
+
+def _any_of(names: Collection[str]) -> str:
+    """Returns a pattern of names, each with the quote behind it; tries no character twice."""
+
+    def branch(tails: list[str]) -> str:
+        begin = commonprefix(tails)  # noqa: RUF071 - of characters
+        if len(tails) == 1:
+            return re.escape(begin)
+        rest = groupby((tail.removeprefix(begin) for tail in tails), lambda tail: tail[:1])
+        return f"{re.escape(begin)}(?:{'|'.join(branch(list(same)) for _, same in rest)})"
+
+    return branch(sorted(f'{name}"' for name in names)) if names else "(?!)"
 
 
 def _odd(text: Column, schema: t.StructType, options: Mapping[str, str]) -> Column:
@@ -98,11 +130,11 @@ def _within(value: Column) -> Column:
     """Returns what is to be looked into on the next level, and the keys that were found."""
     place, keys = value["place"], value["keys"]
     here = f.map_keys(keys)
-    names, letters, each = place["names"], place["letters"], place["each"]
+    names, lowered, each = place["names"], place["lowered"], place["each"]
     odd = f.filter(
         f.array_except(here, names),
         lambda key: (
-            f.array_contains(letters, f.lower(key))
+            f.array_contains(lowered, f.lower(key))
             & ~f.exists(
                 here,
                 lambda one: (f.lower(one) == f.lower(key)) & f.array_contains(names, one),
@@ -144,11 +176,11 @@ def _add(shape: t.DataType, places: list[dict[str, Any]]) -> int | None:
     if not any(_names(shape)):
         return None
     own = len(places)
-    place: dict[str, Any] = {"names": [], "letters": [], "inner": [], "listed": False}
+    place: dict[str, Any] = {"names": [], "lowered": [], "inner": [], "listed": False}
     places.append(place)
     if isinstance(shape, t.StructType):
         place["names"] = shape.names
-        place["letters"] = [name.lower() for name in shape.names]
+        place["lowered"] = [name.lower() for name in shape.names]
         inner = ((field.name, _add(field.dataType, places)) for field in shape.fields)
         place["inner"] = [{"name": name, "place": of} for name, of in inner if of is not None]
     else:

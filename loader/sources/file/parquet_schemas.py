@@ -1,4 +1,4 @@
-"""Parquet files whose columns have different types: one form for all of them, which holds all.
+"""Reads Parquet files whose columns have different types in one schema that holds all of them.
 
 Spark merges columns only if their types are equal, and does not know nanoseconds. Only if it gives
 up, the files' footers are read here.
@@ -34,8 +34,8 @@ _BROKEN = (t.FloatType, t.DoubleType)
 
 
 @dataclass(frozen=True)
-class Form:
-    """Files with the same columns.
+class ParquetSchema:
+    """The schema of some files, all with the same columns.
 
     Attributes:
         schema: the columns as they are read; one in nanoseconds is a whole number.
@@ -67,18 +67,18 @@ class Form:
         return value.cast(wanted)
 
 
-def reading(spark: SparkSession) -> SparkSession:
+def open_session(spark: SparkSession) -> SparkSession:
     """Returns a session that reads nanoseconds, as whole numbers."""
     session = spark.newSession()
     session.conf.set(_NANOS_AS_LONG, "true")
     return session
 
 
-def forms(spark: SparkSession, paths: Sequence[str]) -> list[Form]:
+def read_schemas(spark: SparkSession, paths: Sequence[str]) -> list[ParquetSchema]:
     """Groups Parquet files by their columns.
 
     Args:
-        spark: a session from :func:`reading`.
+        spark: a session from :func:`open_session`.
 
     Raises:
         Py4JJavaError: if a file is no Parquet file.
@@ -89,10 +89,10 @@ def forms(spark: SparkSession, paths: Sequence[str]) -> list[Form]:
     by_text: dict[str, list[str]] = {}
     for path, text in zip(paths, footers, strict=True):
         by_text.setdefault(text, []).append(path)
-    return [_form(spark, text, of_text) for text, of_text in by_text.items()]
+    return [_parse(spark, text, of_text) for text, of_text in by_text.items()]
 
 
-def _form(spark: SparkSession, text: str, paths: Sequence[str]) -> Form:
+def _parse(spark: SparkSession, text: str, paths: Sequence[str]) -> ParquetSchema:
     session: Any = spark
     jvm = session._jvm
     message = jvm.org.apache.parquet.schema.MessageTypeParser.parseMessageType(text)
@@ -100,7 +100,7 @@ def _form(spark: SparkSession, text: str, paths: Sequence[str]) -> Form:
     conf = session._jsparkSession.sessionState().conf()
     read = parquet.ParquetToSparkSchemaConverter(conf).convert(message).asNullable()
     schema = t.StructType.fromJson(json.loads(read.json()))
-    return Form(schema, _nanos(message, paths[0]), tuple(paths))
+    return ParquetSchema(schema, _nanos(message, paths[0]), tuple(paths))
 
 
 def _file(spark: SparkSession, path: str) -> Any:
@@ -138,11 +138,11 @@ def _nanos(schema: Any, path: str) -> dict[str, t.DataType]:
     return found
 
 
-def merged(found: Sequence[Form]) -> t.StructType:
-    """Returns columns that hold those of all forms.
+def merge_schemas(found: Sequence[ParquetSchema]) -> t.StructType:
+    """Returns columns that hold those of all files.
 
     Raises:
-        TableError: if no type holds a column of two forms; names the column and a file of each.
+        TableError: if no type holds a column of two files; names the column and a file of each.
     """
     columns: dict[str, t.StructField] = {}
     first: dict[str, str] = {}
@@ -150,7 +150,7 @@ def merged(found: Sequence[Form]) -> t.StructType:
         for name, data_type in form.types.items():
             there = columns.get(name)
             first.setdefault(name, form.paths[0])
-            both = data_type if there is None else wider(there.dataType, data_type)
+            both = data_type if there is None else widen(there.dataType, data_type)
             if both is None and there is not None:
                 raise TableError(
                     f"the column {there.name} is {there.dataType.simpleString()} in {first[name]} "
@@ -158,17 +158,17 @@ def merged(found: Sequence[Form]) -> t.StructType:
                     remedy="Write it with one type in all files, or make two tables of them: the "
                     "tables' `path` may be patterns",
                 )
-            shown = there.name if there is not None else _named(form, name)
+            shown = there.name if there is not None else _name_in(form, name)
             columns[name] = t.StructField(shown, both or data_type)
     return t.StructType(list(columns.values()))
 
 
-def _named(form: Form, name: str) -> str:
+def _name_in(form: ParquetSchema, name: str) -> str:
     return next(c.name for c in form.schema.fields if c.name.lower() == name)
 
 
-def apart(found: Iterable[Form], schema: t.StructType) -> tuple[str, ...]:
-    """Returns the columns that Spark does not read in the table's type from all forms."""
+def find_odd_columns(found: Iterable[ParquetSchema], schema: t.StructType) -> tuple[str, ...]:
+    """Returns the columns that Spark does not read in the table's type from all files."""
     found = list(found)
     odd = {name for form in found for name in form.nanos}
     for field in schema.fields:
@@ -176,12 +176,12 @@ def apart(found: Iterable[Form], schema: t.StructType) -> tuple[str, ...]:
         if isinstance(field.dataType, (t.StructType, t.ArrayType, t.MapType)):
             continue  # Spark itself reads files that lack fields
         theirs = {form.types.get(name, field.dataType) for form in found} - {field.dataType}
-        if any(wider(kind, field.dataType) == field.dataType for kind in theirs):
+        if any(widen(kind, field.dataType) == field.dataType for kind in theirs):
             odd.add(name)
     return tuple(sorted(odd))
 
 
-def wider(one: t.DataType, other: t.DataType, within: bool = False) -> t.DataType | None:
+def widen(one: t.DataType, other: t.DataType, within: bool = False) -> t.DataType | None:
     """Returns the type that holds the values of both; None if there is none.
 
     The same types as those to which raw widens: docs/drift.md.
@@ -193,16 +193,16 @@ def wider(one: t.DataType, other: t.DataType, within: bool = False) -> t.DataTyp
         fields = {field.name: field for field in one.fields}
         for field in other.fields:
             there = fields.get(field.name)
-            both = field.dataType if there is None else wider(there.dataType, field.dataType, True)
+            both = field.dataType if there is None else widen(there.dataType, field.dataType, True)
             if both is None:
                 return None
             fields[field.name] = t.StructField(field.name, both)
         return t.StructType(list(fields.values()))
     if isinstance(one, t.ArrayType) and isinstance(other, t.ArrayType):
-        element = wider(one.elementType, other.elementType, True)
+        element = widen(one.elementType, other.elementType, True)
         return None if element is None else t.ArrayType(element)
     if isinstance(one, t.MapType) and isinstance(other, t.MapType):
-        value = wider(one.valueType, other.valueType, True)
+        value = widen(one.valueType, other.valueType, True)
         same = one.keyType == other.keyType
         return t.MapType(one.keyType, value) if same and value is not None else None
     if one == other or within:
