@@ -106,6 +106,27 @@ def test_every_type_of_mariadb_as_text(project: Project, mariadb_database: Datab
     assert (by_kind["bit(8)"], by_kind["tinyint(1)"], by_kind["year"]) == ("10100101", "2", "2024")
 
 
+def test_bytes_whose_text_mariadb_cannot_write_are_refused(
+    project: Project, mariadb_database: Database
+) -> None:
+    """It makes null of a text longer than max_allowed_packet: hex has two digits for a byte."""
+    half = "(@@max_allowed_packet div 2 - 1)"
+    mariadb_database.execute(
+        "create table t (id int primary key, c int, b longblob, same blob)",
+        f"insert into t values (1, 1, repeat('x', {half}), 'AB')",
+    )
+    options = {"cursor_field": "c", "column_types": {"b": "string", "same": "binary"}}
+    project.jdbc(mariadb_database, ["t"], table_options={"t": options})
+    project.run()
+    [(packet,)] = mariadb_database.query("select @@max_allowed_packet")
+    found = "select length(b), cast(same as string) from raw.t"
+    assert project.rows(found) == [(packet, "AB")]
+    mariadb_database.execute(f"insert into t values (2, 2, repeat('x', {half} + 1), '')")
+    [error] = project.loader("run").errors
+    assert "column b: 1 values of b have a text longer than max_allowed_packet" in error
+    assert len(project.rows(found)) == 1
+
+
 def test_every_type_of_derby_as_text(project: Project, execute: Execute, url: str) -> None:
     types = [one for one in DERBY if "blob" not in one[0]]  # its driver writes no text of one
     execute(define(types), *_insert(types))
@@ -146,6 +167,7 @@ CAST = {
     "flag": ("smallint", "boolean", ("1", "0"), ("2",)),
     "number": ("text", "int", ("'007'", "' 7 '"), ("'7a'", "'2147483648'", "''")),
     "bytes": ("text", "binary", ("'é'",), ()),
+    "same": ("bytea", "binary", (r"'\x4142'",), ()),
 }
 """A type of PostgreSQL, what it is loaded as, values that fit, and some that do not."""
 
@@ -209,6 +231,7 @@ def test_other_types_hold_a_value_exactly_or_the_table_fails(
         "flag": ["true", "false"],
         "number": ["7", "7"],
         "bytes": ["é"],
+        "same": ["AB"],
     }
     reconciled = project.loader("reconcile", "--select", "shop.fit")
     assert reconciled.code == 0, reconciled.text

@@ -172,6 +172,14 @@ class Dialect:
         """
         return ""
 
+    def doubt_texts(self, index: int, row: Column) -> list[Doubt]:
+        """Returns what may be wrong with the text of a column, as :meth:`as_text` reads it.
+
+        Args:
+            index, row: the column's position, and the database's description of it.
+        """
+        return []
+
     def doubts(self, index: int, kind: DataType, row: Column, binary: bool) -> list[Doubt]:
         """Returns which values a column may hold that the lake cannot.
 

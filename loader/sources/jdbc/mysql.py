@@ -134,6 +134,17 @@ class MySQL(Dialect):
         shown = self.shown(row)
         return f"cast({shown or '{}'} as char)"
 
+    def doubt_texts(self, index: int, row: Column) -> list[Doubt]:
+        if jdbc_type(row) not in BYTES:
+            return []
+        long = Doubt(
+            index,
+            "(2 * octet_length({}) + 2 > @@max_allowed_packet)",
+            "have a text longer than max_allowed_packet, of which the server makes null",
+            "Remove the column from column_types, or set max_allowed_packet higher on the server",
+        )
+        return [long]
+
     def read_as(self, row: Column) -> str:
         return _READ_AS.get((row.get("TYPE_NAME") or "").upper(), "")
 

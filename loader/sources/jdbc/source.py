@@ -34,6 +34,7 @@ from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.doubtful import (
     BIT,
+    BYTES,
     DISTINCT,
     JAVA_TYPES,
     TIMES,
@@ -134,7 +135,9 @@ class JdbcSource(Database):
         binary = self.in_binary(types)
         for index, column in enumerate(schema.fields):
             row = told.get(column.name, {})
-            if column.name not in chosen:
+            if column.name in chosen:
+                doubtful += self.dialect.doubt_texts(index, row)
+            else:
                 doubtful += self.dialect.doubts(index, column.dataType, row, binary)
             sql = self._sql(column.name, row, chosen)
             shown += [(index, sql)] if sql else []
@@ -224,7 +227,10 @@ class JdbcSource(Database):
                     where=where,
                     remedy="Choose another cursor_field, or change the column's type in the source",
                 )
-            exact = text == "string" or jdbc_type(told.get(own, {})) in _WITHOUT_TWINS
+            kind = jdbc_type(told.get(own, {}))
+            if text == "binary" and kind in BYTES:
+                continue  # as it comes: the bytes of its text are others
+            exact = text == "string" or kind in _WITHOUT_TWINS
             if own.lower() in key and not exact:
                 raise TableError(
                     f"{name!r} is of the key, and two of its values may be one {text}, as the "
