@@ -228,7 +228,7 @@ def _result(run: Any) -> Result:
 
 def _tested(node: Any) -> str:
     depends = getattr(node, "depends_on", None)
-    known = getattr(node, "attached_node", None) or next(iter(depends.nodes if depends else ()), "")
+    known = getattr(node, "attached_node", None) or next(iter(getattr(depends, "nodes", ())), "")
     return str(known).rpartition(".")[2]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from pyspark.sql import SparkSession
 from loader.veil import unveiled
 from tests.dbt.dbtproject import DbtProject
 from tests.dbt.rawtables import RawSchema
+from tests.dbt.scenarios import Outcomes, Steps, in_step
 from tests.dbt.shop import META, READS, Shop, gone, row
 
 
@@ -20,13 +20,6 @@ def shop(project: DbtProject, raw: RawSchema) -> Shop:
     for table in ("eu", "us"):
         raw.append(table, 1, [row(1, 1, table)])
     return shop
-
-
-@pytest.fixture(autouse=True)
-def proved(shop: Shop) -> Iterator[None]:
-    """After each test, what it built is proved."""
-    yield
-    shop.prove()
 
 
 def test_it_compiles_before_anything_is_built(shop: Shop) -> None:
@@ -82,13 +75,15 @@ def test_a_target_schema_may_name_its_catalog(
     assert all("--empty" in message for message in build("--empty"))
     assert len(dotted.rows("history")) == 3
     spark.sql(f"delete from {dotted.schema}.latest where id = 1")
-    assert "`full_refresh: false` forbids a rebuild" in build()[0]
     rewrite = {"relation": f"{dotted.schema}.history", "alone": True}
     assert dotted.operation("rewrite_files", **rewrite)
-    assert build()[1] == "NO NEW BATCH"
+    damaged, rewritten = build()
+    assert "`full_refresh: false` forbids a rebuild" in damaged
+    assert rewritten == "NO NEW BATCH"
 
 
-def test_a_source_schema_may_name_its_catalog(shop: Shop) -> None:
+@in_step
+def test_a_source_schema_may_name_its_catalog(shop: Shop) -> Steps:
     """dbt-spark knows no catalogs, so it is part of the schema; the watermark knows the table."""
     shop.project.write(
         "models/far.yml",
@@ -109,9 +104,9 @@ def test_a_source_schema_may_name_its_catalog(shop: Shop) -> None:
     far = "select * from ({{ strandline.union_raw([source('far', 'far')]) }}) as orders"
     for kind in ("latest", "history"):
         shop.model(f"far_{kind}", far, f"deduped_{kind}", delete_stale=True)
-    shop.build("far_latest", "far_history")
+    yield shop.plan_build("far_latest", "far_history")
     assert shop.open_ids("far_latest") == {2: "open"}
-    assert shop.build("far_latest", "far_history") == "NO NEW BATCH"
+    assert (yield shop.plan_build("far_latest", "far_history")) == "NO NEW BATCH"
     [accounted] = shop.run("test", "--select", "source:far").values()
     assert accounted.status == "pass", accounted.message
     told = shop.project.spark.sql(f"show tblproperties {shop.project.schema}.far_latest").collect()
@@ -119,17 +114,19 @@ def test_a_source_schema_may_name_its_catalog(shop: Shop) -> None:
     assert f'"raw": ["{shop.raw.schema}.far"]' in stored
 
 
-def test_of_a_key_in_two_tables_the_one_named_last_counts(shop: Shop) -> None:
+@in_step
+def test_of_a_key_in_two_tables_the_one_named_last_counts(shop: Shop) -> Steps:
     """By the SELECT's own words: dbt gives the calls of source() in any order."""
     part = "select *, '{raw}.{name}' as _cq_table from {{{{ source('shop', '{name}') }}}}"
     parts = {name: part.format(raw=shop.raw.schema, name=name) for name in ("eu", "us")}
     for name, first, last in (("to_us", "eu", "us"), ("to_eu", "us", "eu")):
         shop.model(name, f"{parts[first]} union all {parts[last]}")
-    shop.build("to_us", "to_eu")
+    yield shop.plan_build("to_us", "to_eu")
     assert (shop.open_ids("to_us"), shop.open_ids("to_eu")) == ({1: "us"}, {1: "eu"})
 
 
-def test_a_seed_that_changes_its_types_is_seen(shop: Shop) -> None:
+@in_step
+def test_a_seed_that_changes_its_types_is_seen(shop: Shop) -> Steps:
     shop.project.write("seeds/rates.csv", "id,rate\n1,2\n")
     shop.model(
         "rated",
@@ -141,25 +138,27 @@ def test_a_seed_that_changes_its_types_is_seen(shop: Shop) -> None:
         settings = {"name": "rates", "config": {"column_types": {"rate": given}}}
         shop.project.write("seeds/rates.yml", {"seeds": [settings]})
         shop.project.run("seed", "--full-refresh")
-        assert shop.build("rated") == "BUILD to batch 1"
+        assert (yield shop.plan_build("rated")) == "BUILD to batch 1"
         [row_] = shop.project.rows("rated")
         types.append(type(row_["rate"]).__name__)
     assert types == ["int", "Decimal"]
 
 
-def test_a_column_that_raw_gains_is_there_at_once(shop: Shop) -> None:
+@in_step
+def test_a_column_that_raw_gains_is_there_at_once(shop: Shop) -> Steps:
     """The loader adds it before its batch comes; until then no proof may fail because of it."""
     shop.raw.append("gains", 1, [row(1, 1)])
     for kind in ("latest", "history"):
         shop.model(f"gains_{kind}", READS % "gains", f"deduped_{kind}")
     both = ("gains_latest", "gains_history")
-    shop.build(*both)
+    yield shop.plan_build(*both)
     shop.project.spark.sql(f"alter table {shop.raw.schema}.gains add columns (note string)")
-    assert shop.messages(*both) == dict.fromkeys(both, "NO NEW BATCH")
+    assert (yield shop.plan_messages(*both)) == dict.fromkeys(both, "NO NEW BATCH")
     assert [one["note"] for one in shop.project.rows("gains_latest")] == [None]
 
 
-def test_a_snapshot_may_be_joined(shop: Shop) -> None:
+@in_step
+def test_a_snapshot_may_be_joined(shop: Shop) -> Steps:
     """It has raw's columns but is no raw table: it is watched like any table that is joined."""
     shop.model("known", READS % "us")
     shop.model(
@@ -167,14 +166,15 @@ def test_a_snapshot_may_be_joined(shop: Shop) -> None:
         "select o.*, k.status as known from {{ source('shop', 'eu') }} as o "
         "left join {{ ref('known') }} as k on o.id = k.id",
     )
-    assert shop.build("known", "beside") == "BUILD to batch 1"
-    assert shop.build("known", "beside") == "NO NEW BATCH"
+    assert (yield shop.plan_build("known", "beside")) == "BUILD to batch 1"
+    assert (yield shop.plan_build("known", "beside")) == "NO NEW BATCH"
     shop.raw.append("us", 2, [row(1, 2, "moved")])
-    assert shop.build("known", "beside") == "BUILD to batch 1"
+    assert (yield shop.plan_build("known", "beside")) == "BUILD to batch 1"
     assert [one["known"] for one in shop.project.rows("beside")] == ["moved"]
 
 
-def test_a_key_that_a_deleted_row_does_not_hold_is_refused(shop: Shop) -> None:
+@in_step
+def test_a_key_that_a_deleted_row_does_not_hold_is_refused(shop: Shop) -> Steps:
     shop.project.write(
         "models/keyed.yml",
         {
@@ -197,9 +197,9 @@ def test_a_key_that_a_deleted_row_does_not_hold_is_refused(shop: Shop) -> None:
     shop.model("by_status", READS.replace("shop", "keyed") % "keyed", primary_key="status")
     shop.raw.append("keyed", 1, [row(1, 1), row(2, 1, "shut")])
     built = (*models, "by_status", "same_name")
-    shop.messages(*built)
+    yield shop.plan_messages(*built)
     shop.raw.append("keyed", 2, [gone(1, 2)])
-    told = shop.messages(*built)
+    told = yield shop.plan_messages(*built)
     assert told["by_id"] == "MERGE to batch 2"
     assert len(shop.project.rows("by_id")) == 1
     for name in ("by_both", "by_status", "same_name"):
@@ -208,7 +208,8 @@ def test_a_key_that_a_deleted_row_does_not_hold_is_refused(shop: Shop) -> None:
         assert len(shop.project.rows(name)) == 2
 
 
-def test_comments_and_line_breaks_are_no_change(shop: Shop) -> None:
+@in_step
+def test_comments_and_line_breaks_are_no_change(shop: Shop) -> Steps:
     told = []
     for text in (
         "*, 'a  b' as t",
@@ -216,35 +217,43 @@ def test_comments_and_line_breaks_are_no_change(shop: Shop) -> None:
         "*, 'a b' as t",
     ):
         shop.model("commented", (READS % "eu").replace("*", text))
-        told.append(shop.build("commented"))
+        told.append((yield shop.plan_build("commented")))
     assert told == ["BUILD to batch 1", "NO NEW BATCH", "BUILD to batch 1"]
 
 
-def test_a_column_that_somebody_renamed_in_a_snapshot(shop: Shop) -> None:
+@in_step
+def test_a_column_that_somebody_renamed_in_a_snapshot(shop: Shop) -> Steps:
     """Iceberg makes no snapshot for it: the columns show it."""
     shop.model("renamed", READS % "eu")
-    shop.build("renamed")
+    yield shop.plan_build("renamed")
     shop.project.spark.sql(f"alter table {shop.project.schema}.renamed rename column status to was")
-    assert shop.build("renamed") == "BUILD to batch 1"
+    assert (yield shop.plan_build("renamed")) == "BUILD to batch 1"
     assert shop.open_ids("renamed") == {1: "eu"}
 
 
-def test_a_broken_off_merge_of_deletes_alone_goes_on(shop: Shop) -> None:
+@in_step
+def test_a_broken_off_merge_of_deletes_alone_goes_on(shop: Shop) -> Steps:
     """It leaves no row that shows how far it got; if a rebuild is forbidden, the content does."""
     shop.raw.append("kept", 1, [row(1, 1), row(2, 1)])
     shop.model("kept", READS % "kept", full_refresh=False)
-    shop.build("kept")
+    yield shop.plan_build("kept")
     shop.raw.append("kept", 2, [gone(2, 2)])
     shop.project.spark.sql(f"delete from {shop.project.schema}.kept where id = 2")
-    assert shop.build("kept") == "MERGE to batch 2"
+    assert (yield shop.plan_build("kept")) == "MERGE to batch 2"
     assert sorted(shop.open_ids("kept")) == [1]
 
 
-def test_a_key_and_a_condition_that_meet_the_proofs_own_words(shop: Shop) -> None:
+@in_step
+def test_a_key_and_a_condition_that_meet_the_proofs_own_words(shop: Shop) -> Steps:
     """A column called as one of a proof's own; a comment at the end of a condition."""
     select = f"select id as actual_rows, cursor, status, {META} from {{{{ source('shop', 'eu') }}}}"
     shop.model("worded", select, primary_key="actual_rows")
     condition = {"arguments": {"row_condition": "status is not null -- only those"}}
     tests = ["strandline.latest_matches_raw", {"strandline.unique_key": condition}]
     shop.project.write("models/worded.yml", {"models": [{"name": "worded", "data_tests": tests}]})
-    shop.build("worded")
+    yield shop.plan_build("worded")
+
+
+def test_all_that_was_built_is_proved(shop: Shop, outcomes: Outcomes) -> None:
+    """Each model once, after its last build."""
+    shop.prove()
