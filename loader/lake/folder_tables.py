@@ -16,6 +16,7 @@ from loader.lake.place import refuse_moved
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyarrow.fs import FileSystem
 
 MOST_ROWS = 2_000_000
 """Of more rows, Spark reads a column faster, and in less memory."""
@@ -105,6 +106,14 @@ class FolderTables:
             return None
         # not `from_metadata`: a property of the table would choose Python code to import
         files = PyArrowFileIO({})
+        local = files.fs_by_scheme("file", None)
+
+        def open_files(scheme: str, _: str | None) -> FileSystem:
+            if scheme != "file":  # metadata names each file in full
+                raise SparkNeededError("its files are not in a local folder")
+            return local
+
+        files.fs_by_scheme = open_files
         metadata = FromInputFile.table_metadata(files.new_input(str(newest)))
         name = f"{self.schema}.{table}"
         refuse_moved(str(self._folder(table)), metadata.location.rstrip("/"), name)

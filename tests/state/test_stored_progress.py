@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import random
 import resource
 import subprocess
@@ -50,8 +51,10 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Proje
         folder = project.folder / "data" / name
         folder.mkdir(parents=True)
         (folder / "one.csv").write_text("id\n1\n2\n" if name != "broken" else "id\nx\n")
-    options = {name: {"columns": "id int", "primary_key": "id"} for name in ("orders", "lines")}
-    options["broken"] = {"columns": "id int"}
+    options = {
+        name: {"column_types": "id int", "primary_key": "id"} for name in ("orders", "lines")
+    }
+    options["broken"] = {"column_types": "id int"}
     own = {"path": "data", "format": "csv", "table_options": options}
     project.add("drop", "file", list(options), own)
     project.add("other", "file", ["*"], {"path": "data", "format": "csv"})
@@ -208,6 +211,19 @@ def test_what_is_wrong_with_a_table_is_left_to_spark(shop: Project) -> None:
     [error] = shop.loader("status").errors
     assert "its warehouse was copied or moved" in error
     newest.write_bytes(whole)
+
+
+def test_no_other_machine_is_asked_for_files_that_metadata_names(shop: Project) -> None:
+    folder = _warehouse(shop) / shop.schema / TABLE / "metadata"
+    newest = max(folder.glob("v*.metadata.json"), key=lambda path: int(path.name.split(".")[0][1:]))
+    whole = newest.read_text()
+    metadata = json.loads(whole)
+    for snapshot in metadata["snapshots"]:
+        snapshot["manifest-list"] = "s3://strandline.invalid/list.avro"
+    newest.write_text(json.dumps(metadata))
+    with pytest.raises(SparkNeededError, match="files are not in a local folder"):
+        _read_folder(shop)
+    newest.write_text(whole)
 
 
 def test_no_spark_is_started_and_the_answer_comes_at_once(shop: Project) -> None:
