@@ -40,8 +40,8 @@ def main(builds: int) -> int:
     """Prints what was read; 1 where later builds read more than a tenth more."""
     folder = Path(tempfile.mkdtemp(prefix="strandline-builds-"))
     os.environ["STRANDLINE_WAREHOUSE"] = str(folder / "warehouse")
-    from loader.runtime.profile import load_profile
-    from loader.runtime.spark import session
+    from loader.spark.profile import load_profile
+    from loader.spark.session import session
 
     spark = session(
         load_profile("strandline", "embedded", ROOT, profiles_dir=str(ROOT / "profiles"))

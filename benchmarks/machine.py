@@ -12,8 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from loader import __version__
-from loader.runtime.java import choose_java
-from loader.runtime.spark_line import find_spark
+from loader.spark.java import choose_java
+from loader.spark.spark_line import find_spark
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -133,8 +133,8 @@ class Show:
         micros = "sum((extract(epoch from updated_at) * 1000000)::bigint)"
         [source] = self.database.query(SUMS.format(micros=micros, relation="orders"))
         script = (
-            "import sys; from loader.runtime.profile import load_profile;"
-            "from loader.runtime.spark import session;"
+            "import sys; from loader.spark.profile import load_profile;"
+            "from loader.spark.session import session;"
             "from pathlib import Path;"
             "s = session(load_profile('strandline', None, Path.cwd()));"
             "print('|'.join(map(str, s.sql(sys.argv[1]).first())))"

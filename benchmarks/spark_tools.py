@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as f
 
 from benchmarks.tools import ROOT, Tool, serve
-from loader.runtime.profile import load_profile
-from loader.runtime.spark import session
+from loader.spark.profile import load_profile
+from loader.spark.session import session
 from tests.sync.project import Project
 
 if TYPE_CHECKING:

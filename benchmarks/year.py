@@ -183,8 +183,8 @@ class Year:
     def session(self) -> Iterator[Any]:
         """Spark over the project's warehouse, in this process."""
         os.environ["STRANDLINE_WAREHOUSE"] = self.env["STRANDLINE_WAREHOUSE"]
-        from loader.runtime.profile import load_profile
-        from loader.runtime.spark import session
+        from loader.spark.profile import load_profile
+        from loader.spark.session import session
 
         profiles = str(self.folder / "profiles")
         spark = session(load_profile("strandline", "embedded", self.folder, profiles_dir=profiles))

@@ -52,7 +52,7 @@ class SparkStarter(dbtPlugin):
     def get_nodes(self) -> PluginNodes:
         """Joins PySpark to the JVM, once dbt has parsed; adds no nodes."""
         if self._settings is not None:
-            from loader.runtime import jvm
+            from loader.spark import jvm
 
             try:
                 jvm.start(self._settings)
@@ -67,10 +67,10 @@ def _begin() -> dict[str, str] | None:
     conf = _read_target()
     if conf is None or not any("org.apache.iceberg" in value for value in conf.values()):
         return None
-    from loader.runtime import jvm
-    from loader.runtime.profile import find_secrets
-    from loader.runtime.setup import provide_jars
-    from loader.runtime.spark import settings
+    from loader.spark import jvm
+    from loader.spark.profile import find_secrets
+    from loader.spark.session import settings
+    from loader.spark.setup import provide_jars
 
     provide_jars(conf, (), lambda line: click.echo(line, err=True))
     wanted = settings(conf, find_secrets(conf, os.environ))

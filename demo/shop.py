@@ -18,8 +18,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from loader.runtime.database_errors import DatabaseError
 from loader.sources.jdbc.connection import Connection
+from loader.spark.database_errors import DatabaseError
 
 Row = tuple[Any, ...]
 

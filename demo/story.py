@@ -12,11 +12,11 @@ from shop import CORRECTED, ORDERS, PAID, PAYMENTS, RESAVED, TABLES, Change, Sho
 
 from loader.lake.ledger import SyncRecord
 from loader.rows.cursor import Cursor, CursorType
-from loader.runtime.profile import load_profile
-from loader.runtime.spark import session
+from loader.spark.profile import load_profile
+from loader.spark.session import session
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Pipeline
-from loader.sync.watch import Watch
+from loader.sync.run_context import Watch
 
 
 class Story:

@@ -3,8 +3,9 @@
 The command line is the interface. Programs that embed the loader may import
 
 - :func:`loader.spec.spec.load_spec`, :class:`loader.sync.pipeline.Pipeline` and
-  :class:`loader.sync.watch.Watch`: a run, and its events; the logger ``loader`` reports the same,
-- :func:`loader.runtime.profile.load_profile` and :func:`loader.runtime.spark.session`: the Spark
+  :class:`loader.sync.run_context.Watch`: a run, and its events; the logger ``loader`` reports the
+  same,
+- :func:`loader.spark.profile.load_profile` and :func:`loader.spark.session.session`: the Spark
   that a run needs,
 - :mod:`loader.sources` (``Source``, ``Snapshot``): a connector of your own,
 - :mod:`loader.state` (``StateBackend``) and :mod:`loader.testing`: a state backend of your own, and

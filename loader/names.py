@@ -3,7 +3,7 @@
 In a file-system warehouse a raw table is a folder named after it, and its lock is a file, so a
 name must not be a path; and dbt puts it between backticks as it is, so it must not have any. Dots,
 slashes and backticks in a source's table name become `_`; every other name that comes from outside
-(the spec, the command line, a file of cursors) is checked by :func:`refused`.
+(the spec, the command line, a file of cursors) is checked by :func:`explain_refusal`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def is_wildcard(pattern: str) -> bool:
     return any(mark in pattern for mark in "*?[")
 
 
-def selected(name: str, select: Sequence[str]) -> set[str]:
+def match_selection(name: str, select: Sequence[str]) -> set[str]:
     """Returns the patterns of `--select` that match a table, by the source's name of it or raw's.
 
     Args:
@@ -70,7 +70,7 @@ def _in_raw(name: str) -> str:
     return f"{source}{dot}{in_the_lake(table)}"
 
 
-def refused(name: str) -> str | None:
+def explain_refusal(name: str) -> str | None:
     """Returns why a name cannot be a table's or a schema's, or None if it can."""
     if not name or name in (".", ".."):
         return f"{name!r} is not a valid name"

@@ -140,9 +140,9 @@ def _enable_ansi() -> None:
     """Turns ANSI mode on, which the loader and dbt-spark turn off: our SQL is right under both."""
     from dbt.adapters.spark.connections import SparkCredentials
 
-    from loader.runtime import spark
+    from loader.spark import session
 
-    spark._REQUIRED["spark.sql.ansi.enabled"] = "true"
+    session._REQUIRED["spark.sql.ansi.enabled"] = "true"
     finish = SparkCredentials.__post_init__
 
     def finish_with_ansi(credentials: SparkCredentials) -> None:
@@ -155,15 +155,15 @@ def _enable_ansi() -> None:
 @pytest.fixture(scope="session")
 def spark(warehouse: Path) -> Iterator[SparkSession]:
     """The suite's only session, from the profile's target `embedded`. dbt finds it, too."""
-    from loader.runtime.profile import load_profile
-    from loader.runtime.spark import session
+    from loader.spark.profile import load_profile
+    from loader.spark.session import session
 
     if os.environ.get("ANSI") == "true":
         _enable_ansi()
     profile = load_profile("strandline", "embedded", ROOT, profiles_dir=str(ROOT / "profiles"))
-    spark = session(profile)
-    yield spark
-    spark.stop()
+    session = session(profile)
+    yield session
+    session.stop()
 
 
 @pytest.fixture(scope="session")

@@ -32,8 +32,8 @@ ARENAS = {"postgresql": PostgresArena, "mariadb": MariaDbArena}
 
 
 def _session(folder: Path) -> SparkSession:
-    from loader.runtime.profile import load_profile
-    from loader.runtime.spark import session
+    from loader.spark.profile import load_profile
+    from loader.spark.session import session
 
     os.environ["STRANDLINE_WAREHOUSE"] = str(folder / "warehouse")
     profile = load_profile("strandline", "embedded", ROOT, profiles_dir=str(ROOT / "profiles"))

@@ -14,7 +14,7 @@ from benchmarks.nemesis.tables import Shape
 from benchmarks.nemesis.workers import Workers
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Pipeline
-from loader.sync.watch import Watch
+from loader.sync.run_context import Watch
 from tests.sync.project import Project, Ran
 
 
@@ -35,7 +35,7 @@ class _Hook:
         self._once = threading.Lock()
         self._done = False
 
-    def reached(self, step: str, table: str) -> None:
+    def report_step(self, step: str, table: str) -> None:
         with self._once:
             if step != self.step or self._done:
                 return

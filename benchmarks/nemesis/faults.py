@@ -27,7 +27,7 @@ def _delta() -> Any:
     from loader.rows import delta
     from loader.sync import batch
 
-    real = delta.marked
+    real = delta.flag_redelivered
 
     def wrong(rows: Any, raw: Any, key: Any, window: Any, *rest: Any) -> Any:
         marked = real(rows, raw, key, window, *rest)
@@ -77,7 +77,7 @@ def _compaction() -> Any:
     """Compaction knows nothing of the snapshots and histories that need old versions."""
     from loader.maintenance import compaction
 
-    real = compaction.superseded
+    real = compaction.find_superseded
 
     def wrong(lake: Any, table: Any, key: Any, cursor: Any, keep: Any, _: Any, now: Any) -> Any:
         return real(lake, table, key, cursor, keep, [], now)

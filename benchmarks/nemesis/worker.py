@@ -14,8 +14,8 @@ from typing import Any
 from click.testing import CliRunner
 
 from loader.cli import main
-from loader.runtime.profile import load_profile
-from loader.runtime.spark import session
+from loader.spark.profile import load_profile
+from loader.spark.session import session
 from tests.sync.project import ROOT
 
 

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from loader.cli.output import Output
 from loader.errors import SpecError
-from loader.runtime.profile import read_profile_name
+from loader.spark.profile import read_profile_name
 from loader.spec.redaction import excerpt, redact_foreign
 
 if TYPE_CHECKING:
-    from loader.runtime.profile import Profile
+    from loader.spark.profile import Profile
 
 _SELECTIONS = ("--select", "-s", "--models", "-m", "--selector")
 _SINCE = re.compile(r"\b(?:state|result|source_status):")
@@ -54,7 +54,7 @@ class Build:
         Raises:
             SpecError: if dbt is not installed or there is no project.
         """
-        project = Path(_given(arguments, "--project-dir") or folder).absolute()
+        project = Path(_find_option_value(arguments, "--project-dir") or folder).absolute()
         if find_spec("dbt") is None or find_spec("dbt.adapters.spark") is None:
             raise SpecError(
                 "dbt-spark is not installed",
@@ -76,7 +76,7 @@ class Build:
         Raises:
             SpecError: names what differs.
         """
-        folder = _given(self.arguments, "--profiles-dir")
+        folder = _find_option_value(self.arguments, "--profiles-dir")
         if folder is not None and Path(folder).absolute() != profile.path.parent.absolute():
             raise SpecError(
                 f"the loader's profiles.yml is in {profile.path.parent}",
@@ -86,7 +86,7 @@ class Build:
             )
         named = {"profile": profile.name, "target": profile.target}
         for option, kind in _OURS.items():
-            given = _given(self.arguments, option)
+            given = _find_option_value(self.arguments, option)
             if given is not None and given != named[kind]:
                 raise SpecError(
                     f"the {kind} {given} is not the loader's, {named[kind]}",
@@ -95,7 +95,11 @@ class Build:
                     "or run `dbt build` by itself",
                 )
         own = read_profile_name(self.project)
-        if own is not None and own != profile.name and not _given(self.arguments, "--profile"):
+        if (
+            own is not None
+            and own != profile.name
+            and not _find_option_value(self.arguments, "--profile")
+        ):
             raise SpecError(
                 f"its profile is {own}, the loader's is {profile.name}",
                 where=str(self.project / "dbt_project.yml"),
@@ -110,7 +114,7 @@ class Build:
             folder: the spec's; it is the profile's `PWD`, as it was for the loader.
         """
         began = time.monotonic()
-        with _at(folder), _redacted_log():
+        with _at(folder), redact_log():
             ended = _runner().invoke(self.command(output, profile, folder))
         results = getattr(ended.result, "results", None) or []
         # A hook that ran well is none of the models and tests that people count.
@@ -128,7 +132,7 @@ class Build:
         }
         counts = ", ".join(f"{facts[k]} {k}" for k in ("succeeded", "warned", "failed", "skipped"))
         if ended.exception is not None:
-            output.error(_unfinished(ended.exception))
+            output.error(_explain_unfinished(ended.exception))
             return 2
         output.table("build", tuple(facts), [tuple(facts.values())] if output.json else [])
         output.say(f"dbt build: {counts}, in {facts['seconds']} s.")
@@ -139,7 +143,7 @@ class Build:
 
     def _has_selection_by_name(self) -> bool:
         """Whether dbt was to build something; what has changed since may be nothing."""
-        chosen = [_given(self.arguments, option) for option in _SELECTIONS]
+        chosen = [_find_option_value(self.arguments, option) for option in _SELECTIONS]
         return any(chosen) and not any(_SINCE.search(one) for one in self.arguments)
 
     def command(self, output: Output, profile: Profile, folder: Path) -> list[str]:
@@ -194,7 +198,7 @@ def _at(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _redacted_log() -> Iterator[None]:
+def redact_log() -> Iterator[None]:
     """Removes secrets from what dbt prints and from its log; it removes those of `DBT_ENV_SECRET_`.
 
     dbt takes its own function for that from these two modules, and no other.
@@ -210,7 +214,7 @@ def _redacted_log() -> Iterator[None]:
             module.env_scrubber = scrub
 
 
-def _given(arguments: Sequence[str], option: str) -> str | None:
+def _find_option_value(arguments: Sequence[str], option: str) -> str | None:
     """Returns the value of one of dbt's options, written as two words or with `=`."""
     found = None
     for i, argument in enumerate(arguments):
@@ -225,7 +229,7 @@ def _given(arguments: Sequence[str], option: str) -> str | None:
 
 def _default_target(profile: Profile, folder: Path) -> str | None:
     """Returns the target that dbt chooses if none is given; None if it cannot be told."""
-    from loader.runtime.profile import load_profile
+    from loader.spark.profile import load_profile
 
     try:
         found = load_profile(profile.name, None, folder, profiles_dir=str(profile.path.parent))
@@ -242,7 +246,7 @@ def _nothing_selected(arguments: Sequence[str]) -> SpecError:
     )
 
 
-def _unfinished(error: BaseException) -> SpecError:
+def _explain_unfinished(error: BaseException) -> SpecError:
     if isinstance(error, KeyboardInterrupt):
         return SpecError(
             "it was interrupted",

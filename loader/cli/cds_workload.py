@@ -1,6 +1,6 @@
 """What the class-data archive is recorded from: two small syncs, and the SQL of a build.
 
-A program for :mod:`loader.runtime.class_archive`, which runs it in a process and a folder of its
+A program for :mod:`loader.spark.class_archive`, which runs it in a process and a folder of its
 own: ``python -m loader.cli.cds_workload FOLDER``. The classes that it loads are those that Spark's
 JVM then finds in the archive; so it does what every run does, on a few rows.
 """
@@ -18,13 +18,13 @@ from zipfile import BadZipFile, ZipFile
 from py4j.protocol import Py4JJavaError
 
 from loader.errors import LoaderError
-from loader.runtime.class_archive import JVM_FILE
-from loader.runtime.jars import DRIVERS, find_drivers
-from loader.runtime.profile import Profile
-from loader.runtime.spark import session
+from loader.spark.class_archive import JVM_FILE
+from loader.spark.jars import DRIVERS, find_drivers
+from loader.spark.profile import Profile
+from loader.spark.session import session
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Pipeline
-from loader.sync.watch import Watch
+from loader.sync.run_context import Watch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loader.error_report import did_you_mean
 from loader.errors import LoaderError, SpecError
-from loader.problems import did_you_mean
 
 if TYPE_CHECKING:
     from loader.cli.output import Output
@@ -47,10 +47,10 @@ def codegen(
 
     Later runs add what is new and update what nobody has edited: your edits stay.
     """
-    from loader.cli.settings import opened_with_served
+    from loader.cli.settings import open_pipeline_with_served
     from loader.codegen.dbt_project import DbtProject
     from loader.codegen.generate import MODELS, SOURCES, Folder, generate
-    from loader.codegen.memory import FILE, Memory
+    from loader.codegen.generated_manifest import FILE, Manifest
     from loader.codegen.writing import read, write_all
     from loader.codegen.yaml_text import YamlText
 
@@ -58,13 +58,13 @@ def codegen(
     project = DbtProject.find(spec.folder, output)
     memory_file = project.output / FILE
     remembered = read(memory_file)
-    memory = Memory.from_json(remembered, str(memory_file))
+    memory = Manifest.from_json(remembered, str(memory_file))
     for name in (SOURCES, MODELS):  # reports broken files before Spark starts, which takes seconds
         YamlText(read(project.output / name) or "", str(project.output / name))
-    with opened_with_served(settings, spec) as pipeline:
-        from loader.codegen.described import NotSynced, described
+    with open_pipeline_with_served(settings, spec) as pipeline:
+        from loader.codegen.table_info import NotSynced, describe_tables
 
-        found = list(described(pipeline, select))
+        found = list(describe_tables(pipeline, select))
         sources = {source.name for source in pipeline.spec.sources}
         unread = pipeline.unread
     left_out = [one.name for one in found if isinstance(one, NotSynced)]
@@ -82,7 +82,7 @@ def codegen(
         _all_match(history, tables)
     folder = Folder(
         lambda name: read(project.output / name),
-        lambda name: project.shown(project.output / name),
+        lambda name: project.relative_path(project.output / name),
         project.elsewhere(),
         project.raw_schema,
     )

@@ -19,7 +19,7 @@ from loader.cli.output import Output, Overheard
 from loader.cli.reconcile import reconcile
 from loader.cli.run import read_duration, run
 from loader.cli.serve import serve
-from loader.cli.settings import Settings, opened, read_progress
+from loader.cli.settings import Settings, open_pipeline, read_progress
 from loader.cli.state import state
 from loader.cli.stopping import unwinding
 from loader.cli.streams import discard
@@ -52,15 +52,15 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            result = self._invoked(ctx)
+            result = self._invoke_command(ctx)
         except (SystemExit, click.exceptions.Exit) as ended:
             if not (ended.code if isinstance(ended, SystemExit) else ended.exit_code):
-                _lost(ctx)
+                _end_with_lost_output(ctx)
             raise
-        _lost(ctx)
+        _end_with_lost_output(ctx)
         return result
 
-    def _invoked(self, ctx: click.Context) -> Any:
+    def _invoke_command(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except click.NoSuchOption as error:
@@ -87,7 +87,7 @@ class _Commands(click.Group):
             ctx.exit(found.exit_code)
 
 
-def _lost(ctx: click.Context) -> None:
+def _end_with_lost_output(ctx: click.Context) -> None:
     """Ends a command that did its work, but could not write what it found."""
     settings: Settings | None = ctx.obj
     if ctx.parent is None and settings is not None and settings.output.streams.code:
@@ -101,7 +101,7 @@ def _readable(error: Exception) -> LoaderError:
     """Returns the error as people should read it; its cause is kept for `--debug`."""
     if isinstance(error, LoaderError):
         return error
-    from loader.runtime.failures import clear
+    from loader.spark.failures import clear
 
     found = clear(error, "")
     found.__cause__ = error
@@ -153,7 +153,7 @@ def main(ctx: click.Context, config: Path, form: str, quiet: bool, debug: bool) 
 @click.pass_obj
 def init(settings: Settings, url: str | None) -> None:
     """Writes a starter project: loader.yml, profiles, a dbt project wired to the package."""
-    from loader.runtime import scaffold
+    from loader.spark import scaffold
 
     if url is None:
         scaffold.create(Path.cwd(), settings.output.say)
@@ -180,7 +180,7 @@ def setup(settings: Settings, drivers: tuple[str, ...], archive: bool | None) ->
     be read.
     """
     from loader.cli.log_setup import NAME, prepare_log
-    from loader.runtime.setup import prepare
+    from loader.spark.setup import prepare
 
     def report(line: str) -> None:
         settings.output.say(line)
@@ -190,9 +190,9 @@ def setup(settings: Settings, drivers: tuple[str, ...], archive: bool | None) ->
     if NAME in drivers:
         prepare_log(settings, report)
     if archive is not False:
-        from loader.runtime.class_archive import prepare_archive
-        from loader.runtime.java import choose_java
-        from loader.runtime.spark_line import find_spark
+        from loader.spark.class_archive import prepare_archive
+        from loader.spark.java import choose_java
+        from loader.spark.spark_line import find_spark
 
         home = find_spark()
         prepare_archive(home, choose_java(home.line), bool(archive), report)
@@ -203,17 +203,17 @@ def setup(settings: Settings, drivers: tuple[str, ...], archive: bool | None) ->
 @click.pass_obj
 def check(settings: Settings, select: tuple[str, ...]) -> None:
     """Checks the spec, the lake, the connections and the cursors, and says how to fix them."""
-    from loader.sync.check import checked
+    from loader.sync.check import check_tables
     from loader.sync.destination_check import check_destinations
 
-    with opened(settings) as pipeline:
+    with open_pipeline(settings) as pipeline:
         reported: set[str] = set()
         rows = []
         for problem in check_destinations(pipeline):
             settings.output.error(problem)
             reported.add(str(problem))
-        for part in pipeline.planned(select):
-            for found in (*part.problems, *checked(pipeline, part)):
+        for part in pipeline.plan_tables(select):
+            for found in (*part.problems, *check_tables(pipeline, part)):
                 if isinstance(found, LoaderError):
                     if str(found) not in reported:  # tables may share an error
                         settings.output.error(found)
@@ -239,14 +239,14 @@ def check(settings: Settings, select: tuple[str, ...]) -> None:
 @click.pass_obj
 def discover(settings: Settings, sources: tuple[str, ...], columns: bool) -> None:
     """Lists the tables, keys and cursor candidates of SOURCES (default: all)."""
-    from loader.sync.check import discovered
+    from loader.sync.check import discover_tables
 
     spec = settings.spec()
     for name in sources:
         spec.source(name)
-    with opened(settings, spec) as pipeline:
-        with pipeline.asked():
-            found, errors, denials = discovered(pipeline, sources)
+    with open_pipeline(settings, spec) as pipeline:
+        with pipeline.reuse_connections():
+            found, errors, denials = discover_tables(pipeline, sources)
         for error in errors:
             settings.output.error(error)
         for denial in denials:

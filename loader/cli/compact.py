@@ -11,14 +11,14 @@ import click
 from loader.cli.own_tables import VERSIONS, own_tables
 from loader.cli.state_stores import backends
 from loader.errors import LoaderError, SpecError
-from loader.names import selected
-from loader.runtime.steps import step
+from loader.names import match_selection
+from loader.spark.steps import step
 
 if TYPE_CHECKING:
     from loader.cli.output import Output
     from loader.cli.settings import Settings
     from loader.lake.lake import Lake
-    from loader.maintenance.compaction import Compacted, Raw, Upkeep
+    from loader.maintenance.compaction import CompactionResult, Raw, Upkeep
     from loader.sync.pipeline import Pipeline
 
 
@@ -68,7 +68,7 @@ def compact(
     also remove versions of rows; with both, a version stays if either keeps it. Snapshot tables,
     histories and redelivery checks give the same results afterwards.
     """
-    from loader.cli.settings import opened_with_served
+    from loader.cli.settings import open_pipeline_with_served
     from loader.lake.ledger import now
     from loader.maintenance.compaction import Upkeep
     from loader.maintenance.retention import Keep
@@ -78,10 +78,10 @@ def compact(
     if keep_versions or keep_days:
         keep = Keep(keep_versions or 1, keep_days)
     upkeep = Upkeep(keep, expire_days, now(), dry_run)
-    with opened_with_served(settings) as pipeline:
-        done: list[Compacted] = []
+    with open_pipeline_with_served(settings) as pipeline:
+        done: list[CompactionResult] = []
         failed = False
-        for one in _compacted(pipeline, select, upkeep):
+        for one in _compact_tables(pipeline, select, upkeep):
             if isinstance(one, LoaderError):
                 output.error(one)
                 failed = True
@@ -98,8 +98,8 @@ def compact(
             sys.exit(LoaderError.exit_code)
 
 
-def _report(output: Output, done: Sequence[Compacted], upkeep: Upkeep) -> None:
-    lines = [_preview(one) if upkeep.dry_run else _freed(one) for one in done]
+def _report(output: Output, done: Sequence[CompactionResult], upkeep: Upkeep) -> None:
+    lines = [_preview(one) if upkeep.dry_run else _count_freed(one) for one in done]
     if lines:
         kind = "preview" if upkeep.dry_run else "compacted"
         output.table(kind, tuple(lines[0]), [tuple(line.values()) for line in lines])
@@ -107,7 +107,7 @@ def _report(output: Output, done: Sequence[Compacted], upkeep: Upkeep) -> None:
         output.say("No row versions were removed: that takes --keep-versions or --keep-days.")
 
 
-def _freed(one: Compacted) -> dict[str, object]:
+def _count_freed(one: CompactionResult) -> dict[str, object]:
     line: dict[str, object] = {"table": one.table}
     for measure in ("rows", "files", "bytes", "stored"):
         line[f"{measure}_before"] = getattr(one.before, measure)
@@ -115,7 +115,7 @@ def _freed(one: Compacted) -> dict[str, object]:
     return {**line, "note": one.note}
 
 
-def _preview(one: Compacted) -> dict[str, object]:
+def _preview(one: CompactionResult) -> dict[str, object]:
     return {
         "table": one.table,
         "rows": one.before.rows,
@@ -129,21 +129,21 @@ def _preview(one: Compacted) -> dict[str, object]:
     }
 
 
-def _compacted(
+def _compact_tables(
     pipeline: Pipeline, select: Sequence[str], upkeep: Upkeep
-) -> Iterator[Compacted | LoaderError]:
-    from loader.lake.own import STATES, named
+) -> Iterator[CompactionResult | LoaderError]:
+    from loader.lake.system_tables import STATES, name_damage
     from loader.maintenance.compaction import compact_raw, compact_shared
     from loader.maintenance.dependents import Dependent, Unreadable, dependents
-    from loader.maintenance.strays import AGE
-    from loader.maintenance.turns import in_turn
+    from loader.maintenance.lock_retry import in_turn
+    from loader.maintenance.orphan_files import AGE
     from loader.reconcile.reconciled import TABLE as RECONCILED
     from loader.reconcile.reconciled import Reconciled
-    from loader.sync.served_tables import prune_states
+    from loader.sync.cloudquery_tables import prune_states
 
-    known, errors, failed = _known(pipeline, select) if upkeep.keep else ({}, [], set())
+    known, errors, failed = _find_raw_tables(pipeline, select) if upkeep.keep else ({}, [], set())
     yield from errors
-    tables, damaged = _chosen(pipeline, select, known, failed)
+    tables, damaged = _choose_raw_tables(pipeline, select, known, failed)
     yield from damaged.values()
     # A table known to be raw or our own is nobody's snapshot, even if it cannot be read.
     known_raw = {
@@ -154,7 +154,7 @@ def _compacted(
     listed: list[Dependent] | None = None
     unreadable: dict[str, Unreadable] = {}
 
-    def compacted(table: tuple[Lake, Raw]) -> Compacted:
+    def compacted(table: tuple[Lake, Raw]) -> CompactionResult:
         lake, one = table
 
         def readers() -> list[Dependent]:
@@ -173,11 +173,11 @@ def _compacted(
 
     for (_, raw), outcome in in_turn(tables, compacted):
         if isinstance(outcome, Exception):
-            yield pipeline.cleared(outcome, f"table {raw.name}")
+            yield pipeline.redact_error(outcome, f"table {raw.name}")
         else:
             yield outcome
     for problem in unreadable.values():
-        yield pipeline.cleared(problem, problem.where)
+        yield pipeline.redact_error(problem, problem.where)
     if select:
         return
     if not upkeep.dry_run:
@@ -187,13 +187,16 @@ def _compacted(
             try:
                 shared.prune(VERSIONS)
             except Exception as problem:
-                yield pipeline.cleared(problem, f"state of {', '.join(shared.sources)}")
+                yield pipeline.redact_error(problem, f"state of {', '.join(shared.sources)}")
     for own in own_tables(pipeline):
         lake, where = own.lake, f"table {own.lake.schema}.{own.name}"
         if where in damaged:
             continue
         try:
-            with step(f"{lake.schema}.{own.name}: compacting"), named(lake, own.name, own.remedy):
+            with (
+                step(f"{lake.schema}.{own.name}: compacting"),
+                name_damage(lake, own.name, own.remedy),
+            ):
                 if not lake.exists(own.name):
                     continue
                 if own.name == RECONCILED and not upkeep.dry_run:
@@ -203,10 +206,10 @@ def _compacted(
                 done = compact_shared(lake, own.name, upkeep, own.order)
             yield done
         except Exception as problem:
-            yield pipeline.cleared(problem, where)
+            yield pipeline.redact_error(problem, where)
 
 
-def _known(
+def _find_raw_tables(
     pipeline: Pipeline, select: Sequence[str]
 ) -> tuple[dict[tuple[str, str], Raw], list[LoaderError], set[str]]:
     """Returns the spec's tables, with their keys, by source and lake table; and the errors.
@@ -216,7 +219,7 @@ def _known(
     from loader.maintenance.compaction import Raw
 
     found, errors, failed = {}, [], set()
-    for part in pipeline.planned(select):
+    for part in pipeline.plan_tables(select):
         errors += part.problems
         if part.problems and not part.plans:
             failed.add(part.spec.name)
@@ -227,7 +230,7 @@ def _known(
     return found, errors, failed
 
 
-def _chosen(
+def _choose_raw_tables(
     pipeline: Pipeline,
     select: Sequence[str],
     known: dict[tuple[str, str], Raw],
@@ -244,7 +247,7 @@ def _chosen(
         tables, unreadable = lake.raw_tables()
         for table in (*tables, *unreadable):
             name = f"{source.name}.{table}"
-            if select and not selected(name, select):
+            if select and not match_selection(name, select):
                 continue
             try:
                 if table in unreadable:
@@ -256,5 +259,5 @@ def _chosen(
                     found.setdefault((lake.schema, table), (lake, raw))
             except Exception as problem:
                 where = f"table {lake.schema}.{table}"
-                errors.setdefault(where, pipeline.cleared(problem, where))
+                errors.setdefault(where, pipeline.redact_error(problem, where))
     return list(found.values()), errors

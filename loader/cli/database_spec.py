@@ -113,9 +113,9 @@ def init_from_database(settings: Settings, text: str) -> None:
         SpecError: if the URL is none, or there is a spec already.
         TableError: if the database cannot be read.
     """
-    from loader.cli.settings import opened
+    from loader.cli.settings import open_pipeline
     from loader.package import package_folder
-    from loader.runtime import scaffold
+    from loader.spark import scaffold
 
     url, say = DatabaseUrl.parse(text, os.environ), settings.output.say
     scaffold.refuse_existing_spec(Path.cwd())
@@ -126,9 +126,9 @@ def init_from_database(settings: Settings, text: str) -> None:
         spec = Path(folder) / "loader.yml"
         own = f"    profiles_dir: {json.dumps(str(package_folder() / 'profiles'))}\n"
         spec.write_text(render_spec(url) + own, encoding="utf-8")
-        with opened(replace(settings, config=spec)) as pipeline:
+        with open_pipeline(replace(settings, config=spec)) as pipeline:
             [(_, source)] = pipeline.sources
-            with pipeline.asked(keep=4):
+            with pipeline.reuse_connections(keep=4):
                 tables, options = describe_tables(source)
     if not options:
         raise SpecError(
@@ -184,13 +184,13 @@ def describe_tables(source: Source) -> tuple[list[str], list[str]]:
     """Returns the lines of a spec's `tables` and `table_options`, with a reason for each choice."""
     from contextlib import nullcontext
 
-    from loader.sync.describing import described
+    from loader.sync.table_descriptions import describe_tables
 
     tables, options = [], []
     refs = source.tables()
     stored = [ref for ref in refs if ref.kind == "table"]
     for ref, found in zip(
-        stored, described(source, stored, None, lambda _: nullcontext()), strict=True
+        stored, describe_tables(source, stored, None, lambda _: nullcontext()), strict=True
     ):
         if not _can_be_written(ref.name):
             tables.append(f"# {ref.name!a}: read it through a view with a plainer name")

@@ -11,12 +11,12 @@ import glob
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from loader.cli.settings import Settings, restarted
+from loader.cli.settings import Settings, restart_pipeline
 from loader.errors import JavaEndedError, LoaderError, TableError
-from loader.runtime.failures import may_precede_java_end
-from loader.runtime.java_end import is_restart_wanted
+from loader.spark.failures import may_precede_java_end
+from loader.spark.jvm_exit import is_restart_wanted
 from loader.sync.pipeline import Outcome, Pipeline
-from loader.sync.watch import Watch
+from loader.sync.run_context import Watch
 
 Sync = Callable[[Pipeline, tuple[str, ...], Callable[[Outcome], None]], None]
 
@@ -32,7 +32,7 @@ _SOURCE_REMEDY = (
 
 
 @dataclass(frozen=True)
-class _Ended:
+class _RunEnd:
     """What a run has left when the JVM ends.
 
     Attributes:
@@ -101,7 +101,7 @@ class RestartingRun:
 
     def _run(
         self, select: tuple[str, ...], sync: Sync, watch: Watch, done: Callable[[Outcome], None]
-    ) -> _Ended | None:
+    ) -> _RunEnd | None:
         """Returns what is left if the JVM ended, and a new one may go on; otherwise None."""
         unfinished: dict[str, Outcome] = {}
         finished: set[str] = set()
@@ -121,7 +121,7 @@ class RestartingRun:
         try:
             sync(pipeline, select, sort)
         except Exception as error:
-            why = pipeline.cleared(error, "")
+            why = pipeline.redact_error(error, "")
             if not isinstance(why, JavaEndedError):
                 raise
         errors = [outcome.error for outcome in unfinished.values()]
@@ -131,23 +131,23 @@ class RestartingRun:
         stopped = watch.stopped.is_set() or watch.steps is not None
         known = in_work or pipeline.fatal_source
         if ended is not None and known and not stopped and is_restart_wanted():
-            return _Ended(ended, in_work, sorted(left - set(in_work)), pipeline.fatal_source)
+            return _RunEnd(ended, in_work, sorted(left - set(in_work)), pipeline.fatal_source)
         for outcome in unfinished.values():
             done(outcome)
         if why is not None:
             raise why
         return None
 
-    def _restart(self, ended: _Ended) -> None:
+    def _restart(self, ended: _RunEnd) -> None:
         if ended.source:
             self.settings.output.warning(
                 f"{ended.why.what}: in a new one, the run goes on without source {ended.source}"
             )
-            self.pipeline = restarted(self.settings, self.pipeline)
+            self.pipeline = restart_pipeline(self.settings, self.pipeline)
             return
         tables = ", ".join(ended.in_work)
         then = f"then each of these alone: {tables}" if ended.in_work[1:] else f"and {tables} fails"
         self.settings.output.warning(
             f"{ended.why.what}: in a new one, the run goes on with the other tables, {then}"
         )
-        self.pipeline = restarted(self.settings, self.pipeline)
+        self.pipeline = restart_pipeline(self.settings, self.pipeline)

@@ -19,9 +19,9 @@ def prepare_log(settings: Settings, report: Callable[[str], None]) -> None:
     Raises:
         SpecError: if Debezium is not installed, or the spec is wrong.
     """
-    from loader.sources.debezium.engine import installed, missing
+    from loader.sources.debezium.engine import is_installed, missing
 
-    if not installed():
+    if not is_installed():
         lack = missing("loader setup")
         raise SpecError("Debezium's engine is not installed", where=lack.where, remedy=lack.remedy)
     report("Debezium: installed")

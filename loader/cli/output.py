@@ -120,7 +120,7 @@ class Output:
         for column in columns:
             drawn.add_column(column.replace("_", " "), overflow="fold")
         for row in rows:
-            drawn.add_row(*(self._line_of(_shown(value)) for value in row))
+            drawn.add_row(*(self._line_of(_format_value(value)) for value in row))
         if self.out.is_terminal:
             self.streams.write(OUT, lambda: self.out.print(drawn))
             return
@@ -145,22 +145,22 @@ class Output:
 
     def _line(self, stream: str, kind: str, /, **facts: Any) -> None:
         at = dt.datetime.now(dt.timezone.utc).isoformat()
-        record = {"event": kind, "at": at, **self._redacted(facts)}
+        record = {"event": kind, "at": at, **self._redact(facts)}
         text = json.dumps(record, default=str, ensure_ascii=False)
         text = _OBEYED.sub(lambda found: json.dumps(found[0])[1:-1], text)
         self.streams.write(stream, lambda: print(text, file=getattr(sys, stream)))
 
-    def _redacted(self, value: Any) -> Any:
+    def _redact(self, value: Any) -> Any:
         """Redacts the texts of a value, but no keys."""
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, Mapping):
             return {
-                key: MASK if inner and is_secret_key(str(key)) else self._redacted(inner)
+                key: MASK if inner and is_secret_key(str(key)) else self._redact(inner)
                 for key, inner in value.items()
             }
         if isinstance(value, list | tuple):
-            return [self._redacted(inner) for inner in value]
+            return [self._redact(inner) for inner in value]
         return self.redact(value if isinstance(value, str) else str(value))
 
 
@@ -192,7 +192,7 @@ class Overheard(logging.Handler):
 class Progress:
     """Live progress, a line per table: phase, rows, rate.
 
-    Implements :class:`loader.sync.watch.Listener`.
+    Implements :class:`loader.sync.run_context.Listener`.
 
     Args:
         rows_done: returns the rows that Spark has written for a table so far; None if unknown.
@@ -264,20 +264,20 @@ class Progress:
 def _plain(text: str) -> str:
     """Escapes a text's control characters and invisible ones."""
 
-    def shown(found: re.Match[str]) -> str:
+    def format_value(found: re.Match[str]) -> str:
         code = ord(found[0])
         if code > 0xFFFF:
             return f"\\U{code:08x}"
         return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
-    return _OBEYED.sub(shown, text)
+    return _OBEYED.sub(format_value, text)
 
 
 def _phase_text(table: str, phase: str, rows: int | None) -> str:
     return f"{table}: {phase} {rows:,} rows" if rows is not None else f"{table}: {phase}"
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):

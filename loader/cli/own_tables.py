@@ -83,23 +83,23 @@ def keep_small(pipeline: Pipeline) -> None:
                 where = f"{own.lake.schema}.{own.name}"
                 _log.warning("%s has %s files: run `loader compact` once", where, files)
             elif files >= least + MANY_FILES:
-                _kept_small(pipeline, own)
+                _keep_small(pipeline, own)
         except Timeout:
             pass  # another process is writing it, or doing the same
         except Exception as problem:
-            text = pipeline.cleared(problem, f"table {own.lake.schema}.{own.name}")
+            text = pipeline.redact_error(problem, f"table {own.lake.schema}.{own.name}")
             _log.warning("its files were not put together: %s", text)
 
 
 def _all(pipeline: Pipeline) -> Iterator[OwnTable]:
     from loader.lake.ledger import REMEDY as OF_LEDGER
     from loader.lake.ledger import TABLE as LEDGER
-    from loader.lake.own import STATES
+    from loader.lake.system_tables import STATES
     from loader.reconcile.reconciled import REMEDY as OF_RECONCILED
     from loader.reconcile.reconciled import TABLE as RECONCILED
     from loader.state.lake_table import LakeState
-    from loader.sync.served_tables import REMEDY as OF_STATES
-    from loader.sync.served_tables import SERVER
+    from loader.sync.cloudquery_tables import REMEDY as OF_STATES
+    from loader.sync.cloudquery_tables import SERVER
 
     for source, _ in pipeline.sources:
         stores = pipeline.stores(source)
@@ -114,7 +114,7 @@ def _all(pipeline: Pipeline) -> Iterator[OwnTable]:
             yield OwnTable(state.lake, state.table, state.remedy, order)
 
 
-def _kept_small(pipeline: Pipeline, own: OwnTable) -> None:
+def _keep_small(pipeline: Pipeline, own: OwnTable) -> None:
     from loader.lake.ledger import now
     from loader.maintenance import expiry
     from loader.maintenance.compaction import READ_BY_LOADERS, rewrite

@@ -58,16 +58,16 @@ def reconcile(
     failed. Tables that cannot be compared are skipped with a warning.
     """
     from loader.cli.output import Progress
-    from loader.cli.settings import opened
+    from loader.cli.settings import open_pipeline
     from loader.cli.stopping import stopping
     from loader.reconcile.reconciliation import Reconciliation
-    from loader.runtime.spark import rows_written
-    from loader.sync.drill import drill
-    from loader.sync.watch import Watch
+    from loader.spark.session import rows_written
+    from loader.sync.fault_injection import drill
+    from loader.sync.run_context import Watch
 
     output = settings.output
     work = Reconciliation(repair, allow_deletes, buckets, per_run)
-    with opened(settings) as pipeline:
+    with open_pipeline(settings) as pipeline:
         progress = Progress(output, lambda table: rows_written(pipeline.spark, table))
         watch = Watch(progress, drill(os.environ, pipeline.spark))
         with progress, stopping(watch.stopped.set, pipeline.spark.sparkContext.cancelAllJobs):
@@ -75,10 +75,10 @@ def reconcile(
             for outcome in pipeline.run(watch, select, False, concurrency, work):
                 progress.done(outcome.table, "")
                 outcomes.append(outcome)
-        sys.exit(finished(output, outcomes, work))
+        sys.exit(report_findings(output, outcomes, work))
 
 
-def finished(output: Output, outcomes: Sequence[Outcome], work: Reconciliation) -> int:
+def report_findings(output: Output, outcomes: Sequence[Outcome], work: Reconciliation) -> int:
     """Prints the results; returns 0 if source and lake are equal or were made so, otherwise 1."""
     findings = work.findings
     columns = (
@@ -117,21 +117,21 @@ def finished(output: Output, outcomes: Sequence[Outcome], work: Reconciliation) 
                 f"`loader reconcile --repair --allow-deletes --select {one.table}`",
                 table=one.table,
             )
-        elif one.unrepaired:
+        elif one.has_unrepaired:
             output.say(f"{one.table}: `loader reconcile --repair --select {one.table}` appends it.")
     failed = {str(o.error): o.error for o in outcomes if o.error is not None}
     for error in failed.values():
         output.error(error)
     if not outcomes:
         output.say("No table was selected.")
-    return 1 if failed or any(one.unrepaired or one.changed for one in findings) else 0
+    return 1 if failed or any(one.has_unrepaired or one.changed for one in findings) else 0
 
 
 def _line(finding: Finding) -> tuple[object, ...]:
     if finding.skipped:
         return (finding.table, "skipped", *(None,) * 9)
     missed = finding.total("missed")
-    status = "differs" if finding.unrepaired else "repaired" if missed else "equal"
+    status = "differs" if finding.has_unrepaired else "repaired" if missed else "equal"
     status = "changed" if finding.changed and status != "differs" else status
     return (
         finding.table,
@@ -143,6 +143,6 @@ def _line(finding: Finding) -> tuple[object, ...]:
         finding.total("missed_updates"),
         finding.total("missed_rows"),
         finding.total("missed_deletes"),
-        missed if missed and not finding.unrepaired else 0,
+        missed if missed and not finding.has_unrepaired else 0,
         finding.left_out,
     )

@@ -19,7 +19,7 @@ _FEW_NAMES = 3
 """So many tables are named before an error that they share."""
 
 
-def finished(output: Output, outcomes: Sequence[Outcome]) -> int:
+def report_outcomes(output: Output, outcomes: Sequence[Outcome]) -> int:
     """Prints the table at the end of `loader run`; returns 0 if all tables synced, otherwise 1."""
     columns = ("table", "status", "batch", "read", "appended", "redelivered", "cursor", "seconds")
     rows = [
@@ -46,7 +46,7 @@ def finished(output: Output, outcomes: Sequence[Outcome]) -> int:
     return 1 if failed else 0
 
 
-def ended(outcome: Outcome) -> str:
+def describe_end(outcome: Outcome) -> str:
     """Returns a line for people on how a table ended; the table at the end has the details."""
     record = outcome.record
     if record is None:
@@ -55,7 +55,7 @@ def ended(outcome: Outcome) -> str:
     return f"{outcome.table}: {record.status}{rows}"
 
 
-def previewed(output: Output, previews: Iterable[Preview | Outcome]) -> int:
+def report_previews(output: Output, previews: Iterable[Preview | Outcome]) -> int:
     """Prints the table of `loader run --dry-run`; returns 0 if all tables could be read, else 1."""
     from loader.sync.pipeline import Outcome
 

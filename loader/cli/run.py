@@ -103,23 +103,23 @@ def run(
     from loader.cli.building import Build
 
     built = Build.of(spec.folder, dbt_arguments) if build else None
-    from loader.cli.settings import opened
+    from loader.cli.settings import open_pipeline
 
-    with opened(settings, spec) as pipeline:
+    with open_pipeline(settings, spec) as pipeline:
         from loader.cli import report
-        from loader.cli.loop import Loop
-        from loader.cli.rounds import Wanted, once
+        from loader.cli.daemon import Daemon
+        from loader.cli.runner import Wanted, once
         from loader.sync.backfill import Backfill
         from loader.sync.protocol import sync_table
 
         if dry_run:
             pipeline.accepts_key_change = accept_key_change
             previews = pipeline.preview(select, full_refresh)
-            sys.exit(report.previewed(settings.output, previews))
+            sys.exit(report.report_previews(settings.output, previews))
         if built is not None and settings.profile is not None:
             built.check(settings.profile)
         work = Backfill(low, high, chunk) if low is not None else sync_table
         wanted = Wanted(select, full_refresh, concurrency, accept_key_change, work, built)
         if every is None:
             sys.exit(once(settings, pipeline, wanted))
-        sys.exit(Loop(settings, pipeline, wanted, every).run())
+        sys.exit(Daemon(settings, pipeline, wanted, every).run())

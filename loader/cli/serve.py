@@ -126,7 +126,7 @@ def serve(
     What a sync writes is appended when its stream ends; the state of its source counts after that.
     """
     from loader.cli.own_tables import keep_small
-    from loader.cli.settings import opened_for
+    from loader.cli.settings import open_session
     from loader.cli.stopping import stopping
     from loader.errors import SpecError
     from loader.sources.cloudquery.serving import serving
@@ -162,13 +162,13 @@ def serve(
         )
     # It listens before all else is there: `registry: local` waits for five seconds only.
     with serving(place, python, longest) as bridge:
-        from loader.sync.drill import drill
-        from loader.sync.served import Served
-        from loader.sync.watch import Watch
+        from loader.sync.cloudquery_ingest import Served
+        from loader.sync.fault_injection import drill
+        from loader.sync.run_context import Watch
 
         at = bridge.address
         settings.output.event("listening", f"listening at {at}", address=at)
-        spark = opened_for(settings, spec, lake)
+        spark = open_session(settings, spec, lake)
         watch = Watch(Warnings(settings), drill(os.environ, spark))
         served = Served(spec, spark, name, bridge, watch, tell, keep_small)
         with stopping(served.stop, spark.sparkContext.cancelAllJobs):

@@ -14,7 +14,7 @@ from loader.errors import SpecError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from loader.runtime.profile import Profile
+    from loader.spark.profile import Profile
     from loader.spec.plugins import LakeOptions
     from loader.spec.spec import Spec
     from loader.sync.pipeline import Pipeline
@@ -45,24 +45,24 @@ class Settings:
 
 
 @contextmanager
-def opened(settings: Settings, spec: Spec | None = None) -> Iterator[Pipeline]:
+def open_pipeline(settings: Settings, spec: Spec | None = None) -> Iterator[Pipeline]:
     """Opens the spec, its profile and Spark, in that order: cheap mistakes are reported first."""
     spec = spec or settings.spec()
-    profile = _begun(settings, spec)
+    profile = _begin_java(settings, spec)
     from loader.sync.pipeline import Pipeline  # takes a while, in which Java starts
 
-    yield Pipeline(spec, _started(settings, profile))
+    yield Pipeline(spec, _start_spark(settings, profile))
 
 
 @contextmanager
-def opened_with_served(settings: Settings, spec: Spec | None = None) -> Iterator[Pipeline]:
+def open_pipeline_with_served(settings: Settings, spec: Spec | None = None) -> Iterator[Pipeline]:
     """Opens the same for commands that also look at what `loader serve` has appended.
 
     Raises:
         LoaderError: if there is no source, neither in the spec nor in its lakes.
     """
-    with opened(settings, spec or settings.spec(needs_source=False)) as pipeline:
-        from loader.sync.served_tables import add_served
+    with open_pipeline(settings, spec or settings.spec(needs_source=False)) as pipeline:
+        from loader.sync.cloudquery_tables import add_served
 
         def warn(where: str, text: str) -> None:
             settings.output.warning(f"{where}: {text}", about=where)
@@ -78,10 +78,10 @@ def read_progress(settings: Settings, read: Callable[[Sequence[StoredProgress]],
         read: reads what a command needs. It may be called twice, so it prints nothing.
 
     Raises:
-        LoaderError: as :func:`opened_with_served` does.
+        LoaderError: as :func:`open_pipeline_with_served` does.
     """
     from loader.lake.folder_tables import SparkNeededError
-    from loader.runtime.profile import refuse_moved_project
+    from loader.spark.profile import refuse_moved_project
     from loader.sync.stored_progress import list_progress_by_spark, list_progress_in_folder
 
     spec = settings.spec(needs_source=False)
@@ -90,18 +90,18 @@ def read_progress(settings: Settings, read: Callable[[Sequence[StoredProgress]],
     with suppress(SparkNeededError):
         return read(list_progress_in_folder(spec, profile))
     settings.master = "local[1]"
-    with opened_with_served(settings, spec) as pipeline:
+    with open_pipeline_with_served(settings, spec) as pipeline:
         return read(list_progress_by_spark(pipeline))
 
 
-def restarted(settings: Settings, pipeline: Pipeline) -> Pipeline:
+def restart_pipeline(settings: Settings, pipeline: Pipeline) -> Pipeline:
     """Starts Spark again after its JVM has ended; returns the pipeline of the same spec on it."""
-    from loader.runtime.jvm import forget_ended
+    from loader.spark.jvm import forget_ended
     from loader.sync.pipeline import Pipeline
 
     assert settings.profile is not None
     forget_ended()
-    again = Pipeline(pipeline.spec, _started(settings, settings.profile))
+    again = Pipeline(pipeline.spec, _start_spark(settings, settings.profile))
     again.resting = pipeline.resting
     return again
 
@@ -112,7 +112,7 @@ def profile_of(settings: Settings, spec: Spec) -> Profile:
     Raises:
         SpecError: if it does not exist, or the destinations of the spec's sources name several.
     """
-    from loader.runtime.profile import load_profile
+    from loader.spark.profile import load_profile
     from loader.spec.plugins import LakeDestination
 
     lakes = [spec.destination(source.destinations[0]).lake for source in spec.sources]
@@ -141,21 +141,21 @@ def profile_of(settings: Settings, spec: Spec) -> Profile:
     return replace(profile, conf={**profile.conf, "spark.master": settings.master})
 
 
-def opened_for(settings: Settings, spec: Spec, lake: LakeOptions) -> SparkSession:
+def open_session(settings: Settings, spec: Spec, lake: LakeOptions) -> SparkSession:
     """Opens the Spark of one destination."""
-    from loader.runtime.profile import load_profile
+    from loader.spark.profile import load_profile
 
     profile = load_profile(
         lake.profile, lake.target, spec.folder, lake.profiles_dir, redactor=spec.redactor
     )
-    return _started(settings, profile)
+    return _start_spark(settings, profile)
 
 
-def _begun(settings: Settings, spec: Spec) -> Profile:
+def _begin_java(settings: Settings, spec: Spec) -> Profile:
     """Begins to start Java, and reports mistakes in connectors' options while it does."""
-    from loader.runtime.profile import refuse_moved_project
-    from loader.runtime.setup import provide_jars
-    from loader.runtime.spark import begin
+    from loader.spark.profile import refuse_moved_project
+    from loader.spark.session import begin
+    from loader.spark.setup import provide_jars
 
     profile = profile_of(settings, spec)
     refuse_moved_project(profile, spec.folder)
@@ -193,9 +193,9 @@ def refuse_two_readers(spec: Spec) -> None:
             )
 
 
-def _started(settings: Settings, profile: Profile) -> SparkSession:
-    from loader.runtime.spark import SUBSTITUTION, session, silence_drivers
-    from loader.runtime.steps import step
+def _start_spark(settings: Settings, profile: Profile) -> SparkSession:
+    from loader.spark.session import SUBSTITUTION, session, silence_drivers
+    from loader.spark.steps import step
 
     settings.profile = profile
     if profile.conf.get(SUBSTITUTION, "false").lower() != "false":

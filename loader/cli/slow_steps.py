@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from loader.runtime.steps import LOGGER
+from loader.spark.steps import LOGGER
 
 SECONDS = 5.0
 """After so long a step is shown; then after twice as long, until it is every :data:`LONGEST`."""
@@ -19,7 +19,7 @@ _PAUSE = 0.5
 
 
 class SlowSteps(logging.Handler):
-    """Shows the oldest of the steps that :func:`loader.runtime.steps.step` encloses.
+    """Shows the oldest of the steps that :func:`loader.spark.steps.step` encloses.
 
     Args:
         show: shows a line.

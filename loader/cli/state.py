@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from loader.cli import state_upkeep
-from loader.cli.state_stores import find_key, held, stores_of
+from loader.cli.state_stores import find_key, lock_tables, stores_of
 from loader.errors import SpecError, StateError, TableError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def list_(settings: Settings) -> None:
     """Shows the newest state of every table."""
     from loader.cli.settings import read_progress
     from loader.state import StateRow, TableState
-    from loader.state.value import settled
+    from loader.state.value import choose_counting_row
     from loader.sync.stored_progress import StoredProgress, list_state_readers
 
     def read(progress: Sequence[StoredProgress]) -> list[list[StateRow]]:
@@ -44,7 +44,7 @@ def list_(settings: Settings) -> None:
         top, *others = group
         try:
             said = [top, *(row for row in others if row.version == top.version)]
-            top = settled(said, partial(settings.output.warning, table=key)) or top
+            top = choose_counting_row(said, partial(settings.output.warning, table=key)) or top
             known = TableState.from_json(top.value, key)
             cursor = known.cursor.text if known.cursor else None
             rows.append((key, cursor, known.cursor_field, known.batch, top.version))
@@ -89,14 +89,14 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
 
     An older value is safe: rows that are read again are recognised. A newer one skips rows.
     """
-    from loader.cli.settings import opened_with_served
-    from loader.sources.programs.memory import is_memory
-    from loader.sync.plan import parsed
+    from loader.cli.settings import open_pipeline_with_served
+    from loader.sources.programs.connector_state import is_memory
+    from loader.sync.plan import parse_cursor
 
-    with opened_with_served(settings) as pipeline:
+    with open_pipeline_with_served(settings) as pipeline:
         table = _resolve_name(pipeline, table, "loader state set")
         stores = stores_of(pipeline, table)
-        known = _known(stores, table)
+        known = _read_known_state(stores, table)
         if known is not None and is_memory(known.mark):
             raise SpecError(
                 f"{table} goes on from its connector's own state, which is not a cursor",
@@ -117,7 +117,7 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
                 remedy="`loader run --full-refresh` reads all of it again",
             )
         try:
-            moved = parsed(cursor, known.cursor.type, "loader state set")
+            moved = parse_cursor(cursor, known.cursor.type, "loader state set")
         except TableError as error:
             raise SpecError(error.what, where=error.where, remedy=error.remedy) from None
         _store(settings, pipeline, table, known.set_by_hand(moved))
@@ -128,19 +128,19 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
 @click.pass_obj
 def reset(settings: Settings, table: str) -> None:
     """Forgets TABLE's cursor: the next sync reads from the beginning and appends what is new."""
-    from loader.cli.settings import opened_with_served
+    from loader.cli.settings import open_pipeline_with_served
 
-    with opened_with_served(settings) as pipeline:
+    with open_pipeline_with_served(settings) as pipeline:
         table = _resolve_name(pipeline, table, "loader state reset")
         stores = stores_of(pipeline, table)
-        known = _known(stores, table)
+        known = _read_known_state(stores, table)
         if known is None:
             raise SpecError(
                 f"there is no state for {table!r}",
                 where="loader state reset",
                 remedy="`loader state list` shows what there is",
             )
-        _store(settings, pipeline, table, known.moved(None, known.cursor_field))
+        _store(settings, pipeline, table, known.move_cursor(None, known.cursor_field))
 
 
 def _resolve_name(pipeline: Pipeline, table: str, where: str) -> str:
@@ -150,7 +150,7 @@ def _resolve_name(pipeline: Pipeline, table: str, where: str) -> str:
     return table if "." in table else find_key(list_progress_by_spark(pipeline), table, where)
 
 
-def _known(stores: Stores, table: str) -> TableState | None:
+def _read_known_state(stores: Stores, table: str) -> TableState | None:
     """Returns a table's state, or, if that cannot be read, the one in its newest data commit."""
     from loader.lake.commits import newest_commit, sharers
     from loader.state import TableState
@@ -168,7 +168,7 @@ def _known(stores: Stores, table: str) -> TableState | None:
 
 
 def _store(settings: Settings, pipeline: Pipeline, table: str, wanted: TableState) -> None:
-    with held(pipeline, [table]):
+    with lock_tables(pipeline, [table]):
         row = stores_of(pipeline, table).state.write(table, wanted)
     shown = wanted.cursor.text if wanted.cursor else "none: the next sync reads from the beginning"
     version = f" (version {row.version})" if row else " (unchanged)"

@@ -9,10 +9,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from loader.error_report import did_you_mean
 from loader.errors import LockedError, SpecError
 from loader.lake.lease import Heartbeat, Lease
-from loader.names import in_the_lake, is_wildcard, refused, selected
-from loader.problems import did_you_mean
+from loader.names import explain_refusal, in_the_lake, is_wildcard, match_selection
 
 if TYPE_CHECKING:
     from loader.spec.plugins import SourceSpec
@@ -84,7 +84,7 @@ def stores_of(pipeline: Pipeline, table: str) -> Stores:
 def _refuse_impossible(table: str) -> None:
     """Refuses the key of a table that cannot exist."""
     rest = table.partition(".")[2]
-    wrong = refused(rest) if rest else None
+    wrong = explain_refusal(rest) if rest else None
     if wrong is not None:
         raise SpecError(
             wrong,
@@ -113,7 +113,7 @@ def find_key(progress: Sequence[StoredProgress], table: str, where: str) -> str:
     wanted = {table.lower(), in_the_lake(table).lower()}
     found = [key for key in keys if key.partition(".")[2].lower() in wanted]
     if not found and not is_wildcard(table):
-        found = [key for key in keys if selected(key, [table])]
+        found = [key for key in keys if match_selection(key, [table])]
     if len(found) == 1:
         return found[0]
     if found:
@@ -131,7 +131,7 @@ def find_key(progress: Sequence[StoredProgress], table: str, where: str) -> str:
 
 
 @contextmanager
-def held(pipeline: Pipeline, tables: Sequence[str]) -> Iterator[str]:
+def lock_tables(pipeline: Pipeline, tables: Sequence[str]) -> Iterator[str]:
     """Locks tables (`source.table`) against runs; yields the run id that holds the locks.
 
     Raises:

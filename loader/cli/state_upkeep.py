@@ -12,11 +12,11 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from loader.cli.own_tables import own_tables
-from loader.cli.state_stores import backends, held, stores_of
+from loader.cli.state_stores import backends, lock_tables, stores_of
 from loader.cli.streams import OUT
 from loader.errors import LoaderError, NewerStateError, SpecError, StateError
-from loader.names import in_the_lake, selected
-from loader.runtime.steps import step
+from loader.names import in_the_lake, match_selection
+from loader.spark.steps import step
 
 if TYPE_CHECKING:
     from loader.cli.settings import Settings
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 @click.pass_obj
 def prune(settings: Settings, keep: int) -> None:
     """Forgets all but the newest N versions of each table's state."""
-    from loader.cli.settings import opened_with_served
+    from loader.cli.settings import open_pipeline_with_served
 
-    with opened_with_served(settings) as pipeline:
+    with open_pipeline_with_served(settings) as pipeline:
         pruned = [one for shared in backends(pipeline) for one in shared.prune(keep)]
         settings.output.table("pruned", ("table", "versions"), pruned)
         if not pruned:
@@ -50,10 +50,10 @@ def prune(settings: Settings, keep: int) -> None:
 @click.pass_obj
 def export(settings: Settings, file: IO[str]) -> None:
     """Writes every version of every cursor to FILE (default: stdout), one JSON object per line."""
-    from loader.cli.settings import opened_with_served
+    from loader.cli.settings import open_pipeline_with_served
 
     lines = []  # all of them, before an earlier export makes way
-    with opened_with_served(settings) as pipeline:
+    with open_pipeline_with_served(settings) as pipeline:
         for shared in backends(pipeline):
             for row in reversed(shared.stores.state.rows()):  # as they were written
                 if shared.holds(row.key):
@@ -81,9 +81,9 @@ def import_(settings: Settings, file: IO[str], force: bool) -> None:
     A table without state gets all its versions; one that has state gets FILE's newest as a new
     version. Everything is checked before anything is written.
     """
-    from loader.cli.settings import opened_with_served
+    from loader.cli.settings import open_pipeline_with_served
 
-    with opened_with_served(settings) as pipeline:
+    with open_pipeline_with_served(settings) as pipeline:
         given = _read(file)
         stores = {key: stores_of(pipeline, key) for key in given}
         _refuse_own(pipeline, stores)
@@ -97,11 +97,11 @@ def import_(settings: Settings, file: IO[str], force: bool) -> None:
             for key in given
             if shared.holds(key)
         }
-        with held(pipeline, sorted(stores)):
+        with lock_tables(pipeline, sorted(stores)):
             for state in {id(state): state for state in by_backend.values()}.values():
                 state.prepare()
             wanted = {
-                key: _wanted(by_backend[key], key, rows, force) for key, rows in given.items()
+                key: _choose_rows(by_backend[key], key, rows, force) for key, rows in given.items()
             }
             for state in {id(state): state for state in by_backend.values()}.values():
                 keys = [key for key, backend in by_backend.items() if backend is state]
@@ -199,16 +199,18 @@ def _in_spec(pipeline: Pipeline, key: str) -> bool:
     )
 
 
-def _wanted(state: StateBackend, key: str, rows: list[StateRow], force: bool) -> list[StateRow]:
+def _choose_rows(
+    state: StateBackend, key: str, rows: list[StateRow], force: bool
+) -> list[StateRow]:
     """Returns the rows to add.
 
     Raises:
         StateError: if the backend has another value of the same or a newer version.
     """
     from loader.state import StateRow, TableState
-    from loader.state.value import settled
+    from loader.state.value import choose_counting_row
 
-    newest = settled([row for row in rows if row.version == rows[-1].version], _silent)
+    newest = choose_counting_row([row for row in rows if row.version == rows[-1].version], _silent)
     there = state.newest(key)
     assert newest is not None
     if there is None:
@@ -236,17 +238,17 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
     Existing rows stay; a state that differs from the newest commit gets a new version. Without
     --select, state and ledger that are damaged are put aside first.
     """
-    from loader.cli.settings import opened_with_served
-    from loader.maintenance.aside import set_aside
+    from loader.cli.settings import open_pipeline_with_served
+    from loader.maintenance.quarantine import set_aside
     from loader.maintenance.rebuild import raw_tables, rebuild_table, source_commits
 
-    with opened_with_served(settings) as pipeline:
+    with open_pipeline_with_served(settings) as pipeline:
         rows: list[tuple[object, ...]] = []
         failed: set[str] = set()
 
         def told(where: str, problem: Exception) -> None:
             if where not in failed:  # sources that share a lake report the same damaged table
-                settings.output.error(pipeline.cleared(problem, where))
+                settings.output.error(pipeline.redact_error(problem, where))
             failed.add(where)
 
         for own in own_tables(pipeline) if not select else ():  # it is made anew whole, or not
@@ -268,15 +270,15 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
                 told(f"source {source.name}", problem)
                 continue
             for table, why in unreadable.items():
-                if _chosen(f"{source.name}.{table}", select):
+                if _is_chosen(f"{source.name}.{table}", select):
                     told(f"table {stores.lake.schema}.{table}", why)
             for table in found:
                 name = f"{source.name}.{table}"
-                if not _chosen(name, select):
+                if not _is_chosen(name, select):
                     continue
                 tell = partial(settings.output.warning, table=name)
                 try:
-                    with step(f"{name}: rebuilding"), held(pipeline, [name]) as run_id:
+                    with step(f"{name}: rebuilding"), lock_tables(pipeline, [name]) as run_id:
                         # Read again: a run may have published before the table was locked.
                         known = batches.get(table, set())
                         commits = source_commits(stores.lake, table, names, known)
@@ -296,8 +298,8 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
             sys.exit(LoaderError.exit_code)
 
 
-def _chosen(name: str, select: tuple[str, ...]) -> bool:
-    return not select or bool(selected(name, select))
+def _is_chosen(name: str, select: tuple[str, ...]) -> bool:
+    return not select or bool(match_selection(name, select))
 
 
 def _silent(text: str) -> None:

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from loader.runtime.interruption import interrupt as interrupt_work
-from loader.runtime.interruption import resume
-from loader.runtime.private_folder import remove_all
+from loader.spark.interruption import interrupt as interrupt_work
+from loader.spark.interruption import resume
+from loader.spark.private_folder import remove_all
 
 AT_ONCE = 1.0
 """Seconds in which several signals are one: `timeout` signals its child, then the whole group."""
@@ -100,7 +100,7 @@ def unwinding() -> Iterator[list[int]]:
             yield came
     finally:
         if came and came[0] != signal.SIGINT:
-            from loader.runtime.jvm import give_up  # most commands that end at once need none of it
+            from loader.spark.jvm import give_up  # most commands that end at once need none of it
 
             give_up()
             remove_all()

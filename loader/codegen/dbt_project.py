@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from loader.codegen.memory import FILE
+from loader.codegen.generated_manifest import FILE
 from loader.errors import SpecError
 
 _PROJECT = "dbt_project.yml"
@@ -100,9 +100,9 @@ class DbtProject:
         models: dict[str, str] = {}
         snapshots: dict[tuple[str, str], str] = {}
         for file in self._others():
-            shown = self.shown(file)
+            shown = self.relative_path(file)
             if file.suffix in (".yml", ".yaml"):
-                tables.update(dict.fromkeys(_declared(file), shown))
+                tables.update(dict.fromkeys(_list_declared_tables(file), shown))
                 continue
             models[file.stem] = shown
             text = _text(file)
@@ -110,7 +110,7 @@ class DbtProject:
                 snapshots.update(dict.fromkeys(_SOURCE.findall(text), shown))
         return Elsewhere(tables, models, snapshots)
 
-    def shown(self, file: Path) -> str:
+    def relative_path(self, file: Path) -> str:
         """Returns a file's path as messages show it: relative to the project."""
         try:
             return file.relative_to(self.root or self.output.parent).as_posix()
@@ -125,7 +125,7 @@ class DbtProject:
                 yield file
 
 
-def _declared(file: Path) -> list[tuple[str, str]]:
+def _list_declared_tables(file: Path) -> list[tuple[str, str]]:
     """Returns a properties file's source tables; none if dbt cannot read the file either."""
     text = _text(file)
     if "sources" not in text:

@@ -7,9 +7,9 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from loader.codegen.memory import Memory, fingerprint
-from loader.codegen.merging import ABSENT, Kept, ThreeWay, same
-from loader.codegen.yaml_edits import Refused
+from loader.codegen.generated_manifest import Manifest, fingerprint
+from loader.codegen.merging import ABSENT, KeptEdit, ThreeWay, same
+from loader.codegen.yaml_edits import EditRefused
 from loader.codegen.yaml_style import document
 from loader.codegen.yaml_text import YamlText
 
@@ -51,7 +51,7 @@ class File:
     merged: bool = True
 
 
-def model_file(name: str, text: str, before: str | None, memory: Memory, moved: bool) -> File:
+def model_file(name: str, text: str, before: str | None, memory: Manifest, moved: bool) -> File:
     """Returns a model's file: new, or updated if nobody has edited it.
 
     Args:
@@ -96,12 +96,12 @@ def properties_file(
     if before is None:
         return File(name, WRITTEN, None, document(new, _HEADER, spaced), new)
     text = YamlText(before, where)
-    three_way = ThreeWay(text.commented)
+    three_way = ThreeWay(text.has_comment)
     target = three_way.merge(base, text.data, new)
-    notes = tuple(_kept(kept) for kept in three_way.kept)
+    notes = tuple(_describe_kept(kept) for kept in three_way.kept)
     try:
         after = text.brought_to(target)
-    except Refused:
+    except EditRefused:
         note = "not updated: its aliases or layout leave no safe place for new entries"
         return File(name, KEPT, before, before, text.data, (note,), merged=False)
     if after != before:
@@ -110,7 +110,7 @@ def properties_file(
     return File(name, what, before, before, target, notes)
 
 
-def carried(
+def carry_over(
     base: Sequence[Mapping[str, Any]],
     new: Sequence[Mapping[str, Any]],
     gone: Container[str] = (),
@@ -127,14 +127,14 @@ def carried(
     entries = []
     for entry in new:
         before = known.get(str(entry["name"]), {})
-        tables = carried(before.get("tables", []), entry.get("tables", []))
+        tables = carry_over(before.get("tables", []), entry.get("tables", []))
         entries.append({**entry, "tables": tables} if tables else dict(entry))
     names = {entry["name"] for entry in new}
     rest = (dict(entry) for name, entry in known.items() if name not in names)
     return [*entries, *(entry for entry in rest if entry["name"] not in gone)]
 
 
-def _kept(kept: Kept) -> str:
+def _describe_kept(kept: KeptEdit) -> str:
     place = ".".join(part.partition("\0")[0] for part in kept.path[1:])
     if kept.wanted is ABSENT:
         return f"kept your {place}; codegen would now remove it"

@@ -8,11 +8,11 @@ from typing import Any
 
 from loader.codegen import naming, rendering
 from loader.codegen.dbt_project import Elsewhere, entries
-from loader.codegen.files import LEFT_OUT, File, carried, model_file, properties_file
-from loader.codegen.memory import Memory, fingerprint
-from loader.codegen.rendering import HISTORY, LATEST, Named
+from loader.codegen.files import LEFT_OUT, File, carry_over, model_file, properties_file
+from loader.codegen.generated_manifest import Manifest, fingerprint
+from loader.codegen.rendering import HISTORY, LATEST, NamedTable
 from loader.codegen.table import Table
-from loader.names import selected
+from loader.names import match_selection
 
 SOURCES = "sources.yml"
 MODELS = "models.yml"
@@ -51,13 +51,13 @@ class Generated:
 
     files: list[File]
     notes: list[tuple[str, str]]
-    memory: Memory
+    memory: Manifest
 
 
 def generate(
     tables: Sequence[Table],
     folder: Folder,
-    memory: Memory,
+    memory: Manifest,
     history: Sequence[str] = (),
     complete: Container[str] = (),
 ) -> Generated:
@@ -73,7 +73,7 @@ def generate(
         SpecError: if an existing file is not YAML of the expected shape.
     """
     notes: list[tuple[str, str]] = []
-    named = _named(tables, memory)
+    named = _name_tables(tables, memory)
     declared = [one for one in named if _declares(one, folder, memory, notes)]
     schemas = {one.table.source: _schema(one.table, folder) for one in named}
     sources = _properties(SOURCES, rendering.sources(schemas, declared), (), folder, memory)
@@ -93,15 +93,15 @@ def generate(
     remembered = zip((SOURCES, MODELS), properties, strict=True)
     data = {name: said for name, (_, said) in remembered if said}
     names = {one.table.full_name: (one.dbt_name, one.stem) for one in named}
-    return Generated(files, notes, Memory(data, hashes, {**memory.names, **names}))
+    return Generated(files, notes, Manifest(data, hashes, {**memory.names, **names}))
 
 
 def matches(table: Table, patterns: Sequence[str]) -> list[str]:
     """Returns the patterns that match the table."""
-    return sorted(selected(table.selectable, patterns))
+    return sorted(match_selection(table.selectable, patterns))
 
 
-def _named(tables: Sequence[Table], memory: Memory) -> list[Named]:
+def _name_tables(tables: Sequence[Table], memory: Manifest) -> list[NamedTable]:
     names: dict[str, str] = {}
     for source in dict.fromkeys(table.source for table in tables):
         own = [table.name for table in tables if table.source == source]
@@ -112,13 +112,13 @@ def _named(tables: Sequence[Table], memory: Memory) -> list[Named]:
             if full.startswith(start)
         }
         proposals = {name: name if naming.plain(name) else naming.safe(name) for name in own}
-        assigned = naming.assigned(proposals, known)
+        assigned = naming.assign_names(proposals, known)
         names |= {start + name: assigned[name] for name in own}
-    stems = naming.assigned(
+    stems = naming.assign_names(
         {t.full_name: f"{naming.safe(t.source)}_{naming.safe(names[t.full_name])}" for t in tables},
         {full: stem for full, (_, stem) in memory.names.items()},
     )
-    return [Named(t, names[t.full_name], stems[t.full_name]) for t in tables]
+    return [NamedTable(t, names[t.full_name], stems[t.full_name]) for t in tables]
 
 
 def _schema(table: Table, folder: Folder) -> str:
@@ -128,7 +128,9 @@ def _schema(table: Table, folder: Folder) -> str:
     return f"{{{{ var('strandline__raw_schema', '{table.schema}') }}}}"
 
 
-def _declares(one: Named, folder: Folder, memory: Memory, notes: list[tuple[str, str]]) -> bool:
+def _declares(
+    one: NamedTable, folder: Folder, memory: Manifest, notes: list[tuple[str, str]]
+) -> bool:
     """Whether codegen should write the table's source entry."""
     table = one.table
     place = folder.elsewhere.tables.get((table.source, one.dbt_name))
@@ -140,10 +142,10 @@ def _declares(one: Named, folder: Folder, memory: Memory, notes: list[tuple[str,
 
 
 def _kinds(
-    one: Named,
+    one: NamedTable,
     standing: Container[tuple[str, str]],
     folder: Folder,
-    memory: Memory,
+    memory: Manifest,
     history: Sequence[str],
     notes: list[tuple[str, str]],
 ) -> list[str]:
@@ -170,15 +172,15 @@ def _kinds(
 
 
 def _models(
-    named: Sequence[Named],
+    named: Sequence[NamedTable],
     standing: Container[tuple[str, str]],
     folder: Folder,
-    memory: Memory,
+    memory: Manifest,
     history: Sequence[str],
     notes: list[tuple[str, str]],
-) -> tuple[dict[tuple[Named, str], File], dict[str, str]]:
+) -> tuple[dict[tuple[NamedTable, str], File], dict[str, str]]:
     """Returns the models' files, and what to remember about them."""
-    files: dict[tuple[Named, str], File] = {}
+    files: dict[tuple[NamedTable, str], File] = {}
     hashes = dict(memory.models)
     for one in named:
         for kind in _kinds(one, standing, folder, memory, history, notes):
@@ -194,11 +196,11 @@ def _properties(
     said: Mapping[str, Sequence[Mapping[str, Any]]],
     gone: Container[str],
     folder: Folder,
-    memory: Memory,
+    memory: Manifest,
 ) -> tuple[File | None, Mapping[str, Any]]:
     """Returns a YAML file, None if it would be empty; and what to remember about it."""
     base = memory.data.get(name, {})
-    known = {key: carried(base.get(key, []), listed, gone) for key, listed in said.items()}
+    known = {key: carry_over(base.get(key, []), listed, gone) for key, listed in said.items()}
     new = {key: listed for key, listed in known.items() if listed}
     before = folder.read(name)
     if before is None and not new:
@@ -219,8 +221,8 @@ def _standing(sources: tuple[File | None, Any]) -> set[tuple[str, str]]:
 
 def _stale(
     standing: Container[tuple[str, str]],
-    named: Sequence[Named],
-    memory: Memory,
+    named: Sequence[NamedTable],
+    memory: Manifest,
     complete: Container[str],
 ) -> list[tuple[str, str]]:
     """Notes tables that are still declared, though the spec no longer has them."""

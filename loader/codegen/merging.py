@@ -31,7 +31,7 @@ ABSENT: Any = _Absent()
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptEdit:
     """An edit that was kept, though codegen would now write something else.
 
     Attributes:
@@ -53,7 +53,7 @@ class ThreeWay:
     """
 
     commented: Callable[[Path, bool], bool] = lambda path, removed: False
-    kept: list[Kept] = field(default_factory=list)
+    kept: list[KeptEdit] = field(default_factory=list)
 
     def merge(self, base: Any, mine: Any, new: Any, path: Path = ()) -> Any:
         """Returns the merged value; ABSENT if there should be none.
@@ -68,27 +68,27 @@ class ThreeWay:
         if mine is ABSENT:
             return new if base is ABSENT else ABSENT
         if new is ABSENT:
-            return self._removed(base, mine, path)
+            return self._merge_removed(base, mine, path)
         if isinstance(mine, Mapping) and isinstance(new, Mapping):
             return self._mappings(base, mine, new, path)
-        if keyed(path) and isinstance(mine, list) and isinstance(new, list):
+        if is_keyed(path) and isinstance(mine, list) and isinstance(new, list):
             return self._lists(base, mine, new, path)
         if same(mine, base) and (_is_scalar(mine) or not self.commented(path, False)):
             return new
         if not same(base, new):
-            self.kept.append(Kept(path, new))
+            self.kept.append(KeptEdit(path, new))
         return mine
 
-    def _removed(self, base: Any, mine: Any, path: Path) -> Any:
+    def _merge_removed(self, base: Any, mine: Any, path: Path) -> Any:
         if base is ABSENT:
             return mine
         if same(mine, base) and not self.commented(path, True):
             return ABSENT
         if isinstance(mine, Mapping) and isinstance(base, Mapping) and not _is_item(path):
             return self._mappings(base, mine, {}, path) or ABSENT
-        if keyed(path) and isinstance(mine, list) and isinstance(base, list):
+        if is_keyed(path) and isinstance(mine, list) and isinstance(base, list):
             return self._lists(base, mine, [], path) or ABSENT
-        self.kept.append(Kept(path, ABSENT))
+        self.kept.append(KeptEdit(path, ABSENT))
         return mine
 
     def _mappings(
@@ -106,7 +106,7 @@ class ThreeWay:
             if found is not ABSENT:
                 merged[key] = found
         if mine and not merged and self.commented(path, False):
-            self.kept.append(Kept(path, ABSENT))
+            self.kept.append(KeptEdit(path, ABSENT))
             return dict(mine)
         return merged
 
@@ -118,7 +118,7 @@ class ThreeWay:
         return list(self._mappings(known, by_name(mine), by_name(new), path).values())
 
 
-def keyed(path: Path) -> bool:
+def is_keyed(path: Path) -> bool:
     """Whether the list at a path is merged item by item."""
     return bool(path) and path[-1] in _NAMED | _TESTS and not _is_item(path)
 
@@ -128,7 +128,7 @@ def identities(path: Path, items: Sequence[Any]) -> list[str]:
 
     A second item with the same name counts as another; one without a name goes by its position.
     """
-    named = _called if path[-1] in _TESTS else _name
+    named = _find_test_name if path[-1] in _TESTS else _name
     found = [named(item) or f"\0{place}" for place, item in enumerate(items)]
     seen: Counter[str] = Counter()
     unique = []
@@ -152,7 +152,7 @@ def _name(item: Any) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _called(item: Any) -> str | None:
+def _find_test_name(item: Any) -> str | None:
     if isinstance(item, str):
         return item
     if not isinstance(item, Mapping) or not item:

@@ -21,7 +21,7 @@ def plain(name: str) -> bool:
     return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None
 
 
-def assigned(proposals: Mapping[str, str], remembered: Mapping[str, str]) -> dict[str, str]:
+def assign_names(proposals: Mapping[str, str], remembered: Mapping[str, str]) -> dict[str, str]:
     """Assigns each item a unique name.
 
     An item that has a name keeps it. If several new items have the same proposal, the one whose

@@ -24,7 +24,7 @@ _HISTORY_COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedTable:
     """A table with its names in dbt.
 
     Attributes:
@@ -41,7 +41,7 @@ class Named:
         return f"{self.stem}_{kind}"
 
 
-def sources(schemas: Mapping[str, str], tables: Sequence[Named]) -> dict[str, Any]:
+def sources(schemas: Mapping[str, str], tables: Sequence[NamedTable]) -> dict[str, Any]:
     """Returns the data of sources.yml.
 
     Args:
@@ -66,13 +66,13 @@ def sources(schemas: Mapping[str, str], tables: Sequence[Named]) -> dict[str, An
     }
 
 
-def models(latest: Iterable[Named], history: Iterable[Named]) -> dict[str, Any]:
+def models(latest: Iterable[NamedTable], history: Iterable[NamedTable]) -> dict[str, Any]:
     """Returns the data of models.yml."""
     entries = [*map(_latest, latest), *map(_history, history)]
     return {"models": sorted(entries, key=lambda entry: str(entry["name"]))}
 
 
-def sql(one: Named, kind: str) -> str:
+def sql(one: NamedTable, kind: str) -> str:
     """Returns a model's SQL."""
     table = one.table
     settings = {"materialized": f"deduped_{kind}", "primary_key": list(table.key)}
@@ -110,7 +110,7 @@ def raw_tests(table: Table) -> list[str]:
     return [f"strandline.{test}" for test in tests]
 
 
-def _source_table(one: Named) -> dict[str, Any]:
+def _source_table(one: NamedTable) -> dict[str, Any]:
     table = one.table
     if "`" in table.name:
         raise TableError(
@@ -148,7 +148,7 @@ def _source_table(one: Named) -> dict[str, Any]:
     return entry
 
 
-def _latest(one: Named) -> dict[str, Any]:
+def _latest(one: NamedTable) -> dict[str, Any]:
     table = one.table
     about = f"The newest version of each row of {table.full_name}, by {', '.join(table.key)}."
     if not table.incremental:
@@ -160,7 +160,7 @@ def _latest(one: Named) -> dict[str, Any]:
     return _model(one, LATEST, about, tests)
 
 
-def _history(one: Named) -> dict[str, Any]:
+def _history(one: NamedTable) -> dict[str, Any]:
     table = one.table
     about = (
         f"Every version of each row of {table.full_name}, by {', '.join(table.key)}, and when it "
@@ -174,7 +174,7 @@ def _history(one: Named) -> dict[str, Any]:
 
 
 def _model(
-    one: Named, kind: str, about: str, tests: list[Any], own: Sequence[Column] = ()
+    one: NamedTable, kind: str, about: str, tests: list[Any], own: Sequence[Column] = ()
 ) -> dict[str, Any]:
     described = _sentence(one.table.description)
     entry: dict[str, Any] = {
@@ -197,7 +197,7 @@ def as_text(text: str) -> str:
 
     Jinja also drops a line break at the end, and takes a carriage return for a line feed.
     """
-    return _NOT_AS_IT_IS.sub(lambda found: "{{ " + _quoted(found[0]) + " }}", text)
+    return _NOT_AS_IT_IS.sub(lambda found: "{{ " + _quote(found[0]) + " }}", text)
 
 
 def _sentence(comment: str) -> str:
@@ -210,12 +210,12 @@ def _jinja_value(value: Any) -> str:
     """Returns a value as a Jinja literal, escaped."""
     if isinstance(value, list):
         return f"[{', '.join(map(_jinja_value, value))}]"
-    literal = _quoted(str(value))
+    literal = _quote(str(value))
     # dbt reads plain literals without Jinja, escapes as they are, and leaves expressions to it.
     return f"{literal} ~ ''" if "\\" in literal else literal
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return "'" + escaped.replace("\n", "\\n").replace("\r", "\\r") + "'"
 

@@ -23,9 +23,9 @@ def read(path: Path) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError:
-        raise _refused(path, "not UTF-8 text", "Save it as UTF-8") from None
+        raise _refusal(path, "not UTF-8 text", "Save it as UTF-8") from None
     except OSError as error:
-        raise _refused(path, f"cannot be read: {error.strerror}", "Make it readable") from None
+        raise _refusal(path, f"cannot be read: {error.strerror}", "Make it readable") from None
 
 
 def write_all(files: Mapping[Path, str]) -> None:
@@ -54,7 +54,7 @@ def write_all(files: Mapping[Path, str]) -> None:
         for path_done in done:
             _restore(path_done, before[path_done])
         problem = f"cannot be written: {error.strerror or error}; no file was changed"
-        raise _refused(path, problem, "Make the folder writable") from None
+        raise _refusal(path, problem, "Make the folder writable") from None
     finally:
         for path in places:
             with suppress(OSError):
@@ -79,5 +79,5 @@ def _restore(path: Path, text: str | None) -> None:
         _put(path, text)
 
 
-def _refused(path: Path, what: str, remedy: str) -> SpecError:
+def _refusal(path: Path, what: str, remedy: str) -> SpecError:
     return SpecError(what, where=str(path), remedy=remedy)

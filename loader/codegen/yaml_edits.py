@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from loader.codegen.merging import Path, identities, keyed, same
+from loader.codegen.merging import Path, identities, is_keyed, same
 from loader.codegen.yaml_layout import Layout, in_brackets
 from loader.codegen.yaml_style import flow, in_line, lines
 
@@ -18,7 +18,7 @@ from loader.codegen.yaml_style import flow, in_line, lines
 _SPACED = frozenset({"sources", "tables", "models"})
 
 
-class Refused(Exception):
+class EditRefused(Exception):
     """The text cannot be edited to say the wanted data without touching what is not codegen's."""
 
 
@@ -37,11 +37,11 @@ class Edits:
             gap = [""] if text and not text.endswith("\n") else []
             self._note(place, place, self._block([*gap, *lines(dict(then))], 0))
         elif not self._inside(root, now, then, ()):
-            raise Refused
+            raise EditRefused
         pieces, place = [], 0
         for (start, end, _), written in sorted(self._found, key=lambda edit: edit[0]):
             if start < place:
-                raise Refused
+                raise EditRefused
             pieces += [text[place:start], written]
             place = end
         return "".join([*pieces, text[place:]])
@@ -58,7 +58,7 @@ class Edits:
             return False
         for key in gone:
             if key not in pairs:
-                raise Refused  # it comes from another mapping, by `<<`
+                raise EditRefused  # it comes from another mapping, by `<<`
             self._remove(node.value, [k.value for k, _ in node.value].index(key))
         for key in kept:
             if not same(now[key], then[key]):
@@ -122,7 +122,7 @@ class Edits:
             return False
         if isinstance(node, yaml.MappingNode) and isinstance(then, Mapping):
             return self._mapping(node, now, then, path)
-        if isinstance(node, yaml.SequenceNode) and isinstance(then, list) and keyed(path):
+        if isinstance(node, yaml.SequenceNode) and isinstance(then, list) and is_keyed(path):
             return self._sequence(node, now, then, path)
         return False
 
@@ -201,7 +201,7 @@ class Edits:
         elif place + 1 < len(entries) and not listed:  # after a dash: the next one moves up
             self._note(start, entries[place + 1][0].start_mark.index, "")
         else:
-            raise Refused
+            raise EditRefused
 
     def _begins_line(self, place: int) -> bool:
         return not self.layout.text[self.layout.line_start(place) : place].strip()
@@ -209,7 +209,7 @@ class Edits:
     def _dash(self, item: yaml.Node) -> int:
         found = self.layout.dash(item)
         if found is None:
-            raise Refused
+            raise EditRefused
         return found
 
     def _block(self, written: list[str], column: int) -> str:

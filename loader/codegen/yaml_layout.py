@@ -61,7 +61,7 @@ class Layout:
                 place += 1
         return found
 
-    def commented(self, start: int, end: int) -> bool:
+    def has_comment(self, start: int, end: int) -> bool:
         """Whether a comment begins between two positions."""
         place = bisect.bisect_left(self.comments, (start, start))
         return place < len(self.comments) and self.comments[place][0] < end

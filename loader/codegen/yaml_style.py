@@ -40,28 +40,28 @@ def _flow(dumper: _Dumper, flow: _Flow) -> yaml.Node:
 _Dumper.add_representer(_Flow, _flow)
 
 
-def _styled(value: Any, key: Any = None) -> Any:
+def _style(value: Any, key: Any = None) -> Any:
     if key in _IN_LINE and isinstance(value, dict | list):
         return _Flow(value)
     if isinstance(value, dict):
-        return {name: _styled(item, name) for name, item in value.items()}
-    return [_styled(item) for item in value] if isinstance(value, list) else value
+        return {name: _style(item, name) for name, item in value.items()}
+    return [_style(item) for item in value] if isinstance(value, list) else value
 
 
 def lines(value: Any) -> list[str]:
     """Returns a value as lines in block style, not indented."""
-    return _dumped(_styled(value), flow=False).splitlines()
+    return _dump(_style(value), flow=False).splitlines()
 
 
 def in_line(key: str, value: Any) -> str | None:
     """Returns what follows `key: ` in the same line; None if the value needs its own lines."""
-    [first, *more] = lines({"k": _styled(value, key)})
+    [first, *more] = lines({"k": _style(value, key)})
     return None if more or first == "k:" else first.removeprefix("k: ")
 
 
 def flow(value: Any) -> str:
     """Returns a value as it is written within brackets."""
-    return _dumped([value], flow=True).strip()[1:-1]
+    return _dump([value], flow=True).strip()[1:-1]
 
 
 def document(value: Any, header: str, spaced: tuple[int, ...]) -> str:
@@ -80,7 +80,7 @@ def document(value: Any, header: str, spaced: tuple[int, ...]) -> str:
     return "\n".join([*(f"# {line}" for line in header.splitlines()), "", *written, ""])
 
 
-def _dumped(value: Any, flow: bool) -> str:
+def _dump(value: Any, flow: bool) -> str:
     text: str = yaml.dump(
         value,
         Dumper=_Dumper,

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from loader.codegen.merging import Path, same
-from loader.codegen.yaml_edits import Edits, Refused
+from loader.codegen.yaml_edits import EditRefused, Edits
 from loader.codegen.yaml_layout import Layout
 from loader.errors import SpecError
 
@@ -52,7 +52,7 @@ class YamlText:
         """Counts the text's comments."""
         return Counter(self.text[start:end].rstrip() for start, end in self.layout.comments)
 
-    def commented(self, path: Path, removed: bool) -> bool:
+    def has_comment(self, path: Path, removed: bool) -> bool:
         """Whether there is a comment within what `path` names.
 
         Args:
@@ -63,7 +63,7 @@ class YamlText:
             return False
         start, node = found
         end = self.layout.end(node)
-        return self.layout.commented(start, self.layout.line_end(end) if removed else end)
+        return self.layout.has_comment(start, self.layout.line_end(end) if removed else end)
 
     def brought_to(self, target: Mapping[Any, Any]) -> str:
         """Returns the text, edited to say `target`.
@@ -76,9 +76,9 @@ class YamlText:
         try:
             result = YamlText(Edits(self.layout).bringing(self.data, target), "the result")
         except SpecError:
-            raise Refused from None
+            raise EditRefused from None
         if not same(result.data, target) or self.comments() - result.comments():
-            raise Refused
+            raise EditRefused
         return self._mark + result.text
 
 

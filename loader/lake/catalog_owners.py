@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-from loader.damage import BACK
+from loader.corruption import BACK
 from loader.errors import DamagedError, TableError
-from loader.lake.owners import Owner, silent_for
-from loader.runtime.failures import clear
+from loader.lake.lock_store import LockRecord, silent_for
+from loader.spark.failures import clear
 
 if TYPE_CHECKING:
     from loader.lake.tables import Tables
@@ -41,7 +41,7 @@ _MOVED = 1  # a max age in ms, only to make the tag differ: nothing expires this
 _AGAIN = ("CommitFailedException", "CommitStateUnknownException")
 
 
-class CatalogOwners:
+class CatalogLockStore:
     """Records in tags of ``<schema>._cq_locks``."""
 
     def __init__(self, lake: Tables) -> None:
@@ -71,27 +71,27 @@ class CatalogOwners:
             records = {text: _snapshot(handle, text) for text in set(left.values()) if text}
             moved = {table: records[text] if text else None for table, text in left.items()}
             try:
-                operations.commit(base, self.moved(base, moved))
+                operations.commit(base, self.move_tags(base, moved))
             except Py4JJavaError as error:
                 # Somebody else changed the table first, this record or another: look again.
                 _look_again(error, attempt)
                 continue
-            _delete_lists(handle, _unnamed(base, [_PREFIX + table for table in moved]))
+            _delete_lists(handle, _list_untagged(base, [_PREFIX + table for table in moved]))
             return made | left.keys()
         return set()
 
     def sign(self, run_id: str) -> str | None:
         base = self._current()
-        return _said(base, _RUN + run_id) if base is not None else None
+        return _read_tag(base, _RUN + run_id) if base is not None else None
 
-    def give_sign(self, run_id: str, text: str | None) -> None:
+    def heartbeat(self, run_id: str, text: str | None) -> None:
         self._create()
         tag = _RUN + run_id
         for attempt in range(_TRIES):
             handle = self.lake.handle(TABLE)
             operations = handle.operations()
             base = operations.refresh()
-            if _said(base, tag) == text:
+            if _read_tag(base, tag) == text:
                 return
             builder = self._builder(base)
             if text is None:
@@ -99,7 +99,7 @@ class CatalogOwners:
             else:
                 snapshot = _snapshot(handle, text)
                 builder.addSnapshot(snapshot).setRef(tag, self._tag(snapshot))
-            gone = _unnamed(base, [tag])
+            gone = _list_untagged(base, [tag])
             try:
                 operations.commit(base, self._without(builder, gone))
             except Py4JJavaError as error:
@@ -110,22 +110,26 @@ class CatalogOwners:
 
     def forget(self, run_id: str) -> None:
         base = self.lake.handle(TABLE).operations().current()
-        records = (_said(base, name) for name, _ in _refs(base) if name.startswith(_PREFIX))
-        owners = (Owner.from_json(record) for record in records)
+        records = (_read_tag(base, name) for name, _ in _refs(base) if name.startswith(_PREFIX))
+        owners = (LockRecord.from_json(record) for record in records)
         if not any(owner is not None and owner.run_id == run_id for owner in owners):
-            self.give_sign(run_id, None)
+            self.heartbeat(run_id, None)
 
     def sweep(self, age: float) -> int:
         """Deletes signs and files of runs that died over `age` seconds ago; returns how many."""
         base = self._current()
         if base is None:
             return 0
-        owners = [Owner.from_json(_said(base, n)) for n, _ in _refs(base) if n.startswith(_PREFIX)]
+        owners = [
+            LockRecord.from_json(_read_tag(base, n))
+            for n, _ in _refs(base)
+            if n.startswith(_PREFIX)
+        ]
         named = {_RUN + owner.run_id for owner in owners if owner is not None}
         signs = [name for name, _ in _refs(base) if name.startswith(_RUN) and name not in named]
-        old = [name for name in signs if (silent_for(_said(base, name) or "") or 0) > age]
+        old = [name for name in signs if (silent_for(_read_tag(base, name) or "") or 0) > age]
         for name in old:
-            self.give_sign(name.removeprefix(_RUN), None)
+            self.heartbeat(name.removeprefix(_RUN), None)
         return len(old) + self._sweep_files(age)
 
     def _sweep_files(self, age: float) -> int:
@@ -141,7 +145,7 @@ class CatalogOwners:
         except (Py4JError, PySparkException):  # Spark cannot list the folder; they do no harm
             return 0
 
-    def moved(self, base: Any, snapshots: Mapping[str, Any]) -> Any:
+    def move_tags(self, base: Any, snapshots: Mapping[str, Any]) -> Any:
         """Returns the metadata after a swap that moves the tables' tags to these snapshots.
 
         The same commit removes snapshots that no tag names any more, so the table does not grow.
@@ -160,7 +164,9 @@ class CatalogOwners:
             if named is not None:
                 builder.setRef(tag, self._tag(base.snapshot(named.snapshotId()), _MOVED))
                 builder.removeRef(tag)
-        return self._without(builder, _unnamed(base, [_PREFIX + table for table in snapshots]))
+        return self._without(
+            builder, _list_untagged(base, [_PREFIX + table for table in snapshots])
+        )
 
     def _builder(self, base: Any) -> Any:
         jvm: Any = self.lake.spark._jvm
@@ -216,10 +222,10 @@ def _look_again(error: Py4JJavaError, attempt: int) -> None:
 
 
 def _record(metadata: Any, table: str) -> str | None:
-    return _said(metadata, _PREFIX + table)
+    return _read_tag(metadata, _PREFIX + table)
 
 
-def _said(metadata: Any, name: str) -> str | None:
+def _read_tag(metadata: Any, name: str) -> str | None:
     tag = metadata.ref(name)
     if tag is None:
         return None
@@ -236,7 +242,7 @@ def _snapshot(handle: Any, record: str) -> Any:
     return append.set(RECORD, record).apply()
 
 
-def _unnamed(base: Any, moved: Collection[str]) -> list[Any]:
+def _list_untagged(base: Any, moved: Collection[str]) -> list[Any]:
     """Returns the snapshots that no tag names once these tags have moved."""
     named = {ref.snapshotId() for name, ref in _refs(base) if name not in moved}
     return [each for each in base.snapshots() if each.snapshotId() not in named]

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
+from loader.property_codec import decode_property, encode_property
 from loader.rows.order import SOURCE_NAME
-from loader.veil import unveiled, veiled
 
 if TYPE_CHECKING:
     from loader.lake.tables import Tables
@@ -68,8 +68,8 @@ def newest_commit(lake: Tables, table: str, of: Collection[str] = ()) -> Commit:
     handle = lake.handle(table)
     if handle.currentSnapshot() is None:
         return Commit()
-    kept = _kept(handle, of)
-    for found in _published(handle):
+    kept = _find_kept_by_compaction(handle, of)
+    for found in _list_published(handle):
         if of and (found.source or source_of(lake, table, found.batch)) not in of:
             continue
         forgot = found.state is None and kept is not None and kept.batch == found.batch
@@ -92,7 +92,7 @@ def sharers(handle: Any) -> dict[str, Any]:
     Args:
         handle: Iceberg's own object for the table.
     """
-    found: dict[str, Any] = json.loads(unveiled(handle.properties().get(SOURCES) or "{}"))
+    found: dict[str, Any] = json.loads(decode_property(handle.properties().get(SOURCES) or "{}"))
     return found
 
 
@@ -102,7 +102,7 @@ def origins(handle: Any) -> dict[str, str]:
     Args:
         handle: Iceberg's own object for the table.
     """
-    found: dict[str, str] = json.loads(unveiled(handle.properties().get(ORIGINS) or "{}"))
+    found: dict[str, str] = json.loads(decode_property(handle.properties().get(ORIGINS) or "{}"))
     return found
 
 
@@ -123,7 +123,7 @@ def all_commits(lake: Tables, table: str, known: Collection[int] = ()) -> list[C
     handle = lake.handle(table)
     current = handle.currentSnapshot()
     found: dict[int, Commit] = {}
-    for commit in _published(handle):
+    for commit in _list_published(handle):
         found.setdefault(commit.batch, commit)
     headed = bool(found)  # no later batch can have expired: snapshots lead back from the newest
     for kept in _all_kept(handle) if current is not None else ():
@@ -132,7 +132,7 @@ def all_commits(lake: Tables, table: str, known: Collection[int] = ()) -> list[C
     if headed:
         missing -= set(known)
     if current is not None and missing:
-        found = {commit.batch: commit for commit in _told_by_rows(lake, table)} | found
+        found = {commit.batch: commit for commit in _read_from_rows(lake, table)} | found
     return [found[batch] for batch in sorted(found)]
 
 
@@ -150,14 +150,14 @@ def keep_newest(lake: Tables, table: str) -> None:
         if newest.state is None:
             continue
         said = {**asdict(newest), "at": newest.at.isoformat() if newest.at else None}
-        text = veiled(json.dumps(said, sort_keys=True, default=str))
+        text = encode_property(json.dumps(said, sort_keys=True, default=str))
         if text != properties.get(key):
             told[key] = text
     if told:
         lake.set_properties(table, told)
 
 
-def _told_by_rows(lake: Tables, table: str) -> Iterator[Commit]:
+def _read_from_rows(lake: Tables, table: str) -> Iterator[Commit]:
     compacted_to = int(lake.handle(table).properties().get(COMPACTED_TO) or 0)
     yield from (Commit(batch) for batch in range(1, compacted_to + 1))
     rows = lake.spark.sql(
@@ -208,7 +208,7 @@ def _commit(handle: Any, snapshot: Any) -> Commit | None:
     )
 
 
-def _published(handle: Any) -> Iterator[Commit]:
+def _list_published(handle: Any) -> Iterator[Commit]:
     """Yields the batches whose commits have not expired, newest first."""
     snapshot = handle.currentSnapshot()
     while snapshot is not None:
@@ -219,7 +219,7 @@ def _published(handle: Any) -> Iterator[Commit]:
         snapshot = handle.snapshot(parent) if parent is not None else None
 
 
-def _kept(handle: Any, of: Collection[str] = ()) -> Commit | None:
+def _find_kept_by_compaction(handle: Any, of: Collection[str] = ()) -> Commit | None:
     """Returns the newest batch that compaction kept; batches published since may be newer."""
     kept = [one for one in _all_kept(handle) if not of or one.source in of]
     return max(kept, key=lambda one: one.batch, default=None)
@@ -230,6 +230,6 @@ def _all_kept(handle: Any) -> Iterator[Commit]:
     for key in (NEWEST, *map(newest_of, sharers(handle))):
         text = properties.get(key)
         if text:
-            said = json.loads(unveiled(text))
+            said = json.loads(decode_property(text))
             at = dt.datetime.fromisoformat(said["at"]) if said["at"] else None
             yield Commit(**{**said, "at": at})

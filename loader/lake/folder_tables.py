@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loader.errors import TableError
-from loader.lake.place import refuse_moved
+from loader.lake.location_check import refuse_moved
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,16 +18,16 @@ from pyspark.sql.types import StructField, StructType
 from loader.errors import TableError
 from loader.lake.lease import Lease
 from loader.lake.locks import TableLocks
-from loader.lake.own import PREFIX
 from loader.lake.records import Records
-from loader.lake.remembered import appended
-from loader.lake.schema.drift import Drift, drift, unchanged
-from loader.lake.schema.source_schema import PROPERTY, SourceSchema, property_of, remembered
-from loader.lake.schema.terms import Terms
-from loader.lake.schema.widening import kept_as
+from loader.lake.schema.drift import Drift, drift, plan_creation
+from loader.lake.schema.evolution_policy import Terms
+from loader.lake.schema.source_schema import PROPERTY, SourceSchema, property_of, read_source_schema
+from loader.lake.schema.widening import raw_type
+from loader.lake.snapshot_cache import append_and_note
 from loader.lake.staging import Staging
+from loader.lake.system_tables import PREFIX
 from loader.rows.delta import COLUMNS
-from loader.rows.order import quoted
+from loader.rows.order import quote_name
 
 IDENTITY = "strandline.table-id"
 """Tells a raw table from a dropped one of the same name: SQL does not show Iceberg's own UUID."""
@@ -50,7 +50,7 @@ class Lake(Staging):
 
         Two runs may call at once.
         """
-        there = self.found(table)
+        there = self.find_records(table)
         if there is not None:
             return there
         self.prepare()
@@ -71,7 +71,7 @@ class Lake(Staging):
         with _shared, self.lock(table):
             for name in self._lacking(self.handle(table), columns):
                 self.spark.sql(
-                    f"alter table {self.name(table)} add column {quoted(name)} {columns[name]}"
+                    f"alter table {self.name(table)} add column {quote_name(name)} {columns[name]}"
                 )
 
     def _lacking(self, handle: Any, columns: Mapping[str, str]) -> list[str]:
@@ -114,7 +114,7 @@ class Lake(Staging):
             PROPERTY: SourceSchema.of(schema).text,
             **more,
         }
-        fields = [StructField(field.name, kept_as(field.dataType)) for field in schema.fields]
+        fields = [StructField(field.name, raw_type(field.dataType)) for field in schema.fields]
         for name, data_type in COLUMNS.items():
             fields.append(StructField(name, data_type))
         self.create(table, StructType(fields), properties)
@@ -139,7 +139,7 @@ class Lake(Staging):
             TableError: if it cannot, or may not.
         """
         if not self.exists(table):
-            return unchanged(schema)
+            return plan_creation(schema)
         properties = self.properties(table)
         if properties.get("write.wap.enabled") != "true":
             raise TableError(
@@ -149,7 +149,7 @@ class Lake(Staging):
                 remedy="If its rows are the loader's (a copy that was put back, say), set it: "
                 f"alter table {self.name(table)} set tblproperties ('write.wap.enabled' = 'true')",
             )
-        said = remembered(properties, terms.source, f"table {table}")
+        said = read_source_schema(properties, terms.source, f"table {table}")
         return drift(self.schema_of(table), said, schema, terms)
 
     def evolve(self, table: str, followed: Drift, source: str = "") -> None:
@@ -192,7 +192,7 @@ class Lake(Staging):
 
         Args:
             rows: values by column, as :meth:`loader.lake.records.Records.append` takes them.
-            note: adds them to what is remembered of the table (:mod:`loader.lake.remembered`);
+            note: adds them to what is remembered of the table (:mod:`loader.lake.snapshot_cache`);
                 None if nothing is.
         """
         with self._alone(table):
@@ -200,7 +200,7 @@ class Lake(Staging):
             if note is None:
                 records.append(rows)
             else:
-                appended(records.handle, lambda: records.append(rows), note)
+                append_and_note(records.handle, lambda: records.append(rows), note)
 
     @contextmanager
     def _alone(self, table: str) -> Iterator[None]:

@@ -22,7 +22,7 @@ from typing import Any
 from filelock import BaseFileLock, Timeout
 
 from loader.errors import LockedError, TableError
-from loader.lake.owners import Owner, Owners, Witness, now, place, silent_for
+from loader.lake.lock_store import LockRecord, LockStore, StalenessClock, now, place, silent_for
 
 EXPIRY = 120.0
 """Seconds to watch another machine's run without a sign of life before taking its table over."""
@@ -33,7 +33,7 @@ BEAT = 20.0
 LOOK = 2.0
 """Seconds between two looks at a run that may be dead."""
 
-_witness = Witness()
+_witness = StalenessClock()
 
 
 class Lease:
@@ -55,10 +55,10 @@ class Lease:
         table: str,
         where: str,
         lock: BaseFileLock,
-        owners: Owners,
+        owners: LockStore,
         run_id: str,
         expiry: float = EXPIRY,
-        witness: Witness = _witness,
+        witness: StalenessClock = _witness,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self.table = table
@@ -92,7 +92,7 @@ class Lease:
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
-            raise self._refused(Owner.from_json(self.owners.read(self.table))) from None
+            raise self._refusal(LockRecord.from_json(self.owners.read(self.table))) from None
 
     @property
     def _place(self) -> str:
@@ -102,22 +102,24 @@ class Lease:
         self, found: str | None, mine: str, tell: Callable[[str], None] | None
     ) -> str | None:
         """Takes the table from the run that a record names, once it is known to be dead."""
-        owner = Owner.from_json(found)
+        owner = LockRecord.from_json(found)
         here = owner is not None and owner.place == self._place
         if owner is not None and not here:
             self._watch(owner, found, tell)
         sign = self.owners.sign(owner.run_id) if owner else None
         if not self.owners.swap(self.table, found, mine):
-            raise self._refused(Owner.from_json(self.owners.read(self.table)))
+            raise self._refusal(LockRecord.from_json(self.owners.read(self.table)))
         self._record = mine
         if owner is None:
             return None
         with suppress(Exception):  # a leftover sign does no harm
             self.owners.forget(owner.run_id)
         why = "whose process is gone" if here else f"silent for {self.expiry:.0f} s"
-        return f"taken over from another run, {why} ({owner.told(sign)})"
+        return f"taken over from another run, {why} ({owner.describe(sign)})"
 
-    def _watch(self, owner: Owner, found: str | None, tell: Callable[[str], None] | None) -> None:
+    def _watch(
+        self, owner: LockRecord, found: str | None, tell: Callable[[str], None] | None
+    ) -> None:
         """Returns once a run has been silent for long enough, by this machine's own clock.
 
         Raises:
@@ -127,18 +129,18 @@ class Lease:
         while True:
             sign = self.owners.sign(owner.run_id)
             if self.owners.read(self.table) != found:
-                raise self._refused(Owner.from_json(self.owners.read(self.table)))
+                raise self._refusal(LockRecord.from_json(self.owners.read(self.table)))
             still = self._witness.still_for((owner.run_id, owner.place), sign)
             if still >= self.expiry:
                 return
             if still == 0 and asked:
-                raise self._refused(owner)  # it has just given a sign
+                raise self._refusal(owner)  # it has just given a sign
             silent = silent_for(sign or owner.taken_at)
             if not asked and silent is not None and 0 <= silent < self.expiry:
-                raise self._refused(owner)
+                raise self._refusal(owner)
             if not asked and tell is not None:
                 tell(
-                    f"{owner.told(sign)} holds it and may be dead: watched for up to "
+                    f"{owner.describe(sign)} holds it and may be dead: watched for up to "
                     f"{self.expiry - still:.0f} s"
                 )
             asked = True
@@ -153,8 +155,12 @@ class Lease:
         with self._changing:
             found = self.owners.read(self.table)
             if found is None or found != self._record:
-                owner = Owner.from_json(found)
-                by = owner.told(self.owners.sign(owner.run_id)) if owner else "it has ended since"
+                owner = LockRecord.from_json(found)
+                by = (
+                    owner.describe(self.owners.sign(owner.run_id))
+                    if owner
+                    else "it has ended since"
+                )
                 raise TableError(
                     f"another run took the table over while this one stood still ({by})",
                     where=self.where,
@@ -171,8 +177,8 @@ class Lease:
             finally:
                 self._lock.release()
 
-    def _refused(self, owner: Owner | None) -> LockedError:
-        by = f" ({owner.told(self.owners.sign(owner.run_id))})" if owner else ""
+    def _refusal(self, owner: LockRecord | None) -> LockedError:
+        by = f" ({owner.describe(self.owners.sign(owner.run_id))})" if owner else ""
         return LockedError(
             f"another run holds this table{by}",
             where=self.where,
@@ -195,7 +201,7 @@ def acquire_all(
         try:
             lease._lock_here()
             where = lease._place
-            records[lease] = mine.setdefault(where, Owner.of(lease.run_id, where).to_json())
+            records[lease] = mine.setdefault(where, LockRecord.of(lease.run_id, where).to_json())
         except Exception as problem:
             ended[lease] = problem
     for owners in {id(lease.owners): lease.owners for lease in records}.values():
@@ -234,7 +240,7 @@ class Heartbeat:
         self._leases = leases  # it may still grow
         self._every = every
         self._over = threading.Event()
-        self._given: dict[tuple[int, str], Owners] = {}
+        self._given: dict[tuple[int, str], LockStore] = {}
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def _beat(self) -> None:
@@ -245,7 +251,7 @@ class Heartbeat:
                 # If the store is down for a moment, the next beat tries again; `confirm` finds out
                 # whether the run still holds its tables.
                 with suppress(Exception):
-                    owners.give_sign(run_id, now())
+                    owners.heartbeat(run_id, now())
 
     def __enter__(self) -> Heartbeat:
         self._thread.start()
@@ -256,4 +262,4 @@ class Heartbeat:
         self._thread.join()
         for (_, run_id), owners in self._given.items():
             with suppress(Exception):  # a leftover sign means nothing: no table names the run
-                owners.give_sign(run_id, None)
+                owners.heartbeat(run_id, None)

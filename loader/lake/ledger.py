@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from loader import __version__
-from loader.lake.own import mended, naming
-from loader.lake.remembered import remembered
+from loader.lake.snapshot_cache import get_cache
+from loader.lake.system_tables import describe_remedy, naming
 from loader.rows.literal import text_literal
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from loader.lake.records import Records
 
 TABLE = "_cq_syncs"
-REMEDY = mended("All syncs into this schema", TABLE)
+REMEDY = describe_remedy("All syncs into this schema", TABLE)
 _named = naming(TABLE, REMEDY)
 SYNCED = "synced"
 NOTHING_NEW = "nothing new"
@@ -87,7 +87,7 @@ class SyncRecord:
         """The source and the raw table: sources may share one."""
         return self.source_name, self.table_name
 
-    def finished(self, **changes: Any) -> SyncRecord:
+    def finish(self, **changes: Any) -> SyncRecord:
         """Returns the record with its outcome, finished now."""
         return replace(self, finished_at=now(), **changes)
 
@@ -197,7 +197,7 @@ class Ledger:
                 all others.
         """
         records = self.lake.records(TABLE)
-        known = remembered(records.handle)
+        known = get_cache(records.handle)
 
         def last(equal: Mapping[str, str]) -> int:
             rows = records.select(["batch"], equal, {"batch": since})
@@ -221,7 +221,7 @@ class Ledger:
         Reads nothing if nobody but this process has written to the ledger since the last time.
         """
         records = self.lake.records(TABLE)
-        known = remembered(records.handle)
+        known = get_cache(records.handle)
         if _ALL in known:
             return known
         few = records.rows() <= _FEW_ROWS and records.files() <= _FEW_FILES

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 from filelock import FileLock
 
 from loader.errors import SpecError
-from loader.lake.catalog_owners import CatalogOwners
-from loader.lake.owners import FileOwners, Owners, lock_file
+from loader.lake.catalog_owners import CatalogLockStore
+from loader.lake.lock_store import FileLockStore, LockStore, lock_file
 from loader.names import file_name
-from loader.runtime.private_folder import ensure_own_folder, home_folder
+from loader.spark.private_folder import ensure_own_folder, home_folder
 
 if TYPE_CHECKING:
     from loader.lake.tables import Tables
@@ -47,11 +47,11 @@ class TableLocks:
         return lock_file(place, timeout)
 
     @cached_property
-    def owners(self) -> Owners:
+    def owners(self) -> LockStore:
         """Where owners' records are kept: in the catalog, if other machines may write there."""
         if self._beside is not None:
-            return FileOwners(self._beside)
-        return CatalogOwners(self.lake.for_thread())
+            return FileLockStore(self._beside)
+        return CatalogLockStore(self.lake.for_thread())
 
     @cached_property
     def folder(self) -> Path:

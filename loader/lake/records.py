@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from loader.errors import TableError
-from loader.runtime.spark_line import record_writers
+from loader.spark.spark_line import record_writers
 
 _PLAIN = frozenset({"string", "long", "int", "boolean"})
 
@@ -101,7 +101,7 @@ class Records:
         files = self._iceberg.io.OutputFileFactory.builderFor(self.handle, 1, 1).format(form)
         files, fresh = files.build(), self.handle.newAppend()
         open_writer = record_writers(self._iceberg, self.handle, spec, form)
-        for partition, records in self._partitioned(spec, self._records(schema, rows)):
+        for partition, records in self._group_by_partition(spec, self._records(schema, rows)):
             alone = partition is None
             output = files.newOutputFile() if alone else files.newOutputFile(spec, partition)
             writer = open_writer(output, partition)
@@ -124,7 +124,7 @@ class Records:
         specs = list(self.handle.specs().values())
         return next((spec for spec in specs if spec.isUnpartitioned()), current)
 
-    def _partitioned(self, spec: Any, records: Sequence[Any]) -> list[tuple[Any, list[Any]]]:
+    def _group_by_partition(self, spec: Any, records: Sequence[Any]) -> list[tuple[Any, list[Any]]]:
         """Groups the records by partition; None stands for an unpartitioned table."""
         if spec.isUnpartitioned():
             return [(None, list(records))]

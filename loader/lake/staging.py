@@ -18,8 +18,8 @@ from loader.errors import TableError
 from loader.lake.commits import BATCH, STATE, SYNC, Commit, batch_of, newest_commit
 from loader.lake.schema.source_schema import SourceSchema, property_of
 from loader.lake.tables import Tables
-from loader.rows.order import quoted
-from loader.runtime import local_files
+from loader.rows.order import quote_name
+from loader.spark import local_files
 
 
 class Staging(Tables):
@@ -38,7 +38,7 @@ class Staging(Tables):
             present = {name.lower() for name in there}
             full = rows.selectExpr(
                 *(
-                    quoted(name) if name.lower() in present else f"null as {quoted(name)}"
+                    quote_name(name) if name.lower() in present else f"null as {quote_name(name)}"
                     for name in wanted
                 )
             )
@@ -54,14 +54,14 @@ class Staging(Tables):
             )
         finally:
             self.spark.conf.unset("spark.wap.id")
-        local_files.written(self.spark)
+        local_files.count_written_batch(self.spark)
         return next(
             int(found.snapshotId())
             for found in _newest_first(self.fresh(table))
             if found.summary().get("wap.id") == str(batch) and found.sequenceNumber() > before
         )
 
-    def staged_rows(self, table: str, snapshot_id: int) -> int:
+    def count_staged_rows(self, table: str, snapshot_id: int) -> int:
         """Returns how many rows a staged snapshot adds."""
         snapshot = self.handle(table).snapshot(snapshot_id)
         return int(snapshot.summary().get("added-records") or 0)

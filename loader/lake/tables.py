@@ -13,10 +13,10 @@ from pyspark.errors import AnalysisException, UnsupportedOperationException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from loader.lake.place import confirm_place
+from loader.lake.location_check import confirm_place
 from loader.lake.records import Records
 from loader.rows.literal import text_literal
-from loader.rows.order import quoted
+from loader.rows.order import quote_name
 
 Same = TypeVar("Same", bound="Tables")
 
@@ -54,7 +54,7 @@ class Tables:
     @cached_property
     def spark(self) -> SparkSession:
         """The session that reads and writes with Spark."""
-        from loader.runtime.spark import sibling
+        from loader.spark.session import sibling
 
         return sibling(self._shared) if self._separate else self._shared
 
@@ -71,12 +71,12 @@ class Tables:
 
     def name(self, table: str) -> str:
         """Returns a table's qualified, quoted name."""
-        return f"{quoted(self.schema)}.{quoted(table)}"
+        return f"{quote_name(self.schema)}.{quote_name(table)}"
 
     def prepare(self) -> None:
         """Creates the namespace if it does not exist."""
-        if not self.spark.catalog.databaseExists(quoted(self.schema)):
-            self.spark.sql(f"create namespace if not exists {quoted(self.schema)}")
+        if not self.spark.catalog.databaseExists(quote_name(self.schema)):
+            self.spark.sql(f"create namespace if not exists {quote_name(self.schema)}")
 
     def exists(self, table: str) -> bool:
         """Whether the table exists."""
@@ -100,13 +100,15 @@ class Tables:
             return False
         return True
 
-    def found(self, table: str) -> Records | None:
+    def find_records(self, table: str) -> Records | None:
         """Returns a table's rows as :meth:`records` does; None if there is no such table."""
         try:
             return self.records(table)
         except (Py4JJavaError, AnalysisException):
             # Some catalogs answer a question about a table in no namespace with an error.
-            there = self.spark.catalog.databaseExists(quoted(self.schema)) and self.exists(table)
+            there = self.spark.catalog.databaseExists(quote_name(self.schema)) and self.exists(
+                table
+            )
             # It is damaged, or somebody has just made it.
             return self.records(table) if there else None
 
@@ -151,9 +153,9 @@ class Tables:
 
     def tables(self) -> list[str]:
         """Lists all tables of the namespace."""
-        if not self.spark.catalog.databaseExists(quoted(self.schema)):
+        if not self.spark.catalog.databaseExists(quote_name(self.schema)):
             return []
-        rows = self.spark.sql(f"show tables in {quoted(self.schema)}").collect()
+        rows = self.spark.sql(f"show tables in {quote_name(self.schema)}").collect()
         return sorted(row["tableName"] for row in rows if not row["isTemporary"])
 
     def records(self, table: str) -> Records:
@@ -203,7 +205,7 @@ class Tables:
         # Iceberg looks catalogs up in the settings of the thread's active session.
         self.jvm.org.apache.spark.sql.SparkSession.setActiveSession(self._shared._jsparkSession)
         handle = self.jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
-            self._shared._jsparkSession, f"{quoted(self.catalog)}.{self.name(table)}"
+            self._shared._jsparkSession, f"{quote_name(self.catalog)}.{self.name(table)}"
         )
         if self._in_folders:
             confirm_place(handle, f"{self.schema}.{table}")

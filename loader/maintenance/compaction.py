@@ -26,13 +26,13 @@ from loader.lake.ledger import now
 from loader.lake.tables import FEW_MANIFESTS
 from loader.maintenance import expiry
 from loader.maintenance.dependents import Dependent, Unreadable
-from loader.maintenance.footprint import Footprint, footprint
+from loader.maintenance.orphan_files import describe_strays, sweep
 from loader.maintenance.removal import count, remove
-from loader.maintenance.retention import Keep, Superseded, superseded
-from loader.maintenance.strays import sweep, told
+from loader.maintenance.retention import Keep, SupersededVersions, find_superseded
+from loader.maintenance.table_stats import TableStats, footprint
 from loader.rows.literal import text_literal
-from loader.rows.order import BATCH, SEQUENCE, quoted
-from loader.runtime.spark_line import can_rewrite_position_deletes
+from loader.rows.order import BATCH, SEQUENCE, quote_name
+from loader.spark.spark_line import can_rewrite_position_deletes
 
 READ_BY_LOADERS = dt.timedelta(hours=1)
 """Iceberg snapshots of state and ledger stay at least this long: a loader may be reading one."""
@@ -97,7 +97,7 @@ class Upkeep:
 
 
 @dataclass(frozen=True)
-class Compacted:
+class CompactionResult:
     """Result of compacting one table; projected for a dry run.
 
     Attributes:
@@ -107,8 +107,8 @@ class Compacted:
     """
 
     table: str
-    before: Footprint
-    after: Footprint
+    before: TableStats
+    after: TableStats
     removed: int
     expired: int
     note: str = ""
@@ -116,21 +116,21 @@ class Compacted:
 
 def compact_raw(
     lake: Lake, raw: Raw, upkeep: Upkeep, dependents: Callable[[], Sequence[Dependent]]
-) -> Compacted:
+) -> CompactionResult:
     """Removes what a raw table no longer needs; holds its lock, so that no sync runs meanwhile.
 
     Args:
         dependents: lists the tables that are built from raw tables now.
 
     Raises:
-        LockedError: if a run holds it; :mod:`loader.maintenance.turns` waits for it.
+        LockedError: if a run holds it; :mod:`loader.maintenance.lock_retry` waits for it.
     """
     if upkeep.dry_run:
         gone = _gone(lake, raw, upkeep, dependents)
         size = footprint(lake, raw.table)
-        expired = len(expiry.found(lake, raw.table, upkeep.before_ms()))
-        note = _noted(gone.note, told(size.strays, 0))
-        return Compacted(raw.name, size, size, count(lake, gone), expired, note)
+        expired = len(expiry.list_expirable(lake, raw.table, upkeep.before_ms()))
+        note = _note(gone.note, describe_strays(size.strays, 0))
+        return CompactionResult(raw.name, size, size, count(lake, gone), expired, note)
     lease = lake.lease(raw.table, f"table {raw.name}", uuid.uuid4().hex[:12])
     lease.acquire()
     try:
@@ -138,7 +138,7 @@ def compact_raw(
             was, before = _version(lake, raw.table), footprint(lake, raw.table)
             lake.discard(raw.table)
             _complete(lake, raw.table, FEW_MANIFESTS)
-            gone, rows = _counted(lake, raw, upkeep, dependents)
+            gone, rows = _count_superseded(lake, raw, upkeep, dependents)
             lease.confirm()
             removed = remove(lake, raw.table, gone, rows)
             rewrite_raw(lake, raw.table)
@@ -147,10 +147,10 @@ def compact_raw(
             after, swept = _swept(lake, raw.table, was, before)
     finally:
         lease.release()
-    return Compacted(raw.name, before, after, removed, expired, _noted(gone.note, swept))
+    return CompactionResult(raw.name, before, after, removed, expired, _note(gone.note, swept))
 
 
-def compact_shared(lake: Lake, table: str, upkeep: Upkeep, order: str = "") -> Compacted:
+def compact_shared(lake: Lake, table: str, upkeep: Upkeep, order: str = "") -> CompactionResult:
     """Rewrites the small files of the state or the ledger, and expires its old snapshots.
 
     Args:
@@ -165,15 +165,15 @@ def compact_shared(lake: Lake, table: str, upkeep: Upkeep, order: str = "") -> C
     with held:
         was, before = _version(lake, table), footprint(lake, table)
         if upkeep.dry_run:
-            expired = len(expiry.found(lake, table, before_ms))
-            note = told(before.strays, 0)
-            return Compacted(f"{lake.schema}.{table}", before, before, 0, expired, note)
+            expired = len(expiry.list_expirable(lake, table, before_ms))
+            note = describe_strays(before.strays, 0)
+            return CompactionResult(f"{lake.schema}.{table}", before, before, 0, expired, note)
         small = {_ROW_GROUP: str(_ROW_GROUP_BYTES)} if order else {}
         _complete(lake, table, {**FEW_MANIFESTS, **small})
         rewrite(lake, table, order)
         expired = expiry.expire(lake, table, before_ms)
         after, swept = _swept(lake, table, was, before)
-    return Compacted(f"{lake.schema}.{table}", before, after, 0, expired, swept)
+    return CompactionResult(f"{lake.schema}.{table}", before, after, 0, expired, swept)
 
 
 def _complete(lake: Lake, table: str, wanted: Mapping[str, str]) -> None:
@@ -189,7 +189,7 @@ def _version(lake: Lake, table: str) -> str:
     return str(lake.handle(table).operations().current().metadataFileLocation())
 
 
-def _swept(lake: Lake, table: str, was: str, before: Footprint) -> tuple[Footprint, str]:
+def _swept(lake: Lake, table: str, was: str, before: TableStats) -> tuple[TableStats, str]:
     """Deletes files that killed runs left; returns the table's footprint after it, and a note.
 
     Args:
@@ -202,10 +202,10 @@ def _swept(lake: Lake, table: str, was: str, before: Footprint) -> tuple[Footpri
         # Everything the user asked for is done; the next compaction finds the files again.
         return found, f"files of killed runs could not be deleted: {sentence(problem)}"
     after = footprint(lake, table) if deleted else found
-    return after, told(after.strays, deleted)
+    return after, describe_strays(after.strays, deleted)
 
 
-def _noted(*notes: str) -> str:
+def _note(*notes: str) -> str:
     return "; ".join(note for note in notes if note)
 
 
@@ -220,7 +220,7 @@ def rewrite_raw(lake: Lake, table: str) -> None:
         return
     known = {name.lower() for name in lake.frame(table).columns}
     cursor = json.loads(newest.state or "{}").get("cursor_field")
-    cursors = [quoted(cursor)] if cursor and cursor.lower() in known else []
+    cursors = [quote_name(cursor)] if cursor and cursor.lower() in known else []
     order = ", ".join(f"{one} asc nulls first" for one in (BATCH, *cursors, SEQUENCE))
     rewrite(lake, table, order, f"{BATCH} < {newest.batch}")
 
@@ -256,9 +256,9 @@ def _of_current(lake: Lake, table: str) -> tuple[int, int, int]:
     return files, deletes, size
 
 
-def _counted(
+def _count_superseded(
     lake: Lake, raw: Raw, upkeep: Upkeep, dependents: Callable[[], Sequence[Dependent]]
-) -> tuple[Superseded, int]:
+) -> tuple[SupersededVersions, int]:
     """Returns the rows to remove, and how many there are.
 
     Counting takes time, and models may be built during it: so who needs versions is read again
@@ -276,15 +276,15 @@ def _counted(
 
 def _gone(
     lake: Lake, raw: Raw, upkeep: Upkeep, dependents: Callable[[], Sequence[Dependent]]
-) -> Superseded:
+) -> SupersededVersions:
     if upkeep.keep is None:
-        return Superseded()
+        return SupersededVersions()
     if not raw.known:
-        return Superseded(note=f"{raw.why}, so its key is not known")
+        return SupersededVersions(note=f"{raw.why}, so its key is not known")
     try:
         kept_from_it = [one for one in dependents() if one.reads(f"{lake.schema}.{raw.table}")]
     except Unreadable as problem:
-        return Superseded(note=f"{problem.where} cannot be read: it may need any version")
+        return SupersededVersions(note=f"{problem.where} cannot be read: it may need any version")
     columns = {name.lower() for name in lake.frame(raw.table).columns}
     missing = [
         n for n in (*raw.key, *([raw.cursor] if raw.cursor else [])) if n.lower() not in columns
@@ -295,7 +295,9 @@ def _gone(
             where=f"table {raw.name}",
             remedy="Sync it once more, then compact it",
         )
-    return superseded(lake, raw.table, raw.key, raw.cursor, upkeep.keep, kept_from_it, upkeep.now)
+    return find_superseded(
+        lake, raw.table, raw.key, raw.cursor, upkeep.keep, kept_from_it, upkeep.now
+    )
 
 
 def _call(
@@ -310,4 +312,6 @@ def _call(
     if options:
         pairs = ", ".join(f"{text_literal(k)}, {text_literal(v)}" for k, v in options.items())
         listed.append(f"options => map({pairs})")
-    lake.spark.sql(f"call {quoted(lake.catalog)}.system.{procedure}({', '.join(listed)})").collect()
+    lake.spark.sql(
+        f"call {quote_name(lake.catalog)}.system.{procedure}({', '.join(listed)})"
+    ).collect()

@@ -18,9 +18,9 @@ from pyspark.errors import AnalysisException, PySparkException
 
 from loader.errors import TableError, sentence
 from loader.lake.lake import Lake
+from loader.property_codec import decode_property
 from loader.rows.literal import text_literal
-from loader.rows.order import quoted
-from loader.veil import unveiled
+from loader.rows.order import quote_name
 
 WATERMARK = "strandline.watermark"
 MATERIALIZATION = "strandline.materialization"
@@ -54,7 +54,7 @@ class Dependent:
         """Whether it is, or may be, built from a raw table (``schema.table``)."""
         return self.raw is None or raw.lower() in self.raw
 
-    def merged(self, raw: str) -> int:
+    def find_merged_batch(self, raw: str) -> int:
         """Returns a raw table's (``schema.table``) newest batch that is certainly merged."""
         return self.batches.get(raw.lower(), self.batches.get("", 0))
 
@@ -83,7 +83,7 @@ def dependents(lake: Lake, raw: Collection[str] = ()) -> list[Dependent]:
         Unreadable: if a table cannot be read: it might be one of them.
     """
     found = []
-    for namespace in _namespaces(lake, quoted(lake.catalog)):
+    for namespace in _namespaces(lake, quote_name(lake.catalog)):
         for row in lake.spark.sql(f"show tables in {namespace}").collect():
             named = f"{row['namespace']}.{row['tableName']}".lower()
             if not row["isTemporary"] and named not in raw:
@@ -94,25 +94,25 @@ def dependents(lake: Lake, raw: Collection[str] = ()) -> list[Dependent]:
 
 def _namespaces(lake: Lake, within: str) -> Iterator[str]:
     for row in lake.spark.sql(f"show namespaces in {within}").collect():
-        name = f"{quoted(lake.catalog)}.{row['namespace']}"
+        name = f"{quote_name(lake.catalog)}.{row['namespace']}"
         yield name
         yield from _namespaces(lake, name)
 
 
 def _dependent(lake: Lake, namespace: str, schema: str, table: str) -> Dependent | None:
-    name, qualified = f"{schema}.{table}", f"{namespace}.{quoted(table)}"
+    name, qualified = f"{schema}.{table}", f"{namespace}.{quote_name(table)}"
     try:
         listed = lake.spark.sql(f"show tblproperties {qualified}").collect()
         properties = {row["key"]: row["value"] for row in listed}
         if WATERMARK not in properties:
             return None
-        said: Any = json.loads(unveiled(properties[WATERMARK]))
+        said: Any = json.loads(decode_property(properties[WATERMARK]))
         raw = said.get("raw")
         return Dependent(
             name,
             properties.get(MATERIALIZATION) == HISTORY,
             frozenset(str(one).lower() for one in raw) if raw else None,
-            _merged(lake, qualified, said),
+            _read_merged_batches(lake, qualified, said),
             tuple(name for name in said.get("primary_key") or () if name.lower() != UNION),
             said.get("cursor_field"),
         )
@@ -126,7 +126,7 @@ def _dependent(lake: Lake, namespace: str, schema: str, table: str) -> Dependent
         ) from problem
 
 
-def _merged(lake: Lake, qualified: str, said: dict[str, Any]) -> dict[str, int]:
+def _read_merged_batches(lake: Lake, qualified: str, said: dict[str, Any]) -> dict[str, int]:
     """Returns a watermark's batches; if its table changed since, the newest among its own rows."""
     raw = [str(one).lower() for one in said.get("raw") or [""]]
     stored = said.get("batches") or {raw[0]: said.get("batch")}

@@ -45,7 +45,7 @@ def expirable(
     return [one.id for one in sorted(gone, key=lambda one: one.committed_ms)]
 
 
-def found(lake: Lake, table: str, before_ms: int) -> list[int]:
+def list_expirable(lake: Lake, table: str, before_ms: int) -> list[int]:
     """Returns the snapshots of a table that may go now."""
     handle = lake.handle(table)
     versions = []
@@ -67,7 +67,7 @@ def found(lake: Lake, table: str, before_ms: int) -> list[int]:
 
 def expire(lake: Lake, table: str, before_ms: int) -> int:
     """Expires snapshots, and deletes files that only they refer to; returns how many snapshots."""
-    gone = found(lake, table, before_ms)
+    gone = list_expirable(lake, table, before_ms)
     for first in range(0, len(gone), _AT_ONCE):
         # None by age: only those listed here.
         expiry = lake.handle(table).expireSnapshots().expireOlderThan(0)

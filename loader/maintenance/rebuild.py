@@ -106,7 +106,7 @@ def rebuild_table(
     batches = {commit.batch for commit in commits} | set(known)
     if not {commit.batch for commit in commits} <= set(known):
         known = stores.ledger.batches(names, table).get(table, set())
-    refreshed = _refreshed(commits)
+    refreshed = _find_refresh(commits)
     records = [
         _record(source, table, commit, run_id, commit.batch == refreshed)
         for commit in commits
@@ -167,7 +167,7 @@ def _without_cursor(
     return 1
 
 
-def _refreshed(commits: Sequence[Commit]) -> int | None:
+def _find_refresh(commits: Sequence[Commit]) -> int | None:
     """Returns the newest full refresh's batch, which began the base generation; None if unknown.
 
     Only a batch whose own commit has expired needs it: other commits say how they read.

@@ -20,15 +20,15 @@ from typing import Any
 from loader.errors import TableError
 from loader.lake.commits import COMPACTED_TO
 from loader.lake.lake import Lake
-from loader.maintenance.retention import Superseded
+from loader.maintenance.retention import SupersededVersions
 from loader.rows.order import BATCH, SEQUENCE
-from loader.runtime.spark_line import can_rewrite_position_deletes
+from loader.spark.spark_line import can_rewrite_position_deletes
 
 COMPACTED = "strandline.compacted"
 
 
 @dataclass(frozen=True)
-class Removed:
+class RemovalAccount:
     """What compaction has removed from a raw table so far.
 
     Attributes:
@@ -46,7 +46,7 @@ class Removed:
     was: int | None = None
 
     @classmethod
-    def of(cls, properties: Mapping[str, str]) -> Removed:
+    def of(cls, properties: Mapping[str, str]) -> RemovalAccount:
         """Reads it from a raw table's properties.
 
         Raises:
@@ -67,7 +67,7 @@ class Removed:
         return {COMPACTED: json.dumps(said, sort_keys=True), COMPACTED_TO: str(self.to)}
 
 
-def count(lake: Lake, gone: Superseded) -> int:
+def count(lake: Lake, gone: SupersededVersions) -> int:
     """Counts the rows that may go."""
     if gone.sql is None:
         return 0
@@ -75,7 +75,7 @@ def count(lake: Lake, gone: Superseded) -> int:
     return int(row["n"])
 
 
-def remove(lake: Lake, table: str, gone: Superseded, rows: int) -> int:
+def remove(lake: Lake, table: str, gone: SupersededVersions, rows: int) -> int:
     """Removes superseded rows, in one commit; returns how many. The caller holds the lock.
 
     Args:
@@ -84,7 +84,7 @@ def remove(lake: Lake, table: str, gone: Superseded, rows: int) -> int:
     Raises:
         TableError: if the table's account of earlier compactions cannot be read.
     """
-    before = settled(lake, table)
+    before = settle(lake, table)
     if not rows:
         return 0
     to = max(before.to, gone.batch)
@@ -94,7 +94,7 @@ def remove(lake: Lake, table: str, gone: Superseded, rows: int) -> int:
     # the rows; copy-on-write would write the files twice.
     marks = can_rewrite_position_deletes(lake.frame(table).schema)
     mode = {"write.delete.mode": "merge-on-read" if marks else "copy-on-write"}
-    intended = Removed(to, before.rows, rows, current, before.to)
+    intended = RemovalAccount(to, before.rows, rows, current, before.to)
     lake.set_properties(table, {**mode, **intended.properties()})
     try:
         lake.spark.sql(
@@ -105,17 +105,17 @@ def remove(lake: Lake, table: str, gone: Superseded, rows: int) -> int:
         # Nothing was removed, unless the commit succeeded and only its response was lost. If the
         # table cannot be reached now, the next compaction closes the account.
         with suppress(Exception):
-            settled(lake, table)
+            settle(lake, table)
         raise
-    lake.set_properties(table, Removed(to, before.rows + rows).properties())
+    lake.set_properties(table, RemovalAccount(to, before.rows + rows).properties())
     return rows
 
 
-def settled(lake: Lake, table: str) -> Removed:
+def settle(lake: Lake, table: str) -> RemovalAccount:
     """Returns what was removed so far; closes the account first if a run died while removing."""
     handle = lake.handle(table)
     try:
-        found = Removed.of(lake.properties(table))
+        found = RemovalAccount.of(lake.properties(table))
     except (ValueError, KeyError, TypeError):
         raise TableError(
             f"its property {COMPACTED} was not written by this loader",
@@ -125,15 +125,15 @@ def settled(lake: Lake, table: str) -> Removed:
         ) from None
     if not found.removing:
         return found
-    if _happened(handle, found):
-        closed = Removed(found.to, found.rows + found.removing)
+    if _has_happened(handle, found):
+        closed = RemovalAccount(found.to, found.rows + found.removing)
     else:  # nothing went: `as_of` works again from the earlier limit on
-        closed = Removed(found.to if found.was is None else found.was, found.rows)
+        closed = RemovalAccount(found.to if found.was is None else found.was, found.rows)
     lake.set_properties(table, closed.properties())
     return closed
 
 
-def _happened(handle: Any, found: Removed) -> bool:
+def _has_happened(handle: Any, found: RemovalAccount) -> bool:
     """Whether rows were removed since the Iceberg snapshot that the account names."""
     snapshot = handle.currentSnapshot()
     while snapshot is not None and str(snapshot.snapshotId()) != found.since:

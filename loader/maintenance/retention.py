@@ -27,11 +27,11 @@ from loader.lake.commits import newest_commit, sharers
 from loader.lake.lake import Lake
 from loader.lake.ledger import REMEDY
 from loader.lake.ledger import TABLE as LEDGER
-from loader.lake.own import named
+from loader.lake.system_tables import name_damage
 from loader.maintenance.dependents import Dependent
 from loader.rows.delta import DELETED, HASH
 from loader.rows.literal import text_literal
-from loader.rows.order import BATCH, GENERATION, SEQUENCE, SOURCE_NAME, quoted
+from loader.rows.order import BATCH, GENERATION, SEQUENCE, SOURCE_NAME, quote_name
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Keep:
 
 
 @dataclass(frozen=True)
-class Superseded:
+class SupersededVersions:
     """The rows that may go from a raw table.
 
     Attributes:
@@ -62,7 +62,7 @@ class Superseded:
     note: str = ""
 
 
-def superseded(
+def find_superseded(
     lake: Lake,
     table: str,
     key: tuple[str, ...],
@@ -70,7 +70,7 @@ def superseded(
     keep: Keep,
     kept_from_it: Sequence[Dependent],
     now: dt.datetime,
-) -> Superseded:
+) -> SupersededVersions:
     """Finds the versions of a raw table that may go now.
 
     Args:
@@ -83,24 +83,24 @@ def superseded(
         key = (SOURCE_NAME, *key)
     refused = refusal(key, cursor, kept_from_it)
     if refused:
-        return Superseded(note=refused)
+        return SupersededVersions(note=refused)
     floor = None
     if cursor is not None:
-        with named(lake, LEDGER, REMEDY):
+        with name_damage(lake, LEDGER, REMEDY):
             floor = _floor(lake, table, cursor, sources)
         if floor is None:
-            return Superseded(note=f"the ledger has no sync by {cursor}: sync it once more")
+            return SupersededVersions(note=f"the ledger has no sync by {cursor}: sync it once more")
     batch, note = _removal_limit(lake, table, keep, kept_from_it, now)
     if batch < 1:
-        return Superseded(note=note)
+        return SupersededVersions(note=note)
     histories = [one.name for one in kept_from_it if one.history]
     if histories:
         note = f"only repeated rows may go: {', '.join(histories)} shows every version"
     only_repeated = bool(histories)
     name = lake.name(table)
     whole = [newest_commit(lake, table, (source,)).batch for source in sources]
-    sql = superseded_sql(name, key, cursor, batch, keep.versions, floor, only_repeated, whole)
-    return Superseded(batch, sql, note)
+    sql = build_superseded_sql(name, key, cursor, batch, keep.versions, floor, only_repeated, whole)
+    return SupersededVersions(batch, sql, note)
 
 
 def refusal(key: tuple[str, ...], cursor: str | None, kept_from_it: Sequence[Dependent]) -> str:
@@ -114,7 +114,7 @@ def refusal(key: tuple[str, ...], cursor: str | None, kept_from_it: Sequence[Dep
     return ""
 
 
-def superseded_sql(
+def build_superseded_sql(
     raw: str,
     key: Sequence[str],
     cursor: str | None,
@@ -135,14 +135,14 @@ def superseded_sql(
             before.
         whole: batches that stay whole.
     """
-    keys = ", ".join(quoted(name) for name in key)
-    cursors = [quoted(cursor)] if cursor else []
+    keys = ", ".join(quote_name(name) for name in key)
+    cursors = [quote_name(cursor)] if cursor else []
     order = ", ".join([GENERATION, *cursors, BATCH, SEQUENCE])
     place = ", ".join([keys, GENERATION, *cursors])
     conditions = f"_cq_age > {versions}"
     if cursor:
         # null if the row or the floor has no cursor: then it is not certainly below
-        conditions += f"\n    and coalesce({quoted(cursor)} < {floor}, false)"
+        conditions += f"\n    and coalesce({quote_name(cursor)} < {floor}, false)"
     if only_repeated:
         conditions += "\n    and _cq_content <=> _cq_content_before"
     if whole:
@@ -200,7 +200,7 @@ def _removal_limit(
             days = "1 day" if keep.days == 1 else f"{keep.days} days"
             batch, note = young["batch"] - 1, f"nothing is older than {days}"
     for one in kept_from_it:
-        merged = one.merged(f"{lake.schema}.{table}")
+        merged = one.find_merged_batch(f"{lake.schema}.{table}")
         if merged < batch:
             batch, note = merged, f"{one.name} has merged up to batch {merged} only"
     told = note if batch < 1 or "merged" in note else ""

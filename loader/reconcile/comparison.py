@@ -15,11 +15,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from loader.lake.lake import Lake
-from loader.lake.schema.drift import Route
-from loader.lake.schema.fitting import fitted
+from loader.lake.schema.conform import conform
+from loader.lake.schema.drift import ColumnMapping
 from loader.lake.schema.widening import bare
 from loader.rows.delta import DELETED, HASH, tombstone
-from loader.rows.order import quoted, version_column
+from loader.rows.order import quote_name, version_column
 from loader.rows.window import Window
 from loader.sources.contents import (
     BUCKET,
@@ -163,7 +163,7 @@ class Comparison:
         plan, table = self.plan, self.plan.table
         rows = self._as_source().where(share.holds(self.contents.key_hash()))
         empty = [
-            f.col(quoted(name)).isNull() for name in table.schema.names if name not in plan.key
+            f.col(quote_name(name)).isNull() for name in table.schema.names if name not in plan.key
         ]
         deleted = f.coalesce(f.col(DELETED), f.lit(False))
         # If deleted_field was set or removed since, a row that it marks counts as changed.
@@ -175,7 +175,7 @@ class Comparison:
             reduce(and_, empty, deleted).alias(GONE),
             within(table, self.window).alias(_INSIDE),
         )
-        keys = [f.col(quoted(name)) for name in plan.key]
+        keys = [f.col(quote_name(name)) for name in plan.key]
         cursor = plan.cursor.name if plan.cursor else None
         return (
             rows.groupBy(*keys)
@@ -196,11 +196,11 @@ class Comparison:
         drift = self.lake.drift(plan.lake_table, plan.table.schema, plan.terms)
         there = {field.name.lower(): field for field in raw.schema.fields}
         back = [
-            Route(field.name, bare(field.dataType), route.source, route.source_type)
+            ColumnMapping(field.name, bare(field.dataType), route.source, route.source_type)
             for route in drift.routes
             if (field := there.get(route.raw.lower())) is not None
         ]
-        rows = fitted(raw, back, f"table {plan.name}")
+        rows = conform(raw, back, f"table {plan.name}")
         # Columns that raw does not have yet are null.
         known = {route.raw for route in back}
         new = {

@@ -22,9 +22,9 @@ from loader.reconcile.comparison import (
     bucket_of,
     key_names,
 )
-from loader.reconcile.reconciled import Verified
+from loader.reconcile.reconciled import VerifiedBucket
 from loader.rows.delta import DELETED, HASH, row_hash, tombstone
-from loader.rows.order import quoted
+from loader.rows.order import quote_name
 from loader.sources import Snapshot
 from loader.sources.contents import KEY, Contents, Share
 from loader.sync.plan import Plan
@@ -49,7 +49,7 @@ class Differences:
     changed: tuple[str, ...] = ()
 
 
-def named(candidates: DataFrame, share: Share) -> Share | None:
+def narrow_share(candidates: DataFrame, share: Share) -> Share | None:
     """Returns the candidates' keys as a share if they fit a list, else `share`; None if none.
 
     Args:
@@ -87,7 +87,7 @@ def certain(
     missed = candidates.where(f.col(KIND) != DELETE).select(KEY, KIND, HASH, DELETED)
     contents.judge(share)
     rows = contents.rows(share).join(missed, KEY).withColumn(_OWN, contents.key_hash())
-    rows = _by_value(comparison, kept(rows))
+    rows = _by_value(comparison, materialize(rows))
     same = (
         (f.col(KIND) == UPDATE)
         & row_hash(plan.table.schema).eqNullSafe(f.col(HASH))
@@ -95,8 +95,8 @@ def certain(
     )
     gone = candidates.where(f.col(KIND) == DELETE)
     gone, changed = _sought(plan, comparison.lake.spark, snapshot, gone)
-    changed = _hashed_alike(contents, changed)
-    return Differences(kept(rows.where(~same).drop(HASH, DELETED)), gone, changed)
+    changed = _drop_other_hashes(contents, changed)
+    return Differences(materialize(rows.where(~same).drop(HASH, DELETED)), gone, changed)
 
 
 def _by_value(comparison: Comparison, rows: DataFrame) -> DataFrame:
@@ -118,7 +118,7 @@ def _by_value(comparison: Comparison, rows: DataFrame) -> DataFrame:
     return even.unionByName(odd).drop(_OWN)
 
 
-def _hashed_alike(contents: Contents, keys: tuple[str, ...]) -> tuple[str, ...]:
+def _drop_other_hashes(contents: Contents, keys: tuple[str, ...]) -> tuple[str, ...]:
     """Drops keys (by Spark's hash) that the source has under another hash of its own.
 
     Those are compared with the bucket that they have in the source.
@@ -139,7 +139,7 @@ def _sought(
     """
     if not gone.take(1):
         return gone, ()
-    names = [quoted(name) for name in plan.key]
+    names = [quote_name(name) for name in plan.key]
     parts = dict(zip(plan.key, key_names(plan), strict=True))
     keys = gone.select(KEY, HASH, *(f.col(own).alias(name) for name, own in parts.items()))
 
@@ -149,20 +149,22 @@ def _sought(
         same = [keys[name].eqNullSafe(found[own]) for name, own in _aliases(plan)]
         return keys.join(found, reduce(and_, same))
 
-    alive = kept(there(keys).select(KEY, HASH, *names).distinct())
+    alive = materialize(there(keys).select(KEY, HASH, *names).distinct())
     if not alive.take(1):
         return gone, ()
     now = there(alive, row_hash(plan.table.schema).alias("_cq_now"))
-    equal = kept(now.where(f.col("_cq_now") == f.col(HASH)).select(KEY).distinct())
+    equal = materialize(now.where(f.col("_cq_now") == f.col(HASH)).select(KEY).distinct())
     changed = [row[KEY] for row in alive.join(equal, KEY, "left_anti").select(KEY).collect()]
     return gone.join(alive, KEY, "left_anti"), tuple(changed)
 
 
 def _aliases(plan: Plan) -> list[tuple[str, str]]:
-    return [(quoted(name), f"_cq_there_{i}") for i, name in enumerate(plan.key)]
+    return [(quote_name(name), f"_cq_there_{i}") for i, name in enumerate(plan.key)]
 
 
-def counted(verified: Sequence[Verified], differences: Differences, buckets: int) -> list[Verified]:
+def count_differences(
+    verified: Sequence[VerifiedBucket], differences: Differences, buckets: int
+) -> list[VerifiedBucket]:
     """Returns the buckets with their counts of differences, by kind."""
     each = differences.rows.select(KEY, KIND).union(differences.gone.select(KEY, KIND))
     rows = each.groupBy(bucket_of(buckets).alias("number"), KIND).count().collect()
@@ -180,14 +182,14 @@ def counted(verified: Sequence[Verified], differences: Differences, buckets: int
 
 def sample(plan: Plan, differences: Differences) -> tuple[tuple[str, str], ...]:
     """Returns some keys that differ, each with its kind, for people."""
-    rows = differences.rows.select(KIND, *(_shown(plan, name, name) for name in plan.key))
+    rows = differences.rows.select(KIND, *(_format_key(plan, name, name) for name in plan.key))
     names = zip(plan.key, key_names(plan), strict=True)
-    gone = differences.gone.select(KIND, *(_shown(plan, name, own) for name, own in names))
+    gone = differences.gone.select(KIND, *(_format_key(plan, name, own) for name, own in names))
     found = rows.union(gone).limit(SAMPLE).collect()
     return tuple(sorted((kind, ", ".join(key)) for kind, *key in found))
 
 
-def kept(frame: DataFrame) -> DataFrame:
+def materialize(frame: DataFrame) -> DataFrame:
     """Materializes the rows as they are now.
 
     A cache would not do: once a table is written, Spark refills every cache that has read it.
@@ -195,8 +197,8 @@ def kept(frame: DataFrame) -> DataFrame:
     return frame.localCheckpoint(eager=True)
 
 
-def _shown(plan: Plan, name: str, column: str) -> Column:
-    value = f.col(quoted(column))
+def _format_key(plan: Plan, name: str, column: str) -> Column:
+    value = f.col(quote_name(column))
     if isinstance(plan.table.schema[name].dataType, t.BinaryType):
         value = f.lower(f.hex(value))
     return f.concat(f.lit(f"{name}="), f.coalesce(value.cast("string"), f.lit("null")))

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, fields
 
 from loader import __version__
 from loader.lake.lake import Lake
-from loader.lake.own import mended, naming
+from loader.lake.system_tables import describe_remedy, naming
 from loader.rows.literal import text_literal
 
 TABLE = "_cq_reconciled"
-REMEDY = mended("Syncs go on; comparisons", TABLE)
+REMEDY = describe_remedy("Syncs go on; comparisons", TABLE)
 _named = naming(TABLE, REMEDY)
 
 _TYPES = {
@@ -27,7 +27,7 @@ _TYPES = {
 
 
 @dataclass(frozen=True)
-class Verified:
+class VerifiedBucket:
     """A bucket that was compared; the column order is the table's.
 
     Attributes:
@@ -57,7 +57,7 @@ class Verified:
     loader_version: str = __version__
 
     @property
-    def missed(self) -> int:
+    def all_missed(self) -> int:
         """Differences of any kind."""
         return self.missed_updates + self.missed_rows + self.missed_deletes
 
@@ -69,9 +69,11 @@ class Reconciled:
         self.lake = lake
 
     @_named
-    def append(self, verified: Sequence[Verified]) -> None:
+    def append(self, verified: Sequence[VerifiedBucket]) -> None:
         """Adds rows in one commit, durably; creates the table if it does not exist."""
-        columns = ", ".join(f"{f.name} {_TYPES.get(f.name, 'bigint')}" for f in fields(Verified))
+        columns = ", ".join(
+            f"{f.name} {_TYPES.get(f.name, 'bigint')}" for f in fields(VerifiedBucket)
+        )
         self.lake.ensure(TABLE, columns)
         self.lake.add(TABLE, [asdict(row) for row in verified])
 

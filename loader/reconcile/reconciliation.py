@@ -13,14 +13,22 @@ from dataclasses import dataclass, field, replace
 
 from loader.lake.ledger import SyncRecord, now
 from loader.reconcile.comparison import Bucket, Comparison
-from loader.reconcile.differences import Differences, certain, counted, kept, named, sample, still
-from loader.reconcile.reconciled import Reconciled, Verified, due
+from loader.reconcile.differences import (
+    Differences,
+    certain,
+    count_differences,
+    materialize,
+    narrow_share,
+    sample,
+    still,
+)
+from loader.reconcile.reconciled import Reconciled, VerifiedBucket, due
 from loader.reconcile.repair import repair
 from loader.rows.window import Window
 from loader.sources.contents import Share
-from loader.sync.attempt import Attempt
+from loader.sync.attempt import TableSync
 from loader.sync.plan import FULL_REFRESH, Plan
-from loader.sync.protocol import synced
+from loader.sync.protocol import sync_locked_table
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ class Finding:
 
     table: str
     buckets: int
-    verified: tuple[Verified, ...] = ()
+    verified: tuple[VerifiedBucket, ...] = ()
     sample: tuple[tuple[str, str], ...] = ()
     left_out: tuple[str, ...] = ()
     skipped: str = ""
@@ -56,9 +64,9 @@ class Finding:
         return sum(getattr(bucket, name) for bucket in self.verified)
 
     @property
-    def unrepaired(self) -> bool:
+    def has_unrepaired(self) -> bool:
         """Whether differences remain."""
-        return any(bucket.missed and not bucket.repaired for bucket in self.verified)
+        return any(bucket.all_missed and not bucket.repaired for bucket in self.verified)
 
 
 @dataclass
@@ -79,7 +87,7 @@ class Reconciliation:
     per_run: int | None = None
     findings: list[Finding] = field(default_factory=list)
 
-    def __call__(self, attempt: Attempt) -> SyncRecord | None:
+    def __call__(self, attempt: TableSync) -> SyncRecord | None:
         """Syncs a table, compares it, repairs it if asked to, and records the result.
 
         Raises:
@@ -91,13 +99,13 @@ class Reconciliation:
             attempt.held.release()
             return None
         with attempt.unlocking():
-            record = synced(attempt)
-            finding = self._compared(attempt)
+            record = sync_locked_table(attempt)
+            finding = self._compare(attempt)
             appended = finding.synced + (record.rows_appended or 0)
             self.findings.append(replace(finding, synced=appended))
         return record
 
-    def _compared(self, attempt: Attempt) -> Finding:
+    def _compare(self, attempt: TableSync) -> Finding:
         plan, lake = attempt.plan, attempt.lake
         attempt.phase("comparing")
         wanted = Window(plan.cursor, plan.initial, nulls=plan.options.null_cursor != "exclude")
@@ -115,7 +123,7 @@ class Reconciliation:
             buckets, share = comparison.buckets(self.buckets, chosen)
         began = now()
         verified = [
-            Verified(
+            VerifiedBucket(
                 attempt.run_id,
                 plan.source,
                 plan.lake_table,
@@ -133,7 +141,7 @@ class Reconciliation:
             differences, appended = differing(attempt, comparison, share)
             found = replace(found, synced=appended)
             if differences is not None:
-                verified = counted(verified, differences, self.buckets)
+                verified = count_differences(verified, differences, self.buckets)
                 found = replace(
                     found,
                     sample=sample(plan, differences),
@@ -141,7 +149,7 @@ class Reconciliation:
                     distrusted=not self.allows_deletes and too_many_deletes(verified),
                 )
                 if self.repairs and not found.distrusted:
-                    verified = repaired(attempt, verified, differences)
+                    verified = repair_differences(attempt, verified, differences)
                 unsure = {Share(self.buckets).number_of(key) for key in differences.changed}
                 verified = [one for one in verified if one.bucket not in unsure]
         attempt.held.confirm()
@@ -150,7 +158,7 @@ class Reconciliation:
 
 
 def differing(
-    attempt: Attempt, comparison: Comparison, share: Share
+    attempt: TableSync, comparison: Comparison, share: Share
 ) -> tuple[Differences | None, int]:
     """Returns the confirmed differences (None if none), and how many rows a second sync appended.
 
@@ -159,32 +167,32 @@ def differing(
     """
     appended = 0
     attempt.phase("comparing keys")
-    candidates = kept(comparison.differences(share))
-    few = named(candidates, share)
+    candidates = materialize(comparison.differences(share))
+    few = narrow_share(candidates, share)
     if few is not None and not attempt.snapshot.steady(attempt.plan.table):
-        appended = synced(attempt).rows_appended or 0
-        candidates = kept(still(candidates, comparison.differences(few)))
-        few = named(candidates, few)
+        appended = sync_locked_table(attempt).rows_appended or 0
+        candidates = materialize(still(candidates, comparison.differences(few)))
+        few = narrow_share(candidates, few)
     if few is None:
         return None, appended
     return certain(comparison, attempt.snapshot, candidates, few), appended
 
 
-def repaired(
-    attempt: Attempt, verified: list[Verified], differences: Differences
-) -> list[Verified]:
+def repair_differences(
+    attempt: TableSync, verified: list[VerifiedBucket], differences: Differences
+) -> list[VerifiedBucket]:
     """Appends what differs; returns the buckets, marked as repaired."""
-    missed = sum(bucket.missed for bucket in verified)
+    missed = sum(bucket.all_missed for bucket in verified)
     if not missed:
         return verified
     attempt.phase("repairing", missed)
     done = repair(attempt, differences.rows, differences.gone, missed)
     return [
-        replace(one, repaired=True, batch=done.batch) if one.missed else one for one in verified
+        replace(one, repaired=True, batch=done.batch) if one.all_missed else one for one in verified
     ]
 
 
-def too_many_deletes(verified: Sequence[Verified]) -> bool:
+def too_many_deletes(verified: Sequence[VerifiedBucket]) -> bool:
     """Whether too many rows are gone to trust the source: all, or more than a tenth."""
     rows = sum(one.rows_snapshot for one in verified)
     deletes = sum(one.missed_deletes for one in verified)

@@ -14,13 +14,13 @@ from pyspark.sql import functions as f
 from loader.errors import TableError
 from loader.lake.ledger import SyncRecord, now
 from loader.reconcile.comparison import GONE, key_names
-from loader.rows.delta import DELETED, HASH, Stamp, row_hash, stamped
-from loader.rows.order import quoted
-from loader.sync.attempt import Attempt
-from loader.sync.batch import Batch, Intent
+from loader.rows.delta import DELETED, HASH, Stamp, row_hash, stamp_rows
+from loader.rows.order import quote_name
+from loader.sync.attempt import TableSync
+from loader.sync.batch import Batch, CommitMetadata
 from loader.sync.plan import Plan
 from loader.sync.protocol import append, finish
-from loader.sync.recovery import Known, recover
+from loader.sync.recovery import PriorState, recover
 
 RECONCILE = "reconcile"
 """The mode of its ledger row."""
@@ -28,7 +28,7 @@ RECONCILE = "reconcile"
 _ONE_FILE = 100_000
 
 
-def repair(attempt: Attempt, rows: DataFrame, gone: DataFrame, count: int) -> SyncRecord:
+def repair(attempt: TableSync, rows: DataFrame, gone: DataFrame, count: int) -> SyncRecord:
     """Appends what a comparison found, by the steps of a sync: recover, append, record.
 
     The table's lock stays held.
@@ -44,7 +44,7 @@ def repair(attempt: Attempt, rows: DataFrame, gone: DataFrame, count: int) -> Sy
         TableError: nothing was published.
     """
     known = recover(attempt)
-    intent, commit = append(attempt, mended(attempt, known, rows, gone, count))
+    intent, commit = append(attempt, build_repair(attempt, known, rows, gone, count))
     if commit is None:
         raise TableError(
             "the differences were gone before they could be appended",
@@ -54,21 +54,23 @@ def repair(attempt: Attempt, rows: DataFrame, gone: DataFrame, count: int) -> Sy
     return finish(attempt, known, intent, commit)
 
 
-def mended(attempt: Attempt, known: Known, rows: DataFrame, gone: DataFrame, count: int) -> Batch:
+def build_repair(
+    attempt: TableSync, known: PriorState, rows: DataFrame, gone: DataFrame, count: int
+) -> Batch:
     """Builds the batch; its state keeps the stored cursor and mark."""
     plan = attempt.plan
     after = replace(known.state, batch=known.next_batch)
-    intent = Intent(attempt.record(after, RECONCILE), after).overruling()
+    intent = CommitMetadata(attempt.record(after, RECONCILE), after).overruling()
     record, after = intent.record, intent.after
     began = record.started_at or now()
     stamp = Stamp(plan.source, began, after.batch, after.generation, plan.deleted)
     table = plan.table.schema
-    names = [f.col(quoted(name)) for name in table.names]
+    names = [f.col(quote_name(name)) for name in table.names]
     full = rows.select(*names, f.lit(False).alias(GONE)).union(_tombstones(plan, gone))
     # In one partition: in a union, both sides would number their rows from the same start.
     full = full.coalesce(1) if count <= _ONE_FILE else full
     stamped_rows = (
-        stamped(full, stamp)
+        stamp_rows(full, stamp)
         .withColumn(HASH, row_hash(table))
         .withColumn(DELETED, f.col(DELETED) | f.col(GONE))
         .drop(GONE)

@@ -216,7 +216,7 @@ def later(left: Cursor | None, right: Cursor | None) -> Cursor | None:
     return right if right.order >= left.order else left
 
 
-def stored(text: str, type_: str, where: str) -> Cursor:
+def parse_stored(text: str, type_: str, where: str) -> Cursor:
     """Parses the cursor that a state row holds.
 
     Raises:

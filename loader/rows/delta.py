@@ -23,7 +23,7 @@ from pyspark.sql import types as t
 from pyspark.sql.window import Window as Over
 
 from loader.rows.literal import literal
-from loader.rows.order import BATCH, GENERATION, SEQUENCE, SOURCE_NAME, quoted, version_column
+from loader.rows.order import BATCH, GENERATION, SEQUENCE, SOURCE_NAME, quote_name, version_column
 from loader.rows.row_hash import row_hash as row_hash
 from loader.rows.window import Bounds, Window
 
@@ -57,7 +57,7 @@ class Stamp:
     deleted: str | None = None
 
 
-def stamped(rows: DataFrame, stamp: Stamp) -> DataFrame:
+def stamp_rows(rows: DataFrame, stamp: Stamp) -> DataFrame:
     """Adds the ``_cq_`` columns, in their order.
 
     ``_cq_seq`` numbers the rows in the order in which the source emitted them: unique, increasing,
@@ -71,7 +71,7 @@ def stamped(rows: DataFrame, stamp: Stamp) -> DataFrame:
     numbered = SEQUENCE in rows.columns
     gone = f.col(DELETED) if DELETED in rows.columns else f.lit(False)
     return rows.select(
-        *(f.col(quoted(name)) for name in own.columns),
+        *(f.col(quote_name(name)) for name in own.columns),
         f.lit(stamp.source).alias(SOURCE_NAME),
         f.lit(stamp.sync_time).cast("timestamp").alias("_cq_sync_time"),
         f.lit(stamp.batch).cast("bigint").alias(BATCH),
@@ -91,7 +91,7 @@ def tombstone(rows: DataFrame, column: str | None) -> Column:
     """
     if column is None:
         return f.lit(False)
-    value, data_type = f.col(quoted(column)), rows.schema[column].dataType
+    value, data_type = f.col(quote_name(column)), rows.schema[column].dataType
     if isinstance(data_type, (t.DateType, t.TimestampType, t.TimestampNTZType)):
         return value.isNotNull()
     if not isinstance(data_type, t.BooleanType):
@@ -112,7 +112,7 @@ class Generations:
     current: int
 
 
-def marked(
+def flag_redelivered(
     rows: DataFrame,
     raw: DataFrame,
     key: Sequence[str],
@@ -135,19 +135,19 @@ def marked(
         key: the primary key; if empty, compares whole rows, as many times as raw holds them.
         window, bounds: the request to the source, and its answer.
         authoritative: the source has each key once, as it is now. Otherwise the rows are
-            :func:`placed` first.
+            :func:`assign_generation` first.
     """
     region = _region(raw, window, bounds)
     known = _comparable(raw, region, generations)
     if not key:
-        return _marked_by_multiplicity(rows, known)
+        return _flag_by_multiplicity(rows, known)
     cursor = window.cursor.name if window.cursor else None
-    at = f.col(quoted(cursor)) if cursor else f.lit(None).cast("string")
+    at = f.col(quote_name(cursor)) if cursor else f.lit(None).cast("string")
     payload = f.struct(f.col(HASH), f.col(DELETED))
     parts = [f"_cq_key_{i}" for i in range(len(key))]
     newest = (
         known.select(
-            *(f.col(quoted(name)).alias(part) for name, part in zip(key, parts, strict=False)),
+            *(f.col(quote_name(name)).alias(part) for name, part in zip(key, parts, strict=False)),
             payload.alias("payload"),
             at.alias("cursor"),
             version_column(cursor).alias("version"),
@@ -160,7 +160,7 @@ def marked(
         )
     )
     same_key = [
-        f.col(quoted(n)).eqNullSafe(f.col(part)) for n, part in zip(key, parts, strict=False)
+        f.col(quote_name(n)).eqNullSafe(f.col(part)) for n, part in zip(key, parts, strict=False)
     ]
     joined = rows.join(newest, reduce(and_, same_key), "left")
     found = f.col("_cq_newest")
@@ -174,7 +174,7 @@ def marked(
         in_raw = f.coalesce(there, f.lit(False))
         # Rows of one key that share raw's newest cursor are dropped or kept together: if (A, B)
         # are read again, dropping only B would make A the newest.
-        group = Over.partitionBy(*(f.col(quoted(name)) for name in key), ties)
+        group = Over.partitionBy(*(f.col(quote_name(name)) for name in key), ties)
         all_in_raw = f.min(in_raw).over(group)
         last = f.max(f.struct(f.col(SEQUENCE), payload.alias("payload"))).over(group)["payload"]
         redelivered = (
@@ -186,13 +186,13 @@ def marked(
     below = found["cursor"].isNotNull() & (at.isNull() | (at < found["cursor"]))
     overrules = f.coalesce(below, f.lit(False)) if authoritative else f.lit(False)
     return joined.select(
-        *(f.col(quoted(name)) for name in rows.columns),
+        *(f.col(quote_name(name)) for name in rows.columns),
         redelivered.alias(REDELIVERED),
         overrules.alias(OVERRULES),
     )
 
 
-def placed(
+def assign_generation(
     rows: DataFrame, raw: DataFrame, key: Sequence[str], generations: Generations
 ) -> DataFrame:
     """Moves each stamped row to the generation that its key has in raw.
@@ -211,19 +211,21 @@ def placed(
     parts = [f"_cq_key_{i}" for i in range(len(key))]
     repaired = (
         raw.where(f.col(GENERATION) > f.lit(generations.base))
-        .groupBy(*(f.col(quoted(name)).alias(part) for name, part in zip(key, parts, strict=True)))
+        .groupBy(
+            *(f.col(quote_name(name)).alias(part) for name, part in zip(key, parts, strict=True))
+        )
         .agg(f.max(GENERATION).alias("_cq_key_generation"))
     )
-    same = [f.col(quoted(n)).eqNullSafe(f.col(p)) for n, p in zip(key, parts, strict=True)]
+    same = [f.col(quote_name(n)).eqNullSafe(f.col(p)) for n, p in zip(key, parts, strict=True)]
     base = f.lit(generations.base).cast("bigint")
     return (
         rows.join(repaired, reduce(and_, same), "left")
         .withColumn(GENERATION, f.coalesce("_cq_key_generation", base))
-        .select(*(f.col(quoted(name)) for name in rows.columns))
+        .select(*(f.col(quote_name(name)) for name in rows.columns))
     )
 
 
-def ranked(rows: DataFrame, key: Sequence[str], generation: int) -> DataFrame:
+def number_versions(rows: DataFrame, key: Sequence[str], generation: int) -> DataFrame:
     """Gives each version of a key a generation of its own, in the order of their positions.
 
     For versions in the order of the source's log: a later one is newer, whatever its cursor says.
@@ -232,7 +234,7 @@ def ranked(rows: DataFrame, key: Sequence[str], generation: int) -> DataFrame:
         rows: stamped rows.
         generation: the newest that raw has.
     """
-    order = Over.partitionBy(*(f.col(quoted(name)) for name in key)).orderBy(SEQUENCE)
+    order = Over.partitionBy(*(f.col(quote_name(name)) for name in key)).orderBy(SEQUENCE)
     number = f.row_number().over(order).cast("bigint")
     return rows.withColumn(GENERATION, f.lit(generation) + number)
 
@@ -242,12 +244,12 @@ def hides_a_cursor(fresh: DataFrame, raw: DataFrame, key: Sequence[str], cursor:
 
     Reads raw's keys, so call it only for rows without a cursor that raw does not have yet.
     """
-    names = [quoted(name) for name in key]
-    keys = fresh.where(f.col(quoted(cursor)).isNull()).select(
+    names = [quote_name(name) for name in key]
+    keys = fresh.where(f.col(quote_name(cursor)).isNull()).select(
         *(f.col(name).alias(f"_cq_key_{i}") for i, name in enumerate(names))
     )
     same = [f.col(name).eqNullSafe(f.col(f"_cq_key_{i}")) for i, name in enumerate(names)]
-    dated = raw.where(f.col(quoted(cursor)).isNotNull())
+    dated = raw.where(f.col(quote_name(cursor)).isNotNull())
     return bool(dated.join(f.broadcast(keys), reduce(and_, same), "left_semi").take(1))
 
 
@@ -270,7 +272,7 @@ def _comparable(raw: DataFrame, region: Column, generations: Generations) -> Dat
     return raw.where((generation == f.lit(generations.current)) & region)
 
 
-def _marked_by_multiplicity(rows: DataFrame, known: DataFrame) -> DataFrame:
+def _flag_by_multiplicity(rows: DataFrame, known: DataFrame) -> DataFrame:
     said = f.struct(HASH, DELETED)
     counts = known.groupBy(said.alias("_cq_known")).agg(f.count(f.lit(1)).alias("_cq_held"))
     number = f.row_number().over(Over.partitionBy(HASH, DELETED).orderBy(SEQUENCE))
@@ -278,7 +280,7 @@ def _marked_by_multiplicity(rows: DataFrame, known: DataFrame) -> DataFrame:
         rows.withColumn("_cq_number", number)
         .join(counts, said.eqNullSafe(f.col("_cq_known")), "left")
         .select(
-            *(f.col(quoted(name)) for name in rows.columns),
+            *(f.col(quote_name(name)) for name in rows.columns),
             (f.col("_cq_number") <= f.coalesce(f.col("_cq_held"), f.lit(0))).alias(REDELIVERED),
             f.lit(False).alias(OVERRULES),
         )
@@ -292,6 +294,6 @@ def _region(raw: DataFrame, window: Window, bounds: Bounds) -> Column:
     name = window.cursor.name
     # Raw keeps a column's name if only its case changes in the source.
     [data_type] = [c.dataType for c in raw.schema.fields if c.name.lower() == name.lower()]
-    column = f.col(quoted(name))
+    column = f.col(quote_name(name))
     above = column >= literal(floor, data_type)
     return above | column.isNull() if bounds.nulls else above

@@ -25,9 +25,9 @@ def version_order(generation: int, cursor: Any, batch: int, seq: int) -> tuple[A
 def version_column(cursor_field: str | None) -> Column:
     """Returns the same order as a Spark struct, in which nulls sort lowest."""
     names = [GENERATION, *([cursor_field] if cursor_field else []), BATCH, SEQUENCE]
-    return f.struct(*(f.col(quoted(name)) for name in names))
+    return f.struct(*(f.col(quote_name(name)) for name in names))
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """Quotes a column name for Spark's parser, whatever characters it has."""
     return f"`{name.replace('`', '``')}`"

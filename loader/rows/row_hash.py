@@ -12,7 +12,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from loader.rows.order import quoted
+from loader.rows.order import quote_name
 
 
 def row_hash(schema: t.StructType) -> Column:
@@ -25,12 +25,12 @@ def row_hash(schema: t.StructType) -> Column:
     """
     parts: list[Column] = []
     for field in sorted(schema.fields, key=lambda field: field.name.lower()):
-        value = f.col(quoted(field.name))
-        parts += _named((field.name.lower(),), value, field.dataType)
+        value = f.col(quote_name(field.name))
+        parts += _name_parts((field.name.lower(),), value, field.dataType)
     return f.xxhash64(*parts)
 
 
-def _named(path: tuple[str, ...], value: Column, data_type: t.DataType) -> list[Column]:
+def _name_parts(path: tuple[str, ...], value: Column, data_type: t.DataType) -> list[Column]:
     # A struct field is named by its whole path: otherwise a struct's last field and the column
     # after the struct could swap values unnoticed.
     name = f.lit("\x1f".join(path))
@@ -49,26 +49,28 @@ def _hashable(path: tuple[str, ...], value: Column, data_type: t.DataType) -> Co
         parts: list[Column] = []
         for field in sorted(data_type.fields, key=lambda field: field.name.lower()):
             inner = (*path, field.name.lower())
-            parts += _named(inner, value.getField(field.name), field.dataType)
+            parts += _name_parts(inner, value.getField(field.name), field.dataType)
         return f.when(value.isNotNull(), f.struct(*parts))
     if isinstance(data_type, t.ArrayType):
         of = data_type.elementType
-        return _listed(value, lambda element: f.struct(*_flagged(path, element, of)))
+        return _hash_list(value, lambda element: f.struct(*_flag_null(path, element, of)))
     if isinstance(data_type, t.MapType):
         key, held = data_type.keyType, data_type.valueType
         # A map has no order, so its keys are sorted.
-        return _listed(
+        return _hash_list(
             f.array_sort(f.map_keys(value)),
-            lambda name: f.struct(_hashable(path, name, key), *_flagged(path, value[name], held)),
+            lambda name: f.struct(_hashable(path, name, key), *_flag_null(path, value[name], held)),
         )
     return value
 
 
-def _listed(value: Column, hashable: Callable[[Column], Column]) -> Column:
+def _hash_list(value: Column, hashable: Callable[[Column], Column]) -> Column:
     # Includes the length: otherwise [[a], [b]] and [[a, b]] could hash alike.
     return f.when(value.isNotNull(), f.struct(f.size(value), f.transform(value, hashable)))
 
 
-def _flagged(path: tuple[str, ...], value: Column, data_type: t.DataType) -> tuple[Column, Column]:
+def _flag_null(
+    path: tuple[str, ...], value: Column, data_type: t.DataType
+) -> tuple[Column, Column]:
     # A null in a list counts: [null, a] is not [a].
     return value.isNull(), _hashable(path, value, data_type)

@@ -22,7 +22,7 @@ from loader.errors import SpecError, TableError
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.order import SEQUENCE
 from loader.rows.window import Bounds, CursorField, Window
-from loader.sources.request import Attention, Request
+from loader.sources.request import Request, RunContext
 from loader.sources.table import Progress, SourceTable, TableRef
 from loader.spec.options import TableOptions
 
@@ -84,7 +84,7 @@ class Snapshot(ABC):
         """Returns :meth:`bounds` as far as they are known without changing anything anywhere."""
         return self.bounds(table, window)
 
-    def kept(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:  # noqa: B027
+    def confirm_stored(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:  # noqa: B027
         """Learns that all rows up to a mark are in raw, and that the mark is stored.
 
         A source that keeps its changes until they are read may forget them now.
@@ -125,7 +125,7 @@ class Snapshot(ABC):
         """Makes sure that the source can be read, for `loader check`; raises TableError if not."""
         return
 
-    def begin(self, requests: Sequence[Request], attention: Attention) -> None:  # noqa: B027
+    def begin(self, requests: Sequence[Request], attention: RunContext) -> None:  # noqa: B027
         """Begins to read; called once, before any :meth:`bounds`, if the source delivers."""
 
     def more(self, table: SourceTable) -> bool:
@@ -136,7 +136,7 @@ class Snapshot(ABC):
         """Learns that nothing more is wanted of a table, as it has failed."""
         return
 
-    def unaltered(self, table: SourceTable) -> None:  # noqa: B027
+    def check_unaltered(self, table: SourceTable) -> None:  # noqa: B027
         """Makes sure that the rows that were read have the table's columns; TableError if not.
 
         Called before they are published: values of a column that the reader did not know of would
@@ -274,7 +274,7 @@ class Source(ABC):
         return None
 
     @contextmanager
-    def asked(self, keep: int = 1) -> Iterator[None]:
+    def reuse_connections(self, keep: int = 1) -> Iterator[None]:
         """Encloses questions about many tables: a connection that they need may stay open.
 
         A run encloses its plan and its syncs, and within it the plan itself.
@@ -342,11 +342,11 @@ def connector(path: str, where: str) -> type[Source]:
 
 
 __all__ = [
-    "Attention",
     "Bounds",
     "CursorField",
     "Progress",
     "Request",
+    "RunContext",
     "Snapshot",
     "Source",
     "SourceTable",

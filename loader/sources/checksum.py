@@ -21,7 +21,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from loader.rows.order import quoted
+from loader.rows.order import quote_name
 
 DIGITS = 15
 """How many hexadecimal digits of an md5 make a number: 60 bits, which fit a signed bigint."""
@@ -80,7 +80,7 @@ _FORMS: tuple[tuple[type[t.DataType], Form], ...] = (
 
 def spark_text(part: Part) -> Column:
     """Returns the text of the column that has the part's name and type."""
-    value = f.col(quoted(part.name))
+    value = f.col(quote_name(part.name))
     if part.form is Form.DECIMAL:
         # Spark writes small ones as 1.2E-7; the digits before the E are the unscaled value.
         digits = f.translate(f.substring_index(value.cast("string"), "E", 1), ".", "")

@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 
 from loader.rows.cursor import CursorType
 from loader.rows.literal import literal
-from loader.rows.order import SEQUENCE, quoted
+from loader.rows.order import SEQUENCE, quote_name
 from loader.rows.window import Window
 from loader.sources.checksum import (
     DIGITS,
@@ -181,16 +181,16 @@ class ReadContents(Contents):
         if not self._unique:
             cursor = self._window.cursor
             # Of several rows with the newest cursor, the last one counts, as in raw.
-            at = f.col(quoted(cursor.name)) if cursor else f.lit(None).cast("string")
+            at = f.col(quote_name(cursor.name)) if cursor else f.lit(None).cast("string")
             newest = f.max_by(
-                f.struct(*(f.col(quoted(name)).alias(f"c{i}") for i, name in enumerate(names))),
+                f.struct(*(f.col(quote_name(name)).alias(f"c{i}") for i, name in enumerate(names))),
                 f.struct(at.alias("at"), f.col("_cq_position").alias("position")),
             ).alias("_cq_row")
             numbered = SEQUENCE in read.columns
             position = f.col(SEQUENCE) if numbered else f.monotonically_increasing_id()
             rows = (
                 read.withColumn("_cq_position", position)
-                .groupBy(*(f.col(quoted(part.name)) for part in self.key))
+                .groupBy(*(f.col(quote_name(part.name)) for part in self.key))
                 .agg(newest)
                 .select(*(f.col(f"_cq_row.c{i}").alias(name) for i, name in enumerate(names)))
             )
@@ -214,7 +214,7 @@ def within(table: SourceTable, window: Window) -> Column:
     cursor = window.cursor
     if cursor is None:
         return f.lit(True)
-    column = f.col(quoted(cursor.name))
+    column = f.col(quote_name(cursor.name))
     inside = column.isNotNull()
     if window.low is not None and cursor.type is not CursorType.STRING:
         inside = column >= literal(window.low, table.schema[cursor.name].dataType)

@@ -29,11 +29,11 @@ class Request:
     key: tuple[str, ...]
 
 
-class Attention(Protocol):
+class RunContext(Protocol):
     """The run's watch, as a source sees it."""
 
     def warn(self, table: str, text: str) -> None:
         """Warns the user; the run goes on."""
 
-    def proceed(self, table: str) -> None:
+    def check_interruption(self, table: str) -> None:
         """Does nothing, unless the run was told to stop: then raises a TableError."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from loader.problems import did_you_mean
+from loader.error_report import did_you_mean
 from loader.spec.validation import OptionError
 
 _SYNONYMS = {

@@ -122,7 +122,7 @@ class TableOptions(Strict):
 
     @field_validator("lookback", mode="before")
     @classmethod
-    def _parsed(cls, value: Any) -> Any:
+    def _parse(cls, value: Any) -> Any:
         if value is None or isinstance(value, Lookback):
             return value
         if isinstance(value, bool | dict | list | float):

@@ -15,9 +15,9 @@ from pydantic import (
     model_validator,
 )
 
+from loader.error_report import did_you_mean
 from loader.errors import SpecError
-from loader.names import refused
-from loader.problems import did_you_mean
+from loader.names import explain_refusal
 from loader.spec.options import Name, Names, Strict, unique
 from loader.spec.redaction import Redactor, redact_foreign
 from loader.spec.validation import Model, OptionError, validate_options
@@ -27,7 +27,7 @@ STATE_GROUP = "strandline.state"
 _PATHS = ("spark", "sqlite", "postgresql", "redis")
 
 
-def _known_name(value: str) -> str:
+def _check_name(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_-]+", value):
         raise OptionError(
             f"{value!r} cannot be a name",
@@ -37,7 +37,7 @@ def _known_name(value: str) -> str:
 
 
 def _folder_name(value: str) -> str:
-    wrong = refused(value)
+    wrong = explain_refusal(value)
     if wrong is not None:
         raise OptionError(wrong, "Use a name that a folder can have, without slashes")
     return value
@@ -79,7 +79,7 @@ class BackendSpec(Strict):
 class _Plugin(Strict):
     """The base of sources and destinations, with a repr without secrets."""
 
-    name: Annotated[Name, AfterValidator(_known_name)]
+    name: Annotated[Name, AfterValidator(_check_name)]
     version: str | None = None
     registry: str | None = None
     _where: str = PrivateAttr(default="")
@@ -116,7 +116,7 @@ class SourceSpec(_Plugin):
     """
 
     path: Name
-    formerly: tuple[Annotated[Name, AfterValidator(_known_name)], ...] = ()
+    formerly: tuple[Annotated[Name, AfterValidator(_check_name)], ...] = ()
     tables: Names
     skip_tables: tuple[Name, ...] = ()
     destinations: Names
@@ -228,7 +228,7 @@ def state_backends() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=STATE_GROUP)}
 
 
-def _known_path(value: str) -> str:
+def _check_path(value: str) -> str:
     known = list(dict.fromkeys((*_PATHS, *sorted(state_backends()))))
     if value not in known:
         *most, last = (repr(name) for name in known)
@@ -250,7 +250,7 @@ class DestinationSpec(_Plugin):
         spec: :class:`LakeOptions` or :class:`StateStoreOptions`; another package's as they are.
     """
 
-    path: Annotated[Name, AfterValidator(_known_path)]
+    path: Annotated[Name, AfterValidator(_check_path)]
     write_mode: Annotated[Literal["append"], BeforeValidator(_append_only)] = "append"
     spec: LakeOptions | StateStoreOptions | dict[str, Any] = Field(default_factory=LakeOptions)
 

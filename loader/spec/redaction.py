@@ -123,8 +123,10 @@ def excerpt(text: str, longest: int) -> str:
         known = list(_known)
     beyond = max([_BEYOND, *(redactor.longest for redactor in known)])
     seen = text[: longest + beyond]
-    spans = {span for redactor in known for span in redactor.registered(seen, in_own_text=False)}
-    return _masked(seen, sorted(spans.union(_open(seen))), longest)
+    spans = {
+        span for redactor in known for span in redactor.find_registered(seen, in_own_text=False)
+    }
+    return _mask(seen, sorted(spans.union(_open(seen))), longest)
 
 
 def redact_foreign(text: str) -> str:
@@ -137,7 +139,7 @@ def _open(text: str) -> Iterator[tuple[int, int]]:
     return (found.span("secret") for found in _places(text))
 
 
-def _masked(text: str, spans: Iterable[tuple[int, int]], longest: int) -> str:
+def _mask(text: str, spans: Iterable[tuple[int, int]], longest: int) -> str:
     """Returns the beginning of a text with a mask at each of the spans, which are sorted."""
     # Overlapping secrets become one mask: masking one must not leave the rest of the other.
     pieces, end = [], 0
@@ -209,15 +211,15 @@ class Redactor:
         Registered secrets, and whatever stands where secrets do, become ``***``. Names and the
         loader's own words stay.
         """
-        spans = sorted({*self.registered(text, in_own_text=True), *_open(text)})
-        return _masked(text, spans, len(text)) if spans else text
+        spans = sorted({*self.find_registered(text, in_own_text=True), *_open(text)})
+        return _mask(text, spans, len(text)) if spans else text
 
     @property
     def longest(self) -> int:
         """The most characters that a registered secret has."""
         return self._search().longest
 
-    def registered(self, text: str, in_own_text: bool) -> Iterator[tuple[int, int]]:
+    def find_registered(self, text: str, in_own_text: bool) -> Iterator[tuple[int, int]]:
         """Yields where a registered secret begins and ends."""
         return self._search().find(text, in_own_text)
 

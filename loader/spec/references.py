@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from loader.error_report import did_you_mean
 from loader.errors import SpecError
-from loader.problems import did_you_mean
 from loader.spec.plugins import SCHEME, DestinationSpec, LakeOptions, SourceSpec
 
 

@@ -188,18 +188,18 @@ class _View:
     @property
     def begins(self) -> list[int]:
         """Where each replacement begins, after the text's beginning."""
-        return self._replaced[0]
+        return self._replacement_positions[0]
 
-    def replaced(self, start: int, stop: int) -> Iterator[tuple[int, str]]:
+    def list_replacements(self, start: int, stop: int) -> Iterator[tuple[int, str]]:
         """Yields the replacements within a part of this text: where, and what they replace."""
-        begins, spans = self._replaced
+        begins, spans = self._replacement_positions
         for n in range(bisect_right(begins, start), len(begins)):
             if begins[n] >= stop:
                 return
             yield begins[n] - start, self._parent[spans[n][1] : spans[n][2]]
 
     @cached_property
-    def _replaced(self) -> tuple[list[int], list[tuple[int, int, int]]]:
+    def _replacement_positions(self) -> tuple[list[int], list[tuple[int, int, int]]]:
         """Where each replacement begins, and where it ends, and begins and ends in the parent."""
         begins, spans, shift = [0], [(0, 0, 0)], 0
         for found in self._pattern.finditer(self._parent):
@@ -213,7 +213,7 @@ class _View:
 
     def in_parent(self, start: int, stop: int) -> tuple[int, int]:
         """Returns where in the parent that is from which a part of this text was made."""
-        begins, spans = self._replaced
+        begins, spans = self._replacement_positions
         end, first, behind = spans[bisect_right(begins, start) - 1]
         start_in_parent = first if start < end else behind + start - end
         last = stop - 1
@@ -273,7 +273,7 @@ def _remove(_: re.Match[str]) -> str:
 def _is_spaced(solid: _View, at: int, form: _Spaced, may_lack: bool) -> bool:
     """Whether a part of a text has a form's white space and no other, line breaks aside."""
     seen = 0
-    for offset, space in solid.replaced(at, at + form.length):
+    for offset, space in solid.list_replacements(at, at + form.length):
         if offset in form.spaces:
             seen += 1
         elif "\n" not in space and "\r" not in space:
@@ -309,7 +309,7 @@ def forms_of(value: str, is_word: bool = False) -> dict[str, Form]:
     # In the query of a URL, a space is a plus. Some systems write accents as characters.
     texts = {plain, plain.replace(" ", "+"), *lines}
     texts |= {normalize(form, text) for text in texts for form in _ACCENTS}
-    found = {form: Form(is_word) for text in texts for form in _decoded(text)}
+    found = {form: Form(is_word) for text in texts for form in _list_decodings(text)}
     for raw in (_bytes(plain), plain.encode("utf-16-le", "surrogatepass")):
         found[raw.hex(" ")] = Form(is_word, is_folded=True)
         for form in _in_base(raw, base64.b64encode, 6, _SHORTEST_BASE64):
@@ -327,7 +327,7 @@ def _bytes(text: str) -> bytes:
         return text.encode("utf-8", "surrogatepass")
 
 
-def _decoded(text: str) -> Iterator[str]:
+def _list_decodings(text: str) -> Iterator[str]:
     for _ in range(_DEPTH):
         yield text.strip()
         decoded = _ESCAPE.sub(_decode, text)

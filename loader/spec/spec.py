@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from loader.duration import Lookback
+from loader.error_report import did_you_mean, one_error
 from loader.errors import SpecError
-from loader.problems import did_you_mean, one_error
 from loader.spec.document import Document, read_documents
 from loader.spec.expansion import Expansion, Plugin, names_in
 from loader.spec.options import TableOptions
@@ -76,11 +76,11 @@ class Spec(BaseModel):
 
     def source(self, name: str) -> SourceSpec:
         """Returns the source of that name; raises SpecError if there is none."""
-        return _named(self.sources, name, "source")
+        return _index_by_name(self.sources, name, "source")
 
     def destination(self, name: str) -> DestinationSpec:
         """Returns the destination of that name; raises SpecError if there is none."""
-        return _named(self.destinations, name, "destination")
+        return _index_by_name(self.destinations, name, "destination")
 
     def schema_of(self, source: SourceSpec) -> str:
         """Returns the namespace of a source's raw tables."""
@@ -95,7 +95,7 @@ class Spec(BaseModel):
         return kept_in.lake.schema_ if named else self.schema_of(source)
 
 
-def _named(plugins: Iterable[P], name: str, kind: str) -> P:
+def _index_by_name(plugins: Iterable[P], name: str, kind: str) -> P:
     by_name = {plugin.name: plugin for plugin in plugins}
     if name not in by_name:
         raise SpecError(
@@ -119,14 +119,14 @@ def load_spec(path: Path, env: Mapping[str, str] | None = None, needs_source: bo
     """
     path = Path(path)
     try:
-        return _loaded(path, os.environ if env is None else env, needs_source)
+        return _load(path, os.environ if env is None else env, needs_source)
     except RecursionError:  # aliases can nest deeper than what they are read from
         raise SpecError(
             "nested too deeply to be read", where=str(path), remedy="Nest it less deeply"
         ) from None
 
 
-def _loaded(path: Path, env: Mapping[str, str], needs_source: bool) -> Spec:
+def _load(path: Path, env: Mapping[str, str], needs_source: bool) -> Spec:
     documents = read_documents(_text(path), str(path))
     if not documents:
         raise SpecError(
@@ -158,10 +158,10 @@ def _loaded(path: Path, env: Mapping[str, str], needs_source: bool) -> Spec:
     for document in expanded:
         redactor.add(*_secrets(document.value))
         redactor.keep_readable(*names_in(document.value))
-    return _validated(expanded, path, folder, redactor, needs_source)
+    return _validate(expanded, path, folder, redactor, needs_source)
 
 
-def _validated(
+def _validate(
     documents: Iterable[Document],
     path: Path,
     folder: Path,

@@ -8,8 +8,8 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from loader.error_report import did_you_mean, one_error
 from loader.errors import SpecError
-from loader.problems import did_you_mean, one_error
 from loader.spec.expansion import key_path
 from loader.spec.redaction import Redactor, is_secret_key, redact_foreign
 
@@ -69,7 +69,7 @@ def validation_errors(
         return model.model_validate(value)
     except ValidationError as error:
         details = error.errors(include_url=False)
-        found = [_told(each, model, value, where, redactor) for each in details]
+        found = [_build_error(each, model, value, where, redactor) for each in details]
         # pydantic reports a value that fits no member of a union once per member: keep the first.
         # A key that is missing because it is misspelt is reported as the misspelling only.
         misspelt = {told.where.rpartition(".")[0] + told.remedy for told in found if told.remedy}
@@ -81,14 +81,14 @@ def validation_errors(
         return list(first.values())
 
 
-def _told(
+def _build_error(
     detail: ErrorDetails, model: type[BaseModel], value: Any, where: str, redactor: Redactor
 ) -> SpecError:
     kind = detail["type"]
     keys = _real_keys(detail["loc"], value, absent_last=kind in ("missing", "extra_forbidden"))
     secret = any(isinstance(key, str) and is_secret_key(key) for key in keys)
-    shown = "" if secret else redact_foreign(_shown(detail["input"]))
-    what, remedy = _explained(detail, model, keys, shown)
+    shown = "" if secret else redact_foreign(_format_value(detail["input"]))
+    what, remedy = _explain(detail, model, keys, shown)
     path = key_path(keys)
     joint = "" if not path or path.startswith("[") else "."
     return SpecError(
@@ -96,12 +96,12 @@ def _told(
     )
 
 
-def _explained(
+def _explain(
     detail: ErrorDetails, model: type[BaseModel], keys: tuple[str | int, ...], shown: str
 ) -> tuple[str, str]:
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "extra_forbidden":
-        known = known_keys(model, keys[:-1])
+        known = list_known_keys(model, keys[:-1])
         near = did_you_mean(str(keys[-1]), known)
         return "unknown key", near or f"Known here: {', '.join(known) or 'none'}"
     if kind == "missing":
@@ -131,7 +131,7 @@ def _literals(context: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Returns a short scalar as it was given; nothing if it could be long or hold secrets."""
     if value is None:
         return "empty"
@@ -157,7 +157,7 @@ def _real_keys(loc: Iterable[str | int], value: Any, *, absent_last: bool) -> tu
     return tuple(keys)
 
 
-def known_keys(model: type[BaseModel], keys: Iterable[str | int]) -> list[str]:
+def list_known_keys(model: type[BaseModel], keys: Iterable[str | int]) -> list[str]:
     """Returns the keys that `model` knows at the path `keys`, as written in a spec."""
     found: list[Any] = [model]
     for key in keys:

@@ -17,13 +17,13 @@ from pydantic import BaseModel
 
 from loader.errors import StateError
 from loader.spec.redaction import excerpt
-from loader.state.value import LARGEST, StateRow, TableState, settled
+from loader.state.value import LARGEST, StateRow, TableState, choose_counting_row
 
-__all__ = ["Place", "StateBackend", "StateRow", "TableState"]
+__all__ = ["StateBackend", "StateRow", "StoreLocation", "TableState"]
 
 
 @dataclass(frozen=True)
-class Place:
+class StoreLocation:
     """What a spec says about a backend beyond its own options.
 
     Attributes:
@@ -46,12 +46,12 @@ class StateBackend(ABC):
 
     A backend that a package provides in the entry-point group ``strandline.state`` has an
     `options_model`, which validates the destination's inner ``spec``, and a constructor that takes
-    the options and a :class:`Place`. The constructor connects to nothing.
+    the options and a :class:`StoreLocation`. The constructor connects to nothing.
     """
 
     options_model: ClassVar[type[BaseModel]]
 
-    def __init__(self, options: Any, place: Place) -> None:
+    def __init__(self, options: Any, place: StoreLocation) -> None:
         self.options = options
         self.place = place
 
@@ -105,7 +105,7 @@ class StateBackend(ABC):
         Raises:
             StateError: if several values differ and none of them is safe.
         """
-        return settled(self.latest(key), tell)
+        return choose_counting_row(self.latest(key), tell)
 
     def read(self, key: str, tell: Callable[[str], None] = _unheard) -> TableState | None:
         """Returns the state of a table; None if there is none.
@@ -113,7 +113,7 @@ class StateBackend(ABC):
         Raises:
             StateError: if the backend cannot be read, or the value is not ours.
         """
-        return counted(key, self.latest(key), tell)
+        return choose_counting_state(key, self.latest(key), tell)
 
     def write(self, key: str, state: TableState) -> StateRow | None:
         """Adds the next version, unless the newest says the same already.
@@ -180,7 +180,7 @@ class StateBackend(ABC):
         return floors
 
 
-def counted(
+def choose_counting_state(
     key: str, rows: Sequence[StateRow], tell: Callable[[str], None] = _unheard
 ) -> TableState | None:
     """Returns the state that counts among the rows of a key's highest version; None if none is.
@@ -188,11 +188,11 @@ def counted(
     Raises:
         StateError: as :meth:`StateBackend.read` does.
     """
-    row = settled(rows, tell)
+    row = choose_counting_row(rows, tell)
     return TableState.from_json(row.value, key) if row is not None else None
 
 
-def taken(row: StateRow, where: str) -> StateError:
+def second_writer_error(row: StateRow, where: str) -> StateError:
     """Returns the error for a writer that came second."""
     return StateError(
         f"version {row.version} of {row.key} is there already: another run has written it",

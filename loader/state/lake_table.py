@@ -14,12 +14,12 @@ from pyspark.errors import PySparkException
 
 from loader.errors import DamagedError, JavaEndedError, StateError
 from loader.lake.lake import Lake
-from loader.lake.own import mended
 from loader.lake.records import Records
-from loader.lake.remembered import appended, remembered
+from loader.lake.snapshot_cache import append_and_note, get_cache
+from loader.lake.system_tables import describe_remedy
 from loader.rows.literal import text_literal
-from loader.runtime.failures import clear
-from loader.state import StateBackend, StateRow, taken
+from loader.spark.failures import clear
+from loader.state import StateBackend, StateRow, second_writer_error
 from loader.state.value import moment, moment_text
 
 SCHEMA = "key string, value string, version bigint, updated_at timestamp"
@@ -45,11 +45,11 @@ class LakeState(StateBackend):
         self.lake = lake
         self.table = table
         self.where = f"state table {lake.schema}.{table}"
-        self.remedy = mended("All syncs that keep their cursors there", table)
+        self.remedy = describe_remedy("All syncs that keep their cursors there", table)
 
     def prepare(self) -> None:
-        with self._told():
-            if self.lake.found(self.table) is None:
+        with self._translate_errors():
+            if self.lake.find_records(self.table) is None:
                 self.lake.prepare()
                 self.lake.create(self.table, SCHEMA)
 
@@ -64,11 +64,11 @@ class LakeState(StateBackend):
         )
 
     def latest(self, key: str) -> list[StateRow]:
-        with self._told():
-            records = self.lake.found(self.table)
+        with self._translate_errors():
+            records = self.lake.find_records(self.table)
             if records is None:
                 return []
-            known = remembered(records.handle)
+            known = get_cache(records.handle)
             if key not in known:
                 few = records.files() <= _FEW  # Spark reads many side by side
                 found = map(_row, records.select(_COLUMNS, {"key": key}, {})) if few else None
@@ -78,11 +78,11 @@ class LakeState(StateBackend):
     def latest_of(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
         if len(keys) < _MANY:
             return super().latest_of(keys)
-        with self._told():
-            records = self.lake.found(self.table)
+        with self._translate_errors():
+            records = self.lake.find_records(self.table)
             if records is None:
                 return {key: [] for key in keys}
-            known = remembered(records.handle)
+            known = get_cache(records.handle)
             missing = [key for key in keys if key not in known]
             if missing and (records.rows() > _FEW or records.files() > _FEW):
                 known |= self._top(missing)
@@ -105,10 +105,10 @@ class LakeState(StateBackend):
                 if row.key in known:
                     known[row.key] = _newest([*known[row.key], row])
 
-        with self._told(), self.lake.lock(self.table):
+        with self._translate_errors(), self.lake.lock(self.table):
             records = self.lake.records(self.table)
             self._check_free(records, rows)
-            appended(records.handle, lambda: records.append(values), noted)
+            append_and_note(records.handle, lambda: records.append(values), noted)
 
     def prune(self, floors: Mapping[str, int]) -> None:
         if not floors:
@@ -117,13 +117,13 @@ class LakeState(StateBackend):
             f"(key = {text_literal(key)} and coalesce(version, 0) < {floor})"
             for key, floor in floors.items()
         )
-        with self._told(), self.lake.lock(self.table):
+        with self._translate_errors(), self.lake.lock(self.table):
             self.lake.fresh(self.table)  # a copy would write into the original's folder
             self.lake.spark.sql(f"delete from {self.lake.name(self.table)} where {below}")
 
     def _check_free(self, records: Records, rows: Sequence[StateRow]) -> None:
         """Refuses versions that are there already; a null one counts as 0."""
-        known = remembered(records.handle)
+        known = get_cache(records.handle)
         if all(row.key in known and _version(known[row.key]) < row.version for row in rows):
             return
         if len(rows) < _MANY or records.rows() > _FEW:
@@ -138,7 +138,7 @@ class LakeState(StateBackend):
         there = {(values["key"], values["version"] or 0) for values in found}
         for row in rows:
             if (row.key, row.version) in there:
-                raise taken(row, self.where)
+                raise second_writer_error(row, self.where)
 
     def _top(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
         """The rows of each key's highest version, by one query."""
@@ -161,7 +161,7 @@ class LakeState(StateBackend):
         return {key: [row for row in rows if row.key == key] for key in keys}
 
     def _query(self, sql: str) -> list[StateRow]:
-        with self._told():
+        with self._translate_errors():
             if not self.lake.exists(self.table):
                 return []
             self.lake.fresh(self.table)  # says so if the warehouse was copied or moved
@@ -169,7 +169,7 @@ class LakeState(StateBackend):
             return [StateRow(row["key"], row["value"], row["version"], row["at"]) for row in found]
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except Timeout:

@@ -14,10 +14,10 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from loader.errors import StateError
-from loader.lake.owners import lock_file
-from loader.runtime.durable import put
-from loader.runtime.shared_files import read_regular
-from loader.state import StateBackend, StateRow, taken
+from loader.lake.lock_store import lock_file
+from loader.spark.atomic_replace import replace_atomically
+from loader.spark.shared_files import read_regular
+from loader.state import StateBackend, StateRow, second_writer_error
 from loader.state.value import moment, moment_text
 
 _LARGEST = 1 << 30
@@ -41,7 +41,7 @@ class LocalState(StateBackend):
         self.where = f"state folder {folder}"
 
     def prepare(self) -> None:
-        with self._told():
+        with self._translate_errors():
             self.folder.mkdir(parents=True, exist_ok=True)
             for path in self.folder.glob("*.json"):
                 if not _OURS.fullmatch(path.name):
@@ -50,7 +50,7 @@ class LocalState(StateBackend):
                 pass  # fails now if nothing can be written, not after the data was
 
     def rows(self, key: str | None = None) -> list[StateRow]:
-        with self._told():
+        with self._translate_errors():
             if key is not None:
                 return self._read(self._path(key), key)
             found: list[StateRow] = []
@@ -59,18 +59,18 @@ class LocalState(StateBackend):
         return sorted(found, key=lambda row: (row.key, -row.version))
 
     def append(self, rows: Sequence[StateRow]) -> None:
-        with self._told(), self._lock():
+        with self._translate_errors(), self._lock():
             fresh: dict[str, list[StateRow]] = {}
             for row in rows:
                 held = fresh.setdefault(row.key, self.rows(row.key))
                 if any(each.version == row.version for each in held):
-                    raise taken(row, self.where)
+                    raise second_writer_error(row, self.where)
                 held.append(row)
             for key, held in fresh.items():
                 self._replace(key, held)
 
     def prune(self, floors: Mapping[str, int]) -> None:
-        with self._told(), self._lock():
+        with self._translate_errors(), self._lock():
             for key, floor in floors.items():
                 self._replace(key, [row for row in self.rows(key) if row.version >= floor])
 
@@ -121,7 +121,7 @@ class LocalState(StateBackend):
                 file.write(text + "\n")
                 file.flush()
                 # The version counts as written only once its file is on disk.
-                put(Path(file.name), path)
+                replace_atomically(Path(file.name), path)
             except BaseException:
                 Path(file.name).unlink(missing_ok=True)
                 raise
@@ -135,7 +135,7 @@ class LocalState(StateBackend):
         )
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except Timeout:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from loader.errors import SpecError
 from loader.spec.plugins import PluggedDestination, StateDestination, state_backends
-from loader.state import Place, StateBackend
+from loader.state import StateBackend, StoreLocation
 
 if TYPE_CHECKING:
     from loader.lake.lake import Lake
@@ -39,11 +39,11 @@ def open_state(
         from loader.state.lake_table import LakeState
 
         return LakeState(opened, source.state_table)
-    place = Place(source.state_table, spec.folder, f"{kept_in.where}.spec")
-    return _plugged(kept_in, place)
+    place = StoreLocation(source.state_table, spec.folder, f"{kept_in.where}.spec")
+    return _open_plugin(kept_in, place)
 
 
-def _plugged(kept_in: DestinationSpec, place: Place) -> StateBackend:
+def _open_plugin(kept_in: DestinationSpec, place: StoreLocation) -> StateBackend:
     try:
         kind: type[StateBackend] = state_backends()[kept_in.path].load()
         if isinstance(kept_in, PluggedDestination):

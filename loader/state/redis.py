@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from loader.errors import SpecError, StateError
 from loader.spec.plugins import StateStoreOptions
 from loader.spec.redaction import excerpt
-from loader.state import Place, StateBackend, StateRow, taken
+from loader.state import StateBackend, StateRow, StoreLocation, second_writer_error
 from loader.state.value import moment, moment_text
 
 # Redis runs a script as a whole: nothing comes between the check and the write. It returns the
@@ -49,7 +49,7 @@ class RedisState(StateBackend):
 
     options_model = StateStoreOptions
 
-    def __init__(self, options: StateStoreOptions, place: Place) -> None:
+    def __init__(self, options: StateStoreOptions, place: StoreLocation) -> None:
         super().__init__(options, place)
         url = options.connection_string
         try:
@@ -69,17 +69,17 @@ class RedisState(StateBackend):
                 remedy="Write it as redis://user:password@host:6379/0, rediss:// with TLS; "
                 "in the password, write `/` as %2F, `?` as %3F, `#` as %23, `@` as %40",
             ) from None
-        self.where = f"state {place.table} in {_shown(url)}"
+        self.where = f"state {place.table} in {_strip_url(url)}"
 
     def prepare(self) -> None:
-        with self._told():
+        with self._translate_errors():
             self.client.ping()
             kind = self.client.type(self.place.table)
         if kind not in ("set", "none"):
             raise self._foreign(f"the key {self.place.table} is a {kind}")
 
     def rows(self, key: str | None = None) -> list[StateRow]:
-        with self._told():
+        with self._translate_errors():
             keys = [key] if key is not None else self.client.smembers(self.place.table)
             found: list[StateRow] = []
             for each in sorted(keys):
@@ -88,7 +88,7 @@ class RedisState(StateBackend):
         return found
 
     def latest(self, key: str) -> list[StateRow]:
-        with self._told():
+        with self._translate_errors():
             top: Any = self.client.zrevrange(self._name(key), 0, 0, withscores=True)
             if not top:
                 return []
@@ -102,13 +102,13 @@ class RedisState(StateBackend):
         given: list[Any] = []
         for row in rows:
             given += [row.key, row.version, _member(row)]
-        with self._told():
+        with self._translate_errors():
             refused = int(self.client.eval(_APPEND, len(names), *names, *given))
         if refused:
-            raise taken(rows[refused - 1], self.where)
+            raise second_writer_error(rows[refused - 1], self.where)
 
     def prune(self, floors: Mapping[str, int]) -> None:
-        with self._told(), self.client.pipeline(transaction=True) as pipe:
+        with self._translate_errors(), self.client.pipeline(transaction=True) as pipe:
             for key, floor in floors.items():
                 pipe.zremrangebyscore(self._name(key), "-inf", f"({floor}")
             pipe.execute()
@@ -146,7 +146,7 @@ class RedisState(StateBackend):
         )
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except RedisError as problem:
@@ -168,7 +168,7 @@ def _member(row: StateRow) -> str:
     return json.dumps(held, ensure_ascii=False, sort_keys=True)
 
 
-def _shown(url: str) -> str:
+def _strip_url(url: str) -> str:
     """Returns the URL without user, password and query."""
     parts = urlsplit(url if "://" in url else f"redis://{url}")
     if "@" in url and "@" not in parts.netloc:

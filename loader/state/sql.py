@@ -18,7 +18,7 @@ from sqlalchemy.pool import NullPool
 from loader.errors import SpecError, StateError
 from loader.spec.plugins import StateStoreOptions
 from loader.spec.redaction import Redactor, excerpt
-from loader.state import Place, StateBackend, StateRow, taken
+from loader.state import StateBackend, StateRow, StoreLocation, second_writer_error
 from loader.state.value import moment, moment_text
 
 _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
@@ -38,7 +38,7 @@ class SqlState(StateBackend):
 
     options_model = StateStoreOptions
 
-    def __init__(self, options: StateStoreOptions, place: Place) -> None:
+    def __init__(self, options: StateStoreOptions, place: StoreLocation) -> None:
         super().__init__(options, place)
         self.engine = _engine(options.connection_string, place)
         hidden = Redactor().redact(self.engine.url.render_as_string(hide_password=True))
@@ -62,14 +62,14 @@ class SqlState(StateBackend):
         )
 
     def prepare(self) -> None:
-        with self._connected() as connection:
+        with self._connect() as connection:
             if self._columns(connection) is not None:
                 return
         try:
             with self.engine.begin() as connection:
                 self._own.create(connection, checkfirst=False)
         except SQLAlchemyError as problem:
-            with self._connected() as connection:
+            with self._connect() as connection:
                 if self._columns(connection) is None:  # else another process has just made it
                     raise self._error(problem) from problem
 
@@ -92,7 +92,7 @@ class SqlState(StateBackend):
 
     def _append(self, rows: Sequence[StateRow]) -> None:
         try:
-            with self._connected() as connection:
+            with self._connect() as connection:
                 columns = self._columns(connection) or set()
                 for row in rows:
                     if connection.dialect.name == "postgresql":
@@ -100,14 +100,14 @@ class SqlState(StateBackend):
                         lock = sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(row.key, 0))
                         connection.execute(sa.select(lock))
                     if connection.execute(self._insert(row, columns)).rowcount == 0:
-                        raise taken(row, self.where)
+                        raise second_writer_error(row, self.where)
         except StateError as error:
             if isinstance(error.__cause__, IntegrityError) and rows:
-                raise taken(rows[0], self.where) from error.__cause__
+                raise second_writer_error(rows[0], self.where) from error.__cause__
             raise
 
     def prune(self, floors: Mapping[str, int]) -> None:
-        with self._connected() as connection:
+        with self._connect() as connection:
             for key, floor in floors.items():
                 old = self._of(key) & (self._version < floor)
                 connection.execute(sa.delete(self._own).where(old))
@@ -131,7 +131,7 @@ class SqlState(StateBackend):
         return sa.func.coalesce(self._own.c.version, 0)
 
     def _query(self, condition: sa.ColumnElement[bool] | None) -> list[StateRow]:
-        with self._connected() as connection:
+        with self._connect() as connection:
             columns = self._columns(connection)
             if columns is None:
                 return []
@@ -175,7 +175,7 @@ class SqlState(StateBackend):
         return columns
 
     @contextmanager
-    def _connected(self) -> Iterator[sa.Connection]:
+    def _connect(self) -> Iterator[sa.Connection]:
         """Opens a transaction and commits it at the end."""
         try:
             with self.engine.begin() as connection:
@@ -209,7 +209,7 @@ def _at(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-def _engine(text: str, place: Place) -> sa.Engine:
+def _engine(text: str, place: StoreLocation) -> sa.Engine:
     """Makes an engine from a connection string in CloudQuery's, libpq's or SQLAlchemy's form.
 
     Raises:
@@ -244,7 +244,7 @@ def _engine(text: str, place: Place) -> sa.Engine:
     )
 
 
-def _on_disk(url: URL, place: Place) -> URL:
+def _on_disk(url: URL, place: StoreLocation) -> URL:
     if not url.database or ":memory:" in url.database or "mode=memory" in str(url.query):
         raise SpecError(
             "an in-memory SQLite forgets its cursors when the process ends",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from loader.errors import NewerStateError, StateError
-from loader.rows.cursor import Cursor, CursorType, stored
+from loader.rows.cursor import Cursor, CursorType, parse_stored
 from loader.rows.window import BY_HAND
 from loader.spec.redaction import excerpt
 
@@ -56,7 +56,7 @@ class TableState:
         mark: what the connector remembered with it (PostgreSQL: its transaction horizon).
         backfill: the progress of an unfinished backfill: from, to, done_to, and whether that end is
             the stored cursor (to_cursor).
-        boundary: what the next window begins with; see :mod:`loader.sync.boundary`.
+        boundary: what the next window begins with; see :mod:`loader.sync.boundary_digest`.
     """
 
     batch: int = 0
@@ -107,7 +107,7 @@ class TableState:
             if text_of is not None:
                 if not isinstance(text_of, str):
                     raise ValueError("its cursor is not a string")
-                cursor = stored(text_of, CursorType(value["cursor_type"]).value, key)
+                cursor = parse_stored(text_of, CursorType(value["cursor_type"]).value, key)
             if not isinstance(field, str | None) or not isinstance(mark, dict | None):
                 raise ValueError("its cursor_field or mark has the wrong type")
             boundary = value.get("boundary")
@@ -147,7 +147,7 @@ class TableState:
         if isinstance(form, int):
             _refuse_newer(form, key)
 
-    def moved(self, cursor: Cursor | None, field: str | None) -> TableState:
+    def move_cursor(self, cursor: Cursor | None, field: str | None) -> TableState:
         """Returns the same state with another cursor, without what was known about the old one."""
         return replace(self, cursor=cursor, cursor_field=field, mark=None, boundary=None)
 
@@ -157,7 +157,7 @@ class TableState:
         The mark stays unless the cursor skips rows: rows in flight at the last sync may still
         come. It records that a person set the cursor, in case the source is another one by now.
         """
-        moved = self.moved(cursor, self.cursor_field)
+        moved = self.move_cursor(cursor, self.cursor_field)
         if self.mark is None or self.cursor is None:
             return moved
         if cursor.type is CursorType.STRING:
@@ -167,7 +167,7 @@ class TableState:
         return moved if skips else replace(moved, mark={**self.mark, BY_HAND: True})
 
 
-def settled(rows: Sequence[StateRow], tell: Callable[[str], None]) -> StateRow | None:
+def choose_counting_row(rows: Sequence[StateRow], tell: Callable[[str], None]) -> StateRow | None:
     """Returns the row that counts among those of a key's newest version; None if there are none.
 
     Rows with equal values count as one. If values differ, the safe one counts: the lower batch

@@ -14,13 +14,13 @@ from loader.rows.window import Bounds, Window
 from loader.sources import Snapshot
 from loader.state import TableState
 from loader.sync.plan import Plan
-from loader.sync.recorded import Recorded
+from loader.sync.prior_progress import StoredProgress
+from loader.sync.run_context import Watch
 from loader.sync.stores import Stores
-from loader.sync.watch import Watch
 
 
 @dataclass(frozen=True)
-class Attempt:
+class TableSync:
     """One table, locked, with its source open.
 
     Attributes:
@@ -43,8 +43,8 @@ class Attempt:
     stores: Stores
     watch: Watch
     run_id: str
-    journal: Callable[[Attempt, TableState | None, SyncRecord, SyncRecord], None] | None = None
-    recorded: Recorded | None = None
+    journal: Callable[[TableSync, TableState | None, SyncRecord, SyncRecord], None] | None = None
+    recorded: StoredProgress | None = None
     slot: AbstractContextManager[Any] = field(default_factory=nullcontext)
 
     @property
@@ -59,9 +59,9 @@ class Attempt:
             yield
         finally:
             self.held.release()
-        self.reached("unlocked")
+        self.report_step("unlocked")
 
-    def at_once(self) -> Attempt:
+    def at_once(self) -> TableSync:
         """Returns the same attempt, which writes what is true without waiting for others."""
         return replace(self, journal=None)
 
@@ -79,19 +79,19 @@ class Attempt:
             return
         if state is not None:
             self.stores.store(self.plan.name, state)
-        self.reached("state-recorded")
+        self.report_step("state-recorded")
         self.stores.record(record)
-        self.reached("ledger-recorded")
-        self.kept(state)
+        self.report_step("ledger-recorded")
+        self.confirm_stored(state)
 
-    def kept(self, state: TableState | None) -> None:
+    def confirm_stored(self, state: TableState | None) -> None:
         """Tells the source what is safe: the rows are published, and the state is stored."""
         if state is not None:
-            self.snapshot.kept(self.plan.table, state.mark)
+            self.snapshot.confirm_stored(self.plan.table, state.mark)
 
-    def reached(self, step: str) -> None:
-        """Reports a step of the protocol as reached (:data:`loader.sync.drill.STEPS`)."""
-        self.watch.reached(step, self.plan.name)
+    def report_step(self, step: str) -> None:
+        """Reports a step of the protocol as reached (:data:`loader.sync.fault_injection.STEPS`)."""
+        self.watch.report_step(step, self.plan.name)
 
     def phase(self, phase: str, rows: int | None = None) -> None:
         """Reports a phase, which people see."""

@@ -20,11 +20,11 @@ from loader.rows.cursor import EXACT, Cursor, CursorType
 from loader.rows.window import Window
 from loader.sources import Snapshot
 from loader.state import TableState
-from loader.sync.attempt import Attempt
-from loader.sync.batch import Intent
-from loader.sync.plan import Plan, parsed
-from loader.sync.protocol import finish, written
-from loader.sync.recovery import Known, recover
+from loader.sync.attempt import TableSync
+from loader.sync.batch import CommitMetadata
+from loader.sync.plan import Plan, parse_cursor
+from loader.sync.protocol import extract_and_append, finish
+from loader.sync.recovery import PriorState, recover
 
 BACKFILL = "backfill"
 ROWS_A_CHUNK = 1_000_000
@@ -47,7 +47,7 @@ class Backfill:
     high: str | None = None
     chunk: str | None = None
 
-    def __call__(self, attempt: Attempt) -> SyncRecord:
+    def __call__(self, attempt: TableSync) -> SyncRecord:
         """Backfills one table, whose lock is held; returns the sum of its chunks.
 
         Raises:
@@ -56,7 +56,7 @@ class Backfill:
         """
         plan = attempt.plan
         with attempt.unlocking():
-            attempt.reached("locked")
+            attempt.report_step("locked")
             known = recover(attempt)
             low, high = self._range(plan, known.state)
             whole = {"from": low.text, "to": high.text, "to_cursor": self.high is None}
@@ -102,10 +102,10 @@ class Backfill:
                 where=f"table {plan.name}, --from",
                 remedy="Run `loader run` first; initial_cursor sets where it begins",
             )
-        low = parsed(self.low, plan.cursor.type, f"table {plan.name}, --from")
+        low = parse_cursor(self.low, plan.cursor.type, f"table {plan.name}, --from")
         high = state.cursor
         if self.high is not None:
-            high = parsed(self.high, plan.cursor.type, f"table {plan.name}, --to")
+            high = parse_cursor(self.high, plan.cursor.type, f"table {plan.name}, --to")
         if plan.cursor.type is not CursorType.STRING and high.order < low.order:
             raise TableError(
                 f"the range ends ({high.text}) before it begins ({low.text})",
@@ -171,13 +171,13 @@ def done_to(
 
 
 def _chunk(
-    attempt: Attempt, known: Known, after: TableState, window: Window
-) -> tuple[SyncRecord, Known]:
+    attempt: TableSync, known: PriorState, after: TableState, window: Window
+) -> tuple[SyncRecord, PriorState]:
     """Reads one chunk by the steps of a sync; returns its ledger row, and what is known after."""
     bounds = attempt.snapshot.bounds(attempt.plan.table, window)
-    attempt.reached("windowed")
+    attempt.report_step("windowed")
     record = replace(attempt.record(after, BACKFILL, window, bounds), rows_null_cursor=bounds.nulls)
-    intent, commit = written(attempt, window, bounds, Intent(record, after))
+    intent, commit = extract_and_append(attempt, window, bounds, CommitMetadata(record, after))
     if commit is None:
         intent = replace(intent, after=replace(known.state, backfill=after.backfill))
     done = finish(attempt, known, intent, commit)

@@ -20,19 +20,19 @@ from loader.rows.delta import (
     REDELIVERED,
     Generations,
     Stamp,
+    assign_generation,
+    flag_redelivered,
     hides_a_cursor,
-    marked,
-    placed,
-    ranked,
-    stamped,
+    number_versions,
+    stamp_rows,
 )
-from loader.rows.order import GENERATION, quoted
+from loader.rows.order import GENERATION, quote_name
 from loader.rows.window import Bounds, Window
-from loader.runtime.spark import held, plan_simply
+from loader.spark.session import hold_rows, plan_simply
 from loader.state import TableState
-from loader.sync.attempt import Attempt
-from loader.sync.boundary import Beyond
-from loader.sync.deletions import deleted, spared, tombstones
+from loader.sync.attempt import TableSync
+from loader.sync.boundary_digest import AppendOnlyWindow
+from loader.sync.deletions import correct_deleted, find_deleted, tombstones
 from loader.sync.plan import FULL_REFRESH, Plan
 from loader.sync.sharing import own_rows
 
@@ -45,7 +45,7 @@ _LIGHT = 4 << 20
 
 
 @dataclass(frozen=True)
-class Intent:
+class CommitMetadata:
     """What a batch's commit carries: true once it is published.
 
     Attributes:
@@ -56,11 +56,11 @@ class Intent:
     record: SyncRecord
     after: TableState
 
-    def overruling(self) -> Intent:
+    def overruling(self) -> CommitMetadata:
         """Returns the same in a new generation."""
         generation = self.after.generation + 1
         base = self.after.base or self.after.generation
-        return Intent(
+        return CommitMetadata(
             replace(self.record, generation=generation),
             replace(self.after, generation=generation, base=base),
         )
@@ -79,7 +79,7 @@ class Batch:
     """
 
     rows: DataFrame
-    intent: Intent
+    intent: CommitMetadata
     empty: bool = False
     counted: int | None = None
 
@@ -117,12 +117,12 @@ def whole(plan: Plan, counted: int | None, read: int) -> None:
 
 
 @contextmanager
-def extracted(
-    attempt: Attempt,
+def extract_batches(
+    attempt: TableSync,
     window: Window,
     bounds: Bounds,
-    intent: Intent,
-    beyond: Beyond | None = None,
+    intent: CommitMetadata,
+    beyond: AppendOnlyWindow | None = None,
 ) -> Iterator[Batch]:
     """Yields the window's rows, stamped; if raw may hold some already, without the redelivered.
 
@@ -139,16 +139,16 @@ def extracted(
     record, after = intent.record, intent.after
     began = record.started_at or now()
     stamp = Stamp(plan.source, began, after.batch, after.generation, plan.deleted)
-    rows = stamped(snapshot.read(lake.spark, plan.table, window, bounds), stamp)
+    rows = stamp_rows(snapshot.read(lake.spark, plan.table, window, bounds), stamp)
     keeps = plan.keeps_redeliveries
     counted = bounds.rows if snapshot.steady(plan.table) else None
     if bounds.log is not None and bounds.log.low is not None and not bounds.log.continued:
-        with _logged(Batch(rows, intent), plan) as batch:
+        with _extract_log(Batch(rows, intent), plan) as batch:
             yield batch
         return
     if beyond is not None:
         record = replace(record, rows_redelivered=beyond.redelivered)
-        yield Batch(rows, Intent(record, after), counted=counted)
+        yield Batch(rows, CommitMetadata(record, after), counted=counted)
         return
     if record.mode == FULL_REFRESH or bounds.log or not lake.exists(plan.lake_table):
         yield Batch(rows, intent, counted=counted)
@@ -156,20 +156,20 @@ def extracted(
     raw = own_rows(plan, lake.frame(plan.lake_table))
     generations = Generations(after.base or after.generation, after.generation)
     if generations.base < generations.current and plan.key and not plan.authoritative:
-        rows = placed(rows, raw, plan.key, generations)
-    gone = deleted(plan, raw, snapshot.deletions(lake.spark, plan.table))
+        rows = assign_generation(rows, raw, plan.key, generations)
+    gone = find_deleted(plan, raw, snapshot.deletions(lake.spark, plan.table))
     if keeps and not plan.authoritative and gone is None:
         yield Batch(rows, intent, counted=counted)
         return
-    judged = marked(rows, raw, plan.key, window, bounds, generations, plan.authoritative)
+    judged = flag_redelivered(rows, raw, plan.key, window, bounds, generations, plan.authoritative)
     if gone is not None:
-        judged = spared(judged, gone, plan)
+        judged = correct_deleted(judged, gone, plan)
     weight = snapshot.weight(plan.table, window, bounds) if few else None
     light = weight is not None and weight <= _LIGHT
     with _once(judged, light) as judged:
         again = f.lit(False) if keeps else f.col(REDELIVERED)
-        null = f.col(quoted(plan.cursor.name)).isNull() if plan.cursor else f.lit(False)
-        counts = _counted(
+        null = f.col(quote_name(plan.cursor.name)).isNull() if plan.cursor else f.lit(False)
+        counts = _count_rows(
             judged,
             light,
             read=f.lit(True),
@@ -188,7 +188,7 @@ def extracted(
         new = judged.where(~again) if counts["redelivered"] else judged
         fresh = new.drop(REDELIVERED, OVERRULES)
         empty = counts["read"] == counts["redelivered"]
-        batch = Batch(fresh, Intent(record, after), empty)
+        batch = Batch(fresh, CommitMetadata(record, after), empty)
         if gone is not None:
             fresh = new.drop(REDELIVERED)
             stones = tombstones(judged, gone, plan, stamp)
@@ -211,7 +211,7 @@ def _once(rows: DataFrame, light: bool) -> Iterator[DataFrame]:
         light: the driver may hold them.
     """
     if light:
-        yield held(rows)
+        yield hold_rows(rows)
         return
     rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
     try:
@@ -220,7 +220,7 @@ def _once(rows: DataFrame, light: bool) -> Iterator[DataFrame]:
         rows.unpersist()
 
 
-def _counted(rows: DataFrame, light: bool, **conditions: Column) -> dict[str, int]:
+def _count_rows(rows: DataFrame, light: bool, **conditions: Column) -> dict[str, int]:
     """Returns for how many rows each condition holds; of rows that are held, without a job."""
     if light:
         found = rows.select(*(column.alias(name) for name, column in conditions.items())).collect()
@@ -230,11 +230,11 @@ def _counted(rows: DataFrame, light: bool, **conditions: Column) -> dict[str, in
 
 
 @contextmanager
-def _logged(batch: Batch, plan: Plan) -> Iterator[Batch]:
+def _extract_log(batch: Batch, plan: Plan) -> Iterator[Batch]:
     """Yields versions from the source's log: all of them are new, and each overrules its key's."""
     record, after = batch.intent.record, batch.intent.after
     base = after.generation
-    rows = ranked(batch.rows, plan.key, base).persist(StorageLevel.MEMORY_AND_DISK)
+    rows = number_versions(batch.rows, plan.key, base).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         [counts] = rows.agg(
             f.count(f.lit(1)).alias("read"), f.max(GENERATION).alias("newest")
@@ -242,7 +242,7 @@ def _logged(batch: Batch, plan: Plan) -> Iterator[Batch]:
         generation = counts["newest"] or base
         yield Batch(
             rows,
-            Intent(
+            CommitMetadata(
                 replace(record, generation=generation, rows_read=counts["read"]),
                 replace(after, generation=generation, base=after.base or base),
             ),

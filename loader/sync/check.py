@@ -12,23 +12,25 @@ from loader.lake.commits import newest_commit
 from loader.lake.lake import Lake
 from loader.rows.cursor import CursorType
 from loader.rows.delta import HASH
-from loader.rows.order import GENERATION, quoted
-from loader.runtime.database_errors import DatabaseError
-from loader.runtime.steps import step
+from loader.rows.order import GENERATION, quote_name
 from loader.sources import Snapshot, SourceTable, Window
 from loader.sources.candidates import candidates, marks_of_deletion
-from loader.sync.describing import described
+from loader.spark.database_errors import DatabaseError
+from loader.spark.steps import step
 from loader.sync.origins import check_origin
 from loader.sync.pipeline import Pipeline
 from loader.sync.plan import INCREMENTAL, Plan
 from loader.sync.selection import Planned
-from loader.sync.sharing import admitted, own_rows
+from loader.sync.sharing import check_ownership, own_rows
+from loader.sync.table_descriptions import describe_tables
 
 # Every sync reads the rows at the highest cursor again; more than this many are worth a note.
 _CROWD = 1000
 
 
-def checked(pipeline: Pipeline, part: Planned) -> Iterator[tuple[Plan, list[str]] | LoaderError]:
+def check_tables(
+    pipeline: Pipeline, part: Planned
+) -> Iterator[tuple[Plan, list[str]] | LoaderError]:
     """Yields each table of a source that can be synced, with notes for the user.
 
     Reads from the source, the lake and the state store; writes nothing.
@@ -40,7 +42,7 @@ def checked(pipeline: Pipeline, part: Planned) -> Iterator[tuple[Plan, list[str]
         # reading one table's state shows whether the store can be read at all
         pipeline.stores(part.spec).state.latest(part.plans[0].name)
     except Exception as error:
-        yield pipeline.cleared(error, where)
+        yield pipeline.redact_error(error, where)
     try:
         with part.source.snapshot([plan.table for plan in part.plans]) as snapshot:
             with step(f"{where}: checking"):
@@ -48,24 +50,31 @@ def checked(pipeline: Pipeline, part: Planned) -> Iterator[tuple[Plan, list[str]
             for plan in part.plans:
                 try:
                     lake = pipeline.stores(part.spec).lake
-                    _admitted(plan, lake)
+                    _check_ownership(plan, lake)
                     with step(f"{plan.name}: checking"):
-                        notes = [*drifted(plan, lake), *findings(plan), *measured(plan, snapshot)]
-                        notes += [*snapshot.lacking(plan.table), *unbumped(plan, lake)]
+                        notes = [
+                            *describe_drift(plan, lake),
+                            *findings(plan),
+                            *describe_rows(plan, snapshot),
+                        ]
+                        notes += [
+                            *snapshot.lacking(plan.table),
+                            *describe_unmoved_cursor(plan, lake),
+                        ]
                     yield plan, notes
                 except Exception as error:
-                    yield pipeline.cleared(error, f"table {plan.name}")
+                    yield pipeline.redact_error(error, f"table {plan.name}")
     except Exception as error:
-        yield pipeline.cleared(error, where)
+        yield pipeline.redact_error(error, where)
 
 
-def _admitted(plan: Plan, lake: Lake) -> None:
+def _check_ownership(plan: Plan, lake: Lake) -> None:
     if lake.exists(plan.lake_table):
-        admitted(plan, lake, newest_commit(lake, plan.lake_table))
+        check_ownership(plan, lake, newest_commit(lake, plan.lake_table))
         check_origin(plan, lake)
 
 
-def drifted(plan: Plan, lake: Lake) -> list[str]:
+def describe_drift(plan: Plan, lake: Lake) -> list[str]:
     """Notes what the next batch will change in raw.
 
     Raises:
@@ -102,7 +111,7 @@ def findings(plan: Plan) -> list[str]:
     return notes
 
 
-def measured(plan: Plan, snapshot: Snapshot) -> list[str]:
+def describe_rows(plan: Plan, snapshot: Snapshot) -> list[str]:
     """Notes what the source's rows show: null or future cursors, many rows at the highest."""
     if plan.cursor is None or plan.mode != INCREMENTAL:
         return []
@@ -127,7 +136,7 @@ def measured(plan: Plan, snapshot: Snapshot) -> list[str]:
     return notes
 
 
-def unbumped(plan: Plan, lake: Lake) -> list[str]:
+def describe_unmoved_cursor(plan: Plan, lake: Lake) -> list[str]:
     """Notes updates in raw that did not change the cursor."""
     cursor = plan.cursor
     if cursor is None or not plan.key or not lake.exists(plan.lake_table):
@@ -135,7 +144,7 @@ def unbumped(plan: Plan, lake: Lake) -> list[str]:
     raw = own_rows(plan, lake.frame(plan.lake_table))
     if not {cursor.name, *plan.key} <= set(raw.columns):
         return []
-    parts = [f.col(quoted(name)) for name in (GENERATION, *plan.key, cursor.name)]
+    parts = [f.col(quote_name(name)) for name in (GENERATION, *plan.key, cursor.name)]
     versions = raw.groupBy(*parts).agg(f.count_distinct(f.col(HASH)).alias("versions"))
     keys = versions.where("versions > 1").count()
     if not keys:
@@ -146,7 +155,7 @@ def unbumped(plan: Plan, lake: Lake) -> list[str]:
     ]
 
 
-def discovered(
+def discover_tables(
     pipeline: Pipeline, names: Sequence[str]
 ) -> tuple[list[tuple[str, SourceTable, list[str]]], list[LoaderError], list[LoaderError]]:
     """Lists each source's tables with their cursor candidates, and the errors of the others.
@@ -165,15 +174,15 @@ def discovered(
             with step(f"{where}: listing its tables"):
                 refs = bound.tables()
         except Exception as error:
-            errors.append(pipeline.cleared(error, where))
+            errors.append(pipeline.redact_error(error, where))
             continue
         denied: list[str] = []
-        tables = described(bound, refs, source.concurrency, lambda name: nullcontext())
+        tables = describe_tables(bound, refs, source.concurrency, lambda name: nullcontext())
         for ref, table in zip(refs, tables, strict=True):
             if isinstance(table, DatabaseError) and table.is_denied:
                 denied.append(ref.name)
             elif isinstance(table, Exception):
-                errors.append(pipeline.cleared(table, f"{where}, table {ref.name}"))
+                errors.append(pipeline.redact_error(table, f"{where}, table {ref.name}"))
             else:
                 found.append((source.name, table, candidates(table)))
         if denied:

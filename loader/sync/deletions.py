@@ -15,8 +15,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window as Over
 
-from loader.rows.delta import DELETED, HASH, OVERRULES, REDELIVERED, Stamp, row_hash, stamped
-from loader.rows.order import SEQUENCE, quoted, version_column
+from loader.rows.delta import DELETED, HASH, OVERRULES, REDELIVERED, Stamp, row_hash, stamp_rows
+from loader.rows.order import SEQUENCE, quote_name, version_column
 from loader.sync.plan import Plan
 
 _HELD = "_cq_held_hash"
@@ -24,7 +24,7 @@ _LAST = 1 << 60
 """Tombstones follow all other rows of their batch."""
 
 
-def deleted(plan: Plan, raw: DataFrame, deletions: Sequence[DataFrame]) -> DataFrame | None:
+def find_deleted(plan: Plan, raw: DataFrame, deletions: Sequence[DataFrame]) -> DataFrame | None:
     """Returns the keys that deletions mean, and the hash of each one's newest version in raw.
 
     Args:
@@ -39,7 +39,7 @@ def deleted(plan: Plan, raw: DataFrame, deletions: Sequence[DataFrame]) -> DataF
     return reduce(DataFrame.union, found).dropDuplicates(_names(plan))
 
 
-def spared(judged: DataFrame, gone: DataFrame, plan: Plan) -> DataFrame:
+def correct_deleted(judged: DataFrame, gone: DataFrame, plan: Plan) -> DataFrame:
     """Corrects how rows were judged whose keys were deleted: they are new, and overrule raw.
 
     Such a row is redelivered only if it is its key's only one, and raw's newest version: then the
@@ -54,7 +54,7 @@ def spared(judged: DataFrame, gone: DataFrame, plan: Plan) -> DataFrame:
     told = f.col(_HELD).isNotNull() | f.max(DELETED).over(Over.partitionBy(*_key(plan)))
     rows = judged.withColumn("_cq_alone", alone).join(gone, _same_key(plan), "left")
     rows = rows.withColumn(REDELIVERED, again).withColumn(OVERRULES, told)
-    return rows.select(*(f.col(quoted(name)) for name in judged.columns))
+    return rows.select(*(f.col(quote_name(name)) for name in judged.columns))
 
 
 def tombstones(judged: DataFrame, gone: DataFrame, plan: Plan, stamp: Stamp) -> DataFrame:
@@ -68,7 +68,7 @@ def tombstones(judged: DataFrame, gone: DataFrame, plan: Plan, stamp: Stamp) -> 
         .alias(column.name)
         for column in table.fields
     )
-    rows = stamped(keys.select(*values, f.lit(True).alias(DELETED)), stamp)
+    rows = stamp_rows(keys.select(*values, f.lit(True).alias(DELETED)), stamp)
     return rows.withColumn(HASH, row_hash(table)).withColumn(SEQUENCE, f.col(SEQUENCE) + _LAST)
 
 
@@ -81,10 +81,13 @@ def _meant(plan: Plan, raw: DataFrame, deletion: DataFrame) -> DataFrame:
         raw = raw.join(wanted, _equal(by, values), "left_semi")
     names = _names(plan)
     newest = raw.groupBy(
-        *(f.col(quoted(column)).alias(name) for column, name in zip(plan.key, names, strict=True))
+        *(
+            f.col(quote_name(column)).alias(name)
+            for column, name in zip(plan.key, names, strict=True)
+        )
     ).agg(
         f.max_by(
-            f.struct(*(f.col(quoted(name)) for name in by), HASH, DELETED),
+            f.struct(*(f.col(quote_name(name)) for name in by), HASH, DELETED),
             version_column(plan.cursor.name if plan.cursor else None),
         ).alias("_cq_newest")
     )
@@ -100,7 +103,7 @@ def _names(plan: Plan) -> list[str]:
 
 
 def _key(plan: Plan) -> list[Column]:
-    return [f.col(quoted(name)) for name in plan.key]
+    return [f.col(quote_name(name)) for name in plan.key]
 
 
 def _same_key(plan: Plan) -> Column:
@@ -110,4 +113,4 @@ def _same_key(plan: Plan) -> Column:
 
 def _equal(columns: Sequence[str], values: Sequence[str]) -> Column:
     pairs = zip(columns, values, strict=True)
-    return reduce(and_, [f.col(quoted(c)) == f.col(v) for c, v in pairs], f.lit(True))
+    return reduce(and_, [f.col(quote_name(c)) == f.col(v) for c, v in pairs], f.lit(True))

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from loader.errors import LoaderError, TableError
 from loader.lake.lake import Lake
-from loader.lake.own import PREFIX
-from loader.rows.order import quoted
-from loader.runtime.failures import clear
-from loader.runtime.steps import step
+from loader.lake.system_tables import PREFIX
+from loader.rows.order import quote_name
+from loader.spark.failures import clear
+from loader.spark.steps import step
 from loader.sync.pipeline import Pipeline
 
 DEADLINE = 60.0
@@ -27,7 +27,7 @@ def check_destinations(pipeline: Pipeline) -> Iterator[LoaderError]:
             with step(f"destination {name}: writing a table"):
                 check_destination(pipeline.stores(source).lake, name)
         except LoaderError as error:
-            yield pipeline.cleared(error, error.where)
+            yield pipeline.redact_error(error, error.where)
 
 
 def check_destination(lake: Lake, name: str, deadline: float = DEADLINE) -> None:
@@ -68,7 +68,7 @@ def _write_and_read(lake: Lake, group: str, problems: list[BaseException]) -> No
     table = f"{PREFIX}check_{group[:12]}"
     try:
         lake.spark.sparkContext.setJobGroup(group, "loader check", interruptOnCancel=True)
-        there = lake.spark.catalog.databaseExists(quoted(lake.schema))
+        there = lake.spark.catalog.databaseExists(quote_name(lake.schema))
         lake.prepare()
         lake.create(table, "n bigint")
         try:
@@ -78,6 +78,6 @@ def _write_and_read(lake: Lake, group: str, problems: list[BaseException]) -> No
         finally:
             lake.spark.sql(f"drop table {lake.name(table)} purge")
             if not there:
-                lake.spark.sql(f"drop namespace {quoted(lake.schema)}")
+                lake.spark.sql(f"drop namespace {quote_name(lake.schema)}")
     except Exception as error:
         problems.append(error)

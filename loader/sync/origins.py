@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from loader.errors import TableError
 from loader.lake.commits import ORIGINS, origins
 from loader.lake.lake import Lake
+from loader.property_codec import encode_property
 from loader.sources import TableRef
 from loader.sync.plan import Plan
-from loader.veil import veiled
 
 
 def find_takeovers(
@@ -50,7 +50,7 @@ def find_takeovers(
         if len(same) == 1 or not rivals:
             continue
         spelled = dict.fromkeys(ref.lake_name for ref in (*rivals, *same))
-        recorded = (_recorded(lake, table, names) for table in spelled if lake.exists(table))
+        recorded = (_read_recorded(lake, table, names) for table in spelled if lake.exists(table))
         owner = next(filter(None, recorded), "")
         if len(rivals) > 1:
             error = _sharing(rivals, owner, names[0])
@@ -67,7 +67,7 @@ def check_origin(plan: Plan, lake: Lake) -> None:
     Raises:
         TableError: if it was, unless the user asked for a full refresh.
     """
-    before = _recorded(lake, plan.lake_table, plan.names)
+    before = _read_recorded(lake, plan.lake_table, plan.names)
     if before not in ("", plan.table.ref.place) and not plan.accepts_other_origin:
         raise _other(lake, plan.table.ref, before, plan.source)
 
@@ -75,7 +75,7 @@ def check_origin(plan: Plan, lake: Lake) -> None:
 def record_origin(plan: Plan, lake: Lake) -> None:
     """Records in the raw table which table a source loads; the caller holds the lock."""
     table = plan.lake_table
-    if lake.exists(table) and _recorded(lake, table, plan.names) != plan.table.ref.place:
+    if lake.exists(table) and _read_recorded(lake, table, plan.names) != plan.table.ref.place:
         lake.set_properties(table, origin_property(plan, origins(lake.handle(table))))
 
 
@@ -86,10 +86,10 @@ def origin_property(plan: Plan, before: Mapping[str, str]) -> dict[str, str]:
         before: what is recorded of its other sources.
     """
     after = {**before, plan.source: plan.table.ref.place}
-    return {ORIGINS: veiled(json.dumps(after, sort_keys=True))}
+    return {ORIGINS: encode_property(json.dumps(after, sort_keys=True))}
 
 
-def _recorded(lake: Lake, table: str, names: Sequence[str]) -> str:
+def _read_recorded(lake: Lake, table: str, names: Sequence[str]) -> str:
     there = origins(lake.handle(table))
     return next((there[name] for name in names if name in there), "")
 

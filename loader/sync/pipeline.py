@@ -20,18 +20,18 @@ from loader.lake.ledger import FAILED, LOCKED, SyncRecord, now
 from loader.names import in_the_lake
 from loader.sources import Bounds, Snapshot, Window
 from loader.spec.plugins import SourceSpec
-from loader.sync.attempt import Attempt
-from loader.sync.journal import Journal
-from loader.sync.looking import preview_table
+from loader.sync.attempt import TableSync
 from loader.sync.plan import INCREMENTAL, Plan
+from loader.sync.plan_window import preview_table
+from loader.sync.prior_progress import StoredProgress, load_progress
+from loader.sync.progress_writer import ProgressWriter
 from loader.sync.protocol import lock_all, sync_table
-from loader.sync.recorded import Recorded, recorded
-from loader.sync.recovery import requested
+from loader.sync.recovery import build_request
+from loader.sync.run_context import Watch
 from loader.sync.selection import Planned, Selection
 from loader.sync.turn import Turn, Turns
-from loader.sync.watch import Watch
 
-Work = Callable[[Attempt], SyncRecord | None]
+Work = Callable[[TableSync], SyncRecord | None]
 
 RECORD_SECONDS = 60.0
 """A table that is done waits so long, still locked, for others whose state is written with its."""
@@ -81,7 +81,7 @@ class Pipeline(Selection):
         Raises:
             SpecError: if a selection matches nothing.
         """
-        with self.asked():
+        with self.reuse_connections():
             yield from self._run(watch, select, full_refresh, concurrency, work)
 
     def _run(
@@ -100,11 +100,11 @@ class Pipeline(Selection):
         workers = self._workers(concurrency)
         for source, bound in self.sources:
             bound.remembers(partial(self._marks, source))
-        parts = self.planned(select, full_refresh, keep=workers)
+        parts = self.plan_tables(select, full_refresh, keep=workers)
         leases: list[Lease] = []
         sharing = Counter(self._raw(part.spec, p) for part in parts for p in part.plans)
         turns: dict[str, Turns] = {}
-        journal = Journal(self.quiet)
+        journal = ProgressWriter(self.quiet)
         # Recorded one by one: chunks of a backfill, tables that a drill keeps apart, and batches of
         # sources that share a table, as a batch is in the ledger before the next one begins.
         together = work is sync_table and not watch.apart
@@ -112,7 +112,7 @@ class Pipeline(Selection):
         with (
             ExitStack() as opened,
             Heartbeat(leases),
-            journal.written(),
+            journal.write_remaining(),
             ExitStack() as waiting,
             ThreadPoolExecutor(workers) as pool,
         ):
@@ -122,14 +122,14 @@ class Pipeline(Selection):
                 name = part.spec.name
                 yield from (Outcome(e.where, error=e, source=name) for e in part.errors)
                 for table, error in part.refused.items():
-                    yield self._failed(part.spec, table, error, run_id)
+                    yield self._fail(part.spec, table, error, run_id)
                 locks: list[tuple[Plan, Lease]] = []
                 if unready is not None:
                     for planned in part.plans:
-                        yield self._failed(part.spec, planned.lake_table, unready, run_id, planned)
+                        yield self._fail(part.spec, planned.lake_table, unready, run_id, planned)
                     continue
                 refused: list[tuple[Plan, Exception]] = []
-                for planned, held in self._locked(part, turns, watch, run_id):
+                for planned, held in self._lock_tables(part, turns, watch, run_id):
                     if isinstance(held, Exception):
                         refused.append((planned, held))
                         continue
@@ -142,11 +142,11 @@ class Pipeline(Selection):
                             held = Turn(turns[raw])
                     locks.append((planned, held))
                 for planned, problem in refused:
-                    yield self._failed(part.spec, planned.lake_table, problem, run_id, planned)
+                    yield self._fail(part.spec, planned.lake_table, problem, run_id, planned)
                 if not locks:
                     continue
                 alone = [planned for planned, held in locks if not isinstance(held, Turn)]
-                said = self._recorded(part.spec, alone) if together else None
+                said = self._load_progress(part.spec, alone) if together else None
                 try:
                     tables = [planned.table for planned, _ in locks]
                     snapshot = opened.enter_context(part.source.snapshot(tables))
@@ -156,36 +156,36 @@ class Pipeline(Selection):
                         # Its tables wait for what comes, each in a thread of its own.
                         threads = waiting.enter_context(ThreadPoolExecutor(len(locks)))
                         stores = self.stores(part.spec)
-                        wanted = [requested(planned, stores) for planned, _ in locks]
+                        wanted = [build_request(planned, stores) for planned, _ in locks]
                         snapshot.begin([one for one in wanted if one is not None], watch)
                 except Exception as problem:
-                    shared = self.cleared(problem, f"source {part.spec.name}")
+                    shared = self.redact_error(problem, f"source {part.spec.name}")
                     for planned, held in locks:
-                        _freed(held)
-                        yield self._failed(part.spec, planned.lake_table, shared, run_id, planned)
+                        _unlock(held)
+                        yield self._fail(part.spec, planned.lake_table, shared, run_id, planned)
                     continue
                 for planned, held in locks:
                     if not planned.key:
                         why = f" ({planned.table.keyless})" if planned.table.keyless else ""
                         watch.warn(planned.name, f"no primary key: a snapshot needs one{why}")
                     stores = self.stores(part.spec)
-                    attempt = Attempt(planned, held, snapshot, stores, watch, run_id)
+                    attempt = TableSync(planned, held, snapshot, stores, watch, run_id)
                     if snapshot.delivers:
                         attempt = replace(attempt, slot=slots)
                     if together and not isinstance(held, Turn):
                         attempt = replace(attempt, journal=journal.add, recorded=said)
                     jobs.append(threads.submit(self._attempt, work, part.spec, attempt))
                 if journal.waiting() > RECORD_SECONDS:
-                    yield from self._written(journal, run_id)
-            yield from self._ended(jobs, journal, run_id)
+                    yield from self._write_outcomes(journal, run_id)
+            yield from self._end_jobs(jobs, journal, run_id)
 
     def _rehearse(self) -> None:
         """Looks into the lake while the sources are asked; nobody waits for it."""
         with suppress(Exception):  # there is no ledger yet, or what is wrong is told later
             self.stores(self.sources[0][0]).ledger.rehearse()
 
-    def _ended(
-        self, jobs: Iterable[Future[Outcome | None]], journal: Journal, run_id: str
+    def _end_jobs(
+        self, jobs: Iterable[Future[Outcome | None]], journal: ProgressWriter, run_id: str
     ) -> Iterator[Outcome]:
         """The outcome of each table, once its state and its ledger row are written."""
         pending = set(jobs)
@@ -195,19 +195,19 @@ class Pipeline(Selection):
                 outcome = job.result()
                 if outcome is not None:
                     yield outcome
-            yield from self._written(journal, run_id)
+            yield from self._write_outcomes(journal, run_id)
 
-    def _written(self, journal: Journal, run_id: str) -> Iterator[Outcome]:
+    def _write_outcomes(self, journal: ProgressWriter, run_id: str) -> Iterator[Outcome]:
         for entry in journal.write():
             planned, record = entry.attempt.plan, entry.total
             if entry.error is None:
-                yield _ended_well(planned, record)
+                yield _succeed(planned, record)
                 continue
             source = self.spec.source(planned.source)
             began = record.started_at
-            yield self._failed(source, planned.lake_table, entry.error, run_id, planned, began)
+            yield self._fail(source, planned.lake_table, entry.error, run_id, planned, began)
 
-    def _locked(
+    def _lock_tables(
         self, part: Planned, turns: Mapping[str, Turns], watch: Watch, run_id: str
     ) -> list[tuple[Plan, Lease | Exception]]:
         """Locks a source's tables, all at once; a table that this run already holds, by turns."""
@@ -243,17 +243,17 @@ class Pipeline(Selection):
         try:
             self.prepare(source)
         except Exception as problem:
-            return self.cleared(problem, f"source {source.name}")
+            return self.redact_error(problem, f"source {source.name}")
         return None
 
-    def _recorded(self, source: SourceSpec, plans: Sequence[Plan]) -> Recorded | None:
+    def _load_progress(self, source: SourceSpec, plans: Sequence[Plan]) -> StoredProgress | None:
         """What is recorded of a source's tables; if it cannot be read, each reports its error."""
         try:
-            return recorded(plans, self.stores(source))
+            return load_progress(plans, self.stores(source))
         except Exception:
             return None
 
-    def _attempt(self, work: Work, source: SourceSpec, attempt: Attempt) -> Outcome | None:
+    def _attempt(self, work: Work, source: SourceSpec, attempt: TableSync) -> Outcome | None:
         """Does the work to one table; its outcome is None if the journal has it."""
         started, planned, held = now(), attempt.plan, attempt.held
         try:
@@ -265,15 +265,15 @@ class Pipeline(Selection):
                 record = work(replace(attempt, stores=stores))
         except Exception as error:
             attempt.snapshot.abandon(planned.table)
-            _freed(held)
+            _unlock(held)
             table, run_id = planned.lake_table, attempt.run_id
-            return self._failed(source, table, error, run_id, planned, started)
+            return self._fail(source, table, error, run_id, planned, started)
         if attempt.journal is not None:
             return None
-        _freed(held)
-        return _ended_well(planned, record)
+        _unlock(held)
+        return _succeed(planned, record)
 
-    def _failed(
+    def _fail(
         self,
         source: SourceSpec,
         table: str,
@@ -283,7 +283,7 @@ class Pipeline(Selection):
         started: dt.datetime | None = None,
     ) -> Outcome:
         name = f"{source.name}.{table}"
-        found = self.cleared(error, f"table {name}")
+        found = self.redact_error(error, f"table {name}")
         _log.error("%s: %s", name, found)
         record = SyncRecord(
             run_id=run_id,
@@ -293,7 +293,7 @@ class Pipeline(Selection):
             cursor_field=planned.cursor.name if planned and planned.cursor else None,
             started_at=started or now(),
             error=str(found)[:2000],
-        ).finished(status=LOCKED if isinstance(found, LockedError) else FAILED)
+        ).finish(status=LOCKED if isinstance(found, LockedError) else FAILED)
         self.quiet.pop(record.table, None)
         try:
             self.stores(source).ledger.append(record)
@@ -305,11 +305,11 @@ class Pipeline(Selection):
     def record_failure(self, table: str, error: LoaderError) -> Outcome:
         """Writes into the ledger why a JVM that has ended did not sync a table (`source.table`)."""
         source, _, name = table.partition(".")
-        return self._failed(self.spec.source(source), name, error, uuid.uuid4().hex[:12])
+        return self._fail(self.spec.source(source), name, error, uuid.uuid4().hex[:12])
 
     def preview(self, select: Sequence[str], full_refresh: bool) -> Iterator[Preview | Outcome]:
         """Yields what :meth:`run` would read; writes nothing."""
-        for part in self.planned(select, full_refresh):
+        for part in self.plan_tables(select, full_refresh):
             yield from (Outcome(error.where, error=error) for error in part.problems)
             if not part.plans:
                 continue
@@ -317,19 +317,17 @@ class Pipeline(Selection):
                 tables = [planned.table for planned in part.plans]
                 with part.source.snapshot(tables) as snapshot:
                     for planned in part.plans:
-                        yield self._previewed(part.spec, planned, snapshot)
+                        yield self._preview(part.spec, planned, snapshot)
             except Exception as error:
                 where = f"source {part.spec.name}"
-                yield Outcome(where, error=self.cleared(error, where))
+                yield Outcome(where, error=self.redact_error(error, where))
 
-    def _previewed(
-        self, source: SourceSpec, planned: Plan, snapshot: Snapshot
-    ) -> Preview | Outcome:
+    def _preview(self, source: SourceSpec, planned: Plan, snapshot: Snapshot) -> Preview | Outcome:
         try:
             window, bounds = preview_table(planned, snapshot, self.stores(source))
             return Preview(planned, window, bounds)
         except Exception as error:
-            return Outcome(planned.name, error=self.cleared(error, f"table {planned.name}"))
+            return Outcome(planned.name, error=self.redact_error(error, f"table {planned.name}"))
 
     def _workers(self, concurrency: int | None) -> int:
         configured = [source.concurrency for source in self.spec.sources if source.concurrency]
@@ -341,14 +339,14 @@ class Pipeline(Selection):
         return max(1, min(4, 2 * int(self.spark.sparkContext.defaultParallelism)))
 
 
-def _ended_well(planned: Plan, record: SyncRecord | None) -> Outcome:
+def _succeed(planned: Plan, record: SyncRecord | None) -> Outcome:
     if record is not None:
         rows = record.rows_appended or 0
         _log.info("%s: %s, %s rows appended", planned.name, record.status, rows)
     return Outcome(planned.name, record, source=planned.source)
 
 
-def _freed(held: Lease) -> None:
+def _unlock(held: Lease) -> None:
     """Unlocks a table, if the catalog that its lock is in can be reached."""
     try:
         held.release()

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from loader.error_report import did_you_mean
 from loader.errors import TableError
-from loader.lake.schema.terms import Terms
-from loader.names import refused
-from loader.problems import did_you_mean
+from loader.lake.schema.evolution_policy import Terms
+from loader.names import explain_refusal
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.delta import COLUMNS
 from loader.rows.window import CursorField
@@ -99,7 +99,7 @@ class Plan:
     sharers: tuple[str, ...] = ()
 
     @property
-    def shared(self) -> bool:
+    def is_shared(self) -> bool:
         """Whether other sources may load the same raw table; see :mod:`loader.sync.sharing`."""
         return self.options.shared
 
@@ -156,7 +156,7 @@ class Plan:
             freeze=self.options.schema_changes == "freeze",
             accepts_key_change=self.accepts_key_change,
             anew=self.mode == FULL_REFRESH,
-            source=self.source if self.shared else "",
+            source=self.source if self.is_shared else "",
         )
 
 
@@ -193,7 +193,7 @@ def plan(
         cursor = CursorField(column, type_, column in table.collated)
         _fits(options, type_, where)
         if options.initial_cursor is not None:
-            initial = parsed(options.initial_cursor, type_, f"{where}, initial_cursor")
+            initial = parse_cursor(options.initial_cursor, type_, f"{where}, initial_cursor")
     key = options.primary_key if options.primary_key is not None else table.primary_key
     planned = Plan(
         source=source,
@@ -203,7 +203,7 @@ def plan(
         cursor=cursor,
         mode=mode,
         initial=initial,
-        deleted=_deleted(table, options, where),
+        deleted=_find_deleted_column(table, options, where),
     )
     if follows_log and not planned.key:
         raise TableError(
@@ -226,7 +226,7 @@ def plan(
     return planned
 
 
-def _deleted(table: SourceTable, options: TableOptions, where: str) -> str | None:
+def _find_deleted_column(table: SourceTable, options: TableOptions, where: str) -> str | None:
     if options.deleted_field is None:
         return None
     found = marks_of_deletion(table)
@@ -244,7 +244,7 @@ def _deleted(table: SourceTable, options: TableOptions, where: str) -> str | Non
 
 
 def _free_names(table: SourceTable, where: str) -> None:
-    wrong = refused(table.ref.lake_name)
+    wrong = explain_refusal(table.ref.lake_name)
     if wrong is not None:
         raise TableError(
             f"the raw table cannot have this name: {wrong}",
@@ -314,7 +314,7 @@ def _column(
     )
 
 
-def parsed(text: str, type_: CursorType, where: str) -> Cursor:
+def parse_cursor(text: str, type_: CursorType, where: str) -> Cursor:
     """Parses a cursor that a person wrote.
 
     Raises:

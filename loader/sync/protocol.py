@@ -14,23 +14,28 @@ from loader.lake.commits import Commit
 from loader.lake.lake import Lake
 from loader.lake.lease import Lease, acquire_all
 from loader.lake.ledger import NOTHING_NEW, SYNCED, SyncRecord
-from loader.lake.schema.fitting import fitted
+from loader.lake.schema.conform import conform
 from loader.rows.window import Bounds, Window, next_cursor
-from loader.runtime.spark import plan_now
 from loader.sources import Progress
+from loader.spark.session import plan_now
 from loader.state import TableState
-from loader.sync.attempt import Attempt
-from loader.sync.batch import Batch, Intent, extracted, whole
-from loader.sync.boundary import Beyond, beyond, boundary, unchanged
-from loader.sync.looking import cursor_name, look
+from loader.sync.attempt import TableSync
+from loader.sync.batch import Batch, CommitMetadata, extract_batches, whole
+from loader.sync.boundary_digest import (
+    AppendOnlyWindow,
+    build_boundary,
+    find_append_only_window,
+    is_unchanged,
+)
 from loader.sync.origins import origin_property, record_origin
 from loader.sync.plan import FULL_REFRESH, Plan
-from loader.sync.recovery import Known, recover
+from loader.sync.plan_window import cursor_name, plan_window
+from loader.sync.recovery import PriorState, recover
+from loader.sync.run_context import Watch
 from loader.sync.sharing import register
-from loader.sync.watch import Watch
 
 
-def sync_table(attempt: Attempt) -> SyncRecord:
+def sync_table(attempt: TableSync) -> SyncRecord:
     """Appends what changed since the stored cursor, as one batch, and records the cursor.
 
     Returns the ledger row that it wrote.
@@ -40,47 +45,49 @@ def sync_table(attempt: Attempt) -> SyncRecord:
             recording it failed: then the next run recovers it.
     """
     if attempt.journal is not None:  # it unlocks the table once all is written
-        return synced(attempt)
+        return sync_locked_table(attempt)
     with attempt.unlocking():  # 1 lock
-        return synced(attempt)
+        return sync_locked_table(attempt)
 
 
-def synced(attempt: Attempt) -> SyncRecord:
+def sync_locked_table(attempt: TableSync) -> SyncRecord:
     """Syncs a table whose lock is held, and keeps the lock; see :func:`sync_table`."""
-    attempt.reached("locked")
+    attempt.report_step("locked")
     with attempt.lake.unchanging(attempt.plan.lake_table):
         known = recover(attempt)  # 2 recover
-        if not known.began and not attempt.plan.shared:
+        if not known.began and not attempt.plan.is_shared:
             attempt.lake.unmake(attempt.plan.lake_table, attempt.plan.table.schema)
         # Refuses a schema change that raw cannot follow, before anything is read.
         drift = attempt.lake.drift(
             attempt.plan.lake_table, attempt.plan.table.schema, attempt.plan.terms
         )
-        window, bounds = look(
+        window, bounds = plan_window(
             attempt.plan, attempt.snapshot, known, attempt.lake, attempt.watch, drift.added
         )
         done: SyncRecord | None = None
         while True:
-            attempt.reached("windowed")  # 3 window
-            same = unchanged(attempt.plan, attempt.snapshot, known, window, bounds)
-            intent, commit = intended(attempt, known, window, bounds, same), None
+            attempt.report_step("windowed")  # 3 window
+            same = is_unchanged(attempt.plan, attempt.snapshot, known, window, bounds)
+            intent, commit = build_commit(attempt, known, window, bounds, same), None
             if not same:
-                fresh = beyond(attempt.plan, attempt.snapshot, known, attempt.lake, window, bounds)
+                fresh = find_append_only_window(
+                    attempt.plan, attempt.snapshot, known, attempt.lake, window, bounds
+                )
                 with attempt.slot:  # 4 extract, 5 append
-                    intent, commit = written(attempt, window, bounds, intent, fresh)
+                    intent, commit = extract_and_append(attempt, window, bounds, intent, fresh)
             if commit is None:
-                made(attempt, intent.after.batch)
+                ensure_raw_table(attempt, intent.after.batch)
                 by_mark = attempt.plan.table.progress is Progress.MARK
                 goes_on = by_mark or bounds.log is not None
-                intent = replace(intent, after=caught_up(known, intent.after, bounds, goes_on))
+                intent = replace(intent, after=advance_state(known, intent.after, bounds, goes_on))
             more = attempt.snapshot.more(attempt.plan.table)  # a source may deliver several batches
             done = finish(attempt, known, intent, commit, more, done)  # 6 record
             if commit is not None and attempt.plan.accepts_other_origin:
                 record_origin(attempt.plan, attempt.lake)
             if not more:
                 return done
-            known = known.followed_by(intent.after)
-            window, bounds = look(
+            known = known.follow_with(intent.after)
+            window, bounds = plan_window(
                 attempt.plan, attempt.snapshot, known, attempt.lake, attempt.watch
             )
 
@@ -108,7 +115,9 @@ def lock_all(
     return [ended[number] for number in range(len(plans))]
 
 
-def intended(attempt: Attempt, known: Known, window: Window, bounds: Bounds, same: bool) -> Intent:
+def build_commit(
+    attempt: TableSync, known: PriorState, window: Window, bounds: Bounds, same: bool
+) -> CommitMetadata:
     """Returns the ledger row and the state that a sync's batch will carry.
 
     Args:
@@ -128,7 +137,7 @@ def intended(attempt: Attempt, known: Known, window: Window, bounds: Bounds, sam
         base=None if full else known.state.base,
         backfill=None if full else known.state.backfill,
     )
-    told = known.state.boundary if same else boundary(plan, attempt.snapshot, after, window)
+    told = known.state.boundary if same else build_boundary(plan, attempt.snapshot, after, window)
     after = replace(after, boundary=told)
     record = replace(
         attempt.record(after, FULL_REFRESH if fresh_generation else plan.mode, window, bounds),
@@ -139,16 +148,16 @@ def intended(attempt: Attempt, known: Known, window: Window, bounds: Bounds, sam
     if bounds.log is not None:
         log = bounds.log
         record = replace(record, cursor_low=log.low, cursor_high=log.high, log_bytes=log.kept)
-    return Intent(record, after)
+    return CommitMetadata(record, after)
 
 
-def written(
-    attempt: Attempt,
+def extract_and_append(
+    attempt: TableSync,
     window: Window,
     bounds: Bounds,
-    intent: Intent,
-    fresh: Beyond | None = None,
-) -> tuple[Intent, Commit | None]:
+    intent: CommitMetadata,
+    fresh: AppendOnlyWindow | None = None,
+) -> tuple[CommitMetadata, Commit | None]:
     """Reads a window and appends its new rows; the commit is None if there are none.
 
     Args:
@@ -157,11 +166,11 @@ def written(
     deletes = bounds.deletions > 0 and attempt.lake.exists(attempt.plan.lake_table)
     if bounds.rows == 0 and not deletes:
         return intent, None
-    with extracted(attempt, window, bounds, intent, fresh) as batch:
+    with extract_batches(attempt, window, bounds, intent, fresh) as batch:
         return append(attempt, batch)
 
 
-def append(attempt: Attempt, batch: Batch) -> tuple[Intent, Commit | None]:
+def append(attempt: TableSync, batch: Batch) -> tuple[CommitMetadata, Commit | None]:
     """Stages a batch that no reader sees, then publishes it whole.
 
     Returns the intent as published; the commit is None if there was nothing to append.
@@ -170,7 +179,7 @@ def append(attempt: Attempt, batch: Batch) -> tuple[Intent, Commit | None]:
         TableError: if the table cannot take the source's columns, or the run was stopped.
     """
     plan, lake, held = attempt.plan, attempt.lake, attempt.held
-    attempt.reached("extracted")
+    attempt.report_step("extracted")
     if batch.empty:
         return batch.intent, None
     held.confirm()
@@ -180,7 +189,7 @@ def append(attempt: Attempt, batch: Batch) -> tuple[Intent, Commit | None]:
     if lake.exists(table):
         lake.fresh(table)  # somebody may have altered it since the window was fixed
     drift = lake.drift(table, schema, plan.terms)
-    rows = fitted(batch.rows, drift.routes, f"table {plan.name}")
+    rows = conform(batch.rows, drift.routes, f"table {plan.name}")
     if lake.exists(table):
         rows = plan_now(rows) if drift.alterations else rows
         lake.evolve(table, drift, plan.terms.source)
@@ -188,29 +197,29 @@ def append(attempt: Attempt, batch: Batch) -> tuple[Intent, Commit | None]:
             record = replace(record, schema_changes="; ".join(drift.notes))
             attempt.warn(f"schema: {record.schema_changes}")
     else:
-        made(attempt, after.batch)
-    attempt.reached("prepared")
+        ensure_raw_table(attempt, after.batch)
+    attempt.report_step("prepared")
     facts = {"state": after.to_json(), "sync": record.to_dict()}
     staged = lake.stage(table, rows, after.batch, facts)
-    rows_staged = lake.staged_rows(table, staged)
+    rows_staged = lake.count_staged_rows(table, staged)
     try:
         whole(plan, batch.counted, rows_staged)
-        attempt.snapshot.unaltered(plan.table)
+        attempt.snapshot.check_unaltered(plan.table)
     except LoaderError:
         lake.discard(table, staged)
         raise
     if not rows_staged:
         lake.discard(table, staged)
         return batch.intent, None
-    attempt.reached("staged")
-    attempt.watch.proceed(plan.name)
+    attempt.report_step("staged")
+    attempt.watch.check_interruption(plan.name)
     held.confirm()
     published = lake.publish(table, staged, drift.after, plan.terms.source)
-    attempt.reached("published")
-    return Intent(record, after), published
+    attempt.report_step("published")
+    return CommitMetadata(record, after), published
 
 
-def made(attempt: Attempt, batch: int) -> None:
+def ensure_raw_table(attempt: TableSync, batch: int) -> None:
     """Creates the raw table if there is none, also for a source without rows: models can read it.
 
     Args:
@@ -224,7 +233,9 @@ def made(attempt: Attempt, batch: int) -> None:
     register(plan, lake)
 
 
-def caught_up(known: Known, after: TableState, bounds: Bounds, goes_on: bool = False) -> TableState:
+def advance_state(
+    known: PriorState, after: TableState, bounds: Bounds, goes_on: bool = False
+) -> TableState:
     """Returns the state after a sync that found nothing new.
 
     Raw has all rows up to the bound, so the cursor may move there. Without that, every sync after
@@ -239,13 +250,13 @@ def caught_up(known: Known, after: TableState, bounds: Bounds, goes_on: bool = F
     still = cursor == before.cursor and not bounds.settled and told in (None, before.boundary)
     if still or not (before.batch or goes_on):
         return before
-    return replace(before.moved(cursor, after.cursor_field), mark=bounds.mark, boundary=told)
+    return replace(before.move_cursor(cursor, after.cursor_field), mark=bounds.mark, boundary=told)
 
 
 def finish(
-    attempt: Attempt,
-    known: Known,
-    intent: Intent,
+    attempt: TableSync,
+    known: PriorState,
+    intent: CommitMetadata,
     commit: Commit | None,
     more: bool = False,
     before: SyncRecord | None = None,
@@ -262,14 +273,14 @@ def finish(
     record, after = intent.record, intent.after
     redelivered = record.rows_redelivered or 0
     if commit is not None:
-        done = record.finished(
+        done = record.finish(
             status=SYNCED,
             rows_appended=commit.rows,
             rows_read=(commit.rows or 0) + redelivered,
             snapshot_id=commit.snapshot_id,
         )
     else:
-        done = record.finished(
+        done = record.finish(
             status=NOTHING_NEW,
             batch=None,
             generation=known.state.generation,

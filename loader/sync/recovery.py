@@ -9,17 +9,17 @@ from loader.lake.commits import Commit, newest_commit
 from loader.lake.ledger import RECOVERED, SyncRecord
 from loader.sources import Request
 from loader.state import TableState
-from loader.sync.attempt import Attempt
+from loader.sync.attempt import TableSync
 from loader.sync.origins import check_origin, record_origin
 from loader.sync.plan import FULL_REFRESH, Plan
-from loader.sync.recorded import Recorded, recorded
-from loader.sync.sharing import admitted, register
+from loader.sync.prior_progress import StoredProgress, load_progress
+from loader.sync.run_context import Watch
+from loader.sync.sharing import check_ownership, register
 from loader.sync.stores import Stores
-from loader.sync.watch import Watch
 
 
 @dataclass(frozen=True)
-class Known:
+class PriorState:
     """What is there before a sync.
 
     Attributes:
@@ -36,13 +36,13 @@ class Known:
         """Whether raw was there and is gone: everything is read again, in a new generation."""
         return self.state.batch == 0 and self.began
 
-    def followed_by(self, after: TableState) -> Known:
+    def follow_with(self, after: TableState) -> PriorState:
         """Returns what is there once a batch with this state is recorded."""
         began = self.began or after.batch > self.state.batch
-        return Known(after, max(self.next_batch, after.batch + 1), began)
+        return PriorState(after, max(self.next_batch, after.batch + 1), began)
 
 
-def recover(attempt: Attempt) -> Known:
+def recover(attempt: TableSync) -> PriorState:
     """Brings state and ledger in line with the newest data commit, and deletes staged leftovers.
 
     Raises:
@@ -51,8 +51,8 @@ def recover(attempt: Attempt) -> Known:
     plan, stores = attempt.plan, attempt.stores
     stores.confirm()
     register(plan, stores.lake)
-    said = attempt.recorded or recorded([plan], stores)
-    head, own, state = assess(plan, stores, attempt.watch, said)
+    said = attempt.recorded or load_progress([plan], stores)
+    head, own, state = reconcile_state(plan, stores, attempt.watch, said)
     if not plan.accepts_other_origin:
         record_origin(plan, stores.lake)
     if stores.lake.exists(plan.lake_table):
@@ -65,13 +65,13 @@ def recover(attempt: Attempt) -> Known:
             attempt.warn(f"state was behind: rolled forward to batch {own.batch}")
             stores.store(plan.name, state)
     elif stored > own.batch:
-        state = _rolled_back(own, state, plan)
+        state = _roll_back(own, state, plan)
         attempt.warn(
             f"state was ahead of the data (batch {stored}, raw has {own.batch}): "
             + ("rolled back" if own.batch else "raw is gone, reading everything again")
         )
         stores.store(plan.name, state)
-    attempt.reached("recovered-state")
+    attempt.report_step("recovered-state")
     if own.batch > last and own.sync is not None:
         recovered = replace(
             SyncRecord.from_dict(own.sync),
@@ -80,28 +80,28 @@ def recover(attempt: Attempt) -> Known:
             rows_appended=own.rows,
             snapshot_id=own.snapshot_id,
         )
-        stores.record(recovered.finished())
-    attempt.reached("recovered")
+        stores.record(recovered.finish())
+    attempt.report_step("recovered")
     highest = max(head.batch, stored, last)
-    if plan.shared:
+    if plan.is_shared:
         highest = max(highest, stores.ledger.last_batch(plan.lake_table, since=head.batch))
-    return Known(state, highest + 1, began=max(own.batch, stored, last) > 0)
+    return PriorState(state, highest + 1, began=max(own.batch, stored, last) > 0)
 
 
-def requested(plan: Plan, stores: Stores) -> Request | None:
+def build_request(plan: Plan, stores: Stores) -> Request | None:
     """Returns what a source that delivers is asked for; None if the table cannot be synced.
 
     Changes nothing: :func:`recover` brings state and data in line, finds the same state, and fails
     the table where this returns None.
     """
     try:
-        _, own, state = assess(plan, stores, Watch())
+        _, own, state = reconcile_state(plan, stores, Watch())
         stored = state.batch if state else 0
         gone = stored > own.batch == 0
         if state is None or stored < own.batch:
             state = _state_of(own, plan)
         elif stored > own.batch:
-            state = _rolled_back(own, state, plan)
+            state = _roll_back(own, state, plan)
     except LoaderError:
         return None
     whole = plan.mode == FULL_REFRESH or gone
@@ -115,8 +115,8 @@ def requested(plan: Plan, stores: Stores) -> Request | None:
     )
 
 
-def assess(
-    plan: Plan, stores: Stores, watch: Watch, said: Recorded | None = None
+def reconcile_state(
+    plan: Plan, stores: Stores, watch: Watch, said: StoredProgress | None = None
 ) -> tuple[Commit, Commit, TableState | None]:
     """Returns the newest data commit, the source's newest, and the stored state; changes nothing.
 
@@ -130,10 +130,10 @@ def assess(
     head = own = Commit()
     if lake.exists(table):
         head = newest_commit(lake, table)
-        admitted(plan, lake, head)
+        check_ownership(plan, lake, head)
         check_origin(plan, lake)
-        own = newest_commit(lake, table, (plan.source,)) if plan.shared else head
-    said = said or recorded([plan], stores)
+        own = newest_commit(lake, table, (plan.source,)) if plan.is_shared else head
+    said = said or load_progress([plan], stores)
     return head, own, said.state(plan, lambda text: watch.warn(plan.name, text))
 
 
@@ -149,7 +149,7 @@ def _state_of(head: Commit, plan: Plan) -> TableState:
     return TableState.from_json(head.state, plan.name)
 
 
-def _rolled_back(head: Commit, state: TableState, plan: Plan) -> TableState:
+def _roll_back(head: Commit, state: TableState, plan: Plan) -> TableState:
     if not head.batch:
         return TableState(generation=state.generation)
     return _state_of(head, plan)

@@ -8,27 +8,27 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from loader.error_report import did_you_mean
 from loader.errors import JavaEndedError, LoaderError, SpecError, TableError
 from loader.lake.lake import Lake
 from loader.lake.ledger import Ledger
-from loader.names import is_wildcard, qualify, selected
-from loader.problems import did_you_mean
-from loader.runtime.failures import clear
-from loader.runtime.java_end import has_java_ended
-from loader.runtime.steps import step
+from loader.names import is_wildcard, match_selection, qualify
 from loader.sources import Source, TableRef, connector
+from loader.spark.failures import clear
+from loader.spark.jvm_exit import has_java_ended
+from loader.spark.steps import step
 from loader.spec.options import TableOptions, options_for
 from loader.spec.plugins import DestinationSpec, SourceSpec
 from loader.spec.spec import Spec
 from loader.state import StateBackend
 from loader.state.lake_table import LakeState
 from loader.state.opening import open_state
-from loader.sync.describing import described
 from loader.sync.origins import find_takeovers
-from loader.sync.patterns import chosen, options_for_nothing
 from loader.sync.plan import NoCursorError, Plan, plan
-from loader.sync.sharing import Claim, granted, same_shape
+from loader.sync.sharing import Claim, list_sharers, same_shape
 from loader.sync.stores import Stores
+from loader.sync.table_descriptions import describe_tables
+from loader.sync.table_patterns import match_tables, options_for_nothing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -129,7 +129,7 @@ class Selection:
         stores.ledger.prepare()
         stores.state.prepare()
 
-    def planned(
+    def plan_tables(
         self, select: Sequence[str] = (), full_refresh: bool = False, keep: int = 1
     ) -> list[Planned]:
         """Plans every source's tables that its patterns and `select` choose; collects errors.
@@ -140,11 +140,11 @@ class Selection:
         Raises:
             SpecError: if a selection matches nothing.
         """
-        with self.asked(keep):
+        with self.reuse_connections(keep):
             return self._parts(select, full_refresh)
 
     @contextmanager
-    def asked(self, keep: int = 1) -> Iterator[None]:
+    def reuse_connections(self, keep: int = 1) -> Iterator[None]:
         """Encloses questions to the sources: their connections are used again.
 
         Args:
@@ -152,14 +152,14 @@ class Selection:
         """
         with ExitStack() as asked:
             for source, bound in self.sources:
-                asked.enter_context(bound.asked(min(keep, source.concurrency or keep)))
+                asked.enter_context(bound.reuse_connections(min(keep, source.concurrency or keep)))
             yield
 
     def _parts(self, select: Sequence[str], full_refresh: bool) -> list[Planned]:
         parts: list[Planned] = []
         seen: list[str] = []
         matched: set[str] = set()
-        listed = [self._listed(source, bound) for source, bound in self.sources]
+        listed = [self._list_tables(source, bound) for source, bound in self.sources]
         claims = self._claims(listed)
         told = (claim for same in claims.values() for claim, _, _ in same)
         select = qualify(select, (f"{claim.source}.{claim.table}" for claim in told))
@@ -170,33 +170,35 @@ class Selection:
             if isinstance(refs, LoaderError):
                 down = refs
                 named = [n for n in source.tables if not is_wildcard(n)]
-                named = [n for n in named if not select or selected(f"{source.name}.{n}", select)]
+                named = [
+                    n for n in named if not select or match_selection(f"{source.name}.{n}", select)
+                ]
                 refused: dict[str, LoaderError] = {TableRef(n).lake_name: down for n in named}
                 errors = [] if refused else [down]
                 parts.append(Planned(bound, source, errors=errors, refused=refused))
                 matched.update(select)  # they might have matched its tables
                 continue
-            wanted, missing = chosen(source, refs)
+            wanted, missing = match_tables(source, refs)
             names_of, other = (source.name, *source.formerly), full_refresh and bool(select)
             try:
                 lake = self.stores(source).lake
                 taken = find_takeovers(lake, names_of, wanted, refs, other)
             except Exception as error:
-                down = self.cleared(error, f"source {source.name}")
+                down = self.redact_error(error, f"source {source.name}")
                 parts.append(Planned(bound, source, errors=[down]))
                 matched.update(select)
                 continue
             if select:
                 names = {n: f"{source.name}.{n}" for n in (*(r.name for r in wanted), *missing)}
                 seen += names.values()
-                picked = {n: selected(full, select) for n, full in names.items()}
+                picked = {n: match_selection(full, select) for n, full in names.items()}
                 matched.update(*picked.values())
                 wanted = [ref for ref in wanted if picked[ref.name]]
                 missing = {n: error for n, error in missing.items() if picked[n]}
             else:
                 missing |= options_for_nothing(source, bound.table_options, refs)
             parts.append(
-                self._planned(source, bound, wanted, missing, full_refresh, other, claims, taken)
+                self._plan_table(source, bound, wanted, missing, full_refresh, other, claims, taken)
             )
         for pattern in select:
             if pattern not in matched:
@@ -208,7 +210,7 @@ class Selection:
                 )
         return parts
 
-    def _listed(self, source: SourceSpec, bound: Source) -> list[TableRef] | LoaderError:
+    def _list_tables(self, source: SourceSpec, bound: Source) -> list[TableRef] | LoaderError:
         if source.name in self.resting:
             return TableError("this run leaves it out", where=f"source {source.name}")
         java_ran = not has_java_ended()
@@ -216,7 +218,7 @@ class Selection:
             with step(f"source {source.name}: listing its tables"):
                 return bound.tables()
         except Exception as error:
-            found = self.cleared(error, f"source {source.name}")
+            found = self.redact_error(error, f"source {source.name}")
             if java_ran and isinstance(found, JavaEndedError):
                 self.fatal_source = source.name
             return found
@@ -233,7 +235,7 @@ class Selection:
             if isinstance(refs, LoaderError):
                 wanted = [TableRef(name) for name in source.tables if not is_wildcard(name)]
             else:
-                wanted, _ = chosen(source, refs)
+                wanted, _ = match_tables(source, refs)
             for ref in wanted:
                 claim = self._claim(source, bound, ref)
                 found.setdefault(claim.raw.lower(), []).append((claim, bound, ref))
@@ -245,7 +247,7 @@ class Selection:
             source.name, ref.name, f"{self.spec.schema_of(source)}.{ref.lake_name}", shared
         )
 
-    def _planned(
+    def _plan_table(
         self,
         source: SourceSpec,
         bound: Source,
@@ -274,7 +276,7 @@ class Selection:
                 refused[ref.lake_name] = taken[ref.key]
         wanted = free
         lacking: dict[str, NoCursorError] = {}
-        tables = described(bound, wanted, source.concurrency, self._working)
+        tables = describe_tables(bound, wanted, source.concurrency, self._working)
         for ref, table in zip(wanted, tables, strict=True):
             where = f"table {source.name}.{ref.name}"
             try:
@@ -289,7 +291,7 @@ class Selection:
                     accepts_key_change=self.accepts_key_change,
                     accepts_other_origin=accepts_other_origin,
                     formerly=source.formerly,
-                    sharers=granted(mine, [claim for claim, _, _ in same]),
+                    sharers=list_sharers(mine, [claim for claim, _, _ in same]),
                 )
                 first, other, its_ref = same[0]
                 if first.source != source.name and first.source not in self.resting:
@@ -300,11 +302,11 @@ class Selection:
             except NoCursorError as problem:
                 lacking[ref.name] = problem
             except Exception as problem:
-                refused[ref.lake_name] = self.cleared(problem, where)
+                refused[ref.lake_name] = self.redact_error(problem, where)
         if len(lacking) > 1:
             together = NoCursorError.of_all(lacking, source.name, bound.any_cursor)
             lacking = dict.fromkeys(lacking, together)
-        cleared = {id(error): self.cleared(error, error.where) for error in lacking.values()}
+        cleared = {id(error): self.redact_error(error, error.where) for error in lacking.values()}
         refused |= {TableRef(name).lake_name: cleared[id(e)] for name, e in lacking.items()}
         return Planned(bound, source, plans, errors, refused)
 
@@ -341,7 +343,7 @@ class Selection:
                 remedy=f"Give backend_options.table_name of {keeper} another name",
             )
 
-    def cleared(self, error: BaseException, where: str) -> LoaderError:
+    def redact_error(self, error: BaseException, where: str) -> LoaderError:
         """Returns an error as a user should read it, without secrets."""
         found = clear(error, where)
         hide = self.spec.redactor.redact

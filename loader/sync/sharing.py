@@ -23,9 +23,9 @@ from pyspark.sql import functions as f
 from loader.errors import TableError
 from loader.lake.commits import SOURCES, Commit, newest_commit, sharers, source_of
 from loader.lake.lake import Lake
+from loader.property_codec import encode_property
 from loader.rows.order import SOURCE_NAME
 from loader.sync.plan import Plan
-from loader.veil import veiled
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def owners(claims: Sequence[Claim]) -> list[Claim]:
     return [one for one in claims if one.shared] if claims[0].shared else list(claims[:1])
 
 
-def granted(mine: Claim, claims: Sequence[Claim]) -> tuple[str, ...]:
+def list_sharers(mine: Claim, claims: Sequence[Claim]) -> tuple[str, ...]:
     """Returns the sources that load the same raw table, in the spec's order.
 
     Args:
@@ -89,7 +89,7 @@ def same_shape(mine: Plan, other: Plan) -> None:
     _compare(mine, other.source, _shape(other))
 
 
-def admitted(plan: Plan, lake: Lake, head: Commit) -> None:
+def check_ownership(plan: Plan, lake: Lake, head: Commit) -> None:
     """Refuses a source that the raw table does not belong to, according to its own commits.
 
     Args:
@@ -100,7 +100,7 @@ def admitted(plan: Plan, lake: Lake, head: Commit) -> None:
     """
     there = _sources(lake, plan, head)
     raw = f"{lake.schema}.{plan.lake_table}"
-    if not plan.shared:
+    if not plan.is_shared:
         others = [name for name in there if name not in plan.names]
         # A source that registered as a sharer but has loaded nothing does not block this one.
         others = [name for name in others if _has_rows(lake, plan, name)]
@@ -137,7 +137,7 @@ def admitted(plan: Plan, lake: Lake, head: Commit) -> None:
 
 def own_rows(plan: Plan, raw: DataFrame) -> DataFrame:
     """Returns the source's rows of a raw table: all of them, unless it is shared."""
-    return raw.where(f.col(SOURCE_NAME) == plan.source) if plan.shared else raw
+    return raw.where(f.col(SOURCE_NAME) == plan.source) if plan.is_shared else raw
 
 
 def is_of(lake: Lake, table: str, names: Sequence[str]) -> bool:
@@ -156,7 +156,7 @@ def is_of(lake: Lake, table: str, names: Sequence[str]) -> bool:
 
 def register(plan: Plan, lake: Lake) -> None:
     """Records in the raw table that a source shares it; the caller holds the lock."""
-    if not plan.shared or not lake.exists(plan.lake_table):
+    if not plan.is_shared or not lake.exists(plan.lake_table):
         return
     before = sharers(lake.handle(plan.lake_table))
     there = _sources(lake, plan, newest_commit(lake, plan.lake_table))
@@ -165,7 +165,9 @@ def register(plan: Plan, lake: Lake) -> None:
         return  # `admitted` refuses it
     after = {**there, plan.source: _shape(plan)}
     if after != before:
-        lake.set_properties(plan.lake_table, {SOURCES: veiled(json.dumps(after, sort_keys=True))})
+        lake.set_properties(
+            plan.lake_table, {SOURCES: encode_property(json.dumps(after, sort_keys=True))}
+        )
 
 
 def _sources(lake: Lake, plan: Plan, head: Commit) -> Mapping[str, Any]:
@@ -204,12 +206,13 @@ def _compare(mine: Plan, other: str, shape: Mapping[str, Any]) -> None:
         if own[option] != shape.get(option):
             raise TableError(
                 f"it shares the raw table {mine.lake_table} with source {other}, but its "
-                f"{option} is {_shown(own[option])}, there it is {_shown(shape.get(option))}",
+                f"{option} is {_format_value(own[option])}, there it is "
+                f"{_format_value(shape.get(option))}",
                 where=f"table {mine.name}, {option}",
                 remedy=f"Give table_options.{mine.table.ref.name} the same {option} in all of the "
                 "table's sources",
             )
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return (", ".join(value) if isinstance(value, list) else value) or "none"

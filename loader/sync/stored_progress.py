@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from loader.lake.folder_tables import FolderTables, SparkNeededError, find_warehouse
 from loader.lake.ledger import COLUMNS, NOTHING_NEW, RECOVERED, SYNCED, TABLE
-from loader.lake.own import STATES
+from loader.lake.system_tables import STATES
 from loader.spec.plugins import LakeDestination
 from loader.state import StateRow
 from loader.state.opening import open_state
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from loader.lake.lake import Lake
-    from loader.runtime.profile import Profile
+    from loader.spark.profile import Profile
     from loader.spec.plugins import DestinationSpec, SourceSpec
     from loader.spec.spec import Spec
     from loader.sync.pipeline import Pipeline

@@ -10,7 +10,7 @@ from loader.lake.ledger import Ledger, SyncRecord
 from loader.state import StateBackend, TableState
 
 
-def _held() -> None:
+def _accept_lock() -> None:
     """The `confirm` of stores that are only read, or whose user holds the lock anyway."""
 
 
@@ -27,7 +27,7 @@ class Stores:
     lake: Lake
     state: StateBackend
     ledger: Ledger
-    confirm: Callable[[], None] = _held
+    confirm: Callable[[], None] = _accept_lock
 
     def store(self, name: str, state: TableState) -> None:
         """Writes a table's state (`source.table`), if the lock is still ours."""

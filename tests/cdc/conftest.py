@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from loader.sources.debezium.engine import installed
+from loader.sources.debezium.engine import is_installed
 from tests.sync.conftest import project as project
 
 
 @pytest.fixture(autouse=True, scope="session")
 def debezium() -> None:
     """Says once what is missing, and how to get it."""
-    if not installed():
+    if not is_installed():
         pytest.fail(
             "Debezium is not installed: pip install -r tests/cdc/debezium.txt, as `make test` does",
             pytrace=False,

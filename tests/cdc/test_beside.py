@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from loader.sources.debezium.engine import spooled
-from loader.sources.debezium.spool import Spool
-from loader.sources.jdbc.cdc import drain
+from loader.sources.debezium.engine import read_into_spool
+from loader.sources.debezium.spool import ChangeSpool
+from loader.sources.jdbc.cdc import wal_reader
 from tests.cdc.test_changes import follow, newest, position
 from tests.services import Database
 from tests.services.server import PASSWORD, USER
@@ -88,12 +88,12 @@ def test_the_slot_goes_just_before_it_is_read(
     postgres_database.execute("update things set v = 2")
     more = ", pg_current_wal_lsn()" if does.endswith("advance") else ""
 
-    def late(*arguments: Any) -> Spool | None:
+    def late(*arguments: Any) -> ChangeSpool | None:
         postgres_database.execute(f"select pg_{does}('strandline_shop'{more})")
-        return spooled(*arguments)
+        return read_into_spool(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(drain, "spooled", late)
+        patched.setattr(wal_reader, "read_into_spool", late)
         ran = project.loader("run")
     [error] = ran.errors
     assert "another run moved the replication slot meanwhile" in error

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from loader.runtime.private_folder import named
-from loader.sync.drill import STEPS
+from loader.spark.private_folder import name_prefix
+from loader.sync.fault_injection import STEPS
 from tests.cdc.test_changes import follow, newest, position
 from tests.crash.conftest import workers as workers
 from tests.crash.steps import break_off
@@ -155,7 +155,7 @@ def _reading(database: Database, worker: Worker) -> list[int]:
 def _spools(worker: Worker) -> list[Path]:
     """The files with the changes that a process has read; they are deleted once it ends."""
     found = []
-    for folder in Path(tempfile.gettempdir()).glob(f"{named('cdc')}{worker.process.pid}-*"):
+    for folder in Path(tempfile.gettempdir()).glob(f"{name_prefix('cdc')}{worker.process.pid}-*"):
         with contextlib.suppress(OSError):
             found += folder.glob("0/*.txt")
     return found

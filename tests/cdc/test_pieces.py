@@ -19,7 +19,7 @@ import pytest
 from loader.errors import TableError
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Pipeline
-from loader.sync.watch import Watch
+from loader.sync.run_context import Watch
 from tests.cdc.test_changes import follow
 from tests.services import Database
 from tests.sync.project import Project
@@ -69,7 +69,7 @@ def _broken_off(project: Project, at: int, between: Callable[[], None] = lambda:
     alone, counts = threading.Lock(), Counter[str]()
 
     class Steps:
-        def reached(self, step: str, table: str) -> None:
+        def report_step(self, step: str, table: str) -> None:
             if step != "state-recorded":
                 return
             with alone:

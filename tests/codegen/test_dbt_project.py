@@ -8,7 +8,7 @@ import pytest
 
 from loader.codegen.dbt_project import DbtProject
 from loader.errors import SpecError
-from loader.runtime import scaffold
+from loader.spark import scaffold
 
 
 def _write(path: Path, text: str) -> None:
@@ -21,7 +21,7 @@ def test_the_default_is_a_folder_of_its_own_among_the_models(tmp_path: Path) -> 
     found = DbtProject.find(tmp_path, None)
     assert (found.root, found.output) == (tmp_path, tmp_path / "transform" / "strandline")
     assert found.raw_schema == "raw"
-    assert found.shown(found.output / "sources.yml") == "transform/strandline/sources.yml"
+    assert found.relative_path(found.output / "sources.yml") == "transform/strandline/sources.yml"
 
 
 def test_a_folder_that_was_moved_is_found_again(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.codegen.merging import ABSENT, ThreeWay, identities, keyed, same
+from loader.codegen.merging import ABSENT, ThreeWay, identities, is_keyed, same
 from loader.codegen.yaml_style import document
 from loader.codegen.yaml_text import YamlText
 
@@ -138,7 +138,7 @@ def _flat(value: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
     """Returns every node by path: scalars and one-value lists as they are, containers as a mark."""
     if isinstance(value, dict):
         parts = {str(key): item for key, item in value.items()}
-    elif keyed(path) and isinstance(value, list):
+    elif is_keyed(path) and isinstance(value, list):
         parts = dict(zip(identities(path, value), value, strict=True))
     else:
         return {path: value}
@@ -154,7 +154,7 @@ def _comments(text: str) -> list[str]:
 
 def _merged(base: Data, text: str, new: Data) -> str:
     mine = YamlText(text, "sources.yml")
-    return mine.brought_to(ThreeWay(mine.commented).merge(base, mine.data, new))
+    return mine.brought_to(ThreeWay(mine.has_comment).merge(base, mine.data, new))
 
 
 @settings(max_examples=150, deadline=None)

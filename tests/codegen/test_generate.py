@@ -11,7 +11,7 @@ import yaml
 
 from loader.codegen.dbt_project import Elsewhere
 from loader.codegen.generate import Folder, Generated, generate
-from loader.codegen.memory import Memory
+from loader.codegen.generated_manifest import Manifest
 from loader.codegen.table import Column, Table
 from loader.errors import SpecError
 from loader.rows.cursor import CursorType
@@ -31,7 +31,7 @@ class Project:
     """A folder in memory, and codegen on it."""
 
     files: dict[str, str] = field(default_factory=dict)
-    memory: Memory = field(default_factory=Memory)
+    memory: Manifest = field(default_factory=Manifest)
     elsewhere: Elsewhere = field(default_factory=Elsewhere)
     raw_schema: str = "raw"
 
@@ -44,7 +44,7 @@ class Project:
         for file in made.files:
             if file.text is not None:
                 self.files[file.name] = file.text
-        self.memory = Memory.from_json(made.memory.to_json(), "codegen.json")
+        self.memory = Manifest.from_json(made.memory.to_json(), "codegen.json")
         assert self.memory == made.memory
         return made
 
@@ -253,7 +253,7 @@ def test_a_schema_beyond_the_variable_is_named() -> None:
 
 def test_nothing_is_written_for_nothing() -> None:
     made = Project().codegen()
-    assert (made.files, made.notes, made.memory) == ([], [], Memory())
+    assert (made.files, made.notes, made.memory) == ([], [], Manifest())
 
 
 @pytest.mark.parametrize("text", ["sources: [", "- a", "a: b: c", "just a text", "\t- x: 1"])
@@ -284,7 +284,7 @@ def test_without_the_memory_nothing_is_overwritten(project: Project) -> None:
     project.edit("sources.yml", "data_type: string", "data_type: text")
     project.edit("shop_orders_latest.sql", "select *", "select id")
     before = dict(project.files)
-    project.memory = Memory()
+    project.memory = Manifest()
     project.codegen(table("orders", "total"), table("log", key=()))
     assert project.files == before
 
@@ -294,4 +294,4 @@ def test_without_the_memory_nothing_is_overwritten(project: Project) -> None:
 )
 def test_a_memory_that_somebody_edited_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match=r"codegen\.json"):
-        Memory.from_json(text, "codegen.json")
+        Manifest.from_json(text, "codegen.json")

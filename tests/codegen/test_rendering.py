@@ -10,8 +10,8 @@ from jinja2 import Environment
 from jinja2.nativetypes import NativeEnvironment
 
 from loader.codegen import rendering
-from loader.codegen.naming import assigned, safe
-from loader.codegen.rendering import HISTORY, LATEST, Named
+from loader.codegen.naming import assign_names, safe
+from loader.codegen.rendering import HISTORY, LATEST, NamedTable
 from loader.codegen.table import Column, Table
 from loader.codegen.yaml_style import document
 from loader.errors import TableError
@@ -34,8 +34,8 @@ def _table(**facts: Any) -> Table:
     return Table(**{**known, **facts})
 
 
-def _named(table: Table) -> Named:
-    return Named(table, safe(table.name), f"{safe(table.source)}_{safe(table.name)}")
+def _named(table: Table) -> NamedTable:
+    return NamedTable(table, safe(table.name), f"{safe(table.source)}_{safe(table.name)}")
 
 
 def _configured(sql: str) -> dict[str, Any]:
@@ -224,10 +224,10 @@ def test_files_have_safe_names(name: str, made: str) -> None:
 
 def test_names_that_collide_are_numbered_and_stay() -> None:
     proposals = {"a-b": "a_b", "a b": "a_b", "a_b": "a_b"}
-    first = assigned(proposals, {})
+    first = assign_names(proposals, {})
     assert first == {"a-b": "a_b_3", "a b": "a_b_2", "a_b": "a_b"}
-    assert assigned(dict(reversed(proposals.items())), {}) == first
+    assert assign_names(dict(reversed(proposals.items())), {}) == first
 
-    later = assigned({**proposals, "a!b": "a_b"}, first)
+    later = assign_names({**proposals, "a!b": "a_b"}, first)
     assert later == {**first, "a!b": "a_b_4"}
-    assert assigned({"a!b": "a_b"}, first) == {"a!b": "a_b_4"}  # the others are not selected
+    assert assign_names({"a!b": "a_b"}, first) == {"a!b": "a_b_4"}  # the others are not selected

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from loader.codegen.merging import ThreeWay
-from loader.codegen.yaml_edits import Refused
+from loader.codegen.yaml_edits import EditRefused
 from loader.codegen.yaml_text import YamlText
 from loader.errors import SpecError
 
@@ -87,7 +87,7 @@ def test_what_hangs_on_an_anchor_is_not_changed_for_others() -> None:
         "  - name: b\n    tables:\n      - name: x\n      - name: y\n"
     )
     one = {"sources": [{"name": "a", "tables": both}, {"name": "b", "tables": [{"name": "x"}]}]}
-    with pytest.raises(Refused):
+    with pytest.raises(EditRefused):
         YamlText(text, "a.yml").brought_to(one)
 
 
@@ -100,7 +100,7 @@ def test_a_comment_is_an_edit() -> None:
     base = {"columns": [{"name": "a", "data_type": "int"}, {"name": "b", "data_type": "int"}]}
     text = "columns:\n  - name: a # mine\n    data_type: int\n  - name: b\n    data_type: int\n"
     mine = YamlText(text, "a.yml")
-    three_way = ThreeWay(mine.commented)
+    three_way = ThreeWay(mine.has_comment)
     target = three_way.merge(base, mine.data, {"columns": [{"name": "c"}]})
     assert [column["name"] for column in target["columns"]] == ["c", "a"]
     assert [kept.path for kept in three_way.kept] == [("columns", "a")]

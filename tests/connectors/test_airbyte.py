@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from loader.runtime.private_folder import named
 from loader.sources.programs.workspace import KIND
+from loader.spark.private_folder import name_prefix
 from tests.connectors.program import CONNECTOR, ITEM, Program, at, items
 
 
@@ -421,7 +421,7 @@ def test_a_connector_sees_its_own_environment_only(
         ran = program.project.loader("run")
         assert "rejected: ***" in ran.errors[0], ran.errors
         assert "Zq81" not in ran.text
-    left = list(Path(tempfile.gettempdir()).glob(f"{named(KIND)}{os.getpid()}-*"))
+    left = list(Path(tempfile.gettempdir()).glob(f"{name_prefix(KIND)}{os.getpid()}-*"))
     assert left == []
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from loader.runtime.private_folder import named
 from loader.sources.programs.workspace import KIND
-from loader.sync.drill import STEPS
+from loader.spark.private_folder import name_prefix
+from loader.sync.fault_injection import STEPS
 from tests.connectors.program import Program, items
 from tests.crash.workers import Worker
 
@@ -64,7 +64,7 @@ def test_a_connector_dies_with_the_loader(program: Program, worker: Worker) -> N
     while not program.calls() and time.monotonic() < before + 60:
         time.sleep(0.1)
     [call] = program.calls()
-    left = f"{named(KIND)}{worker.process.pid}-*"
+    left = f"{name_prefix(KIND)}{worker.process.pid}-*"
     above = Path(tempfile.gettempdir())
     assert list(above.glob(left))
     worker.kill()
@@ -107,7 +107,7 @@ def test_a_signal_ends_a_connector_that_is_asked(
         assert worker.died() == number
     assert time.monotonic() - before < 10
     assert not _runs(call["pid"])
-    left = f"{named(KIND)}{worker.process.pid}-*"
+    left = f"{name_prefix(KIND)}{worker.process.pid}-*"
     assert not list(Path(tempfile.gettempdir()).glob(left))
 
 

@@ -14,10 +14,10 @@ import pytest
 from loader.errors import JavaEndedError, TableError
 from loader.sources.cloudquery import serving
 from loader.spec.spec import load_spec
-from loader.sync import served
+from loader.sync import cloudquery_ingest
+from loader.sync.cloudquery_ingest import Served
 from loader.sync.pipeline import Outcome
-from loader.sync.served import Served
-from loader.sync.watch import Watch
+from loader.sync.run_context import Watch
 from tests.sync.project import Project
 
 ORDERS = {
@@ -93,7 +93,7 @@ def test_the_loader_ends_with_java(project: Project, monkeypatch: pytest.MonkeyP
         def run(self, *_: Any) -> Iterator[Outcome]:
             yield Outcome("orders", error=JavaEndedError("Spark's Java process ended"))
 
-    monkeypatch.setattr(served, "Pipeline", Pipeline)
+    monkeypatch.setattr(cloudquery_ingest, "Pipeline", Pipeline)
     serves = Served(spec, project.spark, "lake", bridge, Watch(), lambda _: None)
     with pytest.raises(JavaEndedError):
         serves.run()

@@ -11,10 +11,10 @@ import pytest
 
 from loader.lake.lease import Lease
 from loader.spec.spec import load_spec
-from loader.sync import served
+from loader.sync import cloudquery_ingest
+from loader.sync.cloudquery_ingest import Served
 from loader.sync.pipeline import Outcome
-from loader.sync.served import Served
-from loader.sync.watch import Watch
+from loader.sync.run_context import Watch
 from tests.connectors.test_served import ORDERS, Bridge
 from tests.sync.project import Project
 
@@ -104,7 +104,7 @@ def test_a_table_that_another_run_holds_is_waited_for(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the sync failed, its retry would append the rows of the other tables twice."""
-    monkeypatch.setattr(served, "PAUSE", (0.05, 0.1))
+    monkeypatch.setattr(cloudquery_ingest, "PAUSE", (0.05, 0.1))
     project.write()
     spec = load_spec(project.folder / "loader.yml", needs_source=False)
     project.lake().prepare()
@@ -136,9 +136,9 @@ def test_a_table_that_another_run_holds_is_waited_for(
     [error], _, outcomes = ran(2, stops=True)
     assert error is not None
     assert "another run holds this table" in error
-    assert time.monotonic() - before < served.PATIENCE / 2
+    assert time.monotonic() - before < cloudquery_ingest.PATIENCE / 2
     assert project.rows("select count(*) from raw.orders") == [(2,)]
-    monkeypatch.setattr(served, "PATIENCE", -1.0)
+    monkeypatch.setattr(cloudquery_ingest, "PATIENCE", -1.0)
     [error], held, _ = ran(3)
     assert error is not None
     assert "another run holds this table" in error

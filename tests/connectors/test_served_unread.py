@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from loader.spec.spec import load_spec
-from loader.sync.served import Served
-from loader.sync.watch import Watch
+from loader.sync.cloudquery_ingest import Served
+from loader.sync.run_context import Watch
 from tests.connectors.test_served import Bridge
 from tests.connectors.test_served_locked import session
 from tests.sync.project import Project

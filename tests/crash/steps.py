@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from loader.errors import TableError
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Outcome, Pipeline
-from loader.sync.watch import Watch
+from loader.sync.run_context import Watch
 from tests.sync.project import Project
 
 
 @dataclass(frozen=True)
 class Hook:
-    """Calls a function with each step and table; see :class:`loader.sync.watch.Steps`."""
+    """Calls a function with each step and table; see :class:`loader.sync.run_context.Steps`."""
 
-    reached: Callable[[str, str], None]
+    report_step: Callable[[str, str], None]
 
 
 def run_with(

@@ -20,12 +20,12 @@ from pyspark.sql import SparkSession
 
 from loader.errors import TableError
 from loader.lake import ledger
-from loader.lake.catalog_owners import CatalogOwners
+from loader.lake.catalog_owners import CatalogLockStore
 from loader.spec.spec import load_spec
 from loader.sync.destination_check import check_destination
-from loader.sync.drill import STEPS
+from loader.sync.fault_injection import STEPS
 from loader.sync.pipeline import Outcome, Pipeline
-from loader.sync.watch import Watch
+from loader.sync.run_context import Watch
 from tests.crash import shop
 from tests.crash.steps import Hook, run_with
 from tests.services import Database
@@ -261,14 +261,14 @@ def test_a_catalog_that_is_away_for_a_minute(spark: SparkSession, tmp_path: Path
     # clients retry for half a minute by default
     patience = {f"spark.sql.catalog.{catalog}.rest.client.max-retries": "1"}
     lake = _lake(spark, {**served.settings(catalog), **patience})
-    owners = CatalogOwners(lake)
+    owners = CatalogLockStore(lake)
     mine = _lease(tmp_path / "here", owners)
     assert mine.acquire() is None
-    owners.give_sign("a", "1")
+    owners.heartbeat("a", "1")
     with served.away(), pytest.raises(Py4JJavaError, match="unavailable"):
         mine.confirm()
     mine.confirm()
-    owners.give_sign("a", "2")
+    owners.heartbeat("a", "2")
     assert owners.sign("a") == "2"
     mine.release()
     served.close()

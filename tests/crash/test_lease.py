@@ -16,11 +16,11 @@ from filelock import FileLock
 from pyspark.sql import SparkSession
 
 from loader.errors import LockedError, TableError
-from loader.lake.catalog_owners import CatalogOwners
+from loader.lake.catalog_owners import CatalogLockStore
 from loader.lake.lake import Lake
 from loader.lake.lease import LOOK, Heartbeat, Lease, acquire_all
-from loader.lake.owners import FileOwners, Owner, Owners, Witness
-from loader.runtime.spark import sibling
+from loader.lake.lock_store import FileLockStore, LockRecord, LockStore, StalenessClock
+from loader.spark.session import sibling
 from tests.crash import shop
 from tests.crash.steps import run_with
 from tests.services import Database
@@ -49,7 +49,7 @@ class Clock:
 
 def _lease(
     folder: Path,
-    owners: Owners,
+    owners: LockStore,
     run_id: str = "a",
     table: str = "orders",
     clock: Clock | None = None,
@@ -57,15 +57,15 @@ def _lease(
     folder.mkdir(exist_ok=True)
     lock = FileLock(folder / f"{table}.lock", thread_local=False)
     clock = clock or Clock()
-    witness = Witness(lambda: clock.time)
+    witness = StalenessClock(lambda: clock.time)
     where = "table shop.orders"
     return Lease(table, where, lock, owners, run_id, EXPIRY, witness=witness, pause=clock.wait)
 
 
-def _elsewhere(owners: Owners, ago: float) -> None:
+def _elsewhere(owners: LockStore, ago: float) -> None:
     """Rewrites the record as another machine's, taken that long ago by its clock."""
     found = owners.read("orders")
-    owner = Owner.from_json(found)
+    owner = LockRecord.from_json(found)
     assert owner is not None
     far = replace(owner, host="far", place="another/1:1", taken_at=_ago(ago))
     assert owners.swap("orders", found, far.to_json())
@@ -77,12 +77,12 @@ def _ago(seconds: float) -> str:
 
 
 @pytest.fixture(params=["files", "catalog"])
-def owners(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession) -> Owners:
+def owners(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession) -> LockStore:
     """Both places for records."""
     if request.param == "files":
-        return FileOwners(tmp_path)
+        return FileLockStore(tmp_path)
     database: Database = request.getfixturevalue("postgres_database")
-    return CatalogOwners(_shared_lake(spark, database, tmp_path))
+    return CatalogLockStore(_shared_lake(spark, database, tmp_path))
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def _lake(spark: SparkSession, settings: Mapping[str, str]) -> Lake:
     return lake
 
 
-def test_a_table_is_held_by_one_and_given_free(owners: Owners, tmp_path: Path) -> None:
+def test_a_table_is_held_by_one_and_given_free(owners: LockStore, tmp_path: Path) -> None:
     mine = _lease(tmp_path / "here", owners)
     assert mine.acquire() is None
     with pytest.raises(LockedError, match=r"another run holds this table \(run a, pid \d+"):
@@ -153,7 +153,7 @@ def test_a_table_is_held_by_one_and_given_free(owners: Owners, tmp_path: Path) -
 
 
 def test_a_dead_process_of_this_machine_is_taken_over_at_once(
-    owners: Owners, tmp_path: Path
+    owners: LockStore, tmp_path: Path
 ) -> None:
     dead = _lease(tmp_path / "here", owners)
     dead.acquire()
@@ -165,7 +165,7 @@ def test_a_dead_process_of_this_machine_is_taken_over_at_once(
     heir.release()
 
 
-def test_another_machine_that_may_live_is_not_waited_for(owners: Owners, tmp_path: Path) -> None:
+def test_another_machine_that_may_live_is_not_waited_for(owners: LockStore, tmp_path: Path) -> None:
     far = _lease(tmp_path / "there", owners)
     far.acquire()
     clock = Clock()
@@ -173,7 +173,7 @@ def test_another_machine_that_may_live_is_not_waited_for(owners: Owners, tmp_pat
     with pytest.raises(LockedError, match=r"pid \d+ on far, since .* last sign of life 2\d s ago"):
         _lease(tmp_path / "here", owners, "b", clock=clock).acquire()
     _elsewhere(owners, ago=10 * EXPIRY)
-    owners.give_sign("a", _ago(5))
+    owners.heartbeat("a", _ago(5))
     with pytest.raises(LockedError, match=r"last sign of life [5-9] s ago"):
         _lease(tmp_path / "here", owners, "b", clock=clock).acquire()
     assert clock.time == 0
@@ -182,7 +182,7 @@ def test_another_machine_that_may_live_is_not_waited_for(owners: Owners, tmp_pat
 
 @pytest.mark.parametrize("skew", [150.0, -86_400.0])
 def test_another_machines_clock_does_not_matter(
-    owners: Owners, tmp_path: Path, skew: float
+    owners: LockStore, tmp_path: Path, skew: float
 ) -> None:
     far = _lease(tmp_path / "there", owners)
     far.acquire()
@@ -194,10 +194,10 @@ def test_another_machines_clock_does_not_matter(
         nonlocal signs
         if clock.time >= 20 * (signs + 1):
             signs += 1
-            owners.give_sign("a", _ago(skew - clock.time))
+            owners.heartbeat("a", _ago(skew - clock.time))
 
     clock = Clock(live)
-    owners.give_sign("a", _ago(skew))
+    owners.heartbeat("a", _ago(skew))
     told: list[str] = []
     with pytest.raises(LockedError, match=r"pid \d+ on far"):
         _lease(tmp_path / "here", owners, "b", clock=clock).acquire(told.append)
@@ -221,12 +221,12 @@ def test_another_machines_clock_does_not_matter(
     late.release()
 
 
-def test_a_dead_runs_tables_are_watched_once(owners: Owners, tmp_path: Path) -> None:
+def test_a_dead_runs_tables_are_watched_once(owners: LockStore, tmp_path: Path) -> None:
     clock = Clock()
     tables = ["orders", "items", "lines"]
-    dead = Owner("gone", "far", "another/1:1", 7, _ago(EXPIRY + 1)).to_json()
+    dead = LockRecord("gone", "far", "another/1:1", 7, _ago(EXPIRY + 1)).to_json()
     assert owners.swap_all(dict.fromkeys(tables, (None, dead))) == set(tables)
-    owners.give_sign("gone", _ago(EXPIRY + 1))
+    owners.heartbeat("gone", _ago(EXPIRY + 1))
     leases = [_lease(tmp_path / "here", owners, "b", table, clock) for table in tables]
     for lease in leases[1:]:
         lease._witness = leases[0]._witness
@@ -240,7 +240,7 @@ def test_a_dead_runs_tables_are_watched_once(owners: Owners, tmp_path: Path) -> 
 
 def test_who_was_stopped_has_not_watched() -> None:
     clock = Clock()
-    witness = Witness(lambda: clock.time, gap=10)
+    witness = StalenessClock(lambda: clock.time, gap=10)
     assert witness.still_for("a", "sign") == 0
     clock.time += 5
     assert witness.still_for("a", "sign") == 5
@@ -249,7 +249,7 @@ def test_who_was_stopped_has_not_watched() -> None:
     assert witness.still_for("a", "another sign") == 0
 
 
-def test_a_record_of_another_version_is_somebodys(owners: Owners, tmp_path: Path) -> None:
+def test_a_record_of_another_version_is_somebodys(owners: LockStore, tmp_path: Path) -> None:
     clock = Clock()
     assert owners.swap("orders", None, '{"run": "of another version"}')
     late = _lease(tmp_path / "here", owners, "b", clock=clock)
@@ -258,7 +258,7 @@ def test_a_record_of_another_version_is_somebodys(owners: Owners, tmp_path: Path
     late.release()
 
 
-def test_two_folders_of_one_machine_do_not_share_locks(owners: Owners, tmp_path: Path) -> None:
+def test_two_folders_of_one_machine_do_not_share_locks(owners: LockStore, tmp_path: Path) -> None:
     # Two containers, each with its own /tmp: a free lock in one proves nothing about the other.
     first = _lease(tmp_path / "container-1", owners)
     first.acquire()
@@ -267,12 +267,12 @@ def test_two_folders_of_one_machine_do_not_share_locks(owners: Owners, tmp_path:
     first.release()
 
 
-def test_a_heartbeat_is_one_sign_for_all_tables(owners: Owners, tmp_path: Path) -> None:
+def test_a_heartbeat_is_one_sign_for_all_tables(owners: LockStore, tmp_path: Path) -> None:
     leases = [_lease(tmp_path / "here", owners, "a", f"t{number}") for number in range(3)]
     assert acquire_all(leases) == [None] * 3
     given: list[str | None] = []
     beaten = threading.Event()
-    give_sign = owners.give_sign
+    give_sign = owners.heartbeat
 
     def signed(run_id: str, text: str | None) -> None:
         give_sign(run_id, text)
@@ -280,7 +280,7 @@ def test_a_heartbeat_is_one_sign_for_all_tables(owners: Owners, tmp_path: Path) 
         if len(given) > 1:
             beaten.set()
 
-    owners.give_sign = signed  # type: ignore[method-assign]
+    owners.heartbeat = signed  # type: ignore[method-assign]
     records = [owners.read(lease.table) for lease in leases]
     with Heartbeat(leases, every=0.05):
         assert beaten.wait(30)
@@ -304,7 +304,7 @@ def test_many_tables_are_one_commit(spark: SparkSession, tmp_path: Path) -> None
             "spark.sql.defaultCatalog": "many",
         },
     )
-    owners = CatalogOwners(lake)
+    owners = CatalogLockStore(lake)
 
     def commits() -> int:
         """Counts the versions of the table of records."""
@@ -314,31 +314,31 @@ def test_many_tables_are_one_commit(spark: SparkSession, tmp_path: Path) -> None
     leases = [_lease(tmp_path / "here", owners, "a", f"t{number}") for number in range(50)]
     assert acquire_all(leases) == [None] * 50
     assert commits() == 2  # creating the table, and all records
-    owners.give_sign("a", _ago(0))
+    owners.heartbeat("a", _ago(0))
     assert commits() == 3
     assert len(list(lake.handle("_cq_locks").snapshots())) == 2
-    owners.give_sign("a", None)
+    owners.heartbeat("a", None)
     for lease in leases[:2]:
         lease.release()
     assert [owners.read(f"t{number}") is None for number in range(3)] == [True, True, False]
 
 
-class Elsewhere(CatalogOwners):
+class Elsewhere(CatalogLockStore):
     """Another machine's records: before each swap somebody else is faster, as late as possible."""
 
     def __init__(self, lake: Lake, first: Callable[[], object]) -> None:
         super().__init__(lake)
         self._first: list[Callable[[], object]] = [first]
 
-    def moved(self, base: Any, snapshots: Mapping[str, Any]) -> Any:
+    def move_tags(self, base: Any, snapshots: Mapping[str, Any]) -> Any:
         for first in self._first:
             self._first = []
             first()
-        return super().moved(base, snapshots)
+        return super().move_tags(base, snapshots)
 
 
 def test_a_record_moves_only_from_what_was_read(shared_lake: Lake) -> None:
-    owners = CatalogOwners(shared_lake)
+    owners = CatalogLockStore(shared_lake)
     assert owners.swap("main", None, "m")  # a table may have any name
     assert not owners.swap("orders", "nobody", "a")
     # Between reading the record and the commit another run takes it: one of them holds the table.
@@ -362,13 +362,13 @@ def test_a_record_moves_only_from_what_was_read(shared_lake: Lake) -> None:
 
 def test_machines_race_for_a_table_of_a_shared_catalog(shared_lake: Lake, tmp_path: Path) -> None:
     lake = shared_lake
-    CatalogOwners(lake).swap("other", None, "{}")  # the table exists
+    CatalogLockStore(lake).swap("other", None, "{}")  # the table exists
     for number in range(5):
         together = threading.Barrier(4)
         won: list[Lease] = []
 
         def race(machine: int, together: threading.Barrier, won: list[Lease]) -> None:
-            owners = CatalogOwners(lake.for_thread())
+            owners = CatalogLockStore(lake.for_thread())
             lease = _lease(tmp_path / f"machine-{machine}", owners, f"run-{machine}")
             together.wait()
             try:
@@ -405,7 +405,7 @@ def test_a_run_that_was_taken_over_writes_nothing_more(
     def overtake(step: str, table: str) -> None:
         if step == at:
             found = owners.read("orders")
-            assert owners.swap("orders", found, Owner.of("b", "another/1:1").to_json())
+            assert owners.swap("orders", found, LockRecord.of("b", "another/1:1").to_json())
             written.extend(project.rows(query)[0][0] for query in (batches, states, syncs))
 
     ended = run_with(project, overtake)["shop.orders"]

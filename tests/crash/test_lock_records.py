@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from loader.errors import TableError
-from loader.lake.catalog_owners import CatalogOwners
+from loader.lake.catalog_owners import CatalogLockStore
 from loader.lake.lake import Lake
 from loader.lake.lease import acquire_all
-from loader.lake.owners import FileOwners, Owner
+from loader.lake.lock_store import FileLockStore, LockRecord
 from loader.package import page
 from tests.crash.test_lease import EXPIRY, Clock, Elsewhere, _ago, _lake, _lease
 from tests.crash.test_lease import rest_catalog as rest_catalog
@@ -32,9 +32,9 @@ def _there(lake: Lake) -> tuple[list[str], int, list[Path]]:
 
 def test_runs_leave_nothing_of_their_locks(shared_lake: Lake, tmp_path: Path) -> None:
     """Runs over three tables, some of which meet another run as they take them."""
-    owners = CatalogOwners(shared_lake)
+    owners = CatalogLockStore(shared_lake)
     for number in range(6):
-        mine: CatalogOwners = owners
+        mine: CatalogLockStore = owners
         if number % 3 == 0:
             mine = Elsewhere(shared_lake, lambda: owners.swap("other", None, "{}"))
         leases = [
@@ -43,9 +43,9 @@ def test_runs_leave_nothing_of_their_locks(shared_lake: Lake, tmp_path: Path) ->
         assert acquire_all(leases) == [None] * 3
         for lease in leases:
             lease.confirm()
-            owners.give_sign(f"run{number}", _ago(0))
+            owners.heartbeat(f"run{number}", _ago(0))
             lease.release()
-        owners.give_sign(f"run{number}", None)
+        owners.heartbeat(f"run{number}", None)
         owners.swap("other", "{}", None)
         assert _there(shared_lake)[:2] == ([], 0)
     assert owners.sweep(DAY) == 0  # files that were written in vain are still young
@@ -66,7 +66,7 @@ def test_records_that_are_damaged_are_named(spark: SparkSession, tmp_path: Path)
             "spark.sql.defaultCatalog": "broken",
         },
     )
-    owners = CatalogOwners(lake)
+    owners = CatalogLockStore(lake)
     assert owners.swap("orders", None, "{}")
     newest = max(f for f in _there(lake)[2] if f.name.endswith(".metadata.json"))
     newest.write_bytes(newest.read_bytes()[:200])
@@ -83,7 +83,7 @@ def test_a_record_that_is_none_is_somebodys(tmp_path: Path) -> None:
     """Cut off, of another kind or no text: it neither fails a run nor is ignored."""
     odd = {"run_id": 1, "host": [], "place": "", "pid": "x", "taken_at": 5}
     for record in (b"{", b"\xff\xfe", b"[]", json.dumps(odd).encode()):
-        owners = FileOwners(tmp_path)
+        owners = FileLockStore(tmp_path)
         (tmp_path / "orders.owner").write_bytes(record)
         clock = Clock()
         taken = _lease(tmp_path, owners, clock=clock).acquire()
@@ -94,12 +94,12 @@ def test_a_record_that_is_none_is_somebodys(tmp_path: Path) -> None:
 
 
 def test_what_dead_runs_left_is_swept(shared_lake: Lake) -> None:
-    owners = CatalogOwners(shared_lake)
+    owners = CatalogLockStore(shared_lake)
     assert owners.sweep(DAY) == 0  # there is no such table yet
-    held = Owner.of("held", "another/1:1").to_json()
+    held = LockRecord.of("held", "another/1:1").to_json()
     assert owners.swap("orders", None, held)
     for run, ago in (("held", 3 * DAY), ("dead", 2 * DAY), ("lives", 5.0)):
-        owners.give_sign(run, _ago(ago))
+        owners.heartbeat(run, _ago(ago))
     written = Path(str(_there(shared_lake)[2][0])).parent / "snap-1-1-killed.avro"
     written.write_bytes(b"a list of a commit that never came about")
     young = written.with_name("snap-2-1-just-now.avro")

@@ -32,7 +32,7 @@ import signal
 
 import pytest
 
-from loader.sync.drill import STEPS
+from loader.sync.fault_injection import STEPS
 from tests.crash import shop
 from tests.crash.steps import break_off, run_with
 from tests.crash.workers import Worker, Workers

@@ -15,8 +15,8 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from loader.cli import main
-from loader.runtime.profile import load_profile
-from loader.runtime.spark import session
+from loader.spark.profile import load_profile
+from loader.spark.session import session
 
 ROOT = Path(__file__).resolve().parents[2]
 

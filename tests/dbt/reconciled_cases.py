@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loader.lake.lake import Lake
-from loader.reconcile.reconciled import Reconciled, Verified
+from loader.reconcile.reconciled import Reconciled, VerifiedBucket
 from tests.dbt.rawtables import RawSchema
 
 NONE: tuple[tuple[int, int, float, Mapping[str, Any]], ...] = ()
@@ -93,7 +93,7 @@ def plant(raw: RawSchema, table: str, case: ReconciledCase) -> None:
     """Writes what a case's reconciliations left."""
     now = dt.datetime.now(dt.timezone.utc)
     rows = [
-        Verified(
+        VerifiedBucket(
             run_id="run-1",
             source_name="shop",
             table_name=table,

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from loader.veil import unveiled, veiled
+from loader.property_codec import decode_property, encode_property
 from tests.dbt.dbtproject import DbtProject, Result
 from tests.dbt.icebergrows import IcebergRows
 from tests.dbt.rawtables import RawSchema, Row
@@ -350,7 +350,9 @@ def confirm(spark: SparkSession, table: str) -> None:
     listed = spark.sql(f"show tblproperties {table}").collect()
     [stored] = [one[1] for one in listed if one[0] == "strandline.watermark"]
     [[snapshot]] = spark.sql(f"select cast(snapshot_id as string) from {table}.refs").collect()
-    text = veiled(json.dumps({**json.loads(unveiled(stored)), "snapshot_id": snapshot}))
+    text = encode_property(
+        json.dumps({**json.loads(decode_property(stored)), "snapshot_id": snapshot})
+    )
     spark.sql(f"alter table {table} set tblproperties ('strandline.watermark' = '{text}')")
 
 

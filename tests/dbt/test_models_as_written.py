@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from loader.veil import unveiled
+from loader.property_codec import decode_property
 from tests.dbt.dbtproject import DbtProject
 from tests.dbt.rawtables import RawSchema
 from tests.dbt.shop import META, READS, STAGED, Shop, gone, row
@@ -157,7 +157,7 @@ def test_through_ephemeral_models_to_the_raw_table(shop: Shop) -> None:
     table = f"{shop.project.schema}.over_staging"
     listed = shop.project.spark.sql(f"show tblproperties {table}").collect()
     said = {one[0]: one[1] for one in listed}
-    assert f'"raw": ["{shop.raw.schema}.viewed"]' in unveiled(said["strandline.watermark"])
+    assert f'"raw": ["{shop.raw.schema}.viewed"]' in decode_property(said["strandline.watermark"])
     shop.raw.append("viewed", 2, [row(1, 2)], generation=2)
     shop.raw.syncs("viewed", [{"batch": 2, "mode": "full_refresh", "generation": 2}])
     shop.build("over_staging")

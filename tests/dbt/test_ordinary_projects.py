@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from loader.veil import unveiled
+from loader.property_codec import decode_property
 from tests.dbt.dbtproject import DbtProject
 from tests.dbt.rawtables import RawSchema
 from tests.dbt.scenarios import Outcomes, Steps, in_step
@@ -110,7 +110,7 @@ def test_a_source_schema_may_name_its_catalog(shop: Shop) -> Steps:
     [accounted] = shop.run("test", "--select", "source:far").values()
     assert accounted.status == "pass", accounted.message
     told = shop.project.spark.sql(f"show tblproperties {shop.project.schema}.far_latest").collect()
-    stored = unveiled({one[0]: one[1] for one in told}["strandline.watermark"])
+    stored = decode_property({one[0]: one[1] for one in told}["strandline.watermark"])
     assert f'"raw": ["{shop.raw.schema}.far"]' in stored
 
 

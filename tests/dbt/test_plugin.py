@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from loader.runtime.java import choose_java
-from loader.runtime.spark_line import find_spark
+from loader.spark.java import choose_java
+from loader.spark.spark_line import find_spark
 
 ROOT = Path(__file__).resolve().parents[2]
 _TARGETS: dict[str, Any] = {

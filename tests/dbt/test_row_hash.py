@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from loader.rows.delta import Stamp, stamped
+from loader.rows.delta import Stamp, stamp_rows
 from tests.dbt.dbtproject import DbtProject, Result
 from tests.dbt.rawtables import META_COLUMNS, RawSchema
 
@@ -28,7 +28,7 @@ CREATED = (
 def _append(raw: RawSchema, table: str, sql: str, batch: int, renamed: str = "") -> None:
     """Rows of a source, stamped by the loader; a variant column takes the values of `note`."""
     stamp = Stamp("shop", datetime(2025, 1, 1, tzinfo=timezone.utc), batch, 1)
-    rows = stamped(raw.spark.sql(sql), stamp)
+    rows = stamp_rows(raw.spark.sql(sql), stamp)
     if renamed:
         rows = rows.withColumnRenamed("note", renamed)
     columns = raw.spark.table(f"{raw.schema}.{table}").columns

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from loader.runtime.spark import SUBSTITUTION, sibling
+from loader.spark.session import SUBSTITUTION, sibling
 from tests.dbt.dbtproject import DbtProject
 from tests.dbt.rawtables import RawSchema
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from loader.veil import unveiled
+from loader.property_codec import decode_property
 from tests.dbt.dbtproject import DbtProject
 from tests.dbt.rawtables import RawSchema
 from tests.dbt.shop import READS, Shop, row
@@ -71,7 +71,7 @@ def test_it_is_not_vouched_for(
         snapshots = f"select max_by(snapshot_id, committed_at) from {schema}.{name}.snapshots"
         [[current]] = sql(snapshots).collect()
         listed = dict(sql(f"show tblproperties {schema}.{name}").collect())
-        watermark = json.loads(unveiled(listed["strandline.watermark"]))
+        watermark = json.loads(decode_property(listed["strandline.watermark"]))
         return bool(watermark["snapshot_id"] == str(current))
 
     shop.raw.append(raw_table, 1, [row(n, 1) for n in range(ROWS)])

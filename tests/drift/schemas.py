@@ -7,10 +7,10 @@ from typing import Any
 
 from pyspark.sql import types as t
 
-from loader.lake.schema.drift import Alteration, Drift, drift, unchanged
+from loader.lake.schema.drift import Alteration, Drift, drift, plan_creation
+from loader.lake.schema.evolution_policy import Terms
 from loader.lake.schema.source_schema import SourceSchema
-from loader.lake.schema.terms import Terms
-from loader.lake.schema.widening import kept_as
+from loader.lake.schema.widening import raw_type
 from loader.rows.delta import COLUMNS
 
 TYPES: dict[str, t.DataType] = {
@@ -112,8 +112,8 @@ class Table:
     def first(cls, source: t.StructType) -> Table:
         """Creates the table as a first load does."""
         own = [t.StructField(name, data_type) for name, data_type in COLUMNS.items()]
-        fields = [t.StructField(f.name, kept_as(f.dataType)) for f in source.fields]
-        return cls(t.StructType([*fields, *own]), unchanged(source).after)
+        fields = [t.StructField(f.name, raw_type(f.dataType)) for f in source.fields]
+        return cls(t.StructType([*fields, *own]), plan_creation(source).after)
 
     def drift(self, source: t.StructType, terms: Terms = TERMS) -> Drift:
         """Returns the drift of a changed source."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loader.sync.drill import STEPS
+from loader.sync.fault_injection import STEPS
 from tests.crash.steps import run_with
 from tests.services import Database
 from tests.sync.project import Project, Ran

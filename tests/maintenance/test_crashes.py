@@ -63,7 +63,7 @@ def _crashes() -> Iterator[None]:
     calls: Counter[tuple[str, str]] = Counter()
     compact_raw = compaction.compact_raw
 
-    def compact_or_die(lake: Lake, raw: compaction.Raw, *given: Any) -> compaction.Compacted:
+    def compact_or_die(lake: Lake, raw: compaction.Raw, *given: Any) -> compaction.CompactionResult:
         try:
             return compact_raw(lake, raw, *given)
         except Crash:

@@ -11,8 +11,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from loader.errors import DamagedError, LoaderError
-from loader.maintenance.aside import set_aside
-from loader.runtime.failures import clear
+from loader.maintenance.quarantine import set_aside
+from loader.spark.failures import clear
 from tests.services import Database
 from tests.sync.project import Project, Ran
 

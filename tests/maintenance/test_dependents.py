@@ -9,7 +9,7 @@ import pytest
 from loader.lake.lake import Lake
 from loader.maintenance import compaction
 from loader.maintenance.dependents import dependents
-from loader.maintenance.retention import Superseded
+from loader.maintenance.retention import SupersededVersions
 from tests.dbt.dbtproject import as_json
 from tests.maintenance.shop import CHANGED, MODEL, ORDERS, Shop
 
@@ -33,7 +33,7 @@ def test_a_snapshot_that_lags_finds_what_it_has_not_merged(shop: Shop) -> None:
         shop.project.run()
     [found] = [d for d in dependents(shop.project.lake()) if d.name.endswith(".lagging")]
     assert found.name.startswith(shop.dbt.schema)
-    merged = found.merged(f"{shop.project.schema}.orders")
+    merged = found.find_merged_batch(f"{shop.project.schema}.orders")
     assert (found.history, merged, found.key, found.cursor) == (False, 5, ("id",), "at")
     assert found.reads(f"{shop.project.schema}.orders")
     before = _rows(shop, "lagging")
@@ -124,7 +124,7 @@ def test_a_model_built_during_compaction_keeps_its_versions(
     count = compaction.count
     counted = []
 
-    def built_meanwhile(lake: Lake, gone: Superseded) -> int:
+    def built_meanwhile(lake: Lake, gone: SupersededVersions) -> int:
         rows = count(lake, gone)
         if not counted:
             shop.model("history", "deduped_history")

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from loader.maintenance.retention import floor_sql, superseded_sql
+from loader.maintenance.retention import build_superseded_sql, floor_sql
 from loader.rows.cursor import Cursor, CursorType
-from loader.rows.delta import OVERRULES, REDELIVERED, Generations, marked
+from loader.rows.delta import OVERRULES, REDELIVERED, Generations, flag_redelivered
 from loader.rows.window import Bounds, CursorField, Window
 from tests.dbt.rawtables import Row
 from tests.frames import frame_of
@@ -40,7 +40,7 @@ def removed(
     spark: SparkSession, rows: list[Row], batch: int, keep: int, floor: str, repeated: bool
 ) -> set[tuple[int, int]]:
     frame(spark, rows).createOrReplaceTempView("versions_so_far")
-    sql = superseded_sql("versions_so_far", h.KEY, AT.name, batch, keep, floor, repeated)
+    sql = build_superseded_sql("versions_so_far", h.KEY, AT.name, batch, keep, floor, repeated)
     return {(row["_cq_batch"], row["_cq_seq"]) for row in spark.sql(sql).collect()}
 
 
@@ -110,7 +110,7 @@ def test_a_redelivery_is_told_as_before(
     before, after = (
         {
             (row["_cq_seq"], row[REDELIVERED], row[OVERRULES])
-            for row in marked(
+            for row in flag_redelivered(
                 frame(spark, coming),
                 frame(spark, raw),
                 h.KEY,

@@ -11,10 +11,10 @@ import pytest
 
 from loader.errors import TableError
 from loader.lake.lake import Lake
-from loader.lake.own import named
-from loader.lake.owners import Owner
-from loader.maintenance.aside import set_aside
-from loader.runtime.spark import sibling
+from loader.lake.lock_store import LockRecord
+from loader.lake.system_tables import name_damage
+from loader.maintenance.quarantine import set_aside
+from loader.spark.session import sibling
 from loader.state.lake_table import LakeState
 from tests.maintenance.shop import Shop
 
@@ -39,10 +39,10 @@ def test_files_of_killed_runs_go_once_they_are_old(shop: Shop, warehouse: Path) 
     young = _left(data, "young", 60)
     ledger = _left(lake / "_cq_syncs" / "data", "old", 2 * DAYS)
     owners = {
-        "gone.owner": Owner.of("dead", "elsewhere/1:1").to_json(),
+        "gone.owner": LockRecord.of("dead", "elsewhere/1:1").to_json(),
         "dead.alive": "2025-01-01T00:00:00.000+00:00",
         "orders.owner.7.7": "{",
-        "elsewhere.owner": Owner.of("living", "elsewhere/1:1").to_json(),
+        "elsewhere.owner": LockRecord.of("living", "elsewhere/1:1").to_json(),
     }
     for name, text in owners.items():
         (lake / name).write_text(text)
@@ -156,7 +156,7 @@ def test_a_copied_warehouse_is_refused_and_a_link_to_it_is_not(
             set_aside(moved, "_cq_syncs")
         with (
             pytest.raises(TableError, match="warehouse was copied or moved"),
-            named(moved, "_cq_syncs", "make it anew"),
+            name_damage(moved, "_cq_syncs", "make it anew"),
         ):
             moved.frame("_cq_syncs").count()
     finally:

@@ -8,7 +8,7 @@ import pytest
 
 from loader.lake.ledger import now
 from loader.reconcile.comparison import Bucket, parts_per_bucket, smallest
-from loader.reconcile.reconciled import Verified, due
+from loader.reconcile.reconciled import VerifiedBucket, due
 from loader.reconcile.reconciliation import too_many_deletes
 from loader.sources.contents import Share
 
@@ -60,7 +60,7 @@ def test_what_is_looked_at_is_as_little_as_an_sql_list_can_name() -> None:
 def test_more_than_a_tenth_of_the_rows_is_not_taken_for_deleted(
     rows: int, deletes: int, doubted: bool
 ) -> None:
-    compared = Verified("r", "shop", "t", 0, 2, now(), rows, rows, missed_deletes=deletes)
+    compared = VerifiedBucket("r", "shop", "t", 0, 2, now(), rows, rows, missed_deletes=deletes)
     assert too_many_deletes([compared]) is doubted
     assert (
         too_many_deletes([compared, replace(compared, missed_deletes=0, rows_snapshot=0)])

@@ -198,7 +198,7 @@ def _fill(database: Database, mark: str, columns: dict[str, tuple[str, Values]])
 def compare_only_table(project: Project) -> Iterator[Comparison]:
     """Compares the only table, without syncing first."""
     pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
-    [part] = pipeline.planned()
+    [part] = pipeline.plan_tables()
     [plan] = part.plans
     lake = pipeline.stores(part.spec).lake
     window = Window(plan.cursor)

@@ -10,11 +10,11 @@ import psycopg
 import pytest
 
 from loader.cli.output import Output
-from loader.cli.reconcile import finished
+from loader.cli.reconcile import report_findings
 from loader.reconcile.reconciliation import Reconciliation
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Pipeline
-from loader.sync.watch import Watch
+from loader.sync.run_context import Watch
 from tests.reconcile.shop import Shop, line, missed, nothing, reconcile
 from tests.services import Database, Postgres
 from tests.sync.project import Project
@@ -157,7 +157,7 @@ def test_a_table_that_is_emptied_and_filled_meanwhile(
         return work, bool(done)
 
     [same] = repaired("note")[0].findings
-    assert (same.changed, same.unrepaired, len(same.verified)) == (0, False, 64)
+    assert (same.changed, same.has_unrepaired, len(same.verified)) == (0, False, 64)
     assert project.rows("select count(*) from raw.t") == [(50,)]
 
     work, rewritten = repaired("'new'")
@@ -165,7 +165,7 @@ def test_a_table_that_is_emptied_and_filled_meanwhile(
     if rewritten:
         assert other.changed == 50
         assert len(other.verified) < 64
-        assert finished(Output(quiet=True), [], work) == 1
+        assert report_findings(Output(quiet=True), [], work) == 1
     assert project.rows("select count_if(_cq_deleted) from raw.t") == [(0,)]
     assert line(reconcile(project, "--repair"), "shop.t")["missed_deletes"] == 0
     assert project.rows("select max_by(note, _cq_generation) from raw.t where id = 9") == [

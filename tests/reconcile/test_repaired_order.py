@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from loader.rows.cursor import Cursor, CursorType
-from loader.rows.delta import REDELIVERED, Generations, marked, placed
+from loader.rows.delta import REDELIVERED, Generations, assign_generation, flag_redelivered
 from loader.rows.order import version_order
 from loader.rows.window import Bounds, CursorField, Window
 from tests.frames import frame_of
@@ -80,8 +80,10 @@ class Raw:
         window = Window(CursorField("n", CursorType.INTEGER), low)
         generations = Generations(self.base, self.generation)
         if self.base < self.generation:
-            frame = placed(frame, raw, ["id"], generations)
-        judged = marked(frame, raw, ["id"], window, Bounds(None), generations, authoritative=False)
+            frame = assign_generation(frame, raw, ["id"], generations)
+        judged = flag_redelivered(
+            frame, raw, ["id"], window, Bounds(None), generations, authoritative=False
+        )
         where = judged.where(f"not {REDELIVERED}").select("_cq_seq", "_cq_generation")
         kept = {row[0]: row[1] for row in where.collect()}
         self.rows += [

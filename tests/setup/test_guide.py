@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dbt.cli.main import dbtRunner
 
-from loader.runtime import scaffold
+from loader.spark import scaffold
 from tests.setup.pages import GUIDE, README, ROOT, blocks, commands, named
 from tests.sync.project import Project
 
@@ -26,7 +26,7 @@ def test_the_readme_shows_what_the_guide_does() -> None:
     shown = commands(README)
     shown = shown[shown.index("loader check") : shown.index("dbt build") + 1]
     assert set(shown) <= set(commands(GUIDE))
-    for page in ("README.md", "docs/guide.md", "loader/runtime/templates/loader.yml", "loader.yml"):
+    for page in ("README.md", "docs/guide.md", "loader/spark/templates/loader.yml", "loader.yml"):
         for block in blocks((ROOT / page).read_text(), "yaml") or [(ROOT / page).read_text()]:
             assert "lookback:" not in block, f"{page}: no example needs one"
 

@@ -19,10 +19,10 @@ import pytest
 import yaml
 from pyiceberg.table import StaticTable
 
-from loader.runtime.class_archive import record_archive
-from loader.runtime.jars import CACHE_VARIABLE, cache_folder
-from loader.runtime.java import choose_java
-from loader.runtime.spark_line import find_spark
+from loader.spark.class_archive import record_archive
+from loader.spark.jars import CACHE_VARIABLE, cache_folder
+from loader.spark.java import choose_java
+from loader.spark.spark_line import find_spark
 from tests.services import Database, Postgres
 from tests.setup.pages import GUIDE, blocks, commands, named
 
@@ -39,8 +39,8 @@ TABLES = """
 _START = """
 import sys
 from pathlib import Path
-from loader.runtime.profile import Profile
-from loader.runtime.spark import session
+from loader.spark.profile import Profile
+from loader.spark.session import session
 conf = {"spark.master": "local[1]", "spark.ui.enabled": "false"}
 conf["spark.driver.extraJavaOptions"] = f"-Dours.is=kept -Xlog:class+load:file={sys.argv[1]}"
 spark = session(Profile("p", "t", "session", "s", conf, Path("profiles.yml")))

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from loader.errors import SpecError
-from loader.runtime import java
-from loader.runtime.java import choose_java
-from loader.runtime.spark_line import LINES
+from loader.spark import java
+from loader.spark.java import choose_java
+from loader.spark.spark_line import LINES
 
 CURRENT, LAST = LINES["4.1"], LINES["3.5"]
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from loader.errors import SpecError
-from loader.runtime import class_archive, jars, jvm_command
-from loader.runtime.class_archive import Archive
-from loader.runtime.java import Java
-from loader.runtime.jvm_command import JvmCommand, build_command
-from loader.runtime.spark_line import LINES, SparkHome
+from loader.spark import class_archive, jars, jvm_command
+from loader.spark.class_archive import Archive
+from loader.spark.java import Java
+from loader.spark.jvm_command import JvmCommand, build_command
+from loader.spark.spark_line import LINES, SparkHome
 
 _USERS = (
     *("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH"),

@@ -15,8 +15,8 @@ import yaml
 
 from loader.errors import SpecError
 from loader.package import package_folder
-from loader.runtime import scaffold, setup
-from loader.runtime.profile import load_profile
+from loader.spark import scaffold, setup
+from loader.spark.profile import load_profile
 
 
 def _create(folder: Path) -> list[str]:
@@ -209,14 +209,14 @@ def test_the_wheel_brings_the_package_without_the_demo(wheel: Path, tmp_path: Pa
     assert "loader/dbt_package/macros/deduped_latest.sql" in names
     assert "loader/dbt_package/macros/generic_tests/unique_key.sql" in names
     assert "loader/dbt_package/docs/operations.md" in names  # which errors name
-    assert "loader/runtime/templates/loader.yml" in names
+    assert "loader/spark/templates/loader.yml" in names
     assert not [name for name in names if "/demo/" in name or name.startswith("tests/")]
 
     project = tmp_path / "shop"
     project.mkdir()
     script = (
         "from pathlib import Path; from loader.package import package_folder\n"
-        "from loader.runtime import scaffold\n"
+        "from loader.spark import scaffold\n"
         "scaffold.create(Path('.'), lambda line: None); print(package_folder())"
     )
     env = {**os.environ, "PYTHONPATH": str(installed)}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from loader.runtime.profile import load_profile
-from loader.runtime.spark import sibling
+from loader.spark.profile import load_profile
+from loader.spark.session import sibling
 from tests.services import Database
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from loader.errors import StateError
 from loader.lake.lake import Lake
 from loader.spec.plugins import StateStoreOptions
-from loader.state import Place, StateBackend, StateRow, TableState, lake_table
+from loader.state import StateBackend, StateRow, StoreLocation, TableState, lake_table
 from loader.state.lake_table import LakeState
 from loader.state.local import LocalState
 from loader.state.redis import RedisState
@@ -28,11 +28,13 @@ Reopened = Callable[[], StateBackend]
 
 
 def sql(url: str, table: str = "_cq_state", folder: Path = Path("/")) -> SqlState:
-    return SqlState(StateStoreOptions(connection_string=url), Place(table, folder, "spec"))
+    return SqlState(StateStoreOptions(connection_string=url), StoreLocation(table, folder, "spec"))
 
 
 def redis(url: str, table: str = "_cq_state") -> RedisState:
-    return RedisState(StateStoreOptions(connection_string=url), Place(table, Path("/"), "spec"))
+    return RedisState(
+        StateStoreOptions(connection_string=url), StoreLocation(table, Path("/"), "spec")
+    )
 
 
 class _Prepared(StateBackendContract):

@@ -27,7 +27,7 @@ from loader.lake.ledger import (
     SyncRecord,
     now,
 )
-from loader.runtime.profile import load_profile
+from loader.spark.profile import load_profile
 from loader.spec.spec import load_spec
 from loader.state import TableState
 from loader.state.lake_table import LakeState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Pipeline
-from loader.sync.watch import Watch
+from loader.sync.run_context import Watch
 from tests.services import Database
 from tests.sync.project import Project
 

@@ -26,13 +26,13 @@ Synced = Callable[[], dict[str, tuple[object, ...]]]
 def synced(project: Project, monkeypatch: pytest.MonkeyPatch) -> Synced:
     """Syncs; returns by table: rows appended and redelivered, and whether rows were compared."""
     compared: list[str] = []
-    marked = batch.marked
+    marked = batch.flag_redelivered
 
     def spied(rows, raw, *others):  # type: ignore[no-untyped-def]
         compared.append(raw._jdf.queryExecution().analyzed().toString())
         return marked(rows, raw, *others)
 
-    monkeypatch.setattr(batch, "marked", spied)
+    monkeypatch.setattr(batch, "flag_redelivered", spied)
 
     def run() -> dict[str, tuple[object, ...]]:
         compared.clear()

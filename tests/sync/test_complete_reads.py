@@ -10,7 +10,7 @@ import pytest
 
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Pipeline
-from loader.sync.watch import Watch
+from loader.sync.run_context import Watch
 from tests.reconcile.conftest import derby as derby
 from tests.reconcile.conftest import shop as shop
 from tests.reconcile.shop import Shop
@@ -24,7 +24,7 @@ class At:
     step: str
     act: Callable[[], None]
 
-    def reached(self, step: str, table: str) -> None:
+    def report_step(self, step: str, table: str) -> None:
         if step == self.step:
             self.act()
 

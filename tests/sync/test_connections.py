@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager, suppress
 import pytest
 
 from loader.errors import TableError
-from loader.runtime import interruption
-from loader.runtime.database_errors import DatabaseError
 from loader.sources import Window
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.options import JdbcOptions
-from loader.sources.jdbc.postgresql.horizon import activity, horizon
+from loader.sources.jdbc.postgresql.database_continuity import activity, horizon
 from loader.sources.jdbc.source import JdbcSource
+from loader.spark import interruption
+from loader.spark.database_errors import DatabaseError
 from tests.services import Database, MariaDb
 from tests.sync.project import Project
 
@@ -46,7 +46,7 @@ def test_a_connection_that_was_ended_in_its_transaction_is_not_used_again(
     project: Project, postgres_database: Database
 ) -> None:
     source = _source(project, postgres_database)
-    with source.asked():
+    with source.reuse_connections():
         with source.question() as connection, connection.transaction():
             ended = _end(connection, postgres_database)
         with source.question() as connection:
@@ -66,7 +66,7 @@ def test_a_connection_that_was_ended_while_it_lay_idle_is_replaced(
     """Whatever is asked first: nothing was done on it, so nothing is lost."""
     postgres_database.execute("create table t (id int primary key)", "insert into t values (1)")
     source = _source(project, postgres_database)
-    with source.asked():
+    with source.reuse_connections():
         [ref] = source.tables()
         _end_idle(postgres_database)
         assert source.tables() == [ref]
@@ -87,7 +87,7 @@ def test_a_connection_that_dies_between_two_questions_says_so_and_is_not_used_ag
 ) -> None:
     """Who asks may take an error for an answer: there are servers that lack what was asked for."""
     source = _source(project, postgres_database)
-    with source.asked():
+    with source.reuse_connections():
         with source.question() as connection, suppress(DatabaseError):
             _end(connection, postgres_database)
             connection.rows("select 1")
@@ -111,14 +111,14 @@ def test_mariadb_keeps_a_session_that_lies_idle(
     [(before,)] = mariadb_database.query("select @@global.wait_timeout")
     mariadb_database.execute("set global wait_timeout = 2")
     try:
-        with source.asked(), source.question() as connection:
+        with source.reuse_connections(), source.question() as connection:
             assert connection.rows("select @@wait_timeout") == [("28800",)]
             mariadb_database.execute("set global wait_timeout = 40000")
             with source.connect() as other:
                 assert other.rows("select @@wait_timeout") == [("40000",)]
     finally:
         mariadb_database.execute(f"set global wait_timeout = {before}")
-    with source.asked():
+    with source.reuse_connections():
         with source.question() as connection:
             [(number,)] = connection.rows("select connection_id()")
         mariadb_database.execute(f"kill {number}")

@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql.types import StructType
 
 from loader.errors import TableError
-from loader.runtime import interruption
-from loader.runtime.database_errors import DatabaseError
 from loader.sources import SourceTable, TableRef, Window
-from loader.sources.jdbc.native import Native
 from loader.sources.jdbc.snapshot import JdbcSnapshot
+from loader.sources.jdbc.table_metadata import NativeColumns
+from loader.spark import interruption
+from loader.spark.database_errors import DatabaseError
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Outcome, Pipeline
 from tests.crash.steps import run_with
@@ -88,7 +88,7 @@ def test_changes_that_snapshots_do_not_survive_wait_for_the_run(
 
 def test_a_table_that_another_session_locks_fails_alone(project: Project, shop: Database) -> None:
     pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
-    [part] = pipeline.planned()
+    [part] = pipeline.plan_tables()
     tables = {plan.table.ref.name: plan.table for plan in part.plans}
     with shop.connect() as session:
         session.autocommit = False
@@ -117,7 +117,7 @@ def test_a_signal_ends_what_waits_for_a_locked_table(project: Project, shop: Dat
     options = {"orders": {"cursor_field": "id"}}
     project.jdbc(shop, ["orders"], table_options=options, lock_timeout="60 seconds")
     [(_, source)] = Pipeline(load_spec(project.folder / "loader.yml"), project.spark).sources
-    ref = TableRef("orders", Native(None, "public", "orders"))
+    ref = TableRef("orders", NativeColumns(None, "public", "orders"))
 
     def describe() -> None:
         source.describe(ref)
@@ -163,7 +163,7 @@ def test_a_migration_that_locks_in_another_order_is_waited_for_without_a_deadloc
         pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
 
         def snapshot() -> None:
-            refs = [TableRef(name, Native(None, "public", name)) for name in options]
+            refs = [TableRef(name, NativeColumns(None, "public", name)) for name in options]
             tables = [SourceTable(ref, StructType()) for ref in refs]
             [(_, source)] = pipeline.sources
             with source.snapshot(tables) as found:

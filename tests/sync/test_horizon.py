@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from loader.sources.jdbc.connection import Connection
-from loader.sources.jdbc.postgresql.horizon import activity
+from loader.sources.jdbc.postgresql.database_continuity import activity
 from tests.services import Database
 from tests.sync.project import Project
 

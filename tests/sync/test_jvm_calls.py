@@ -57,7 +57,7 @@ def test_comments_arrive_as_they_are(project: Project, postgres_database: Databa
     from loader.spec.spec import load_spec
     from loader.sync.pipeline import Pipeline
 
-    [part] = Pipeline(load_spec(project.folder / "loader.yml"), project.spark).planned()
+    [part] = Pipeline(load_spec(project.folder / "loader.yml"), project.spark).plan_tables()
     [plan] = part.plans
     told = plan.table.column_comments
     assert {name: told[name] for name in COMMENTS} == COMMENTS

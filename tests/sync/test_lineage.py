@@ -213,13 +213,13 @@ def test_a_view_is_the_same_whatever_the_search_path_and_without_the_databases_m
 
     try:
         before, elsewhere = look("public"), look("lacks, pg_catalog")
-        assert not before.redefined({"view": stored})
+        assert not before.is_redefined({"view": stored})
         assert before.view == elsewhere.view
         mark = before.to_mark()
         postgres_database.execute(
             f'create or replace view "{name}" as select id, \'{name}\' as "{name}" from t limit 9'
         )
-        assert look("public").redefined(mark)
-        assert look("lacks, pg_catalog").redefined({"view": stored})
+        assert look("public").is_redefined(mark)
+        assert look("lacks, pg_catalog").is_redefined({"view": stored})
     finally:
         postgres_database.execute(f"drop owned by {role}", f"drop role {role}")

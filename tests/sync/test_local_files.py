@@ -10,7 +10,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from loader.runtime import local_files
+from loader.spark import local_files
 from tests.services import Database
 from tests.sync.project import Project
 

@@ -29,7 +29,7 @@ def orders(project: Project, postgres_database: Database) -> Database:
 
 def _division(project: Project) -> Division:
     """How a first load would divide the table among its readers."""
-    [part] = Pipeline(load_spec(project.folder / "loader.yml"), project.spark).planned()
+    [part] = Pipeline(load_spec(project.folder / "loader.yml"), project.spark).plan_tables()
     [plan] = part.plans
     window = Window(plan.cursor)
     with part.source.snapshot([plan.table]) as snapshot:

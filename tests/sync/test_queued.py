@@ -11,10 +11,10 @@ import pytest
 
 from loader.errors import TableError
 from loader.rows.cursor import CursorType
-from loader.runtime.database_errors import DatabaseError
 from loader.sources import CursorField, SourceTable, Window
 from loader.sources.jdbc.snapshot import JdbcSnapshot
 from loader.sources.jdbc.source import JdbcSource
+from loader.spark.database_errors import DatabaseError
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Pipeline
 from tests.services import Database
@@ -62,7 +62,7 @@ def _notes(project: Project, database: Database) -> tuple[JdbcSource, SourceTabl
     )
     options = {"notes": {"cursor_field": "id"}}
     project.jdbc(database, ["notes"], table_options=options, lock_timeout="1 second")
-    [part] = Pipeline(load_spec(project.folder / "loader.yml"), project.spark).planned()
+    [part] = Pipeline(load_spec(project.folder / "loader.yml"), project.spark).plan_tables()
     assert isinstance(part.source, JdbcSource)
     [plan] = part.plans
     return part.source, plan.table
@@ -78,14 +78,14 @@ def test_a_change_that_queues_up_behind_the_readers_costs_no_load(
         rows = snapshot.read(project.spark, table, Window(), bounds)
         assert rows.count() == 100
         with _alters(postgres_database, "notes"):
-            snapshot.unaltered(table)
+            snapshot.check_unaltered(table)
     # and what was altered before the lock, shows
     postgres_database.execute("alter table notes alter column note type varchar(9)")
     with source.snapshot([table]) as snapshot:
         snapshot.read(project.spark, table, Window(), bounds)
         altered = pytest.raises(TableError, match="its columns were changed")
         with _alters(postgres_database, "notes"), altered:
-            snapshot.unaltered(table)
+            snapshot.check_unaltered(table)
 
 
 def test_a_lock_that_does_not_come_is_never_taken_for_an_answer(

@@ -72,9 +72,9 @@ def test_a_table_that_somebody_makes_meanwhile_is_found(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = project.lake()
-    assert lake.found("t") is None  # nor is there a namespace
+    assert lake.find_records("t") is None  # nor is there a namespace
     lake.prepare()
-    assert lake.found("t") is None
+    assert lake.find_records("t") is None
     exists = lake.exists
 
     def made(table: str) -> bool:
@@ -82,7 +82,7 @@ def test_a_table_that_somebody_makes_meanwhile_is_found(
         return exists(table)
 
     monkeypatch.setattr(lake, "exists", made)
-    found = lake.found("t")
+    found = lake.find_records("t")
     assert found is not None
     assert found.select(["id"], {}, {}) == []
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from loader.cli.building import Build
-from loader.cli.loop import Loop
+from loader.cli.daemon import Daemon
 from loader.cli.output import Output
-from loader.cli.rounds import Wanted
-from loader.cli.settings import Settings, opened
+from loader.cli.runner import Wanted
+from loader.cli.settings import Settings, open_pipeline
 from loader.errors import LoaderError
 from tests.services import Database, Postgres
 from tests.sync.project import ROOT, Project
@@ -59,9 +59,9 @@ class Script(Output):
 def looped(project: Project, script: Script, build: Build | None = None) -> int:
     """Runs the loop until the script ends; returns the exit code."""
     settings = Settings(project.folder / "loader.yml", "json", output=script)
-    with opened(settings) as pipeline:
+    with open_pipeline(settings) as pipeline:
         wanted = Wanted(build=build)
-        loop = Loop(settings, pipeline, wanted, every=script.every, stopped=script.stop)
+        loop = Daemon(settings, pipeline, wanted, every=script.every, stopped=script.stop)
         code = loop.run()
     assert script.actions == [], f"not all came about: {script.rounds}"
     return code

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from loader.veil import unveiled
+from loader.property_codec import decode_property
 from tests.services import Database
 from tests.services.postgres import Postgres
 from tests.sync.project import Project
@@ -237,7 +237,7 @@ def test_sources_named_like_secrets_are_known_to_dbt(
     kept = [key for key in told if key.startswith("strandline.newest.")]
     assert len(kept) == 2
     for key in ("strandline.sources", "strandline.newest", *kept):  # what the macros read
-        assert json.loads(unveiled(told[key]))
+        assert json.loads(decode_property(told[key]))
     assert project.loader("state", "rebuild").code == 0
     ran = project.run()
     assert {ran.table(f"{name}.orders")["status"] for name in ("url_eu", "token_us")} == {

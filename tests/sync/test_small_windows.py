@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loader.sync import batch
-from loader.sync.attempt import Attempt
+from loader.sync.attempt import TableSync
 from tests.services import Database, Postgres
 from tests.services.pooler import pooled
 from tests.sync.project import Project
@@ -36,8 +36,8 @@ def test_only_light_windows_pass_through_the_driver(
     project.run()
     for name in options:
         postgres_database.execute(f"update {name} set doc = doc || id")  # at the cursor
-    held, passed = batch.held, []
-    monkeypatch.setattr(batch, "held", lambda rows: passed.append(rows.columns) or held(rows))
+    held, passed = batch.hold_rows, []
+    monkeypatch.setattr(batch, "hold_rows", lambda rows: passed.append(rows.columns) or held(rows))
     ran = project.run()
     assert len(passed) == 1
     for name in options:
@@ -74,16 +74,16 @@ def test_a_table_that_gains_many_columns_at_once_is_not_taken_for_damaged(
     # More commits than Iceberg keeps metadata of: there is no way from the oldest to the newest.
     columns = [f"alter table t add c{n} int default {n}" for n in range(25)]
     postgres_database.execute(*columns, "update t set u = clock_timestamp()")
-    reached = Attempt.reached
+    reached = TableSync.report_step
 
-    def altered(attempt: Attempt, step: str) -> None:
+    def altered(attempt: TableSync, step: str) -> None:
         reached(attempt, step)
         if step == "windowed":
             for n in range(25):
                 told = f"alter table {project.schema}.t set tblproperties ('other' = '{n}')"
                 project.spark.sql(told)
 
-    monkeypatch.setattr(Attempt, "reached", altered)
+    monkeypatch.setattr(TableSync, "report_step", altered)
     assert project.run().table("shop.t")["appended"] == 2
     assert project.rows("select id, c24 from raw.t where _cq_batch = 2 order by id") == [
         (1, 24),

@@ -6,7 +6,7 @@ import pytest
 
 from loader.sources.jdbc.options import JdbcOptions
 from loader.sources.jdbc.source import JdbcSource
-from loader.sources.jdbc.standing import standing
+from loader.sources.jdbc.table_identity import standing
 from tests.services import Database
 from tests.sync.project import Project
 

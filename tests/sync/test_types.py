@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from loader.lake.schema.source_schema import PROPERTY, SourceSchema
-from loader.lake.schema.widening import kept_as
+from loader.lake.schema.widening import raw_type
 from tests.services import Database
 from tests.sync.project import Project
 from tests.sync.test_derby import Execute, execute, url
@@ -275,7 +275,7 @@ def _check(
     assert found == list(types)
     assert set(second) == {None}
     raw_types = {name: raw.schema[name].dataType for name in names}
-    assert raw_types == {name: kept_as(read[name].dataType) for name in names}
+    assert raw_types == {name: raw_type(read[name].dataType) for name in names}
     assert raw.first()["_cq_row_hash"] == HASHES[database]
     assert project.run().table("shop.t")["status"] == "nothing new"
     reconciled = project.loader("reconcile")

@@ -300,7 +300,7 @@ def test_which_texts_are_ordered_by_their_bytes(
     project.jdbc(postgres_database, names, table_options={n: {"cursor_field": "c"} for n in names})
     own = {n: {"cursor_field": "c"} for n in ("m0", "m1")}
     project.jdbc(mariadb_database, ["m0", "m1"], name="other", table_options=own)
-    parts = Pipeline(load_spec(project.folder / "loader.yml"), project.spark).planned()
+    parts = Pipeline(load_spec(project.folder / "loader.yml"), project.spark).plan_tables()
     collated = [plan.cursor.collated for part in parts for plan in part.plans if plan.cursor]
     [(default,)] = postgres_database.query(
         "select datcollate not in ('C', 'POSIX') from pg_database "

@@ -98,11 +98,11 @@ def test_mariadb_streams_rows_a_few_at_a_time(project: Project, mariadb_database
         url=mariadb_database.url, user=mariadb_database.user, password=mariadb_database.password
     )
     source = JdbcSource("shop", options, project.spark, project.folder)
-    assert source.streamed == 10
+    assert source.stream_fetch_size == 10
     chosen = JdbcSource(
         "shop", options.model_copy(update={"fetch_size": 50}), project.spark, project.folder
     )
-    assert chosen.streamed == 50
+    assert chosen.stream_fetch_size == 50
     project.jdbc(mariadb_database, ["t"], table_options={"t": {"cursor_field": "id"}})
     assert project.run().table("shop.t")["appended"] == 300
 

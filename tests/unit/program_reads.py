@@ -10,8 +10,8 @@ from typing import Any
 
 from loader.sources.airbyte.messages import AirbyteDialect
 from loader.sources.programs.columns import columns
-from loader.sources.programs.delivery import Delivery
-from loader.sources.programs.layout import Layout
+from loader.sources.programs.layout import RecordLayout
+from loader.sources.programs.message_reader import Delivery
 from loader.sources.programs.process import Process
 from loader.sources.programs.spool import Limits, Piece, Spool
 from loader.sources.programs.stream import Stream
@@ -50,7 +50,7 @@ def opened(
         more: other streams of the catalog.
         before: called before the program's own words are shown.
     """
-    layout = Layout("api.items", columns(SCHEMA, {}), ("id",), ())
+    layout = RecordLayout("api.items", columns(SCHEMA, {}), ("id",), ())
     stream = Stream("api.items", Spool(folder, 0, layout, "id", limits), limits is not None)
 
     def start(hear: Callable[[str], None]) -> Process:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from loader.runtime.jars import DRIVERS
-from loader.runtime.spark_line import ALL_JARS
+from loader.spark.jars import DRIVERS
+from loader.spark.spark_line import ALL_JARS
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOKED_UP = {"name": "click", "version": "8.1.8", "vulns": []}

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from loader.cli.building import Build, _redacted_log, _runner
+from loader.cli.building import Build, _runner, redact_log
 from loader.cli.output import Output
-from loader.runtime.profile import Profile, load_profile
+from loader.spark.profile import Profile, load_profile
 from loader.spec.redaction import Redactor
 
 PROFILES = """\
@@ -82,7 +82,7 @@ def test_what_dbt_prints_and_logs_has_no_secret(
     (project / "dbt_project.yml").write_text(config)
     command = ["parse", "--project-dir", str(project), "--profiles-dir", str(project)]
     command += ["--log-path", str(project / "logs"), "--no-use-colors", "--no-partial-parse"]
-    with _redacted_log():
+    with redact_log():
         assert _runner().invoke(command).success
     log = (project / "logs/dbt.log").read_text()
     for text in (capsys.readouterr().out, log):

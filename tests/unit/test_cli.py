@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 
 from loader.cli import main
 from loader.errors import SpecError
-from loader.runtime import setup, spark
-from loader.runtime.profile import Profile
+from loader.spark import session, setup
+from loader.spark.profile import Profile
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = f"""
@@ -186,7 +186,7 @@ def test_a_lake_in_another_catalog_is_read_by_a_spark_of_one_thread(
         masters.append(profile.conf["spark.master"])
         raise SpecError("that is enough", where="here")
 
-    monkeypatch.setattr(spark, "begin", begin)
+    monkeypatch.setattr(session, "begin", begin)
     monkeypatch.setattr(setup, "provide_jars", lambda *_: None)
     monkeypatch.setenv("STRANDLINE_SPARK_MASTER", "spark://cluster:7077")
     monkeypatch.setenv("STRANDLINE_WAREHOUSE", "s3://bucket/lake")

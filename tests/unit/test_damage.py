@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loader.damage import damaged
+from loader.corruption import detect_damage
 from loader.errors import sentence
 
 _DATA = "00001-1-7132a8fe-9874-4b78-ac9c-d124f4ec86d6-00001.parquet"
@@ -38,7 +38,7 @@ _WRITING = "\n\tat org.apache.iceberg.spark.source.SparkWrite$DataWriter.write"
     ],
 )
 def test_a_lost_file_is_damage(text: str, told: str) -> None:
-    found = damaged(text, "table raw.orders")
+    found = detect_damage(text, "table raw.orders")
     assert found is not None
     assert found.what == told
 
@@ -55,7 +55,7 @@ def test_a_lost_file_is_damage(text: str, told: str) -> None:
     ],
 )
 def test_a_sources_file_is_not(text: str) -> None:
-    assert damaged(text, "table shop.orders") is None
+    assert detect_damage(text, "table shop.orders") is None
 
 
 def test_javas_own_words_are_shown() -> None:

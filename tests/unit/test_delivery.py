@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from loader.errors import LoaderError, TableError
-from loader.sources.airbyte.renewed import Renewed
-from loader.sources.programs import delivery as reading
+from loader.sources.airbyte.config_updates import ConfigUpdates
+from loader.sources.programs import message_reader as reading
 from loader.sources.programs import process
-from loader.sources.programs.answer import answered
+from loader.sources.programs.one_shot import read_answer
 from loader.sources.programs.process import Process
 from loader.sources.programs.spool import Limits, Spool
 from tests.unit.program_reads import (
@@ -132,7 +132,7 @@ def test_what_a_program_leaves_behind_does_not_keep_the_run(
         script = sends({"answer": 1}, then=leaves)
         return Process([sys.executable, "-c", script], tmp_path, {}, 1 << 20, hear)
 
-    assert len(list(answered(start, lambda line: line, (), 60.0, "api"))) == 1
+    assert len(list(read_answer(start, lambda line: line, (), 60.0, "api"))) == 1
     assert time.monotonic() - began < 20
 
 
@@ -192,7 +192,7 @@ def test_messages_of_an_odd_shape_do_not_end_the_read(tmp_path: Path) -> None:
         sends(*odd, record_of(1), counted),
         Limits(9),
         warned,
-        renew=Renewed(None, {}, lambda _: None).keep,
+        renew=ConfigUpdates(None, {}, lambda _: None).keep,
     )
     piece = following()
     assert (piece.counts.rows, piece.last) == (1, True)

@@ -13,8 +13,8 @@ import pytest
 from loader.errors import LoaderError, TableError
 from loader.sources.airbyte.messages import AirbyteDialect
 from loader.sources.programs.columns import columns
-from loader.sources.programs.delivery import Delivery
-from loader.sources.programs.layout import Layout
+from loader.sources.programs.layout import RecordLayout
+from loader.sources.programs.message_reader import Delivery
 from loader.sources.programs.process import Process
 from loader.sources.programs.spool import Limits, Piece, Spool
 from loader.sources.programs.stream import Stream
@@ -105,7 +105,9 @@ def test_a_stream_that_began_and_never_ended_is_not_whole(tmp_path: Path) -> Non
     def read(*messages: dict[str, Any]) -> Piece:
         streams: dict[Any, Stream] = {
             (None, name): Stream(
-                name, Spool(tmp_path, number, Layout(name, columns(SCHEMA, {}), (), ())), False
+                name,
+                Spool(tmp_path, number, RecordLayout(name, columns(SCHEMA, {}), (), ())),
+                False,
             )
             for number, name in enumerate(("items", "others"))
         }

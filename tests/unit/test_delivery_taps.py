@@ -10,8 +10,8 @@ import pytest
 
 from loader.errors import TableError
 from loader.sources.programs.columns import columns
-from loader.sources.programs.delivery import Delivery
-from loader.sources.programs.layout import Layout
+from loader.sources.programs.layout import RecordLayout
+from loader.sources.programs.message_reader import Delivery
 from loader.sources.programs.process import Process
 from loader.sources.programs.spool import Limits, Spool
 from loader.sources.programs.stream import Stream
@@ -60,7 +60,7 @@ def _tap(folder: Path, script: str, warned: list[str]) -> Delivery:
     """Starts a tap with the streams `a`, from a state, and `b`, whole."""
     streams = {}
     for number, name in enumerate("ab"):
-        layout = Layout(f"tap.{name}", columns(SCHEMA, {}), ("id",), ())
+        layout = RecordLayout(f"tap.{name}", columns(SCHEMA, {}), ("id",), ())
         limits = None if number else Limits(100)
         streams[name] = Stream(
             f"tap.{name}", Spool(folder, number, layout, "id", limits), not number

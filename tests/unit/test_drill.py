@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from loader.errors import SpecError, TableError
-from loader.sync import drill as module
-from loader.sync.drill import VARIABLE, Drill, Place, drill
+from loader.sync import fault_injection as module
+from loader.sync.fault_injection import VARIABLE, CrashPoint, FaultInjection, drill
 
 NOBODY: Any = None
 """No Spark is needed if the variable is wrong."""
@@ -23,10 +23,10 @@ def test_a_crash_comes_when_every_table_stands_at_its_place(
 ) -> None:
     monkeypatch.setattr(module, "WAIT_SECONDS", 0.2)
     victim = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    places = [Place("staged", "shop.a"), Place("published", "shop.b", times=2)]
-    crash = Drill(places, (victim.pid,))
-    crash.reached("published", "shop.a")  # a place in another table
-    crash.reached("published", "shop.b")  # the first of two times
+    places = [CrashPoint("staged", "shop.a"), CrashPoint("published", "shop.b", times=2)]
+    crash = FaultInjection(places, (victim.pid,))
+    crash.report_step("published", "shop.a")  # a place in another table
+    crash.report_step("published", "shop.b")  # the first of two times
     first = threading.Thread(target=_stands, args=(crash, "staged", "shop.a"))
     first.start()
     first.join()
@@ -35,9 +35,9 @@ def test_a_crash_comes_when_every_table_stands_at_its_place(
     assert victim.wait(10) == -signal.SIGKILL
 
 
-def _stands(crash: Drill, step: str, table: str) -> None:
+def _stands(crash: FaultInjection, step: str, table: str) -> None:
     with pytest.raises(TableError, match=r"waited 0.2 seconds .* --concurrency"):
-        crash.reached(step, table)
+        crash.report_step(step, table)
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from loader.sources.airbyte.renewed import Renewed
+from loader.sources.airbyte.config_updates import ConfigUpdates
 from loader.state import StateRow
 from loader.state.local import LocalState
 
 
 def _token(folder: Path) -> None:
     control = {"connectorConfig": {"config": {"token": "second"}}}
-    assert Renewed(folder / "renewed.json", {"token": "first"}, lambda _: None).keep(control)
+    assert ConfigUpdates(folder / "renewed.json", {"token": "first"}, lambda _: None).keep(control)
 
 
 def _state(folder: Path) -> None:

@@ -15,11 +15,12 @@ ROOT = Path(__file__).resolve().parents[2]
 SECRET = "tok_ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
 CUT = {
-    "cli/loop.py": "a list of functions",
+    "cli/daemon.py": "a list of functions",
+    "cli/report.py": "a list of tables",
     "names.py": "a name that the spec must not have",
-    "problems.py": "a list of errors",
+    "error_report.py": "a list of errors",
     "rows/cursor.py": "a number",
-    "runtime/private_folder.py": "the machine's name",
+    "spark/private_folder.py": "the machine's name",
     "sources/contents.py": "a digest",
     "sources/file/json_precision.py": "a number",
     "spec/secret_forms.py": "the keys of an index",

@@ -60,11 +60,11 @@ def test_settings_come_from_profiles_and_the_loader() -> None:
         and len(node.args) == 2
         and (node.func.attr != "set" or ast.unparse(node.func).endswith("conf.set"))
     }
-    assert {one for one in found if one[0] != "runtime/spark.py"} == {
+    assert {one for one in found if one[0] != "spark/session.py"} == {
         ("lake/staging.py", "'spark.wap.id'", "str(batch)"),  # a number
         ("sources/file/parquet_schemas.py", "_NANOS_AS_LONG", "'true'"),
     }
-    in_spark = {(key, value) for name, key, value in found if name == "runtime/spark.py"}
+    in_spark = {(key, value) for name, key, value in found if name == "spark/session.py"}
     assert in_spark == {("key", "value"), ("key", "before[key]")}  # of profiles and of _REQUIRED
 
 
@@ -74,7 +74,7 @@ def test_log4j_expands_nothing_in_messages() -> None:
     version = re.search(r"-(\d+)\.(\d+)", core.name)
     assert version is not None
     assert (int(version[1]), int(version[2])) >= (2, 17)
-    template = (PACKAGE / "runtime/templates/log4j2.properties").read_text(encoding="utf-8")
+    template = (PACKAGE / "spark/templates/log4j2.properties").read_text(encoding="utf-8")
     assert "${" not in template
     assert "{lookups}" not in template
 
@@ -95,5 +95,5 @@ def test_no_text_of_a_source_meets_a_shell() -> None:
         and re.fullmatch(r"'(/bin/)?(ba|da|z|k)?sh'", ast.unparse(node.elts[0]))
     ]
     # The user's own spark-env.sh, and a file of the loader's. What they run is written here.
-    assert {name for name, _ in shells} == {"runtime/jvm_command.py", "sync/served.py"}
+    assert {name for name, _ in shells} == {"spark/jvm_command.py", "sync/cloudquery_ingest.py"}
     assert all(isinstance(script, ast.Constant) for _, (_, _, script, *_) in shells)

@@ -55,4 +55,4 @@ def test_wide_rows_are_fetched_few_at_a_time(
     ("driver", "expected"), [("MySQL Connector/J", -(2**31)), ("MariaDB Connector/J", 10)]
 )
 def test_drivers_of_mysql_stream_rows(driver: str, expected: int) -> None:
-    assert MySQL.streamed(driver) == expected
+    assert MySQL.stream_fetch_size(driver) == expected

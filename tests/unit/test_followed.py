@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 from loader.sources import Snapshot
-from loader.sources.jdbc.cdc.followed import FollowedSnapshot
+from loader.sources.jdbc.cdc.composite_snapshot import FollowedSnapshot
 from loader.sources.jdbc.cdc.log import Log
 from loader.sources.jdbc.snapshot import JdbcSnapshot
 

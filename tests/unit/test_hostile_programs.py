@@ -18,14 +18,14 @@ from loader.errors import LoaderError, StateError, TableError
 from loader.sources import Progress
 from loader.sources.airbyte.catalog import by_name, meant
 from loader.sources.airbyte.catalog import entries as airbyte_entries
-from loader.sources.programs import answer
-from loader.sources.programs.answer import answered
+from loader.sources.programs import one_shot
 from loader.sources.programs.columns import Column, columns
+from loader.sources.programs.connector_state import ConnectorState
 from loader.sources.programs.digits import decode
 from loader.sources.programs.distinct import distinct
-from loader.sources.programs.layout import Layout
+from loader.sources.programs.layout import RecordLayout
 from loader.sources.programs.malformed import flatten
-from loader.sources.programs.memory import Memory
+from loader.sources.programs.one_shot import read_answer
 from loader.sources.programs.options import ProgramOptions
 from loader.sources.programs.process import LONGEST_NOTE, Process
 from loader.sources.programs.source import Entry, ProgramSource
@@ -88,7 +88,7 @@ def test_a_schema_of_another_kind_is_text(schema: dict[str, Any]) -> None:
 def test_a_long_name_is_no_column() -> None:
     found = columns({"properties": {"a" * 255: {}, "b" * 20_000: {}}}, {})
     assert [len(column.name) for column in found] == [255]
-    layout = Layout("api.items", found, (), ())
+    layout = RecordLayout("api.items", found, (), ())
     assert json.loads(layout.line({"b" * 20_000: 1})[1]["r"]) == {"b" * 20_000: 1}
 
 
@@ -119,7 +119,7 @@ def test_many_streams_are_counted_at_once() -> None:
 
 def _answer(folder: Path, script: str, silence: float = 60.0) -> list[bytes]:
     return list(
-        answered(
+        read_answer(
             lambda hear: Process([sys.executable, "-c", script], folder, {}, 1 << 20, hear),
             lambda line: line,
             (),
@@ -130,7 +130,7 @@ def _answer(folder: Path, script: str, silence: float = 60.0) -> list[bytes]:
 
 
 def test_an_answer_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer, "_LARGEST", 1 << 20)
+    monkeypatch.setattr(one_shot, "_LARGEST", 1 << 20)
     with pytest.raises(TableError, match=r"source api: .*more than 1,048,576 bytes"):
         _answer(tmp_path, "while True: print('x' * 1000)")
 
@@ -198,7 +198,9 @@ def test_a_number_of_a_million_digits_is_kept(tmp_path: Path) -> None:
     assert decode(DIGITS) == Decimal(DIGITS)
     assert decode(f"[-{DIGITS}, 5]") == [Decimal(f"-{DIGITS}"), 5]
     assert type(decode("5")) is int
-    layout = Layout("api.items", (Column("id", t.LongType(), converter(t.LongType())),), (), ())
+    layout = RecordLayout(
+        "api.items", (Column("id", t.LongType(), converter(t.LongType())),), (), ()
+    )
     assert layout.line({"id": decode(DIGITS)})[1] == {"r": f'{{"id":{DIGITS}}}'}
 
 
@@ -264,7 +266,7 @@ def test_a_deep_state_of_a_tap_fails_what_it_covers_only() -> None:
 def test_a_deep_state_that_was_stored_is_one_error() -> None:
     mark = {"protocol": "airbyte", "kind": "LEGACY", "shared": True, "number": 1}
     with pytest.raises(StateError, match="cannot be given back"):
-        Memory.of({**mark, "state": _nested(100_000)}, "airbyte", "table api.items")
+        ConnectorState.of({**mark, "state": _nested(100_000)}, "airbyte", "table api.items")
 
 
 WRONG_STREAMS: tuple[dict[str, Any], ...] = (
@@ -342,7 +344,7 @@ def test_options_of_many_streams_are_found_at_once() -> None:
     options = {f"S{n}": {"cursor_field": "c"} for n in range(30_000)}
     source.options = ProgramOptions.model_validate({"table_options": options})
     started = time.monotonic()
-    assert {source.cursor_asked(f"s{n}", ["c"]) for n in range(100_000)} == {"c", None}
+    assert {source.find_cursor(f"s{n}", ["c"]) for n in range(100_000)} == {"c", None}
     assert time.monotonic() - started < 5
 
 

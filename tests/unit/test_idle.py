@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from loader.sources.jdbc import idle
-from loader.sources.jdbc.idle import Idle
+from loader.sources.jdbc import connection_pool
+from loader.sources.jdbc.connection_pool import ConnectionPool
 
 
 class Line:
@@ -28,7 +28,7 @@ def lines() -> list[Line]:
 
 
 @pytest.fixture
-def pool(lines: list[Line]) -> Idle:
+def pool(lines: list[Line]) -> ConnectionPool:
     """Lends lines."""
 
     @contextmanager
@@ -40,24 +40,24 @@ def pool(lines: list[Line]) -> Idle:
         finally:
             line.open = False
 
-    return Idle(opened)  # type: ignore[arg-type]
+    return ConnectionPool(opened)  # type: ignore[arg-type]
 
 
-def test_one_is_used_again_and_names_its_user(pool: Idle, lines: list[Line]) -> None:
+def test_one_is_used_again_and_names_its_user(pool: ConnectionPool, lines: list[Line]) -> None:
     for where in ("table a", "table b"):
         with pool.lent(where) as line:
             assert line.where == where
     assert [line.open for line in lines] == [True]
 
 
-def test_each_user_has_its_own(pool: Idle, lines: list[Line]) -> None:
+def test_each_user_has_its_own(pool: ConnectionPool, lines: list[Line]) -> None:
     with pool.lent("table a") as one, pool.lent("table b") as other:
         assert one is not other
     pool.close()
     assert [line.open for line in lines] == [False, False]
 
 
-def test_one_that_failed_is_not_used_again(pool: Idle, lines: list[Line]) -> None:
+def test_one_that_failed_is_not_used_again(pool: ConnectionPool, lines: list[Line]) -> None:
     with pytest.raises(ValueError, match="no"), pool.lent("table a"):
         raise ValueError("no")
     with pool.lent("table b"):
@@ -65,16 +65,16 @@ def test_one_that_failed_is_not_used_again(pool: Idle, lines: list[Line]) -> Non
 
 
 def test_an_old_one_is_closed(
-    pool: Idle, lines: list[Line], monkeypatch: pytest.MonkeyPatch
+    pool: ConnectionPool, lines: list[Line], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pool.lent("table a"):
         pass
-    monkeypatch.setattr(idle, "_SECONDS", 0)
+    monkeypatch.setattr(connection_pool, "_SECONDS", 0)
     with pool.lent("table b"):
         assert [line.open for line in lines] == [False, True]
 
 
-def test_after_the_end_nothing_stays_open(pool: Idle, lines: list[Line]) -> None:
+def test_after_the_end_nothing_stays_open(pool: ConnectionPool, lines: list[Line]) -> None:
     with pool.lent("table a"):
         pool.close()
     with pool.lent("table b"):
@@ -82,7 +82,9 @@ def test_after_the_end_nothing_stays_open(pool: Idle, lines: list[Line]) -> None
     assert [line.open for line in lines] == [False, False]
 
 
-def test_one_whose_session_is_lost_is_not_used_again(pool: Idle, lines: list[Line]) -> None:
+def test_one_whose_session_is_lost_is_not_used_again(
+    pool: ConnectionPool, lines: list[Line]
+) -> None:
     with pool.lent("table a"):
         lines[0].lost = True
     with pool.lent("table b"):
@@ -90,7 +92,7 @@ def test_one_whose_session_is_lost_is_not_used_again(pool: Idle, lines: list[Lin
 
 
 def test_one_that_died_while_it_lay_idle_is_closed_and_replaced(
-    pool: Idle, lines: list[Line]
+    pool: ConnectionPool, lines: list[Line]
 ) -> None:
     with pool.lent("table a") as first:
         assert first.another is None  # it was opened for this user
@@ -103,7 +105,9 @@ def test_one_that_died_while_it_lay_idle_is_closed_and_replaced(
     assert [line.open for line in lines] == [False, False]
 
 
-def test_all_but_one_are_closed_once_few_are_needed(pool: Idle, lines: list[Line]) -> None:
+def test_all_but_one_are_closed_once_few_are_needed(
+    pool: ConnectionPool, lines: list[Line]
+) -> None:
     with pool.lent("table a"), pool.lent("table b"):
         pass
     pool.spare()

@@ -10,8 +10,8 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 
 from loader.errors import JavaEndedError, LockedError, StateError
-from loader.runtime.failures import clear
-from loader.runtime.java_end import explained
+from loader.spark.failures import clear
+from loader.spark.jvm_exit import explain_process_end
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def _state_error(cause: Exception) -> StateError:
 def test_what_fails_because_java_has_ended_says_so(process: subprocess.Popen[bytes]) -> None:
     process.kill()  # not waited for: a broken connection may be seen first
     texts = {
-        str(explained(error, "table shop.orders", process))
+        str(explain_process_end(error, "table shop.orders", process))
         for error in (
             ConnectionRefusedError(111, "Connection refused"),
             Py4JNetworkError("Answer from Java side is empty"),
@@ -52,18 +52,20 @@ def test_what_fails_because_java_has_ended_says_so(process: subprocess.Popen[byt
 def test_the_signal_is_named(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     process.send_signal(number)
     process.wait()
-    text = str(explained(ConnectionRefusedError(), "", process))
+    text = str(explain_process_end(ConnectionRefusedError(), "", process))
     assert number.name in text
     assert ("memory" in text) == (number != signal.SIGTERM)
 
 
 def test_what_java_has_no_part_in_keeps_its_own_words(process: subprocess.Popen[bytes]) -> None:
-    assert explained(ValueError("x"), "", process) is None  # it runs
+    assert explain_process_end(ValueError("x"), "", process) is None  # it runs
     process.kill()
     process.wait()
-    assert explained(OSError(28, "No space left on device"), "", process) is None
-    assert explained(LockedError("another run holds the lock"), "", process) is None
-    assert explained(ConnectionRefusedError(), "", None) is None  # another process started Java
+    assert explain_process_end(OSError(28, "No space left on device"), "", process) is None
+    assert explain_process_end(LockedError("another run holds the lock"), "", process) is None
+    assert (
+        explain_process_end(ConnectionRefusedError(), "", None) is None
+    )  # another process started Java
 
 
 def test_each_table_gets_the_error_under_its_own_name() -> None:

@@ -16,8 +16,8 @@ STARTS = """\
 import os
 import sys
 from pathlib import Path
-from loader.runtime.gateway import Gateway
-from loader.runtime.jvm_command import JvmCommand
+from loader.spark.gateway import Gateway
+from loader.spark.jvm_command import JvmCommand
 from loader.spec.redaction import Redactor
 redactor = Redactor()
 redactor.add("q7-secret")

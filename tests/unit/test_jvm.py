@@ -14,9 +14,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loader.runtime.gateway import reason
-from loader.runtime.jvm_command import format_properties, split_options
-from loader.runtime.spark import settings
+from loader.spark.gateway import reason
+from loader.spark.jvm_command import format_properties, split_options
+from loader.spark.session import settings
 from loader.spec.redaction import SPARK_REGEX, is_secret_key, java_regex
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,8 +65,8 @@ def _ran(program: str, temporary: Path) -> subprocess.CompletedProcess[str]:
 
 _BEGUN = """
 import sys
-from loader.runtime import jvm
-from loader.runtime.private_folder import private_folder
+from loader.spark import jvm
+from loader.spark.private_folder import private_folder
 settings = {"spark.master": "local[1]", "spark.hadoop.fs.s3a.secret.key": "planted"}
 jvm.begin(settings)
 jvm.begin(settings)
@@ -86,7 +86,7 @@ def test_a_java_that_nobody_waits_for_ends_and_leaves_nothing(tmp_path: Path) ->
 
 
 _FAILED = """
-from loader.runtime import jvm
+from loader.spark import jvm
 try:
     jvm.begin({"spark.driver.extraJavaOptions": "-Xss1"})
     jvm.start({})
@@ -130,7 +130,7 @@ def test_one_line_of_what_java_says_tells_why(said: str, why: str) -> None:
 _SIGNALLED = """
 import signal, sys, time
 from loader.cli.stopping import unwinding
-from loader.runtime import jvm
+from loader.spark import jvm
 with unwinding():
     jvm.begin({"spark.master": "local[1]"})
     print(jvm._begun[0]._gateway.process.pid, flush=True)
@@ -149,8 +149,8 @@ def test_a_signal_leaves_nothing_of_a_java_that_is_starting(tmp_path: Path) -> N
 _CONTEXT = """
 import signal
 from pathlib import Path
-from loader.runtime.profile import Profile
-from loader.runtime.spark import session
+from loader.spark.profile import Profile
+from loader.spark.session import session
 def ours(*_): ...
 signal.signal(signal.SIGINT, ours)
 conf = {"spark.master": "local[1]", "spark.ui.enabled": "false"}
@@ -167,7 +167,7 @@ def test_pyspark_does_not_take_ctrl_c(tmp_path: Path) -> None:
 
 _STARTED = """
 import os, signal, time
-from loader.runtime import jvm
+from loader.spark import jvm
 from pyspark import SparkContext
 jvm.start({"spark.master": "local[1]"})
 SparkContext._jvm.System.out.println("printed by Java")
@@ -187,7 +187,7 @@ def test_whoever_waits_for_our_output_does_not_wait_for_javas_end(tmp_path: Path
 _KILLED = """
 import os, signal
 from types import SimpleNamespace
-from loader.runtime import jvm
+from loader.spark import jvm
 from loader.sources.jdbc.connection import Connection
 from pyspark import SparkContext
 jvm.start({"spark.master": "local[1]"})

@@ -12,8 +12,8 @@ from loader.cli.jvm_restart import RestartingRun
 from loader.errors import JavaEndedError, TableError
 from loader.sync import selection
 from loader.sync.pipeline import Outcome, Pipeline
+from loader.sync.run_context import Watch
 from loader.sync.selection import Selection
-from loader.sync.watch import Watch
 
 ENDED = JavaEndedError("Spark's Java process ended with exit code 3")
 
@@ -33,9 +33,9 @@ def test_the_run_goes_on_without_the_source_that_ended_java(
         java.ended = True
         raise ENDED
 
-    monkeypatch.setattr(jvm_restart, "restarted", restart)
+    monkeypatch.setattr(jvm_restart, "restart_pipeline", restart)
     pipeline: Any = Selection.__new__(Selection)
-    pipeline.cleared = lambda error, where: error
+    pipeline.redact_error = lambda error, where: error
     pipeline.resting, pipeline.in_work, pipeline.planned_names = frozenset(), set(), set()
 
     def sync(pipeline: Pipeline, select: tuple[str, ...], done: Any) -> None:
@@ -43,7 +43,7 @@ def test_the_run_goes_on_without_the_source_that_ended_java(
         for name, ask in (("liar", end_java), ("shop", list)):
             source: Any = SimpleNamespace(name=name)
             bound: Any = SimpleNamespace(tables=raise_ended if java.ended else ask)
-            found = pipeline._listed(source, bound)
+            found = pipeline._list_tables(source, bound)
             if not isinstance(found, TableError):
                 done(Outcome(f"{name}.orders", source=name))
             elif name not in pipeline.resting:

@@ -6,7 +6,7 @@ import pytest
 
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import Bounds, next_cursor
-from loader.sources.jdbc.postgresql.horizon import Fate, Horizon
+from loader.sources.jdbc.postgresql.database_continuity import DatabaseContinuity, Horizon
 from loader.sources.jdbc.postgresql.lineage import Lineage
 from loader.state import TableState
 
@@ -17,41 +17,41 @@ def _lineage(*tables: int) -> Lineage:
 
 def test_only_tables_that_a_mark_does_not_know_are_new() -> None:
     mark = _lineage(5, 7, 16384).to_mark()
-    assert _lineage(5, 7, 16384).added(mark) == frozenset()
-    assert _lineage(5, 7, 16384, 9).added(mark) == {9}
-    assert _lineage(5, 7).added(mark) == frozenset()
-    assert _lineage(5, 7).changed(mark)
-    assert not _lineage(16384, 7, 5).changed({**mark, "xmin": "1", "open": False})
-    assert _lineage(8).replaced(mark)
-    assert not _lineage(5).replaced(mark)
+    assert _lineage(5, 7, 16384).list_added(mark) == frozenset()
+    assert _lineage(5, 7, 16384, 9).list_added(mark) == {9}
+    assert _lineage(5, 7).list_added(mark) == frozenset()
+    assert _lineage(5, 7).is_changed(mark)
+    assert not _lineage(16384, 7, 5).is_changed({**mark, "xmin": "1", "open": False})
+    assert _lineage(8).is_replaced(mark)
+    assert not _lineage(5).is_replaced(mark)
     # marks that do not record tables
     for unknown in (None, {}, {"xmin": "1"}):
-        assert _lineage(5).added(unknown) == frozenset()
-        assert not _lineage(5).replaced(unknown)
+        assert _lineage(5).list_added(unknown) == frozenset()
+        assert not _lineage(5).is_replaced(unknown)
 
 
 def test_the_mark_of_very_many_tables_is_short_and_any_change_of_it_reads_all() -> None:
     many = _lineage(*range(16384, 26384))
     mark = many.to_mark()
     assert len(mark["tables"]) < 50
-    assert many.added(mark) == frozenset()
+    assert many.list_added(mark) == frozenset()
     more = _lineage(*range(16384, 26385))
-    assert more.added(mark) == more.tables
+    assert more.list_added(mark) == more.tables
 
 
 @pytest.mark.parametrize(
     ("system", "xmin", "fate"),
     [
-        ("7/1", 100, Fate.SAME),
-        ("7/1", 99, Fate.RESTORED),
-        ("7/2", 101, Fate.FAILED_OVER),
-        ("7/2", 50, Fate.FAILED_OVER),
-        ("8/1", 101, Fate.RESTORED),
-        ("", 101, Fate.SAME),
-        ("", 50, Fate.RESTORED),
+        ("7/1", 100, DatabaseContinuity.SAME),
+        ("7/1", 99, DatabaseContinuity.RESTORED),
+        ("7/2", 101, DatabaseContinuity.FAILED_OVER),
+        ("7/2", 50, DatabaseContinuity.FAILED_OVER),
+        ("8/1", 101, DatabaseContinuity.RESTORED),
+        ("", 101, DatabaseContinuity.SAME),
+        ("", 50, DatabaseContinuity.RESTORED),
     ],
 )
-def test_the_fate_of_a_database(system: str, xmin: int, fate: Fate) -> None:
+def test_the_fate_of_a_database(system: str, xmin: int, fate: DatabaseContinuity) -> None:
     before = Horizon(None, 100, False, "7/1")
     assert before.fate(Horizon(None, xmin, False, system)) is fate
 

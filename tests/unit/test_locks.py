@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from loader import names
 from loader.errors import SpecError
 from loader.lake import locks
-from loader.lake.owners import lock_file
+from loader.lake.lock_store import lock_file
 
 
 @pytest.fixture
@@ -109,12 +109,12 @@ def test_names_of_files_are_distinct_and_fit(one: str, other: str) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "a\0b", "a\nb", "x" * 181])
 def test_a_name_that_would_be_a_path_is_refused(name: str) -> None:
-    assert names.refused(name)
+    assert names.explain_refusal(name)
 
 
 @pytest.mark.parametrize("name", ["orders", "we.ird", "Größe", "a b", "a#b?c", "..x", "x" * 180])
 def test_other_names_are_not(name: str) -> None:
-    assert names.refused(name) is None
+    assert names.explain_refusal(name) is None
 
 
 @pytest.mark.parametrize(

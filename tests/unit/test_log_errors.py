@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from loader.errors import TableError
-from loader.runtime.database_errors import DatabaseError
-from loader.sources.jdbc.cdc.drain import older_than_publication
+from loader.sources.jdbc.cdc.wal_reader import older_than_publication
+from loader.spark.database_errors import DatabaseError
 
 
 @pytest.mark.parametrize(

@@ -6,52 +6,63 @@ from dataclasses import replace
 
 import pytest
 
-from loader.sources.jdbc.cdc.catalog import touched, undone
-from loader.sources.jdbc.cdc.columns import LoggedColumn, altered, numbered
-from loader.sources.jdbc.cdc.position import Mark, Seen, parsed, shown
+from loader.sources.jdbc.cdc.catalog import has_changed, undone
+from loader.sources.jdbc.cdc.columns import LoggedColumn, describe_alteration, list_by_number
+from loader.sources.jdbc.cdc.position import (
+    Mark,
+    VisibleTransactions,
+    format_position,
+    parse_position,
+)
 
 
 @pytest.mark.parametrize("text", ["0/0", "0/1AFD350", "16/B374D848", "FFFFFFFF/FFFFFFFF"])
 def test_positions_come_back_as_they_were(text: str) -> None:
-    assert shown(parsed(text)) == text
+    assert format_position(parse_position(text)) == text
 
 
 @pytest.mark.parametrize("text", ["", "1AFD350", "0/", "x/1", "0/1AFD35000"])
 def test_other_texts_are_no_positions(text: str) -> None:
     with pytest.raises(ValueError, match="not a position"):
-        parsed(text)
+        parse_position(text)
 
 
 def test_positions_have_their_order() -> None:
-    assert parsed("1/0") > parsed("0/FFFFFFFF")
+    assert parse_position("1/0") > parse_position("0/FFFFFFFF")
 
 
 def test_a_snapshot_sees_what_had_committed() -> None:
-    seen = Seen.parse("100:110:100,105", until=7)
+    seen = VisibleTransactions.parse("100:110:100,105", until=7)
     assert [number for number in range(98, 113) if seen.sees(number)] == [
         *(98, 99, 101, 102, 103, 104, 106, 107, 108, 109)
     ]
     assert seen.text == "100:110:100,105"
-    assert Seen.parse("100:100:", until=7).open == ()
+    assert VisibleTransactions.parse("100:100:", until=7).open == ()
 
 
 def test_transaction_ids_in_the_log_have_lost_their_upper_half() -> None:
     beyond = 3 * 2**32
-    seen = Seen.parse(f"{beyond + 10}:{beyond + 20}:{beyond + 12}", until=7)
+    seen = VisibleTransactions.parse(f"{beyond + 10}:{beyond + 20}:{beyond + 12}", until=7)
     assert [seen.sees(number) for number in (5, 11, 12, 19, 20, 25)] == [
         *(True, True, False, True, False, False)
     ]
     assert seen.sees(2**32 - 5)  # just before the ids wrapped around
-    low = Seen.parse(f"{beyond - 3}:{beyond + 2}:", until=7)
+    low = VisibleTransactions.parse(f"{beyond - 3}:{beyond + 2}:", until=7)
     assert low.sees(2**32 - 4)
     assert not low.sees(2)
 
 
 def test_a_mark_comes_back_as_it_was() -> None:
-    mark = Mark(parsed("0/10"), "slot", "7/1", Seen(1, 5, (3,), parsed("0/30")), {"1": "id int"})
+    mark = Mark(
+        parse_position("0/10"),
+        "slot",
+        "7/1",
+        VisibleTransactions(1, 5, (3,), parse_position("0/30")),
+        {"1": "id int"},
+    )
     assert Mark.from_dict(mark.to_dict()) == mark
     parted = replace(mark, published="7/800/9/801")
-    parted = parted.moved(parsed("0/20"), {"1": "id int"}, ["16400", "9"])
+    parted = parted.move_to(parse_position("0/20"), {"1": "id int"}, ["16400", "9"])
     assert Mark.from_dict(parted.to_dict()) == parted
     assert parted.to_dict()["partitions"] == ["9", "16400"]
     assert Mark.from_dict(None) is None
@@ -59,25 +70,33 @@ def test_a_mark_comes_back_as_it_was() -> None:
 
 
 def test_the_snapshot_is_forgotten_once_the_log_was_read_beyond_it() -> None:
-    mark = Mark(parsed("0/10"), "slot", "", Seen(1, 5, (3,), parsed("0/30")))
-    assert mark.moved(parsed("0/20"), {}).seen == mark.seen
-    assert mark.moved(parsed("0/30"), {}).seen is None
-    assert mark.moved(parsed("0/5"), {}).position == mark.position
+    mark = Mark(
+        parse_position("0/10"), "slot", "", VisibleTransactions(1, 5, (3,), parse_position("0/30"))
+    )
+    assert mark.move_to(parse_position("0/20"), {}).seen == mark.seen
+    assert mark.move_to(parse_position("0/30"), {}).seen is None
+    assert mark.move_to(parse_position("0/5"), {}).position == mark.position
 
 
 def test_what_changes_rows_without_the_log_is_noticed() -> None:
     key = LoggedColumn(1, "id", "int4", declared="integer")
     name = LoggedColumn(2, "name", "text", declared="text")
-    before = numbered([key, name])
-    assert altered(before, [key, name]) == ""
-    assert altered(before, [key]) == ""  # dropped
-    assert altered(before, [key, name, LoggedColumn(3, "note", "text", declared="text")]) == ""
+    before = list_by_number([key, name])
+    assert describe_alteration(before, [key, name]) == ""
+    assert describe_alteration(before, [key]) == ""  # dropped
+    assert (
+        describe_alteration(before, [key, name, LoggedColumn(3, "note", "text", declared="text")])
+        == ""
+    )
     added = LoggedColumn(3, "note", "text", declared="text", default=True)
-    assert altered(before, [key, name, added]) == "the column note was added with a default"
+    assert (
+        describe_alteration(before, [key, name, added])
+        == "the column note was added with a default"
+    )
     renamed = LoggedColumn(2, "title", "text", declared="text")
-    assert altered(before, [key, renamed]) == "the column name text was altered"
-    assert altered(before, [LoggedColumn(1, "id", "int8", declared="bigint"), name])
-    assert altered({}, [key, name]) == ""  # a mark that did not know
+    assert describe_alteration(before, [key, renamed]) == "the column name text was altered"
+    assert describe_alteration(before, [LoggedColumn(1, "id", "int8", declared="bigint"), name])
+    assert describe_alteration({}, [key, name]) == ""  # a mark that did not know
 
 
 def test_a_catalog_that_looks_as_before_but_was_written_since() -> None:
@@ -90,11 +109,11 @@ def test_a_catalog_that_looks_as_before_but_was_written_since() -> None:
         assert undone(before, {**before, name: "8 aa"}), name
     one = {**before, "column 1": "8 aa"}  # said twice, or renamed and renamed back
     assert undone(before, one) == ""
-    assert touched(before, one)
-    assert not touched(before, {**before, "column 1": "8 bb"})
+    assert has_changed(before, one)
+    assert not has_changed(before, {**before, "column 1": "8 bb"})
     assert undone(before, {**one, "column 2": "8 aa"})  # two may have had each other's name
     assert undone(before, {**one, "files": "g aa"})  # its values were written anew
     assert undone(before, {**before, "files": "g aa"}) == ""  # `vacuum full`
     assert undone(before, {**before, "identity 9": "f aa"}) == "its replica identity was changed"
-    mark = Mark(parsed("0/10"), "slot", catalog=before)
+    mark = Mark(parse_position("0/10"), "slot", catalog=before)
     assert Mark.from_dict(mark.to_dict()) == mark

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from loader.cli import loop as looping
-from loader.cli.building import _given
-from loader.cli.loop import Loop, rest_after
+from loader.cli import daemon as looping
+from loader.cli.building import _find_option_value
+from loader.cli.daemon import Daemon, rest_after
 from loader.errors import LoaderError, SpecError, TableError
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Outcome
@@ -36,14 +36,14 @@ class _Output:
         self.failed = facts.get("failed", self.failed)
 
 
-def _loop(secret: str = "") -> tuple[Loop, _Output]:
+def _loop(secret: str = "") -> tuple[Daemon, _Output]:
     output: Any = _Output()
     redactor = SimpleNamespace(redact=lambda text: text.replace(secret or "\0", "***"))
     spec = SimpleNamespace(redactor=redactor, sources=(SimpleNamespace(name="shop"),))
     pipeline: Any = SimpleNamespace(spec=spec, resting=frozenset())
     settings: Any = SimpleNamespace(output=output)
     wanted: Any = SimpleNamespace(build=None)
-    return Loop(settings, pipeline, wanted, 1.0), output
+    return Daemon(settings, pipeline, wanted, 1.0), output
 
 
 def test_all_errors_of_one_place_are_told() -> None:
@@ -55,7 +55,7 @@ def test_all_errors_of_one_place_are_told() -> None:
         for t in ("ordrs", "custmers")
     ]
     for _ in range(2):
-        assert loop._told(1, wrong, None, 0.1)
+        assert loop._report_round(1, wrong, None, 0.1)
         assert [error.what for error in output.errors] == ["no ordrs", "no custmers"]
         assert len(output.failed) == 2
 
@@ -81,7 +81,7 @@ spec:
     loop.settings.profile = None
     monkeypatch.setattr(looping, "profile_of", lambda *_: None)
     with pytest.raises(SpecError, match="my-shop reads the replication slot strandline_my_shop"):
-        loop._renewed(load_spec(tmp_path / "loader.yml"))
+        loop._rebuild_pipeline(load_spec(tmp_path / "loader.yml"))
 
 
 def test_the_secrets_of_the_running_spec_are_hidden_whatever_was_refused_since() -> None:
@@ -113,4 +113,6 @@ def test_a_rest_grows_to_five_minutes_or_one_interval(
     ],
 )
 def test_every_way_to_name_a_target_is_seen(arguments: list[str], target: str | None) -> None:
-    assert (_given(arguments, "--target") or _given(arguments, "-t")) == target
+    assert (
+        _find_option_value(arguments, "--target") or _find_option_value(arguments, "-t")
+    ) == target

@@ -14,20 +14,20 @@ from pyspark.sql import types as t
 
 from loader.sources import Progress, Request, SourceTable, TableRef
 from loader.sources.cloudquery.bridge.columns import streams
-from loader.sources.cloudquery.bridge.waiting import Waiting
+from loader.sources.cloudquery.bridge.state_barrier import StateBarrier
 from loader.sources.programs.columns import columns
-from loader.sources.programs.memory import Memory, may_go_in_pieces
+from loader.sources.programs.connector_state import ConnectorState, may_go_in_pieces
 from loader.sources.programs.options import ProgramOptions
 from loader.sources.programs.snapshot import ProgramSnapshot
-from loader.sources.singer import memories as singer
-from loader.sources.singer.catalog import aliases, configured, entries
+from loader.sources.singer import state_input as singer
+from loader.sources.singer.catalog import aliases, configure_catalog, entries
 
 Marks = dict[str, Mapping[str, Any] | None]
 
 
-def shared(number: int, text: str = "") -> Memory:
+def shared(number: int, text: str = "") -> ConnectorState:
     """Returns a state of all streams."""
-    return Memory("singer", "STATE", True, number, json.dumps(text or number))
+    return ConnectorState("singer", "STATE", True, number, json.dumps(text or number))
 
 
 class Begun:
@@ -104,7 +104,7 @@ def test_a_run_that_begins_behind_another_table_stores_no_state_before_its_end(
     assert Begun(tmp_path, {"a": None}, _of(other=7), ("a", "other")).in_pieces == set()
     assert Begun(tmp_path, {"a": None, "b": None}, _of(b=9), whole="b").in_pieces == set()
     # states of single streams do not depend on each other
-    own = Memory("singer", "STREAM", False, 3, "1").mark()
+    own = ConnectorState("singer", "STREAM", False, 3, "1").mark()
     assert Begun(tmp_path, {"a": own}, _of(other=7), ("a", "other")).in_pieces == {"a"}
 
 
@@ -119,7 +119,7 @@ def test_records_without_a_key_that_come_again_are_told_of(tmp_path: Path) -> No
 
 
 def test_pieces() -> None:
-    own = Memory("airbyte", "STREAM", False, 3, "1")
+    own = ConnectorState("airbyte", "STREAM", False, 3, "1")
     assert may_go_in_pieces([None, own], [own])
     assert not may_go_in_pieces([shared(2), own], [])
     assert not may_go_in_pieces([shared(2)], [shared(2)])
@@ -181,7 +181,7 @@ def test_the_streams_of_a_tap_have_ids_and_names() -> None:
 
     native = found[0]
     table = SourceTable(TableRef("orders", native), t.StructType(), progress=Progress.MARK)
-    asked = configured(CATALOG, [Request(table, "tap.orders", None, False, None, ())])
+    asked = configure_catalog(CATALOG, [Request(table, "tap.orders", None, False, None, ())])
     assert [stream["selected"] for stream in asked["streams"]] == [True, False, False]
 
 
@@ -210,7 +210,9 @@ def test_a_tap_is_asked_for_the_fields_of_its_tables() -> None:
     [entry] = entries({"streams": [stream]}, "source tap", lambda *_: None)
     native = replace(entry, columns=columns(entry.schema, {}, ("secret",)), skipped=("secret",))
     table = SourceTable(TableRef("a", native), t.StructType(), progress=Progress.MARK)
-    asked = configured({"streams": [stream]}, [Request(table, "tap.a", None, False, None, ())])
+    asked = configure_catalog(
+        {"streams": [stream]}, [Request(table, "tap.a", None, False, None, ())]
+    )
     chosen = {
         part["breadcrumb"][1]: part["metadata"].get("selected")
         for part in asked["streams"][0]["metadata"]
@@ -231,11 +233,11 @@ def test_what_a_tap_gets_back() -> None:
     orders, users = "public-orders", "public-users"
     warned: list[str] = []
 
-    def given(orders_at: Memory | None, users_at: Memory | None) -> Any:
-        return singer.given_back({orders: orders_at, users: users_at}, called, warned.append)
+    def given(orders_at: ConnectorState | None, users_at: ConnectorState | None) -> Any:
+        return singer.build_state_input({orders: orders_at, users: users_at}, called, warned.append)
 
-    def state(number: int, **value: Any) -> Memory:
-        return Memory("singer", "STATE", True, number, json.dumps(value))
+    def state(number: int, **value: Any) -> ConnectorState:
+        return ConnectorState("singer", "STATE", True, number, json.dumps(value))
 
     marks = {orders: {"at": 5}, users: {"at": 6}}
     both = state(3, bookmarks=marks, currently_syncing=users)
@@ -257,7 +259,7 @@ def test_what_a_tap_gets_back() -> None:
 
 def test_a_state_waits_for_all_streams_that_began_before_it() -> None:
     """Also for one that has said nothing yet: it may be the one with the rows."""
-    waiting = Waiting()
+    waiting = StateBarrier()
 
     def free() -> list[str]:
         return [held.table for held in waiting.free()]
@@ -266,12 +268,12 @@ def test_a_state_waits_for_all_streams_that_began_before_it() -> None:
         waiting.has_read("plugin", table)
         assert waiting.hold("plugin", table, None, 0)
 
-    rows, state = waiting.entered(), waiting.entered()
+    rows, state = waiting.enter(), waiting.enter()
     waiting.has_state(state)
     hold("first")
     assert free() == []
     waiting.has_rows(rows)
-    late = waiting.entered()
+    late = waiting.enter()
     assert free() == []
     waiting.over(rows)
     assert free() == ["first"]
@@ -282,7 +284,7 @@ def test_a_state_waits_for_all_streams_that_began_before_it() -> None:
     assert free() == []
     assert not waiting.hold("plugin", "second", None, 0)
     # one that brings state only is waited for no longer; one that has rows and state is
-    both = waiting.entered()
+    both = waiting.enter()
     hold("third")
     waiting.has_state(both)
     assert free() == ["third"]

@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 
 from loader.rows.cursor import Cursor, CursorType
-from loader.sources.jdbc.open_work import Activity, OpenWork, Writer
+from loader.sources.jdbc.open_transactions import OpenTransactions, OpenWork, Writer
 
 NOON = dt.datetime(2026, 3, 1, 12)
 
@@ -16,15 +16,15 @@ def _at(minutes: float) -> dt.datetime:
     return NOON + dt.timedelta(minutes=minutes)
 
 
-def _seen(minutes: float, *writers: float, running: float | None = None) -> Activity:
+def _seen(minutes: float, *writers: float, running: float | None = None) -> OpenTransactions:
     base = minutes if running is None else running
-    return Activity(_at(minutes), _at(base), tuple(Writer(_at(w)) for w in writers))
+    return OpenTransactions(_at(minutes), _at(base), tuple(Writer(_at(w)) for w in writers))
 
 
-def _since(*looks: Activity) -> list[float]:
+def _since(*looks: OpenTransactions) -> list[float]:
     found, before = [], None
     for look in looks:
-        before = OpenWork.from_mark(look.remembered(before, look.clock).to_mark())
+        before = OpenWork.from_mark(look.to_open_work(before, look.clock).to_mark())
         assert before is not None
         found.append((before.since - NOON).total_seconds() / 60)
     return found
@@ -59,7 +59,7 @@ def test_a_transaction_of_unknown_past_may_have_waited_for_a_day() -> None:
 
 
 def test_a_prepared_transaction_without_a_session_is_as_old_as_all_that_was_open() -> None:
-    adopted = Activity(_at(20), _at(20), (Writer(_at(19), adopted=True),))
+    adopted = OpenTransactions(_at(20), _at(20), (Writer(_at(19), adopted=True),))
     assert _since(_seen(0), _seen(10, 8), adopted) == [0, 0, 0]
     assert _since(adopted)[0] < -60 * 24 * 365 * 50
 
@@ -86,13 +86,13 @@ def test_the_reach_is_in_the_cursors_type(
 
 
 def test_what_has_come_is_remembered_once() -> None:
-    quiet = _seen(10).remembered(None, _at(10))
-    late = _seen(20, 8).remembered(quiet, _at(20))
-    still = _seen(30, 8).remembered(late, _at(30))
-    over = _seen(30).remembered(late, _at(30))
-    assert not quiet.settled(over)
-    assert not late.settled(still)
-    assert late.settled(over)
+    quiet = _seen(10).to_open_work(None, _at(10))
+    late = _seen(20, 8).to_open_work(quiet, _at(20))
+    still = _seen(30, 8).to_open_work(late, _at(30))
+    over = _seen(30).to_open_work(late, _at(30))
+    assert not quiet.is_settled(over)
+    assert not late.is_settled(still)
+    assert late.is_settled(over)
 
 
 def test_a_mark_of_another_kind_is_none() -> None:

@@ -6,7 +6,7 @@ import time
 
 from loader.sources import TableRef
 from loader.spec.plugins import SourceSpec
-from loader.sync.patterns import chosen
+from loader.sync.table_patterns import match_tables
 
 REFS = [TableRef(name) for name in ("*", "hr_*", "hr_pay", "orders", "Orders2", "or?ers")]
 
@@ -15,7 +15,7 @@ def _chosen(tables: list[str], skip: list[str] | None = None) -> list[str]:
     spec = SourceSpec(
         name="shop", path="jdbc", tables=tables, skip_tables=skip or [], destinations=["lake"]
     )
-    found, errors = chosen(spec, REFS)
+    found, errors = match_tables(spec, REFS)
     return [*(ref.name for ref in found), *errors]
 
 
@@ -35,7 +35,7 @@ def test_what_is_skipped_does_not_depend_on_other_tables() -> None:
     )
 
     def left(*names: str) -> list[str]:
-        return [ref.name for ref in chosen(spec, [TableRef(name) for name in names])[0]]
+        return [ref.name for ref in match_tables(spec, [TableRef(name) for name in names])[0]]
 
     assert left("secrets", "x") == ["x"]
     assert left("secrets", "SECRETS", "Secrets", "x") == ["x"]  # whoever adds a table
@@ -48,8 +48,8 @@ def test_what_is_skipped_does_not_depend_on_other_tables() -> None:
 def test_of_several_that_fit_a_name_raw_knows_which_one_is_meant() -> None:
     spec = SourceSpec(name="shop", path="jdbc", tables=["Orders"], destinations=["lake"])
     refs = [TableRef("orders"), TableRef("ORDERS")]
-    assert chosen(spec, refs) == (refs, {})
-    assert chosen(spec, [*refs, TableRef("Orders")]) == ([TableRef("Orders")], {})
+    assert match_tables(spec, refs) == (refs, {})
+    assert match_tables(spec, [*refs, TableRef("Orders")]) == ([TableRef("Orders")], {})
 
 
 def test_brackets_name_the_characters_themselves() -> None:
@@ -63,7 +63,7 @@ def test_many_names_of_many_tables_are_found_at_once() -> None:
     misspelt = [f"sales.tabel_{number:06d}" for number in range(20)]
     spec = SourceSpec(name="shop", path="jdbc", tables=[*names, *misspelt], destinations=["lake"])
     began = time.process_time()
-    found, errors = chosen(spec, refs)
+    found, errors = match_tables(spec, refs)
     assert time.process_time() - began < 4  # without an index, and asking of all names, 25 seconds
     assert found == refs[:5000]
     assert "Did you mean `sales.table_0" in errors[misspelt[0]].remedy

@@ -14,8 +14,8 @@ from loader.sources import SourceTable, TableRef
 from loader.spec.options import TableOptions
 from loader.state import TableState
 from loader.sync.plan import FULL_REFRESH, INCREMENTAL, Plan, plan
-from loader.sync.protocol import caught_up
-from loader.sync.recovery import Known
+from loader.sync.protocol import advance_state
+from loader.sync.recovery import PriorState
 
 COLUMNS = {
     "id": t.IntegerType(),
@@ -118,9 +118,11 @@ def test_names_of_ours_are_refused(name: str) -> None:
         plan("shop", SourceTable(TableRef("orders"), schema), TableOptions(cursor_field=name))
 
 
-def _known(batch: int, cursor: int | None) -> Known:
+def _known(batch: int, cursor: int | None) -> PriorState:
     at = None if cursor is None else Cursor(str(cursor), CursorType.INTEGER)
-    return Known(TableState(batch=batch, cursor=at, cursor_field="id", mark={"at": 1}), batch + 1)
+    return PriorState(
+        TableState(batch=batch, cursor=at, cursor_field="id", mark={"at": 1}), batch + 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,12 +136,12 @@ def _known(batch: int, cursor: int | None) -> Known:
     ],
 )
 def test_where_nothing_is_new_the_cursor_follows_what_raw_has(
-    known: Known, after: int, future: int, settled: bool, cursor: int | None, mark: int
+    known: PriorState, after: int, future: int, settled: bool, cursor: int | None, mark: int
 ) -> None:
     wanted = TableState(
         batch=known.next_batch, cursor=Cursor(str(after), CursorType.INTEGER), cursor_field="id"
     )
     bounds = Bounds(0, future=future, settled=settled, mark={"at": 2})
-    state = caught_up(known, wanted, bounds)
+    state = advance_state(known, wanted, bounds)
     assert state.batch == known.state.batch
     assert (state.cursor.order if state.cursor else None, state.mark) == (cursor, {"at": mark})

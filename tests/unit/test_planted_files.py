@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from loader.errors import LoaderError, SpecError, StateError, TableError
-from loader.lake.owners import FileOwners, lock_file
-from loader.sources.airbyte.renewed import Renewed
-from loader.sources.programs.workspace import written
+from loader.lake.lock_store import FileLockStore, lock_file
+from loader.sources.airbyte.config_updates import ConfigUpdates
+from loader.sources.programs.workspace import write_json
 from loader.state.local import LocalState
 
 VICTIM = "somebody else's file"
@@ -64,7 +64,7 @@ def _untouched(folder: Path) -> None:
 
 @planted
 def test_an_owners_record(folder: Path, plant: Callable[[Path], object]) -> None:
-    owners = FileOwners(folder)
+    owners = FileLockStore(folder)
     plant(folder / "orders.owner")
     plant(folder / "run1.alive")
     calls: list[Callable[[], object]] = [
@@ -91,17 +91,17 @@ def test_a_lock(folder: Path, plant: Callable[[Path], object]) -> None:
 def test_a_record_is_not_written_through_a_link_of_its_temporary_name(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loader.lake.owners.secrets.token_hex", lambda _: "guessed")
+    monkeypatch.setattr("loader.lake.lock_store.secrets.token_hex", lambda _: "guessed")
     _link(folder / f"orders.owner.{os.getpid()}.guessed")
     with pytest.raises(TableError, match="File exists"):
-        FileOwners(folder).swap("orders", None, "{}")
+        FileLockStore(folder).swap("orders", None, "{}")
     _untouched(folder)
 
 
 def test_an_endless_record(folder: Path) -> None:
     (folder / "orders.owner").write_bytes(b"x" * 100_000)
     with pytest.raises(TableError, match="more than 65,536 bytes"):
-        FileOwners(folder).read("orders")
+        FileLockStore(folder).read("orders")
 
 
 @planted
@@ -118,17 +118,17 @@ def test_a_state_file(folder: Path, plant: Callable[[Path], object]) -> None:
 @planted
 def test_a_renewed_configuration(folder: Path, plant: Callable[[Path], object]) -> None:
     plant(folder / "renewed.json")
-    renewed = Renewed(folder / "renewed.json", {}, lambda _: None)
+    renewed = ConfigUpdates(folder / "renewed.json", {}, lambda _: None)
     if plant is not _dangling:
         with pytest.raises(SpecError, match="not a file"):
-            renewed.applied({})
+            renewed.apply_to({})
     control = {"connectorConfig": {"config": {"token": "t"}}}
     if plant is Path.mkdir:
         with pytest.raises(TableError, match="cannot be kept"):
             renewed.keep(control)
     else:
         assert renewed.keep(control)  # in its place
-        assert renewed.applied({}) == {"token": "t"}
+        assert renewed.apply_to({}) == {"token": "t"}
     _untouched(folder)
 
 
@@ -136,5 +136,5 @@ def test_a_renewed_configuration(folder: Path, plant: Callable[[Path], object]) 
 def test_a_file_with_secrets(folder: Path, plant: Callable[[Path], object]) -> None:
     plant(folder / "config.json")
     with pytest.raises((OSError, LoaderError)):
-        written(folder, "config.json", {"token": "t"})
+        write_json(folder, "config.json", {"token": "t"})
     _untouched(folder)

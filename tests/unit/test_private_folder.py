@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from loader.runtime.private_folder import made, named, private_folder
+from loader.spark.private_folder import create_folder, name_prefix, private_folder
 
 
 @pytest.fixture
@@ -33,11 +33,11 @@ def test_nobody_else_may_enter_and_nothing_is_left(tmp_path: Path) -> None:
 
 def test_they_lie_among_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    assert made("kind").parent == tmp_path
+    assert create_folder("kind").parent == tmp_path
 
 
 def test_what_killed_processes_left_goes(tmp_path: Path, dead: int) -> None:
-    left = tmp_path / f"{named('kind')}{dead}-x"
+    left = tmp_path / f"{name_prefix('kind')}{dead}-x"
     (left / "below").mkdir(parents=True)
     (left / "below" / "secret").write_text("")
     with private_folder("kind", tmp_path):
@@ -50,17 +50,17 @@ def test_what_others_use_stays(tmp_path: Path, dead: int, monkeypatch: pytest.Mo
     elsewhere.mkdir()
     (elsewhere / "mine").write_text("")
     kept = [
-        tmp_path / f"{named('kind')}{os.getpid()}-x",
-        tmp_path / f"{named('other')}{dead}-x",
-        tmp_path / f"{named('kind')}mine-x",
-        tmp_path / f"{named('kind')}-x",
+        tmp_path / f"{name_prefix('kind')}{os.getpid()}-x",
+        tmp_path / f"{name_prefix('other')}{dead}-x",
+        tmp_path / f"{name_prefix('kind')}mine-x",
+        tmp_path / f"{name_prefix('kind')}-x",
     ]
     with monkeypatch.context() as moved:
         moved.setattr(socket, "gethostname", lambda: "another-machine")
-        kept.append(tmp_path / f"{named('kind')}{dead}-x")
+        kept.append(tmp_path / f"{name_prefix('kind')}{dead}-x")
     for folder in kept:
         folder.mkdir()
-    link, file = (tmp_path / f"{named('kind')}{dead}-{name}" for name in ("link", "file"))
+    link, file = (tmp_path / f"{name_prefix('kind')}{dead}-{name}" for name in ("link", "file"))
     link.symlink_to(elsewhere)
     file.write_text("")
     with private_folder("kind", tmp_path):
@@ -69,16 +69,16 @@ def test_what_others_use_stays(tmp_path: Path, dead: int, monkeypatch: pytest.Mo
 
 
 def test_what_may_be_in_use_stays_for_a_while(tmp_path: Path, dead: int) -> None:
-    old, young = (tmp_path / f"{named('kind')}{dead}-{name}" for name in ("old", "young"))
+    old, young = (tmp_path / f"{name_prefix('kind')}{dead}-{name}" for name in ("old", "young"))
     for folder in (old, young):
         folder.mkdir()
     os.utime(old, (time.time() - 61,) * 2)
-    made("kind", tmp_path, age=60)
+    create_folder("kind", tmp_path, age=60)
     assert not old.exists()
     assert young.exists()
 
 
 def test_a_folder_that_goes_meanwhile_is_nobody_s_error(tmp_path: Path, dead: int) -> None:
-    (tmp_path / f"{named('kind')}{dead}-y").symlink_to(tmp_path / "nowhere")
+    (tmp_path / f"{name_prefix('kind')}{dead}-y").symlink_to(tmp_path / "nowhere")
     with private_folder("kind", tmp_path) as folder:
         assert folder.exists()

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.errors import SpecError
-from loader.runtime.profile import Profile, load_profile, refuse_moved_project
-from loader.runtime.rendering import Renderer
+from loader.spark.profile import Profile, load_profile, refuse_moved_project
+from loader.spark.rendering import Renderer
 from loader.spec.redaction import Redactor
 
 PROFILES = """
@@ -291,7 +291,7 @@ def test_what_a_profile_hides_is_kept_from_logs(folder: Path) -> None:
 
 
 def test_dbt_is_not_imported() -> None:
-    code = "import sys, loader.runtime.profile, loader.spec.spec; print('dbt' in sys.modules)"
+    code = "import sys, loader.spark.profile, loader.spec.spec; print('dbt' in sys.modules)"
     root = Path(__file__).parents[2]
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
     assert ran.stdout.strip() == "False"

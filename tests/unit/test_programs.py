@@ -16,16 +16,16 @@ from pyspark.sql import types as t
 
 from loader.errors import StateError, TableError
 from loader.sources.airbyte.launch import config
-from loader.sources.airbyte.memories import given_back
-from loader.sources.airbyte.messages import parsed
+from loader.sources.airbyte.messages import parse_line
 from loader.sources.airbyte.options import AirbyteOptions
 from loader.sources.airbyte.specification import secrets
+from loader.sources.airbyte.state_input import build_state_input
 from loader.sources.programs.columns import Column, columns, spark_type
+from loader.sources.programs.connector_state import ConnectorState
 from loader.sources.programs.digits import decode, encode
 from loader.sources.programs.distinct import distinct
-from loader.sources.programs.layout import Layout
-from loader.sources.programs.memory import Memory
-from loader.sources.programs.values import Misfit, converter, shown, text_of
+from loader.sources.programs.layout import RecordLayout
+from loader.sources.programs.values import Misfit, converter, format_value, text_of
 from loader.sources.singer.messages import SingerDialect
 
 
@@ -204,7 +204,9 @@ def test_keys_that_differ_do_not_become_one(data_type: t.DataType, one: Any, oth
         with suppress(Misfit):
             found.add(convert(value))
     assert len(found) < 2
-    layout = Layout("api.items", (Column("id", data_type, converter(data_type)),), ("id",), ())
+    layout = RecordLayout(
+        "api.items", (Column("id", data_type, converter(data_type)),), ("id",), ()
+    )
     with pytest.raises(TableError, match="would be taken for another one"):
         layout.line({"id": other})
 
@@ -235,7 +237,7 @@ def test_numbers_keep_their_digits() -> None:
     ):
         kept = decode(text)
         assert decode(encode(kept)) == kept
-        memory = Memory("airbyte", "STREAM", False, 3, encode(kept))
+        memory = ConnectorState("airbyte", "STREAM", False, 3, encode(kept))
         assert memory.value == kept
     assert encode(decode('{"b": 1735689600.123456789123, "a": 1e400}')) == (
         '{"b":1735689600.123456789123,"a":1E+400}'
@@ -272,38 +274,38 @@ def test_cursors_are_shown_as_text() -> None:
         t.LongType(): "-7",
         t.StringType(): "z",
     }.items():
-        assert shown(converter(data_type)(text), data_type) == text
+        assert format_value(converter(data_type)(text), data_type) == text
 
 
 def test_a_state_comes_back_as_it_was() -> None:
     large = json.dumps({"partitions": [{"id": n, "at": None} for n in range(5000)]})
     for text in ('{"b": 1, "a": {"é": [1.5, null]}}', large):
-        memory = Memory("airbyte", "STREAM", False, 3, text)
+        memory = ConnectorState("airbyte", "STREAM", False, 3, text)
         mark = json.loads(json.dumps(memory.mark()))
-        assert Memory.of(mark, "airbyte", "") == memory
+        assert ConnectorState.of(mark, "airbyte", "") == memory
     assert len(json.dumps(memory.mark())) < len(large) / 5
-    newer = Memory("airbyte", "STREAM", False, 9, text)
+    newer = ConnectorState("airbyte", "STREAM", False, 9, text)
     assert newer.mark(after=mark) is mark
     for wrong in ({**mark, "protocol": "singer"}, {**mark, "packed": "?"}, {"a": 1}):
         with pytest.raises(StateError, match="--full-refresh"):
-            Memory.of(wrong, "airbyte", "table a.b")
+            ConnectorState.of(wrong, "airbyte", "table a.b")
 
 
 def test_what_a_connector_gets_back() -> None:
-    def stream(name: str, number: int) -> Memory:
+    def stream(name: str, number: int) -> ConnectorState:
         text = json.dumps({"stream_descriptor": {"name": name}, "stream_state": {"n": number}})
-        return Memory("airbyte", "STREAM", False, number, text)
+        return ConnectorState("airbyte", "STREAM", False, number, text)
 
-    def every(number: int) -> Memory:
+    def every(number: int) -> ConnectorState:
         parts = [{"stream_descriptor": {"name": n}, "stream_state": number} for n in "ab"]
         text = json.dumps({"shared_state": {"lsn": number}, "stream_states": parts})
-        return Memory("airbyte", "GLOBAL", True, number, text)
+        return ConnectorState("airbyte", "GLOBAL", True, number, text)
 
     a, b = (None, "a"), (None, "b")
     warned: list[str] = []
 
-    def given(one: Memory | None, other: Memory | None) -> Any:
-        return given_back({a: one, b: other}, {a, b, (None, "c")}, warned.append)
+    def given(one: ConnectorState | None, other: ConnectorState | None) -> Any:
+        return build_state_input({a: one, b: other}, {a, b, (None, "c")}, warned.append)
 
     assert given(None, None) is None
     assert given(stream("a", 1), None) == [{"type": "STREAM", "stream": stream("a", 1).value}]
@@ -316,14 +318,16 @@ def test_what_a_connector_gets_back() -> None:
         assert names == ["a"]
         assert part["global"]["shared_state"] == {"lsn": 5}
     assert given(every(5), stream("b", 6)) == [{"type": "GLOBAL", "global": every(5).value}]
-    legacy = Memory("airbyte", "LEGACY", True, 1, '{"a": 1, "b": 2, "c": 3}')
+    legacy = ConnectorState("airbyte", "LEGACY", True, 1, '{"a": 1, "b": 2, "c": 3}')
     assert given(legacy, None) == {"a": 1, "c": 3}
-    assert given(Memory("airbyte", "LEGACY", True, 1, '{"a": 1}'), None) == {"a": 1}
+    assert given(ConnectorState("airbyte", "LEGACY", True, 1, '{"a": 1}'), None) == {"a": 1}
     assert warned == []
     # what cannot be divided is not given back: the other stream would miss records
-    opaque = Memory("airbyte", "LEGACY", True, 1, '{"cursor": 1}')
-    log = Memory("airbyte", "GLOBAL", True, 1, '{"shared_state": {"lsn": 1}, "stream_states": []}')
-    plugin = Memory("cloudquery", "LEGACY", True, 1, legacy.text)
+    opaque = ConnectorState("airbyte", "LEGACY", True, 1, '{"cursor": 1}')
+    log = ConnectorState(
+        "airbyte", "GLOBAL", True, 1, '{"shared_state": {"lsn": 1}, "stream_states": []}'
+    )
+    plugin = ConnectorState("cloudquery", "LEGACY", True, 1, legacy.text)
     for memory in (opaque, log, plugin):
         assert given(memory, None) is None
         assert warned.pop() == (
@@ -332,10 +336,10 @@ def test_what_a_connector_gets_back() -> None:
         )
     # a state may leave out the namespace that the catalog says
     x, y, z = ("n", "a"), ("n", "b"), ("m", "b")
-    [part] = given_back({x: every(5), y: None}, {x, y}, warned.append) or []
+    [part] = build_state_input({x: every(5), y: None}, {x, y}, warned.append) or []
     [kept] = part["global"]["stream_states"]
     assert kept["stream_descriptor"] == {"name": "a"}
-    assert given_back({x: every(5), y: None}, {x, y, z}, warned.append) is None
+    assert build_state_input({x: every(5), y: None}, {x, y, z}, warned.append) is None
 
 
 @pytest.mark.parametrize(
@@ -364,7 +368,7 @@ def test_what_a_connector_gets_back() -> None:
 )
 def test_a_broken_record_or_state_is_an_error(line: bytes) -> None:
     with pytest.raises(TableError, match="cannot be read"):
-        parsed(line, "api", lambda: None)
+        parse_line(line, "api", lambda: None)
     tap = line.replace(b'"data": {}', b'"stream": "a"')
     if b'"record"' in tap:
         with pytest.raises(TableError, match="cannot be read"):
@@ -387,7 +391,7 @@ def test_a_broken_record_or_state_is_an_error(line: bytes) -> None:
     ],
 )
 def test_other_lines_are_a_log(line: bytes) -> None:
-    assert parsed(line, "api", lambda: None) is None
+    assert parse_line(line, "api", lambda: None) is None
     delivery = Mock(source="tap")
     SingerDialect({}, {"a": "a"}).hear(line, delivery)
     assert {call[0] for call in delivery.mock_calls} <= {"words.say"}

@@ -6,9 +6,9 @@ import pytest
 
 from loader.maintenance.dependents import Dependent
 from loader.maintenance.expiry import Version, expirable
-from loader.maintenance.removal import Removed
+from loader.maintenance.removal import RemovalAccount
 from loader.maintenance.retention import floor_sql, refusal
-from loader.veil import unveiled, veiled
+from loader.property_codec import decode_property, encode_property
 
 
 def dependent(
@@ -22,7 +22,7 @@ def dependent(
 
 def test_a_watermark_is_read_in_both_forms() -> None:
     text = '{"primary_key": ["naïve_url"]}'
-    assert unveiled(text) == unveiled(veiled(text)) == text
+    assert decode_property(text) == decode_property(encode_property(text)) == text
 
 
 class TestRefusal:
@@ -66,17 +66,22 @@ def test_the_lowest_of_what_the_last_windows_tell() -> None:
 
 class TestRemoved:
     @pytest.mark.parametrize(
-        "removed", [Removed(), Removed(4, 100), Removed(9, 100, 5, "8123456789012345678")]
+        "removed",
+        [
+            RemovalAccount(),
+            RemovalAccount(4, 100),
+            RemovalAccount(9, 100, 5, "8123456789012345678"),
+        ],
     )
-    def test_is_read_as_it_was_written(self, removed: Removed) -> None:
-        assert Removed.of(removed.properties()) == removed
+    def test_is_read_as_it_was_written(self, removed: RemovalAccount) -> None:
+        assert RemovalAccount.of(removed.properties()) == removed
 
     def test_of_a_table_that_was_never_compacted(self) -> None:
-        assert Removed.of({}) == Removed()
+        assert RemovalAccount.of({}) == RemovalAccount()
 
     def test_of_somebody_else_is_refused(self) -> None:
         with pytest.raises((ValueError, KeyError, TypeError)):
-            Removed.of({"strandline.compacted": '{"rows": 1}'})
+            RemovalAccount.of({"strandline.compacted": '{"rows": 1}'})
 
 
 class TestExpirable:

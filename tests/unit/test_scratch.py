@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from loader.runtime.private_folder import named
-from loader.runtime.scratch import SETTING, scratch
+from loader.spark.private_folder import name_prefix
+from loader.spark.spark_local_dir import SETTING, scratch
 
 LOCAL = {"spark.master": "local[*]"}
 
@@ -58,7 +58,7 @@ def test_a_killed_process_s_folder_stays_for_an_hour(folder: Path) -> None:
     """Its JVM may outlive it, and sorts there."""
     with subprocess.Popen([sys.executable, "-c", ""]) as dead:
         dead.wait()
-    old, young = (folder / f"{named('scratch')}{dead.pid}-{n}" for n in ("old", "young"))
+    old, young = (folder / f"{name_prefix('scratch')}{dead.pid}-{n}" for n in ("old", "young"))
     for left in (old, young):
         (left / "blockmgr-1").mkdir(parents=True)
     os.utime(old, (time.time() - 7200,) * 2)

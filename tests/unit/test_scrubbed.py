@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from loader.sources.jdbc.dialects import scrubbed
-from loader.state.redis import _shown
+from loader.sources.jdbc.dialects import strip_url
+from loader.state.redis import _strip_url
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from loader.state.redis import _shown
     ],
 )
 def test_of_a_database(url: str, shown: str) -> None:
-    assert scrubbed(url) == shown
+    assert strip_url(url) == shown
 
 
 @pytest.mark.parametrize(
@@ -38,4 +38,4 @@ def test_of_a_database(url: str, shown: str) -> None:
     ],
 )
 def test_of_redis(url: str, shown: str) -> None:
-    assert _shown(url) == shown
+    assert _strip_url(url) == shown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loader.names import qualify, selected
+from loader.names import match_selection, qualify
 
 
 @pytest.mark.parametrize("name", ["shop.Sales.Orders", "shop.sales_orders"])
@@ -18,7 +18,7 @@ def test_both_names_choose_a_table(name: str) -> None:
         "shop.sales*",
     ]
     others = ["shop.orders", "sales.orders", "shop", "other.*", "shop.sales"]
-    assert selected(name, [*found, *others]) == set(found)
+    assert match_selection(name, [*found, *others]) == set(found)
 
 
 def test_a_table_needs_no_source_if_it_is_the_only_one_of_its_name() -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from loader.cli.serve import listening_place, parse_seconds
 from loader.errors import SpecError
-from loader.runtime import private_folder
-from loader.runtime.child_environment import child_environment
 from loader.sources.cloudquery import serving
 from loader.sources.debezium import engine
+from loader.spark import private_folder
+from loader.spark.child_environment import child_environment
 
 
 def test_it_listens_where_only_this_user_may_connect(

@@ -8,7 +8,7 @@ import pytest
 
 from loader.errors import TableError
 from loader.lake.lease import Lease
-from loader.sync.sharing import Claim, granted
+from loader.sync.sharing import Claim, list_sharers
 from loader.sync.turn import Turn, Turns
 
 
@@ -20,23 +20,23 @@ def test_sources_that_share_are_granted_together_and_one_that_does_not_only_if_i
     None
 ):
     claims = _claims(("eu", True), ("us", True), ("asia", False))
-    assert granted(claims[0], claims) == granted(claims[1], claims) == ("eu", "us")
+    assert list_sharers(claims[0], claims) == list_sharers(claims[1], claims) == ("eu", "us")
     with pytest.raises(TableError, match="source eu loads the raw table") as no:
-        granted(claims[2], claims)
+        list_sharers(claims[2], claims)
     assert "table_options.orders.shared: true in asia" in no.value.remedy
     assert "in eu" not in no.value.remedy
 
     claims = _claims(("eu", False), ("us", True))
-    assert granted(claims[0], claims) == ("eu",)
+    assert list_sharers(claims[0], claims) == ("eu",)
     with pytest.raises(TableError) as no:
-        granted(claims[1], claims)
+        list_sharers(claims[1], claims)
     assert no.value.remedy.endswith("set table_options.orders.shared: true in eu")
 
 
 def test_sharers_spell_their_raw_table_alike() -> None:
     claims = [Claim("eu", "Orders", "raw.Orders", True), Claim("us", "orders", "raw.orders", True)]
     with pytest.raises(TableError, match="with source eu, where the table is spelled Orders"):
-        granted(claims[1], claims)
+        list_sharers(claims[1], claims)
 
 
 class _Lease(Lease):

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from loader.cli import main, slow_steps
 from loader.cli.output import Output, Progress
-from loader.runtime import setup
-from loader.runtime.steps import step
+from loader.spark import setup
+from loader.spark.steps import step
 
 
 @pytest.fixture(autouse=True)

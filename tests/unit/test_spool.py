@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from loader.sources.debezium import spool
+from loader.sources.debezium.conversion_warnings import ConversionWarnings
 from loader.sources.debezium.program import Order, Reader
-from loader.sources.debezium.replaced import Replaced
-from loader.sources.debezium.spool import Placeholder, Spool
+from loader.sources.debezium.spool import ChangeSpool, Placeholder
 
 TABLES = ["public.orders", "public.lines"]
 
@@ -51,7 +51,7 @@ def test_it_reads_up_to_its_own_marker(tmp_path: Path) -> None:
     assert reader.finished.is_set()
     _transaction(reader, 9, 400, ("public.orders", _change(4)))
     reader.spool.close()
-    found = Spool(tmp_path, TABLES)
+    found = ChangeSpool(tmp_path, TABLES)
     assert [found.transaction(n).end for n in range(len(found))] == [100, 200, 300]
     assert [found.transaction(n).id for n in range(len(found))] == [7, 5, 8]
     assert found.end == 300
@@ -79,7 +79,7 @@ def test_transactions_that_are_published_are_found_by_their_ends(tmp_path: Path)
     for number, end in enumerate((100, 200, 300)):
         _transaction(reader, number, end, ("public.orders", _change(number)))
     reader.spool.close()
-    found = Spool(tmp_path, TABLES)
+    found = ChangeSpool(tmp_path, TABLES)
     assert [found.first_after(p) for p in (0, 99, 100, 101, 300, 400)] == [0, 0, 1, 1, 3, 3]
 
 
@@ -97,7 +97,7 @@ def test_it_counts_what_needs_more_than_a_look(tmp_path: Path) -> None:
         ("public.lines", _change(1)),
     )
     reader.spool.close()
-    found = Spool(tmp_path, TABLES)
+    found = ChangeSpool(tmp_path, TABLES)
     assert [found.truncates(table) for table in TABLES] == [1, 0]
     assert [found.unavailable(table) for table in TABLES] == [2, 0]
 
@@ -111,7 +111,7 @@ def test_tables_are_told_apart_by_the_changes_if_topics_do_not(tmp_path: Path) -
     ]
     _transaction(reader, 1, 100, *(("public.a_b", change) for change in changes))
     reader.spool.close()
-    found = Spool(tmp_path, tables)
+    found = ChangeSpool(tmp_path, tables)
     assert [found.changes(table) for table in tables] == [2, 1]
     assert [found.truncates(table) for table in tables] == [1, 0]
 
@@ -124,7 +124,7 @@ def test_files_are_cut_and_only_the_user_can_read_them(
     for number in range(1, 6):
         _transaction(reader, number, number * 10, ("public.orders", _change(number, s="\u2028\r")))
     reader.spool.close()
-    found = Spool(tmp_path, TABLES)
+    found = ChangeSpool(tmp_path, TABLES)
     files = sorted(found.files("public.orders").iterdir())
     assert len(files) > 1
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
@@ -152,7 +152,7 @@ def test_values_that_debezium_has_replaced_are_known_by_its_warnings(tmp_path: P
         "WARN PostgresValueConverter: Failed to convert value '[1, from column 'x' from column "
         "'at-element timestamp(29, 6) DEFAULT VALUE NULL' to 'Field{name=at-element}'\n"
     )
-    found = Replaced.told(log)
+    found = ConversionWarnings.parse(log)
     assert found.values("public.a", "b c")
     assert found.values("public.t", "mood")
     assert found.values("any.table", "n")
@@ -161,4 +161,4 @@ def test_values_that_debezium_has_replaced_are_known_by_its_warnings(tmp_path: P
     assert found.elements("raw")
     assert found.elements("at")
     assert not found.elements("n")
-    assert not Replaced().values("public.t", "n")
+    assert not ConversionWarnings().values("public.t", "n")

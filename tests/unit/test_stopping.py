@@ -40,7 +40,7 @@ for _ in range(10):
 print("ended in order")
 """
 _WAITING = """
-from loader.runtime.interruption import interruptible
+from loader.spark.interruption import interruptible
 ended = threading.Event()
 with stopping(list, list):
     with interruptible(lambda: print("not me", flush=True)):
@@ -62,7 +62,7 @@ from loader.__main__ import start
 start()
 """
 _TWICE = """
-from loader.runtime.private_folder import private_folder
+from loader.spark.private_folder import private_folder
 with stopping(stopped.set, list), private_folder("secrets") as folder:
     print(folder, flush=True)
     try:
@@ -74,8 +74,8 @@ with stopping(stopped.set, list), private_folder("secrets") as folder:
 _UNWOUND = """
 import sys
 from loader.cli.stopping import unwinding
-from loader.runtime.interruption import interruptible
-from loader.runtime.private_folder import private_folder
+from loader.spark.interruption import interruptible
+from loader.spark.private_folder import private_folder
 number = int(sys.argv[1])
 with unwinding():
     with stopping(stopped.set, list):

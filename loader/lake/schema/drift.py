@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from pyspark.sql import types as t
 
 from loader.errors import TableError
+from loader.lake.schema.evolution_policy import Terms, check_key_and_cursor
 from loader.lake.schema.source_schema import SourceSchema
-from loader.lake.schema.terms import Terms, check_key_and_cursor
-from loader.lake.schema.widening import bare, ddl, followed, is_wider, kept_as, spelled
-from loader.rows.order import quoted
+from loader.lake.schema.widening import bare, ddl, find_wider_type, is_wider, raw_type, spell_type
+from loader.rows.order import quote_name
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class Alteration:
     @property
     def sql(self) -> str:
         """The clause for `alter table`."""
-        name = ".".join(quoted(part) for part in self.path)
+        name = ".".join(quote_name(part) for part in self.path)
         if self.adds:
             return f"add column {name} {ddl(self.type)}"
         return f"alter column {name} type {ddl(self.type)}"
 
 
 @dataclass(frozen=True)
-class Route:
+class ColumnMapping:
     """Which raw column takes a source column's values.
 
     Attributes:
@@ -75,15 +75,17 @@ class Drift:
 
     notes: tuple[str, ...]
     alterations: tuple[Alteration, ...]
-    routes: tuple[Route, ...]
+    routes: tuple[ColumnMapping, ...]
     before: SourceSchema
     after: SourceSchema
     added: tuple[str, ...] = ()
 
 
-def unchanged(source: t.StructType) -> Drift:
+def plan_creation(source: t.StructType) -> Drift:
     """Returns the drift for a raw table that does not exist yet: it is created like the source."""
-    routes = (Route(f.name, bare(f.dataType), f.name, kept_as(f.dataType)) for f in source.fields)
+    routes = (
+        ColumnMapping(f.name, bare(f.dataType), f.name, raw_type(f.dataType)) for f in source.fields
+    )
     schema = SourceSchema.of(source)
     return Drift((), (), tuple(routes), schema, schema)
 
@@ -101,15 +103,15 @@ def drift(
         TableError: if a change of a key or cursor column cannot or may not be followed; if a
             variant column would have another column's name; if the table is frozen and changed.
     """
-    before = remembered or SourceSchema.derived(raw, source)
+    before = remembered or SourceSchema.derive(raw, source)
     columns = {f.name.lower(): t.StructField(f.name, bare(f.dataType)) for f in raw.fields}
     arriving = {f.name.lower(): t.StructField(f.name, bare(f.dataType)) for f in source.fields}
     variants = {name.lower(): name for name in before.variants if name.lower() in columns}
     check_key_and_cursor(columns, before, arriving, terms)
-    routes: list[Route] = []
+    routes: list[ColumnMapping] = []
     for name, field in arriving.items():
         if name in variants:
-            raise _taken(field.name, variants[name], terms)
+            raise _name_taken(field.name, variants[name], terms)
         route = _base(columns.get(name), field) or _variant(
             columns[name].name, field, columns, variants, arriving, terms
         )
@@ -135,14 +137,14 @@ def drift(
     )
 
 
-def _base(column: t.StructField | None, field: t.StructField) -> Route | None:
+def _base(column: t.StructField | None, field: t.StructField) -> ColumnMapping | None:
     """Returns the route into the column of the same name; None if that cannot take the type."""
     if column is None:
-        return Route(field.name, field.dataType, field.name, kept_as(field.dataType))
-    data_type = followed(column.dataType, field.dataType)
+        return ColumnMapping(field.name, field.dataType, field.name, raw_type(field.dataType))
+    data_type = find_wider_type(column.dataType, field.dataType)
     if data_type is None:
         return None
-    return Route(field.name, field.dataType, column.name, data_type)
+    return ColumnMapping(field.name, field.dataType, column.name, data_type)
 
 
 def _variant(
@@ -152,26 +154,26 @@ def _variant(
     variants: Mapping[str, str],
     arriving: Mapping[str, t.StructField],
     terms: Terms,
-) -> Route:
+) -> ColumnMapping:
     """Returns the route into a variant column: one of raw's that can take the type, or a new one.
 
     Its name states a scalar type in full. Structs that do not fit together are numbered, and so is
     a variant whose name belongs to a column that the source once had.
     """
-    kept = kept_as(field.dataType)
-    first = name = f"{base}__{spelled(kept)}"
+    kept = raw_type(field.dataType)
+    first = name = f"{base}__{spell_type(kept)}"
     for number in itertools.count(2):
         found = columns.get(name.lower())
         if found is None:
             break
-        data_type = followed(found.dataType, field.dataType)
+        data_type = find_wider_type(found.dataType, field.dataType)
         if name.lower() in variants and data_type is not None:
-            return Route(field.name, field.dataType, found.name, data_type)
+            return ColumnMapping(field.name, field.dataType, found.name, data_type)
         name = f"{first}_{number}"
     for wanted in (first, name):
         if wanted.lower() in arriving:
-            raise _taken(arriving[wanted.lower()].name, first, terms)
-    return Route(field.name, field.dataType, name, kept)
+            raise _name_taken(arriving[wanted.lower()].name, first, terms)
+    return ColumnMapping(field.name, field.dataType, name, kept)
 
 
 def _base_of(variant: str) -> str:
@@ -179,7 +181,7 @@ def _base_of(variant: str) -> str:
     return variant.rpartition("__")[0]
 
 
-def _taken(column: str, variant: str, terms: Terms) -> TableError:
+def _name_taken(column: str, variant: str, terms: Terms) -> TableError:
     return TableError(
         f"the column {column!r} has the name under which raw keeps values of "
         f"{_base_of(variant)!r} that have another type",
@@ -188,7 +190,9 @@ def _taken(column: str, variant: str, terms: Terms) -> TableError:
     )
 
 
-def _alterations(columns: Mapping[str, t.StructField], route: Route) -> Iterator[Alteration]:
+def _alterations(
+    columns: Mapping[str, t.StructField], route: ColumnMapping
+) -> Iterator[Alteration]:
     column = columns.get(route.raw.lower())
     if column is None:
         yield Alteration((route.raw,), route.raw_type, adds=True)
@@ -217,7 +221,7 @@ def _between(old: t.DataType, new: t.DataType, path: tuple[str, ...]) -> Iterato
 def _notes(
     before: SourceSchema,
     arriving: Mapping[str, t.StructField],
-    routes: Sequence[Route],
+    routes: Sequence[ColumnMapping],
     variants: Mapping[str, str],
     told_where: bool,
 ) -> Iterator[str]:
@@ -228,22 +232,22 @@ def _notes(
         if old is None:
             verb = "re-added" if name in before.dropped else "added"
             aside = where if route.raw.lower() != name else ""
-            yield f"{verb} {field.name} {_shown(field.dataType)}{aside}"
+            yield f"{verb} {field.name} {_format_type(field.dataType)}{aside}"
             continue
         if old.name != field.name:
             yield f"renamed {old.name} to {field.name}{where}"
         if any(_base_of(variant) == name for variant in variants):
             if old.dataType != field.dataType:
-                types = f"{_shown(old.dataType)} to {_shown(field.dataType)}"
+                types = f"{_format_type(old.dataType)} to {_format_type(field.dataType)}"
                 yield f"changed {field.name} {types}{where}"
         else:
-            yield from _told(old.dataType, field.dataType, field.name)
+            yield from _describe_changes(old.dataType, field.dataType, field.name)
     for name, old in before.columns.items():
         if name not in arriving:
-            yield f"dropped {old.name} {_shown(old.dataType)}"
+            yield f"dropped {old.name} {_format_type(old.dataType)}"
 
 
-def _told(old: t.DataType, new: t.DataType, path: str) -> Iterator[str]:
+def _describe_changes(old: t.DataType, new: t.DataType, path: str) -> Iterator[str]:
     """Yields a note for each change inside a column that raw follows in place."""
     if isinstance(old, t.StructType) and isinstance(new, t.StructType):
         before = {field.name.lower(): field for field in old.fields}
@@ -251,22 +255,22 @@ def _told(old: t.DataType, new: t.DataType, path: str) -> Iterator[str]:
             there = before.pop(field.name.lower(), None)
             inner = f"{path}.{field.name}"
             if there is None:
-                yield f"added {inner} {_shown(field.dataType)}"
+                yield f"added {inner} {_format_type(field.dataType)}"
                 continue
             if there.name != field.name:
                 yield f"renamed {path}.{there.name} to {field.name}"
-            yield from _told(there.dataType, field.dataType, inner)
+            yield from _describe_changes(there.dataType, field.dataType, inner)
         for gone in before.values():
-            yield f"dropped {path}.{gone.name} {_shown(gone.dataType)}"
+            yield f"dropped {path}.{gone.name} {_format_type(gone.dataType)}"
     elif isinstance(old, t.ArrayType) and isinstance(new, t.ArrayType):
-        yield from _told(old.elementType, new.elementType, f"{path}.element")
+        yield from _describe_changes(old.elementType, new.elementType, f"{path}.element")
     elif isinstance(old, t.MapType) and isinstance(new, t.MapType):
-        yield from _told(old.keyType, new.keyType, f"{path}.key")
-        yield from _told(old.valueType, new.valueType, f"{path}.value")
+        yield from _describe_changes(old.keyType, new.keyType, f"{path}.key")
+        yield from _describe_changes(old.valueType, new.valueType, f"{path}.value")
     elif old != new:
         verb = "widened" if is_wider(new, old) else "changed"
-        yield f"{verb} {path} {_shown(old)} to {_shown(new)}"
+        yield f"{verb} {path} {_format_type(old)} to {_format_type(new)}"
 
 
-def _shown(data_type: t.DataType) -> str:
+def _format_type(data_type: t.DataType) -> str:
     return data_type.simpleString()

@@ -29,7 +29,9 @@ def property_of(source: str) -> str:
     return f"{PROPERTY}.{source}" if source else PROPERTY
 
 
-def remembered(properties: Mapping[str, str], source: str, where: str) -> SourceSchema | None:
+def read_source_schema(
+    properties: Mapping[str, str], source: str, where: str
+) -> SourceSchema | None:
     """Reads a source's remembered schema from a raw table's properties; None if there is none.
 
     A source that has not loaded a shared table yet is compared with the table's first source.
@@ -73,7 +75,7 @@ class SourceSchema:
         return cls(t.StructType(fields), tuple(sorted(dropped)), tuple(sorted(variants)))
 
     @classmethod
-    def derived(cls, raw: t.StructType, source: t.StructType) -> SourceSchema:
+    def derive(cls, raw: t.StructType, source: t.StructType) -> SourceSchema:
         """Derives the source's schema from raw's columns, if nothing was remembered.
 
         If raw's type can hold the source's current type, the source is taken to have had it before.

@@ -24,7 +24,7 @@ import re
 
 from pyspark.sql import types as t
 
-from loader.rows.order import quoted
+from loader.rows.order import quote_name
 
 _DIGITS: dict[type[t.DataType], int] = {
     t.ByteType: 3,
@@ -53,20 +53,20 @@ def bare(data_type: t.DataType) -> t.DataType:
     return data_type
 
 
-def kept_as(data_type: t.DataType) -> t.DataType:
+def raw_type(data_type: t.DataType) -> t.DataType:
     """Returns the type in which raw keeps a source's type: Iceberg has no integer below int."""
     if isinstance(data_type, t.StructType):
-        return t.StructType([t.StructField(f.name, kept_as(f.dataType)) for f in data_type.fields])
+        return t.StructType([t.StructField(f.name, raw_type(f.dataType)) for f in data_type.fields])
     if isinstance(data_type, t.ArrayType):
-        return t.ArrayType(kept_as(data_type.elementType))
+        return t.ArrayType(raw_type(data_type.elementType))
     if isinstance(data_type, t.MapType):
-        return t.MapType(kept_as(data_type.keyType), kept_as(data_type.valueType))
+        return t.MapType(raw_type(data_type.keyType), raw_type(data_type.valueType))
     if isinstance(data_type, (t.ByteType, t.ShortType)):
         return t.IntegerType()
     return bare(data_type)
 
 
-def followed(raw: t.DataType, source: t.DataType) -> t.DataType | None:
+def find_wider_type(raw: t.DataType, source: t.DataType) -> t.DataType | None:
     """Returns the type that a raw column of type `raw` needs to also hold values of `source`.
 
     That is `raw` itself if it already holds them; None if Iceberg cannot change to it in place.
@@ -76,33 +76,33 @@ def followed(raw: t.DataType, source: t.DataType) -> t.DataType | None:
     if isinstance(raw, t.StructType) and isinstance(source, t.StructType):
         return _struct(raw, source)
     if isinstance(raw, t.ArrayType) and isinstance(source, t.ArrayType):
-        element = followed(raw.elementType, source.elementType)
+        element = find_wider_type(raw.elementType, source.elementType)
         return None if element is None else t.ArrayType(element)
     if isinstance(raw, t.MapType) and isinstance(source, t.MapType):
-        value = followed(raw.valueType, source.valueType)
+        value = find_wider_type(raw.valueType, source.valueType)
         fits = value is not None and holds(raw.keyType, source.keyType)
         return t.MapType(raw.keyType, value) if fits and value is not None else None
-    if raw == kept_as(source) or _keeps(raw, source):
+    if raw == raw_type(source) or _keeps(raw, source):
         return raw
     return source if _widens(raw, source) else None
 
 
 def holds(raw: t.DataType, source: t.DataType) -> bool:
     """Whether a raw column can hold every value of `source` without a change."""
-    return followed(raw, source) == bare(raw)
+    return find_wider_type(raw, source) == bare(raw)
 
 
 def is_wider(new: t.DataType, old: t.DataType) -> bool:
     """Whether a source's new type holds every value of its old one, and more."""
     if type(old) in _DIGITS and type(new) in _DIGITS:
         return _DIGITS[type(new)] > _DIGITS[type(old)]
-    return holds(kept_as(new), old)
+    return holds(raw_type(new), old)
 
 
 def ddl(data_type: t.DataType) -> str:
     """Returns a type as SQL with field names quoted; in full, however many fields it has."""
     if isinstance(data_type, t.StructType):
-        fields = ", ".join(f"{quoted(f.name)}: {ddl(f.dataType)}" for f in data_type.fields)
+        fields = ", ".join(f"{quote_name(f.name)}: {ddl(f.dataType)}" for f in data_type.fields)
         return f"struct<{fields}>"
     if isinstance(data_type, t.ArrayType):
         return f"array<{ddl(data_type.elementType)}>"
@@ -111,14 +111,14 @@ def ddl(data_type: t.DataType) -> str:
     return data_type.simpleString()
 
 
-def spelled(data_type: t.DataType) -> str:
+def spell_type(data_type: t.DataType) -> str:
     """Spells a type as part of a column's name: ``decimal_20_0``, ``array_string``, ``struct``."""
     if isinstance(data_type, t.StructType):
         return "struct"
     if isinstance(data_type, t.ArrayType):
-        return f"array_{spelled(data_type.elementType)}"
+        return f"array_{spell_type(data_type.elementType)}"
     if isinstance(data_type, t.MapType):
-        return f"map_{spelled(data_type.keyType)}_{spelled(data_type.valueType)}"
+        return f"map_{spell_type(data_type.keyType)}_{spell_type(data_type.valueType)}"
     return re.sub(r"\W+", "_", data_type.simpleString()).strip("_")
 
 
@@ -127,11 +127,11 @@ def _struct(raw: t.StructType, source: t.StructType) -> t.StructType | None:
     fields = []
     for old in raw.fields:
         new = arriving.pop(old.name.lower(), None)
-        data_type = old.dataType if new is None else followed(old.dataType, new.dataType)
+        data_type = old.dataType if new is None else find_wider_type(old.dataType, new.dataType)
         if data_type is None:
             return None
         fields.append(t.StructField(old.name, data_type))
-    added = [t.StructField(new.name, kept_as(new.dataType)) for new in arriving.values()]
+    added = [t.StructField(new.name, raw_type(new.dataType)) for new in arriving.values()]
     return t.StructType([*fields, *added])
 
 

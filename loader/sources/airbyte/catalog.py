@@ -110,12 +110,12 @@ def _entry(
     )
 
 
-def configured(requests: Sequence[Request]) -> dict[str, Any]:
+def configure_catalog(requests: Sequence[Request]) -> dict[str, Any]:
     """Returns the catalog that asks for streams, in the run's order."""
-    return {"streams": [_configured(request) for request in requests]}
+    return {"streams": [_configure_stream(request) for request in requests]}
 
 
-def _configured(request: Request) -> dict[str, Any]:
+def _configure_stream(request: Request) -> dict[str, Any]:
     entry: Entry = request.table.ref.native
     stream = entry.raw
     own = bool(stream.get("source_defined_cursor"))

@@ -39,7 +39,7 @@ def command(
         files: by the option that they are given with.
     """
     if options.image is None:
-        return [*_program(options), verb, *_given(files, folder, str(folder))]
+        return [*_program(options), verb, *_list_arguments(files, folder, str(folder))]
     variables = [part for name in options.environment for part in ("--env", name)]
     return [
         "docker",
@@ -54,11 +54,11 @@ def command(
         *options.docker_options,
         options.image,
         verb,
-        *_given(files, folder, _INSIDE),
+        *_list_arguments(files, folder, _INSIDE),
     ]
 
 
-def _given(files: Mapping[str, Path], folder: Path, seen_as: str) -> list[str]:
+def _list_arguments(files: Mapping[str, Path], folder: Path, seen_as: str) -> list[str]:
     named = ((name, path.relative_to(folder)) for name, path in files.items())
     return [part for name, path in named for part in (f"--{name}", f"{seen_as}/{path}")]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from loader.sources.programs.words import is_error
+from loader.sources.programs.log_relay import is_error
 
 LEFT_OUT = (
     "Cannot decode/parse line ",  # JsonLineParser: a record

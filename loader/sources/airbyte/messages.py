@@ -12,10 +12,10 @@ from typing import Any
 from loader.errors import TableError
 from loader.sources.airbyte.catalog import ByName, Key, by_name, key_of, meant
 from loader.sources.airbyte.logs import lacks
-from loader.sources.programs.delivery import Delivery
 from loader.sources.programs.digits import decode, encode
+from loader.sources.programs.log_relay import is_fatal, without_trace
 from loader.sources.programs.malformed import flatten, is_broken, is_misnamed
-from loader.sources.programs.words import is_fatal, without_trace
+from loader.sources.programs.message_reader import Delivery
 from loader.spec.redaction import excerpt
 
 _VITAL = ("RECORD", "STATE", "DELETE", "TRACE")
@@ -43,7 +43,7 @@ class AirbyteDialect:
         self._meant: dict[Key, Key] = {}
 
     def hear(self, line: bytes, delivery: Delivery) -> None:
-        message = parsed(line, delivery.source, delivery.words.before)
+        message = parse_line(line, delivery.source, delivery.words.before)
         if message is None:
             text = line.decode("utf-8", "replace").strip()
             if text:
@@ -54,7 +54,7 @@ class AirbyteDialect:
             record = message["record"]
             key = (record.get("namespace") or None, record["stream"])
             if key not in delivery.streams:
-                key = self._found(key, delivery)
+                key = self._find_stream(key, delivery)
             if message["is_deep"]:
                 delivery.refuse_depth(key)
             else:
@@ -80,7 +80,7 @@ class AirbyteDialect:
                 "be a token): name a file where the loader can keep it, `renewed_config`"
             )
 
-    def _found(self, key: Key, delivery: Delivery) -> Key:
+    def _find_stream(self, key: Key, delivery: Delivery) -> Key:
         """Returns the stream of a record.
 
         Raises:
@@ -134,14 +134,14 @@ class AirbyteDialect:
             elif status.get("status") == "INCOMPLETE":
                 delivery.incomplete(key)
             elif status.get("status") in ("STARTED", "RUNNING"):
-                delivery.begun(key)
+                delivery.note_begin(key)
         elif trace.get("type") == "ERROR":
             error = _object(trace, "error")
             named = error.get("stream_descriptor")
             delivery.fail(reason(error), self._key(error, delivery) if named else None)
 
 
-def parsed(line: bytes, source: str, before: Callable[[], None]) -> dict[str, Any] | None:
+def parse_line(line: bytes, source: str, before: Callable[[], None]) -> dict[str, Any] | None:
     """Returns a line's message; None if it is a log line.
 
     Of one that is nested too deeply to be read, the outer part is there; `is_deep` says so.

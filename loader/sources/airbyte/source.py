@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from loader.errors import LoaderError, TableError
-from loader.sources import Attention, Progress, Request
-from loader.sources.airbyte.catalog import configured, entries
+from loader.sources import Progress, Request, RunContext
+from loader.sources.airbyte.catalog import configure_catalog, entries
+from loader.sources.airbyte.config_updates import ConfigUpdates
 from loader.sources.airbyte.launch import command, config
-from loader.sources.airbyte.memories import given_back
-from loader.sources.airbyte.messages import AirbyteDialect, parsed, reason
+from loader.sources.airbyte.messages import AirbyteDialect, parse_line, reason
 from loader.sources.airbyte.options import AirbyteOptions
-from loader.sources.airbyte.renewed import Renewed
 from loader.sources.airbyte.specification import secret_values, secrets
-from loader.sources.programs.answer import answered
-from loader.sources.programs.delivery import Delivery
-from loader.sources.programs.memory import Memory
+from loader.sources.airbyte.state_input import build_state_input
+from loader.sources.programs.connector_state import ConnectorState
+from loader.sources.programs.message_reader import Delivery
+from loader.sources.programs.one_shot import read_answer
 from loader.sources.programs.options import ProgramOptions
 from loader.sources.programs.source import Entry, ProgramSource
 from loader.sources.programs.stream import Stream
-from loader.sources.programs.workspace import workspace, written
+from loader.sources.programs.workspace import workspace, write_json
 from loader.spec.redaction import excerpt
 
 if TYPE_CHECKING:
@@ -51,20 +51,20 @@ class AirbyteSource(ProgramSource):
         self._hidden: set[str] = set()
 
     def entries(self, folder: Path) -> list[Entry]:
-        found = self._listed(folder)
+        found = self._list_entries(folder)
         self._streams = {entry.key for entry in found}
         return found
 
-    def _listed(self, folder: Path) -> list[Entry]:
+    def _list_entries(self, folder: Path) -> list[Entry]:
         where = f"source {self.name}"
         named = self.catalog_file()
         if named is not None:
             given = self.read_catalog(named)
             inner = given.get("catalog") if isinstance(given, dict) else None
-            return entries(inner or given, where, self.cursor_asked)
-        for message in self._asked(folder, "discover"):
+            return entries(inner or given, where, self.find_cursor)
+        for message in self._ask(folder, "discover"):
             if message["type"] == "CATALOG":
-                return entries(message.get("catalog") or {}, where, self.cursor_asked)
+                return entries(message.get("catalog") or {}, where, self.find_cursor)
         raise TableError(
             "the connector did not say which streams it has",
             where=where,
@@ -72,7 +72,7 @@ class AirbyteSource(ProgramSource):
         )
 
     def probe(self, folder: Path) -> None:
-        for message in self._asked(folder, "check"):
+        for message in self._ask(folder, "check"):
             status = message.get("connectionStatus") or {}
             if message["type"] == "CONNECTION_STATUS" and status.get("status") != "SUCCEEDED":
                 self.learn_secrets()
@@ -87,10 +87,10 @@ class AirbyteSource(ProgramSource):
         self,
         folder: Path,
         requests: Sequence[Request],
-        memories: Mapping[str, Memory | None],
+        memories: Mapping[str, ConnectorState | None],
         streams: Mapping[Hashable, Stream],
         number: int,
-        attention: Attention,
+        attention: RunContext,
     ) -> Delivery:
         known = {
             request.table.ref.native.key: memories[request.name]
@@ -98,10 +98,12 @@ class AirbyteSource(ProgramSource):
             if request.table.progress is Progress.MARK
         }
         files = self._files(folder)
-        files["catalog"] = written(folder, "catalog.json", configured(requests))
-        state = given_back(known, self._streams, lambda text: attention.warn(self.name, text))
+        files["catalog"] = write_json(folder, "catalog.json", configure_catalog(requests))
+        state = build_state_input(
+            known, self._streams, lambda text: attention.warn(self.name, text)
+        )
         if state is not None:
-            files["state"] = written(folder, "state.json", state)
+            files["state"] = write_json(folder, "state.json", state)
 
         words = self.command(folder, "read", files)
         told = getattr(self.options, "logged_errors", "fail")
@@ -115,7 +117,7 @@ class AirbyteSource(ProgramSource):
         self._learnt = True
         config = self.config()
         with suppress(LoaderError), workspace() as folder:
-            for message in self._asked(folder, "spec"):
+            for message in self._ask(folder, "spec"):
                 if message["type"] == "SPEC":
                     about = (message.get("spec") or {}).get("connectionSpecification")
                     self._specification = about
@@ -127,17 +129,17 @@ class AirbyteSource(ProgramSource):
 
     def config(self) -> dict[str, Any]:
         """Returns the configuration that the connector gets."""
-        return self.renewed().applied(config(self.options, self.folder))
+        return self.read_renewed().apply_to(config(self.options, self.folder))
 
-    def renewed(self) -> Renewed:
+    def read_renewed(self) -> ConfigUpdates:
         """Returns what the connector has renewed in its configuration."""
         named = getattr(self.options, "renewed_config", None)
         path = self.folder / named if named else None
-        return Renewed(path, self.options.config, self._hide_renewed)
+        return ConfigUpdates(path, self.options.config, self._hide_renewed)
 
     def _keep_renewed(self, control: Mapping[str, Any]) -> bool:
         self.learn_secrets()
-        return self.renewed().keep(control)
+        return self.read_renewed().keep(control)
 
     def _hide_renewed(self, values: Mapping[str, Any]) -> None:
         """Hides what a connector has renewed, as far as it is secret.
@@ -164,9 +166,9 @@ class AirbyteSource(ProgramSource):
         return self.options.catalog
 
     def _files(self, folder: Path) -> dict[str, Path]:
-        return {"config": written(folder, "config.json", self.config())}
+        return {"config": write_json(folder, "config.json", self.config())}
 
-    def _asked(self, folder: Path, verb: str) -> Iterator[dict[str, Any]]:
+    def _ask(self, folder: Path, verb: str) -> Iterator[dict[str, Any]]:
         """Yields the messages of a verb that ends with an answer.
 
         Raises:
@@ -176,15 +178,15 @@ class AirbyteSource(ProgramSource):
         why: list[str] = []
 
         def heard(line: bytes) -> dict[str, Any] | None:
-            message = parsed(line, self.name, self.learn_secrets)
+            message = parse_line(line, self.name, self.learn_secrets)
             if message and message["type"] == "CONTROL":
-                self.renewed().keep(message.get("control") or {})
+                self.read_renewed().keep(message.get("control") or {})
             trace = (message or {}).get("trace") or {}
             if message and message["type"] == "TRACE" and trace.get("type") == "ERROR":
                 why.append(reason(trace.get("error") or {}))
             return message
 
-        yield from answered(
+        yield from read_answer(
             lambda hear: self.process(self.command(folder, verb, files), hear),
             heard,
             why,

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from loader.errors import SpecError, TableError
-from loader.runtime.child_environment import child_environment
-from loader.runtime.private_folder import ensure_own_folder, home_folder
-from loader.sources.cloudquery.bridging import command
-from loader.sources.programs.workspace import workspace, written
+from loader.sources.cloudquery.bridge_command import command
+from loader.sources.programs.workspace import workspace, write_json
+from loader.spark.child_environment import child_environment
+from loader.spark.private_folder import ensure_own_folder, home_folder
 
 _log = logging.getLogger("loader.program")
 _HEARD = 2.0  # seconds
@@ -42,7 +42,7 @@ class Serving:
         Raises:
             SpecError: if it cannot listen at its address.
         """
-        first = next(self._told(), {})
+        first = next(self._read_messages(), {})
         if "failed" in first:
             raise SpecError(
                 first["failed"], where="loader serve", remedy="Choose another --address"
@@ -56,7 +56,7 @@ class Serving:
         Raises:
             TableError: if it ends by itself.
         """
-        yield from self._told()
+        yield from self._read_messages()
         # A signal to both may end it before the loader has heard of its own.
         if not self._told_to_end.wait(_HEARD):
             raise TableError(
@@ -66,7 +66,7 @@ class Serving:
                 "says",
             )
 
-    def _told(self) -> Iterator[dict[str, Any]]:
+    def _read_messages(self) -> Iterator[dict[str, Any]]:
         assert self._child.stdout is not None
         for line in self._child.stdout:
             yield json.loads(line)
@@ -129,7 +129,7 @@ def serving(address: str, python: str | None, idle_timeout: float) -> Iterator[S
     """
     with workspace() as folder:
         config = {"folder": str(folder), "address": address, "idle_timeout": idle_timeout}
-        files: dict[str, Path] = {"config": written(folder, "config.json", config)}
+        files: dict[str, Path] = {"config": write_json(folder, "config.json", config)}
         words = command(python, "loader serve", "serve", files)
         try:
             child = subprocess.Popen(

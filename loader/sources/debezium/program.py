@@ -120,7 +120,7 @@ class Reader:
                 if self.passed:
                     self.finished.set()
                     return
-                self.spool.committed(self._transaction, int(position))
+                self.spool.commit(self._transaction, int(position))
                 if self._marked:
                     self.finished.set()
         elif kind == "message":
@@ -131,7 +131,7 @@ class Reader:
                 kind = f"{said['schema']}.{said['table']}"
             self.spool.change(kind, self._transaction, text)
 
-    def failed(self, error: str) -> None:
+    def fail(self, error: str) -> None:
         """Ends the reading with an error."""
         self.error = error
         self.finished.set()
@@ -209,8 +209,8 @@ class _Records:
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
-        self._values = _joined("value", "java.lang.Object")
-        self._topics = _joined("destination", "java.lang.String")
+        self._values = _join_method("value", "java.lang.Object")
+        self._topics = _join_method("destination", "java.lang.String")
 
     def handleBatch(self, records: Any, committer: Any) -> None:
         try:
@@ -218,13 +218,13 @@ class _Records:
             for topic, value in zip(topics, values, strict=True):
                 self.reader.take(topic, value)
         except Exception as error:
-            self.reader.failed(f"{type(error).__name__}: {error}")
+            self.reader.fail(f"{type(error).__name__}: {error}")
 
     def supportsTombstoneEvents(self) -> bool:
         return False
 
 
-def _joined(method: str, result: str) -> Callable[[Any], list[str]]:
+def _join_method(method: str, result: str) -> Callable[[Any], list[str]]:
     """Returns a function that calls a method of all records of a batch, in Java.
 
     A call from Python for each record takes longer than all that Debezium does. JSON has no line
@@ -241,10 +241,10 @@ def _joined(method: str, result: str) -> Callable[[Any], list[str]]:
     )
     collectors = jpype.JClass("java.util.stream.Collectors")
 
-    def called(records: Any) -> list[str]:
+    def call_all(records: Any) -> list[str]:
         return str(records.stream().map(function).collect(collectors.joining("\n"))).split("\n")
 
-    return called
+    return call_all
 
 
 class _End:
@@ -260,7 +260,7 @@ class _End:
         while cause is not None and cause.getCause() is not None:
             cause = cause.getCause()
         told = str(cause.getMessage() or cause.toString()) if cause is not None else str(message)
-        self.reader.failed(" ".join(told.split()))
+        self.reader.fail(" ".join(told.split()))
 
 
 if __name__ == "__main__":

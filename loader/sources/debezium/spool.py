@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from loader.sources.debezium.replaced import Replaced
+from loader.sources.debezium.conversion_warnings import ConversionWarnings
 
 TRANSACTIONS = "transactions"
 DONE = "done"
@@ -65,7 +65,7 @@ class SpoolWriter:
         elif any(form in text for form in self._placeholders):
             self._count("unavailable", place)
 
-    def committed(self, transaction: int, end: int) -> None:
+    def commit(self, transaction: int, end: int) -> None:
         """Ends the transaction that is being read.
 
         Args:
@@ -145,7 +145,7 @@ class Transaction:
     end: int
 
 
-class Spool:
+class ChangeSpool:
     """A complete spool.
 
     Args:
@@ -157,7 +157,7 @@ class Spool:
         self,
         folder: Path,
         tables: Sequence[str],
-        replaced: Replaced = Replaced(),  # noqa: B008 - it is frozen
+        replaced: ConversionWarnings = ConversionWarnings(),  # noqa: B008 - it is frozen
     ) -> None:
         self.folder = folder
         self.replaced = replaced
@@ -191,21 +191,21 @@ class Spool:
 
     def changes(self, table: str) -> int:
         """Returns how many changes of a table the spool has."""
-        return self._counted("changes", table)
+        return self._count("changes", table)
 
     def truncates(self, table: str) -> int:
         """Returns how many of them empty the table."""
-        return self._counted("truncates", table)
+        return self._count("truncates", table)
 
     def unavailable(self, table: str) -> int:
         """Returns how many of them lack a value, at most."""
-        return self._counted("unavailable", table)
+        return self._count("unavailable", table)
 
     def files(self, table: str) -> Path:
         """Returns the folder with a table's changes."""
         return self.folder / str(self._places[table])
 
-    def _counted(self, what: str, table: str) -> int:
+    def _count(self, what: str, table: str) -> int:
         return int(self._said.get(what, {}).get(str(self._places[table]), 0))
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from loader.errors import TableError
-from loader.sources.file.options import Native
+from loader.sources.file.options import ReaderOptions
 
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -30,7 +30,9 @@ _KINDS = {
 _HIDE = "or give it a name that begins with _, which hides it"
 
 
-def check_entries(spark: SparkSession, native: Native, follow_links: bool, where: str) -> None:
+def check_entries(
+    spark: SparkSession, native: ReaderOptions, follow_links: bool, where: str
+) -> None:
     """Refuses links that leave the folder, entries that are no files, and names in other encodings.
 
     Folders that are not in this machine's file system have none of these.

@@ -15,12 +15,12 @@ from pyspark.sql import SparkSession
 
 from loader.errors import TableError
 from loader.names import literal_path
-from loader.runtime.failures import UNKNOWN_BYTES
 from loader.sources.file.compression import check_unpacked
 from loader.sources.file.quotes import pattern
+from loader.spark.failures import UNKNOWN_BYTES
 
 if TYPE_CHECKING:
-    from loader.sources.file.options import Native
+    from loader.sources.file.options import ReaderOptions
 
 _READERS = 16
 _LINES = 1000
@@ -46,7 +46,7 @@ class Group:
     paths: tuple[str, ...]
     literal: bool = False
 
-    def guarded(self, native: Native) -> Native:
+    def guard_options(self, native: ReaderOptions) -> ReaderOptions:
         """Returns reader options that make a file with another header an error.
 
         A file may have been rewritten since its header was read. Spark cannot check names that it
@@ -57,7 +57,7 @@ class Group:
         return replace(native, options=(*native.options, ("enforceSchema", "false")))
 
 
-def matched(native: Native) -> bool:
+def is_matched_by_name(native: ReaderOptions) -> bool:
     """Returns whether a table's files are CSV with headers, whose columns are matched by name.
 
     If the spec sets `enforceSchema`, Spark itself handles the headers.
@@ -67,7 +67,7 @@ def matched(native: Native) -> bool:
     return native.format.lower() == "csv" and header and "enforceschema" not in options
 
 
-def groups(spark: SparkSession, native: Native, paths: Iterable[str]) -> list[Group]:
+def groups(spark: SparkSession, native: ReaderOptions, paths: Iterable[str]) -> list[Group]:
     """Groups files by their headers; leaves out files without any line.
 
     Raises:
@@ -103,7 +103,7 @@ def union(groups: Sequence[Group]) -> list[str]:
 class _Reader:
     """Reads the first line of files through Hadoop, and parses it with Spark."""
 
-    def __init__(self, spark: SparkSession, native: Native) -> None:
+    def __init__(self, spark: SparkSession, native: ReaderOptions) -> None:
         session: Any = spark
         self.jvm = session._jvm
         self.spark = session
@@ -152,7 +152,7 @@ class _Reader:
         comment = self.options.get("comment", "")
         line = lines.readLine()
         line = None if line is None else line.removeprefix("\ufeff")
-        while line is not None and self._passed_over(line, comment):
+        while line is not None and self._is_skipped(line, comment):
             line = lines.readLine()
         if (line is None or len(line) > _LONGEST // 8) and stream.read() >= 0:
             raise TableError(
@@ -185,5 +185,5 @@ class _Reader:
         return tuple(reader._jreader.csv(lines).schema().fieldNames())
 
     @staticmethod
-    def _passed_over(line: str, comment: str) -> bool:
+    def _is_skipped(line: str, comment: str) -> bool:
         return not line.strip() or (comment != "" and line.startswith(comment))

@@ -24,7 +24,7 @@ from loader.sources.file.listing import MODIFIED, PATH
 
 if TYPE_CHECKING:
     from loader.sources import SourceTable
-    from loader.sources.file.options import Native
+    from loader.sources.file.options import ReaderOptions
 
 _LONG = r"\d[\d.]{15,}|\d[eE][+-]?\d{3}"
 _NUMBER = r"(-?\d[\d.]*(?:[eE][+-]?\d+)?)"
@@ -69,7 +69,7 @@ def check_numbers(spark: SparkSession, table: SourceTable, chosen: Column | None
     Raises:
         TableError: names the column, the number and the file.
     """
-    native: Native = table.ref.native
+    native: ReaderOptions = table.ref.native
     if native.format.lower() != "json":
         return
     own = t.StructType([c for c in table.schema.fields if c.name not in (MODIFIED, PATH)])

@@ -15,9 +15,9 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as f
 
 from loader.errors import TableError
-from loader.runtime.failures import TOO_LONG, too_long
 from loader.sources.file.listing import PATH, SIZE, files
-from loader.sources.file.options import Native
+from loader.sources.file.options import ReaderOptions
+from loader.spark.failures import TOO_LONG, too_long
 
 _LINE_READER = "mapreduce.input.linerecordreader.line.maxlength"
 _SLACK = 16
@@ -50,7 +50,7 @@ def limiting_options(form: str, multiline: bool, limit: int) -> dict[str, str]:
 
 
 def check_line_lengths(
-    spark: SparkSession, native: Native, chosen: Column | None, where: str
+    spark: SparkSession, native: ReaderOptions, chosen: Column | None, where: str
 ) -> None:
     """Refuses files with a line that is too long, which Spark would leave out.
 
@@ -81,7 +81,7 @@ def check_line_lengths(
             )
 
 
-def _read(spark: SparkSession, native: Native, paths: list[str]) -> tuple[int, int] | None:
+def _read(spark: SparkSession, native: ReaderOptions, paths: list[str]) -> tuple[int, int] | None:
     """Reads files line by line; returns the limit and the number of a line that is too long."""
     if not paths:
         return None

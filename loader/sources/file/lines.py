@@ -17,12 +17,12 @@ from loader.sources.file import listing as list_of
 from loader.sources.file.compression import is_archive
 from loader.sources.file.json_key_case import find_miscased_key, is_plain
 from loader.sources.file.listing import MODIFIED, PATH, RECURSIVE
-from loader.sources.file.quotes import escaped_quote, open_quote
+from loader.sources.file.quotes import has_escaped_quote, open_quote
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from loader.sources.file.options import Native
+    from loader.sources.file.options import ReaderOptions
 
 FORMATS = frozenset({"csv", "json", "text"})
 _SHOWN = 60
@@ -41,7 +41,7 @@ _NOT_OF_LINES = frozenset(
 
 
 def checked(
-    rows: DataFrame, spark: SparkSession, native: Native, chosen: Column | None
+    rows: DataFrame, spark: SparkSession, native: ReaderOptions, chosen: Column | None
 ) -> DataFrame:
     """Returns the rows, whose read fails if a line of the chosen files would be misread.
 
@@ -61,7 +61,7 @@ def checked(
     return rows.union(refused.select(*_nothing(rows.schema)))
 
 
-def lines(spark: SparkSession, native: Native, chosen: Column | None) -> DataFrame:
+def lines(spark: SparkSession, native: ReaderOptions, chosen: Column | None) -> DataFrame:
     """Returns the lines of the chosen files: `value`, MODIFIED and PATH.
 
     If a JSON value may go over several lines, each file is one `value`.
@@ -88,7 +88,7 @@ def _nothing(schema: StructType) -> list[Column]:
     return [nothing[field.dataType] for field in schema.fields]
 
 
-def _refusals(native: Native, form: str, schema: StructType) -> Column | None:
+def _refusals(native: ReaderOptions, form: str, schema: StructType) -> Column | None:
     """Returns an expression that fails if a line is refused; None if no line can be judged.
 
     It is null otherwise. What takes long is within a `when`: Spark evaluates what is there twice
@@ -110,7 +110,7 @@ def _refusals(native: Native, form: str, schema: StructType) -> Column | None:
         if opened is not None:
             reason = f.concat(f.lit("a quote is still open where a line ends, in "), PATH)
             found = found.when(opened, _refuse(reason, text))
-        escaped = escaped_quote(native, text)
+        escaped = has_escaped_quote(native, text)
         if escaped is not None:
             reason = f.concat(
                 f.lit("a quote stands behind a backslash within a quoted value, in "), PATH
@@ -145,12 +145,12 @@ def _refuse(reason: Column, text: Column) -> Column:
     return f.raise_error(f.concat(reason, f.lit(": "), f.substring(text, 1, _SHOWN)))
 
 
-def _options(native: Native) -> dict[str, str]:
+def _options(native: ReaderOptions) -> dict[str, str]:
     """Returns the reader's options that are about one value."""
     return {k.lower(): v for k, v in native.options if k.lower() not in _NOT_OF_LINES}
 
 
-def _goes_on(native: Native, text: Column) -> Column:
+def _goes_on(native: ReaderOptions, text: Column) -> Column:
     """Returns whether something stands behind the first value of a line that has a valid one.
 
     In brackets, such a line is no array of one value. A comma alone may stand there. Spark's

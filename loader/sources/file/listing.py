@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from loader.rows.window import Window
     from loader.sources import SourceTable
-    from loader.sources.file.options import Native
+    from loader.sources.file.options import ReaderOptions
 
 MODIFIED = "_file_modified_at"
 PATH = "_file_path"
@@ -45,14 +45,14 @@ _LONGEST_COLUMNS = 16_000
 """More characters of columns are not remembered: each commit carries the state."""
 
 
-def listed(spark: SparkSession, native: Native) -> DataFrame:
+def list_files(spark: SparkSession, native: ReaderOptions) -> DataFrame:
     """Returns one row per file, in Spark's `binaryFile` columns; does not read the files."""
     return spark.read.format("binaryFile").options(**dict(native.options)).load(native.pattern)
 
 
-def files(spark: SparkSession, native: Native) -> DataFrame:
+def files(spark: SparkSession, native: ReaderOptions) -> DataFrame:
     """Returns the table's files: PATH, MODIFIED and size."""
-    return listed(spark, native).select(
+    return list_files(spark, native).select(
         path().alias(PATH),
         f.col("_metadata.file_modification_time").alias(MODIFIED),
         f.col("_metadata.file_size").alias(SIZE),
@@ -182,13 +182,13 @@ def is_settled(cursor: Cursor, listed_at: Cursor) -> bool:
     return bool(cursor.order + _COARSEST <= listed_at.order)
 
 
-def fingerprint(native: Native) -> str:
+def fingerprint(native: ReaderOptions) -> str:
     """Returns a digest of how files are read: those at the cursor are read again if it differs."""
     said = repr((native.format.lower(), native.options, native.columns, native.types))
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
-def has_read_boundary(files: DataFrame, native: Native, window: Window) -> bool:
+def has_read_boundary(files: DataFrame, native: ReaderOptions, window: Window) -> bool:
     """Returns whether the last sync read the files at the window's lower bound, just as they are.
 
     Then nothing is new in them, and they are not opened.
@@ -203,8 +203,8 @@ def has_read_boundary(files: DataFrame, native: Native, window: Window) -> bool:
 
 
 def remembered_columns(
-    files: DataFrame, native: Native, mark: Mapping[str, Any] | None
-) -> tuple[Native, StructType] | None:
+    files: DataFrame, native: ReaderOptions, mark: Mapping[str, Any] | None
+) -> tuple[ReaderOptions, StructType] | None:
     """Returns the columns that the last sync found in the same files; None if others are there."""
     seen = Seen.from_mark(mark)
     if seen is None or seen.columns is None or seen.reader != fingerprint(native):
@@ -215,7 +215,7 @@ def remembered_columns(
     return replace(native, apart=seen.apart), StructType.fromJson(dict(seen.columns))
 
 
-def moved_in(files: DataFrame, window: Window) -> DataFrame | None:
+def find_moved_in(files: DataFrame, window: Window) -> DataFrame | None:
     """Returns the files below the window that raw does not hold; None if there can be none.
 
     Such files kept an older time when they were moved in (`mv`, `rsync -a`) after a sync had
@@ -235,7 +235,7 @@ def moved_in(files: DataFrame, window: Window) -> DataFrame | None:
     return older.join(window.held((PATH, MODIFIED)).distinct(), [PATH, MODIFIED], "left_anti")
 
 
-def held_anyway(window: Window, table: SourceTable) -> Column | None:
+def select_held(window: Window, table: SourceTable) -> Column | None:
     """Returns which files of a window raw holds, if their rows would not be recognised there.
 
     The files at the cursor are read again. Rows without a key are recognised by all of their
@@ -272,7 +272,7 @@ def remember(
     below, at, _ = tally(files, cursor)
     if not is_settled(cursor, listed_at):
         return Seen(cursor, below, None, begin).to_mark()
-    native: Native = table.ref.native
+    native: ReaderOptions = table.ref.native
     columns = None
     if native.columns is None and not native.types:
         own = [field for field in table.schema.fields if field.name not in (MODIFIED, PATH)]

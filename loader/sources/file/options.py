@@ -76,7 +76,7 @@ class FileOptions(BaseModel):
 
 
 @dataclass(frozen=True)
-class Native:
+class ReaderOptions:
     """How to read one table.
 
     Attributes:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from loader.errors import TableError
-from loader.rows.order import quoted
+from loader.rows.order import quote_name
 
 _READERS = 16
 _NANOS_AS_LONG = "spark.sql.legacy.parquet.nanosAsLong"
@@ -59,7 +59,7 @@ class ParquetSchema:
 
         Its read fails if a value has digits below the microsecond.
         """
-        value = f.col(quoted(name))
+        value = f.col(quote_name(name))
         if name.lower() in self.nanos and not isinstance(wanted, t.LongType):
             below = f"the column {name} of {where} has digits below the microsecond"
             micros = f.timestamp_micros(f.call_function("div", value, f.lit(1000)))

@@ -9,10 +9,10 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 
 if TYPE_CHECKING:
-    from loader.sources.file.options import Native
+    from loader.sources.file.options import ReaderOptions
 
 
-def open_quote(native: Native, text: Column) -> Column | None:
+def open_quote(native: ReaderOptions, text: Column) -> Column | None:
     """Returns whether a line ends within a quoted value; None if that is not to be asked.
 
     The option `multiLine` answers it, whatever it says.
@@ -29,7 +29,7 @@ def open_quote(native: Native, text: Column) -> Column | None:
     return opened & ~text.startswith(comment) if comment else opened
 
 
-def escaped_quote(native: Native, text: Column) -> Column | None:
+def has_escaped_quote(native: ReaderOptions, text: Column) -> Column | None:
     r"""Returns whether a line has `\"` within a quoted value; None if that is not to be asked.
 
     Spark, MySQL and others write a quote so. The option `escape` answers it, whatever it says.
@@ -44,7 +44,7 @@ def escaped_quote(native: Native, text: Column) -> Column | None:
     return escaped & ~text.startswith(comment) if comment else escaped
 
 
-def pattern(native: Native) -> str | None:
+def pattern(native: ReaderOptions) -> str | None:
     """Returns the pattern, in Java, of text that ends within a quoted value; None without quotes.
 
     As Spark's parser does, it takes a quote within a value literally. No part of the pattern
@@ -64,16 +64,16 @@ def pattern(native: Native) -> str | None:
     return rf"\A(?:{value}{s})*+{blank}{q}{inside}\z"
 
 
-def _quote(native: Native) -> str:
+def _quote(native: ReaderOptions) -> str:
     given = native.option("quote")
     return '"' if given is None else given.strip("\0")
 
 
-def _escape(native: Native) -> str:
+def _escape(native: ReaderOptions) -> str:
     given = native.option("escape")
     return '"' if given is None else given
 
 
-def _separator(native: Native) -> str:
+def _separator(native: ReaderOptions) -> str:
     given = native.option("sep", "delimiter") or ","
     return {"\\t": "\t", "\\\\": "\\"}.get(given, given)

@@ -13,12 +13,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType, _parse_datatype_string
 
 from loader.errors import LoaderError, TableError
-from loader.runtime.failures import BROKEN_LINE, TOO_LONG, TOO_MANY, clear
 from loader.sources.file.compression import check_unpacked
 from loader.sources.file.line_lengths import check_line_lengths
 from loader.sources.file.lines import FORMATS, checked
 from loader.sources.file.listing import PATH, files
-from loader.sources.file.options import Native
+from loader.sources.file.options import ReaderOptions
+from loader.spark.failures import BROKEN_LINE, TOO_LONG, TOO_MANY, clear
 
 _COLON = re.compile(r"Relative path in absolute URI: (\S.*?)(?:\.crc)?$")
 _PATTERN = re.compile(r"^(?:Input Pattern .* matches 0 files|error parsing regexp)")
@@ -29,7 +29,7 @@ _LOOKED_AT = 100
 
 
 def explain_read_error(
-    spark: SparkSession, native: Native, error: PySparkException | Py4JJavaError, where: str
+    spark: SparkSession, native: ReaderOptions, error: PySparkException | Py4JJavaError, where: str
 ) -> TableError:
     """Returns the error for files that Spark could not read: names the file if that is known."""
     found = clear(error, "")
@@ -95,7 +95,7 @@ def _name_differing_columns(one: str, other: str) -> str:
     )
 
 
-def _find_reason(spark: SparkSession, native: Native) -> LoaderError | None:
+def _find_reason(spark: SparkSession, native: ReaderOptions) -> LoaderError | None:
     """Looks for a reason in the files themselves; Spark does not say which file it is."""
     try:
         _check_packing(spark, native)
@@ -110,7 +110,7 @@ def _find_reason(spark: SparkSession, native: Native) -> LoaderError | None:
     return None
 
 
-def _check_packing(spark: SparkSession, native: Native) -> None:
+def _check_packing(spark: SparkSession, native: ReaderOptions) -> None:
     session: Any = spark
     jvm, hadoop = session._jvm, session.sparkContext._jsc.hadoopConfiguration()
     codecs = jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(hadoop)

@@ -15,11 +15,11 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from loader.errors import TableError
 from loader.rows.exact_cast import cast_exactly, text_of
-from loader.rows.order import quoted
+from loader.rows.order import quote_name
 from loader.sources import SourceTable
 from loader.sources.file import listing as list_of
-from loader.sources.file.headers import Group, groups, matched, union
-from loader.sources.file.listing import MODIFIED, PATH, listed
+from loader.sources.file.headers import Group, groups, is_matched_by_name, union
+from loader.sources.file.listing import MODIFIED, PATH, list_files
 from loader.sources.file.parquet_schemas import (
     ParquetSchema,
     find_odd_columns,
@@ -29,7 +29,7 @@ from loader.sources.file.parquet_schemas import (
 )
 
 if TYPE_CHECKING:
-    from loader.sources.file.options import Native
+    from loader.sources.file.options import ReaderOptions
 
 _BY_NAME = frozenset({"csv", "json", "parquet", "orc", "avro"})
 """Formats whose reader can be given the columns to read."""
@@ -37,7 +37,7 @@ _BY_NAME = frozenset({"csv", "json", "parquet", "orc", "avro"})
 _OF_LISTING = frozenset({"path", "modificationTime", "length", "content"})
 
 
-def columns_of(spark: SparkSession, native: Native) -> tuple[Native, StructType]:
+def columns_of(spark: SparkSession, native: ReaderOptions) -> tuple[ReaderOptions, StructType]:
     """Returns the columns that any of a table's files has, unless the spec names them.
 
     Raises:
@@ -46,7 +46,7 @@ def columns_of(spark: SparkSession, native: Native) -> tuple[Native, StructType]
     """
     if native.columns is None and native.format.lower() == "parquet":
         return _of_parquet(spark, native)
-    if native.columns is not None or not matched(native):
+    if native.columns is not None or not is_matched_by_name(native):
         return native, _reader(spark, native, None).schema
     # Before Spark reads them: it does not say which file is not text.
     found = groups(spark, native, _paths(list_of.files(spark, native)))
@@ -57,14 +57,14 @@ def columns_of(spark: SparkSession, native: Native) -> tuple[Native, StructType]
     schema = _reader(spark, native, None).schema
     if len(found) < 2:
         return native, schema
-    frames = [spark.createDataFrame([], _inferred(spark, native, group)) for group in found]
+    frames = [spark.createDataFrame([], _infer_schema(spark, native, group)) for group in found]
     whole = reduce(lambda left, right: left.unionByName(right, True), frames).schema
     by_name = {field.name.lower(): field for field in whole.fields}
     ordered = [by_name[name.lower()] for name in union(found)]
     return native, StructType([*ordered, *partitions(spark, native)])
 
 
-def _of_parquet(spark: SparkSession, native: Native) -> tuple[Native, StructType]:
+def _of_parquet(spark: SparkSession, native: ReaderOptions) -> tuple[ReaderOptions, StructType]:
     try:
         return native, _reader(spark, native, None).schema
     except (PySparkException, Py4JJavaError) as error:
@@ -76,13 +76,13 @@ def _of_parquet(spark: SparkSession, native: Native) -> tuple[Native, StructType
     return replace(native, apart=True), whole
 
 
-def partitions(spark: SparkSession, native: Native) -> list[StructField]:
+def partitions(spark: SparkSession, native: ReaderOptions) -> list[StructField]:
     """Returns the columns that come from folders named `column=value`."""
-    fields = listed(spark, native).schema.fields
+    fields = list_files(spark, native).schema.fields
     return [field for field in fields if field.name not in _OF_LISTING]
 
 
-def _reader(spark: SparkSession, native: Native, schema: StructType | None) -> DataFrame:
+def _reader(spark: SparkSession, native: ReaderOptions, schema: StructType | None) -> DataFrame:
     reader = spark.read.format(native.format).options(**dict(native.options))
     if schema is not None:
         reader = reader.schema(schema)
@@ -91,11 +91,11 @@ def _reader(spark: SparkSession, native: Native, schema: StructType | None) -> D
     return reader.load(native.pattern)
 
 
-def _infers(native: Native) -> bool:
+def _infers(native: ReaderOptions) -> bool:
     return (native.option("inferschema") or "").lower() == "true"
 
 
-def _inferred(spark: SparkSession, native: Native, group: Group) -> StructType:
+def _infer_schema(spark: SparkSession, native: ReaderOptions, group: Group) -> StructType:
     if not _infers(native):
         return StructType([StructField(name, StringType()) for name in group.columns])
     path = spark._jvm.org.apache.hadoop.fs.Path  # type: ignore[union-attr]
@@ -121,21 +121,25 @@ def rows_of(spark: SparkSession, table: SourceTable, chosen: Column | None) -> D
     rows = _rows_as_read(spark, replace(table, schema=StructType(fields)), chosen)
     cast: dict[str, Column] = {}
     for name, kind in as_read.items():
-        text = text_of(f.col(quoted(name)), kind, name)
+        text = text_of(f.col(quote_name(name)), kind, name)
         cast[name] = cast_exactly(text, table.schema[name].dataType, name)
-    return rows.select(*(cast[n].alias(n) if n in cast else f.col(quoted(n)) for n in rows.columns))
+    return rows.select(
+        *(cast[n].alias(n) if n in cast else f.col(quote_name(n)) for n in rows.columns)
+    )
 
 
 def _rows_as_read(spark: SparkSession, table: SourceTable, chosen: Column | None) -> DataFrame:
-    native: Native = table.ref.native
+    native: ReaderOptions = table.ref.native
     own = StructType([c for c in table.schema.fields if c.name not in (MODIFIED, PATH)])
     if native.format.lower() == "parquet" and (native.apart or native.columns is not None):
         rows = _rows_apart(spark, table, own, chosen)
         if rows is not None:
             return rows
-    if not matched(native):
+    if not is_matched_by_name(native):
         by_name = native.format.lower() in _BY_NAME
-        return _placed(_reader(spark, native, own if by_name else None), table.schema, chosen)
+        return _arrange_columns(
+            _reader(spark, native, own if by_name else None), table.schema, chosen
+        )
     files = list_of.files(spark, native)
     try:
         found = groups(spark, native, _paths(files if chosen is None else files.where(chosen)))
@@ -145,7 +149,7 @@ def _rows_as_read(spark: SparkSession, table: SourceTable, chosen: Column | None
     folders = partitions(spark, native)
     frames = [_of_group(spark, table, group, folders, len(found) > 1, chosen) for group in found]
     if not frames:
-        return _placed(_reader(spark, native, own), table.schema, f.lit(False))
+        return _arrange_columns(_reader(spark, native, own), table.schema, f.lit(False))
     return reduce(DataFrame.unionByName, frames)
 
 
@@ -156,7 +160,7 @@ def _rows_apart(
 
     None if Spark reads all of them in the types of the table.
     """
-    native: Native = table.ref.native
+    native: ReaderOptions = table.ref.native
     session, files = open_session(spark), list_of.files(spark, native)
     try:
         of_files = read_schemas(session, _paths(files if chosen is None else files.where(chosen)))
@@ -174,7 +178,7 @@ def _rows_apart(
         alike.setdefault(of_form, []).append(form)
     odd = [c for c in own.fields if c.name.lower() in names]
     # The first one is of the session that goes on with the rows.
-    rows = _placed(_reader(spark, native, own), table.schema, f.lit(False))
+    rows = _arrange_columns(_reader(spark, native, own), table.schema, f.lit(False))
     for first, *others in alike.values():
         theirs = {c.name.lower(): c.dataType for c in first.schema.fields}
         as_is = {c.name: theirs.get(c.name.lower(), c.dataType) for c in odd}
@@ -183,7 +187,7 @@ def _rows_apart(
             for of in (own, table.schema)
         )
         of_forms = f.col(PATH).isin([path for form in (first, *others) for path in form.paths])
-        found = _placed(_reader(session, native, read), placed, of_forms)
+        found = _arrange_columns(_reader(session, native, read), placed, of_forms)
         values = {c.name: first.value(c.name, c.dataType, table.ref.name) for c in odd}
         rows = rows.unionByName(found.withColumns(values))
     return rows
@@ -197,7 +201,7 @@ def _of_group(
     several: bool,
     chosen: Column | None,
 ) -> DataFrame:
-    native: Native = table.ref.native
+    native: ReaderOptions = table.ref.native
     types = {field.name.lower(): field.dataType for field in table.schema.fields}
     wanted = types.keys() - {field.name.lower() for field in folders} - {MODIFIED, PATH}
     if not wanted & {name.lower() for name in group.columns}:
@@ -210,14 +214,14 @@ def _of_group(
         )
     fields = [StructField(n, types.get(n.lower(), StringType())) for n in group.columns]
     made = [StructField(field.name, types[field.name.lower()]) for field in folders]
-    rows = _reader(spark, group.guarded(native), StructType([*fields, *made]))
+    rows = _reader(spark, group.guard_options(native), StructType([*fields, *made]))
     if several:
         of_group = f.col(PATH).isin(*group.paths)
         chosen = of_group if chosen is None else chosen & of_group
-    return _placed(rows, table.schema, chosen)
+    return _arrange_columns(rows, table.schema, chosen)
 
 
-def _placed(rows: DataFrame, schema: StructType, chosen: Column | None) -> DataFrame:
+def _arrange_columns(rows: DataFrame, schema: StructType, chosen: Column | None) -> DataFrame:
     """Returns rows with a table's columns, and each row's position in its file."""
     there = {name.lower(): name for name in (*rows.columns, MODIFIED, PATH)}
     rows = rows.withColumns(
@@ -229,16 +233,16 @@ def _placed(rows: DataFrame, schema: StructType, chosen: Column | None) -> DataF
     )
     rows = rows if chosen is None else rows.where(chosen)
 
-    def named(field: StructField) -> Column | str:
+    def name_column(field: StructField) -> Column | str:
         found = there.get(field.name.lower())
         if found is None:
             return f.lit(None).cast(field.dataType).alias(field.name)
         # A name alone is fewer calls to Java: a file may have thousands of columns.
-        name = quoted(field.name)
+        name = quote_name(field.name)
         return name if found == field.name else f.col(name).alias(field.name)
 
     return rows.select(
-        *map(named, schema.fields),
+        *map(name_column, schema.fields),
         "_cq_block",
         f.monotonically_increasing_id().alias("_cq_line"),
     )

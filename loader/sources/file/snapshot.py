@@ -9,7 +9,7 @@ from pyspark.sql import functions as f
 
 from loader.rows.cursor import Cursor, CursorType, clock_now, later
 from loader.rows.literal import literal
-from loader.rows.order import quoted
+from loader.rows.order import quote_name
 from loader.sources import Bounds, Snapshot, SourceTable, Window, edge
 from loader.sources.file import listing as list_of
 from loader.sources.file.json_precision import check_numbers
@@ -18,15 +18,15 @@ from loader.sources.file.lines import checked
 from loader.sources.file.listing import (
     MODIFIED,
     PATH,
+    find_moved_in,
     has_read_boundary,
-    held_anyway,
-    moved_in,
     read_order,
+    select_held,
 )
 from loader.sources.file.rows import rows_of
 
 if TYPE_CHECKING:
-    from loader.sources.file.options import Native
+    from loader.sources.file.options import ReaderOptions
 
 
 class FileSnapshot(Snapshot):
@@ -42,7 +42,7 @@ class FileSnapshot(Snapshot):
         if cursor is None or cursor.name == MODIFIED:
             return self._bounds_of_files(table, window)
         rows = rows_of(self.spark, table, None).where(_within(table, window, window.high))
-        column = f.col(quoted(cursor.name))
+        column = f.col(quote_name(cursor.name))
         [found] = rows.agg(
             f.count(f.lit(1)).alias("rows"),
             f.count(column).alias("dated"),
@@ -65,7 +65,7 @@ class FileSnapshot(Snapshot):
         """Uses only names and times: the rows of new files are counted when they are read."""
         clock = clock_now(CursorType.TIMESTAMPTZ)  # before the files are listed
         assert clock is not None
-        native: Native = table.ref.native
+        native: ReaderOptions = table.ref.native
         files = list_of.files(self.spark, native).localCheckpoint(eager=True)
         inside = files.where(list_of.within(window, window.high))
         if window.cursor is None:
@@ -79,7 +79,7 @@ class FileSnapshot(Snapshot):
             f.max(MODIFIED).cast("string").alias("high"),
             f.count_if(future).alias("future"),
         ).collect()
-        moved = moved_in(files, window)
+        moved = find_moved_in(files, window)
         oldest = None
         if moved is not None:
             [[oldest]] = moved.agg(f.min(MODIFIED).cast("string")).collect()
@@ -106,17 +106,17 @@ class FileSnapshot(Snapshot):
     def read(
         self, spark: SparkSession, table: SourceTable, window: Window, bounds: Bounds
     ) -> DataFrame:
-        names = [quoted(name) for name in table.schema.names]
+        names = [quote_name(name) for name in table.schema.names]
         by_time = window.cursor is None or window.cursor.name == MODIFIED
         end, native = window.end(bounds), table.ref.native
         files = list_of.files(spark, native)
         chosen = None
         if by_time:
             chosen = list_of.within(window, end, has_read_boundary(files, native, window))
-            moved = moved_in(files, window) if bounds.reach is not None else None
+            moved = find_moved_in(files, window) if bounds.reach is not None else None
             if moved is not None:
                 chosen = chosen | f.col(PATH).isin([row[PATH] for row in moved.collect()])
-            held = held_anyway(window, table)
+            held = select_held(window, table)
             chosen = chosen if held is None else chosen & ~held
         check_line_lengths(spark, native, chosen, f"table {table.ref.name}")
         check_numbers(spark, table, chosen)
@@ -130,7 +130,7 @@ class FileSnapshot(Snapshot):
 def _within(table: SourceTable, window: Window, end: Cursor | None) -> Column:
     if window.cursor is None:
         return f.lit(True)
-    column = f.col(quoted(window.cursor.name))
+    column = f.col(quote_name(window.cursor.name))
     data_type = table.schema[window.cursor.name].dataType
     inside = column.isNotNull()
     if window.low is not None:

@@ -29,10 +29,10 @@ from loader.sources.file.listing import (
     PATH,
     RECURSIVE,
     files,
-    listed,
+    list_files,
     remembered_columns,
 )
-from loader.sources.file.options import FileOptions, FileTableOptions, Native
+from loader.sources.file.options import FileOptions, FileTableOptions, ReaderOptions
 from loader.sources.file.read_errors import explain_read_error
 from loader.sources.file.rows import columns_of, partitions
 from loader.sources.file.snapshot import FileSnapshot
@@ -75,7 +75,7 @@ class FileSource(Source):
     def tables(self) -> list[TableRef]:
         # Tables' names ignore case, as in the lake.
         named: dict[str, tuple[str, list[str]]] = {}
-        for entry in sorted(self._listed()):
+        for entry in sorted(self._list_paths()):
             name = show_name(_table_name(entry))
             named.setdefault(name.lower(), (name, []))[1].append(entry)
         for name, options in self.options.table_options.items():
@@ -87,7 +87,7 @@ class FileSource(Source):
             found.append(TableRef(name, native))
         return found
 
-    def _listed(self) -> list[str]:
+    def _list_paths(self) -> list[str]:
         jvm: Any = self.spark._jvm
         path = jvm.org.apache.hadoop.fs.Path(self.base)
         system = path.getFileSystem(self.spark.sparkContext._jsc.hadoopConfiguration())
@@ -104,7 +104,7 @@ class FileSource(Source):
         # Spark skips such names, too.
         return [name for name in names if not name.startswith((".", "_"))]
 
-    def _native(self, name: str, path: str) -> Native:
+    def _native(self, name: str, path: str) -> ReaderOptions:
         options = self._options_of(name)
         form = options.format or self.options.format
         settings: dict[str, tuple[str, str]] = {}
@@ -129,7 +129,7 @@ class FileSource(Source):
             pattern = f"{literal_path(self.base)}/{pattern}"
         chosen = tuple(sorted(settings.values()))
         types = () if options.ddl is not None else (*options.types.items(),)
-        return Native(
+        return ReaderOptions(
             full, pattern, form, chosen, options.ddl, self._home(full), limit, own, types=types
         )
 
@@ -147,7 +147,7 @@ class FileSource(Source):
         _alone(ref, where)
         check_entries(self.spark, ref.native, self.options.follow_links, where)
         try:
-            native = self._nested(ref)
+            native = self._read_nested(ref)
             known = self._remembered_columns(ref, native)
             native, schema = known or columns_of(self.spark, native)
             native, schema = typed(self.spark, native, schema, where)
@@ -174,8 +174,8 @@ class FileSource(Source):
         )
 
     def _remembered_columns(
-        self, ref: TableRef, native: Native
-    ) -> tuple[Native, StructType] | None:
+        self, ref: TableRef, native: ReaderOptions
+    ) -> tuple[ReaderOptions, StructType] | None:
         """Returns the columns if the last sync found them in just these files."""
         if self._marks is None or native.columns is not None or native.types:
             return None
@@ -187,18 +187,18 @@ class FileSource(Source):
             return None
         return remembered_columns(files(self.spark, native), native, marks[0])
 
-    def _nested(self, ref: TableRef) -> Native:
+    def _read_nested(self, ref: TableRef) -> ReaderOptions:
         """Returns how to read the table with the files in its nested folders.
 
         Raises:
             TableError: if Spark would silently skip files.
         """
-        native: Native = ref.native
+        native: ReaderOptions = ref.native
         if any(name.lower() == RECURSIVE.lower() for name, _ in native.options):
             return native
         if not partitions(self.spark, native):
             return replace(native, options=(*native.options, (RECURSIVE, "true")))
-        read = listed(self.spark, native)
+        read = list_files(self.spark, native)
         there: Any = read._jdf.inputFiles()
         beside = len(there) - read.select("path").count()
         if beside > 0:
@@ -218,7 +218,7 @@ class FileSource(Source):
 
 def _alone(ref: TableRef, where: str) -> None:
     """Refuses a table whose name several files or folders have: the others would not be read."""
-    native: Native = ref.native
+    native: ReaderOptions = ref.native
     if not native.rivals:
         return
     entries = [show_name(name) for name in (native.path.rpartition("/")[2], *native.rivals)]

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
+from loader.error_report import did_you_mean
 from loader.errors import TableError
-from loader.problems import did_you_mean
 from loader.rows.exact_cast import data_type
 from loader.sources.file.rows import partitions
 
 if TYPE_CHECKING:
-    from loader.sources.file.options import Native
+    from loader.sources.file.options import ReaderOptions
 
 _PARSED = ("csv", "json")
 """Formats whose readers turn texts into values of the type that they are asked for."""
 
 
 def typed(
-    spark: SparkSession, native: Native, schema: t.StructType, where: str
-) -> tuple[Native, t.StructType]:
+    spark: SparkSession, native: ReaderOptions, schema: t.StructType, where: str
+) -> tuple[ReaderOptions, t.StructType]:
     """Returns the columns with the types that the spec gives them, and how to read these.
 
     Args:
@@ -59,7 +59,7 @@ def typed(
     return replace(native, as_read=tuple(as_read)), t.StructType(fields)
 
 
-def _read_as(native: Native, own: t.DataType, wanted: t.DataType) -> t.DataType:
+def _read_as(native: ReaderOptions, own: t.DataType, wanted: t.DataType) -> t.DataType:
     """Returns the type that a reader is asked for, of which nothing is lost."""
     form = native.format.lower()
     if form not in _PARSED:

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from pyspark.sql.types import ArrayType, BinaryType, StringType, TimestampType
 
+from loader.error_report import one_error
 from loader.errors import TableError
-from loader.problems import one_error
 from loader.rows.cursor import CursorType
 from loader.sources import CursorField, SourceTable
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.dialect import Dialect
-from loader.sources.jdbc.doubtful import Doubt
-from loader.sources.jdbc.native import Native
-from loader.sources.jdbc.postgresql.horizon import Horizon
+from loader.sources.jdbc.lossy_values import LossyValue
+from loader.sources.jdbc.postgresql.database_continuity import Horizon
+from loader.sources.jdbc.table_metadata import NativeColumns
 
 
 class ColumnSql:
@@ -30,14 +30,14 @@ class ColumnSql:
         self.dialect: Dialect = source.dialect
         self.horizon = horizon
 
-    def alias(self, native: Native, index: int) -> str:
+    def alias(self, native: NativeColumns, index: int) -> str:
         """Returns a column's name in the subquery that Spark reads.
 
         Replaces a name that contains quotes: Spark does not double them when it quotes a name.
         """
         return self.dialect.quote(self._alias_name(native, index))
 
-    def _alias_name(self, native: Native, index: int) -> str:
+    def _alias_name(self, native: NativeColumns, index: int) -> str:
         name = native.columns[index]
         return f"strandline_{index}" if self.dialect.quote_character in name else name
 
@@ -56,7 +56,7 @@ class ColumnSql:
             if isinstance(field.dataType, TimestampType) and i not in native.as_texts
         ]
 
-    def _shown(self, table: SourceTable, cursor: CursorField | None = None) -> list[str]:
+    def _list_expressions(self, table: SourceTable, cursor: CursorField | None = None) -> list[str]:
         """Returns SQL for each column as it is loaded; a cursor stays as its index has it."""
         native = table.ref.native
         columns = [self._expression(native, i) for i in range(len(native.columns))]
@@ -75,7 +75,7 @@ class ColumnSql:
 
         A number or time that comes as a text, and has the type that the spec says, is itself.
         """
-        columns, native = self._shown(table), table.ref.native
+        columns, native = self._list_expressions(table), table.ref.native
         for index in native.as_texts:
             if not isinstance(table.schema.fields[index].dataType, StringType):
                 columns[index] = self._expression(native, index)
@@ -99,26 +99,30 @@ class ColumnSql:
         """Returns SQL for a column, as the database has it."""
         return self._expression(table.ref.native, table.schema.names.index(name))
 
-    def _weighed(self, table: SourceTable) -> list[str]:
+    def _list_sizes(self, table: SourceTable) -> list[str]:
         """Returns SQL for the bytes of each column whose values may be long, as PostgreSQL's."""
         return [
             f"coalesce(octet_length(cast({column} as text)), 0)"
-            for column, field in zip(self._shown(table), table.schema.fields, strict=True)
+            for column, field in zip(
+                self._list_expressions(table), table.schema.fields, strict=True
+            )
             if isinstance(field.dataType, (StringType, BinaryType, ArrayType))
         ]
 
-    def _expression(self, native: Native, index: int) -> str:
+    def _expression(self, native: NativeColumns, index: int) -> str:
         if native.writers and index == len(native.columns) - 1 and self.horizon is not None:
-            return self.horizon.written_by()
+            return self.horizon.select_writer()
         return self.dialect.quote(native.columns[index])
 
-    def _doubtful(self, table: SourceTable, cursor: CursorField | None) -> list[Doubt]:
+    def _doubtful(self, table: SourceTable, cursor: CursorField | None) -> list[LossyValue]:
         """Returns the columns that may hold values that the lake cannot."""
         names = table.schema.names
         own = names.index(cursor.name) if cursor else None
         return [d for d in table.ref.native.doubts if d.cursors or d.index != own]
 
-    def _doubted(self, table: SourceTable, cursor: CursorField | None = None) -> list[str]:
+    def _list_lossy_counts(
+        self, table: SourceTable, cursor: CursorField | None = None
+    ) -> list[str]:
         """Returns SQL for how many values of each doubt there are."""
         return [
             _count(doubt.condition(self._expression(table.ref.native, doubt.index)))
@@ -138,7 +142,7 @@ class ColumnSql:
             found.append(_count(f"not {usual}" if usual else doubt.condition(column)))
         return [*dict.fromkeys(found)]
 
-    def _judged(
+    def _list_warnings(
         self,
         table: SourceTable,
         counts: Sequence[str | None],
@@ -155,7 +159,9 @@ class ColumnSql:
             if not int(count or 0):
                 continue
             try:
-                notes.append(doubt.judged(int(count or 0), where, table.schema.names[doubt.index]))
+                notes.append(
+                    doubt.describe_loss(int(count or 0), where, table.schema.names[doubt.index])
+                )
             except TableError as error:
                 errors.append(error)
         if errors:

@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
-from loader.runtime.database_errors import OVERDUE, DatabaseError, Refused, explain
-from loader.runtime.interruption import interruptible, proceed
-from loader.runtime.spark_line import jdbc_schema
+from loader.spark.database_errors import OVERDUE, ConnectionRefusedByServer, DatabaseError, explain
+from loader.spark.interruption import check_interruption, interruptible
+from loader.spark.spark_line import jdbc_schema
 
 _TIMES = (93, 2014)
 """`TIMESTAMP` and `TIMESTAMP_WITH_TIMEZONE` of ``java.sql.Types``."""
@@ -120,7 +120,7 @@ class Connection:
 
     def execute(self, sql: str) -> None:
         """Runs a statement without a result."""
-        self._asked(lambda: self._statement.execute(sql))
+        self._ask(lambda: self._statement.execute(sql))
 
     def prepare(self, statements: Sequence[str]) -> None:
         """Runs the statements that a session begins with, in one round trip."""
@@ -135,15 +135,15 @@ class Connection:
             yield
         finally:
             ended, self.lost, self._in_transaction = self.lost, True, False
-            self._quietly(self._rolled_back)
+            self._quietly(self._roll_back)
             self.lost = self.lost or ended
 
     def begin(self) -> None:
         """Begins a transaction with the next statement."""
-        self._explained(lambda: self.java.setAutoCommit(False))
+        self._explain_errors(lambda: self.java.setAutoCommit(False))
         self._in_transaction = True
 
-    def _rolled_back(self) -> None:
+    def _roll_back(self) -> None:
         self.java.rollback()
         self.java.setAutoCommit(True)
         self.lost = False
@@ -154,7 +154,7 @@ class Connection:
         Timestamps come as ``2025-01-01 00:00:00.123456789``; instants in the JVM's zone, which
         the loader sets to UTC.
         """
-        return self._asked(lambda: list(self._fetch(self._statement.executeQuery(sql))))
+        return self._ask(lambda: list(self._fetch(self._statement.executeQuery(sql))))
 
     def texts(self, sql: str) -> list[tuple[str | None, ...]]:
         """Returns the rows of a query whose columns are all texts or whole numbers.
@@ -164,11 +164,11 @@ class Connection:
         """
         if not self._told_at_once:
             return self.rows(sql)
-        return self._asked(lambda: self._at_once(self._statement.executeQuery(sql)))
+        return self._ask(lambda: self._at_once(self._statement.executeQuery(sql)))
 
     def types(self, sql: str) -> dict[str, str]:
         """Returns a query's columns and the database's names for their types, without domains."""
-        return self._asked(lambda: self._types(sql))
+        return self._ask(lambda: self._types(sql))
 
     def _types(self, sql: str) -> dict[str, str]:
         meta = self._statement.executeQuery(sql).getMetaData()
@@ -181,13 +181,13 @@ class Connection:
         Args:
             dialect: Spark's dialect for the database, which maps the types.
         """
-        return self._asked(
+        return self._ask(
             lambda: jdbc_schema(self._jvm, self.java, self._statement.executeQuery(sql), dialect)
         )
 
     def home(self, kind: str) -> str | None:
         """Returns the `Catalog` or the `Schema` that names without one are looked up in."""
-        found: str | None = self._asked(lambda: getattr(self.java, f"get{kind}")())
+        found: str | None = self._ask(lambda: getattr(self.java, f"get{kind}")())
         return found
 
     def metadata(
@@ -199,7 +199,7 @@ class Connection:
             labels: the columns to return, in upper case: each value is a call to the JVM. One that
                 the driver does not have is null.
         """
-        return self._asked(lambda: self._metadata(call, arguments, labels))
+        return self._ask(lambda: self._metadata(call, arguments, labels))
 
     def _metadata(
         self, call: str, arguments: Sequence[Any], labels: Sequence[str]
@@ -288,7 +288,7 @@ class Connection:
         """One for all questions: the next one closes the result of the one before."""
         return self.java.createStatement()
 
-    def _asked(self, question: Callable[[], Answer]) -> Answer:
+    def _ask(self, question: Callable[[], Answer]) -> Answer:
         """Asks the database, over another connection if this one died before its first question.
 
         Raises:
@@ -297,14 +297,14 @@ class Connection:
         """
         another, self.another = self.another, None
         try:
-            return self._explained(question)
+            return self._explain_errors(question)
         except DatabaseError:
             if another is None or not self.lost or self.is_overdue:
                 raise
         self._become(another())
-        return self._explained(question)
+        return self._explain_errors(question)
 
-    def _explained(self, question: Callable[[], Answer]) -> Answer:
+    def _explain_errors(self, question: Callable[[], Answer]) -> Answer:
         try:
             with interruptible(self._cancel):
                 self._asking = True
@@ -317,8 +317,8 @@ class Connection:
             if self.is_overdue:
                 what, remedy = "the database has not answered in time", OVERDUE
                 told = DatabaseError(what, where=self.where, remedy=remedy)
-            self.lost = self.lost or not isinstance(told, Refused)
-            proceed(self.where)
+            self.lost = self.lost or not isinstance(told, ConnectionRefusedByServer)
+            check_interruption(self.where)
             raise told from error
         finally:
             self._asking = False

@@ -12,12 +12,12 @@ from pyspark.sql.types import StringType
 from loader.sources.checksum import Form, Part
 from loader.sources.contents import BUCKET, CHECKSUM, COUNT, KEY, WANTED, Contents, Share
 from loader.sources.jdbc.checksum_sql import Checksum
-from loader.sources.jdbc.postgresql.horizon import XMIN
+from loader.sources.jdbc.postgresql.database_continuity import XMIN
 
 if TYPE_CHECKING:
     from loader.sources import SourceTable
     from loader.sources.jdbc.connection import Connection
-    from loader.sources.jdbc.native import Native
+    from loader.sources.jdbc.table_metadata import NativeColumns
 
 Query = Callable[[str], DataFrame]
 Read = Callable[[str, str], DataFrame]
@@ -111,7 +111,7 @@ class JdbcContents(Contents):
         return f"{self._bucket(share.of)} in ({', '.join(map(str, share.buckets))})"
 
 
-def compared(
+def list_comparable(
     checksum: Checksum, connection: Connection, table: SourceTable
 ) -> tuple[list[Part], list[str]]:
     """Returns the columns that can be compared, and those that cannot, as ``name (type)``.
@@ -119,7 +119,7 @@ def compared(
     Args:
         connection: for the database's own names of the types.
     """
-    native: Native = table.ref.native
+    native: NativeColumns = table.ref.native
     space = (native.catalog if checksum.dialect.uses_catalogs else native.schema) or ""
     own = {
         name: (type_ or "", kind or "")

@@ -14,27 +14,27 @@ from zoneinfo import ZoneInfo
 from pyspark.sql import DataFrame, SparkSession
 
 from loader.duration import Lookback
+from loader.error_report import did_you_mean
 from loader.errors import TableError
 from loader.names import is_wildcard
-from loader.problems import did_you_mean
 from loader.rows.cursor import CursorType
-from loader.runtime.database_errors import DatabaseError
 from loader.sources import Source, SourceTable, TableRef
 from loader.sources.jdbc.connection import Connection
+from loader.sources.jdbc.connection_pool import ConnectionPool
 from loader.sources.jdbc.dialect import LOGIN_SECONDS, Dialect
-from loader.sources.jdbc.dialects import dialect_class, scrubbed
+from loader.sources.jdbc.dialects import dialect_class, strip_url
 from loader.sources.jdbc.fetch import MOST_ROWS
-from loader.sources.jdbc.idle import Idle
-from loader.sources.jdbc.native import Native
 from loader.sources.jdbc.options import JdbcOptions, JdbcTableOptions
 from loader.sources.jdbc.relation import custom_schema, frame
+from loader.sources.jdbc.table_metadata import NativeColumns
+from loader.spark.database_errors import DatabaseError
 from loader.spec.options import options_for
 
 _PATIENCE = 600
 """Seconds in which a database has listed or described tables, besides waiting for a lock."""
 
 
-class _Met(NamedTuple):
+class _ServerFacts(NamedTuple):
     """What is known of a database once it was reached: connection properties that it takes, too."""
 
     startup: Mapping[str, str]
@@ -54,15 +54,15 @@ class Database(Source):
     def __init__(self, name: str, options: JdbcOptions, spark: SparkSession, folder: Path) -> None:
         super().__init__(name, options, spark, folder)
         self.kind = dialect_class(options.url)
-        self._idle = Idle(self.connect)
+        self._idle = ConnectionPool(self.connect)
         self._idle.close()
         self._overdue: DatabaseError | None = None
-        self.where = f"source {name} ({scrubbed(options.url)})"
+        self.where = f"source {name} ({strip_url(options.url)})"
 
     @property
     def reader_options(self) -> dict[str, str]:
         """Spark's JDBC options, the same for every connection."""
-        return self._options(self._met.startup)
+        return self._options(self._first_answers.startup)
 
     def _options(self, startup: Mapping[str, str]) -> dict[str, str]:
         given = self.options
@@ -82,19 +82,19 @@ class Database(Source):
         return options
 
     @cached_property
-    def _met(self) -> _Met:
+    def _first_answers(self) -> _ServerFacts:
         """What the first connection tells; without our own properties if a pooler refuses them."""
         properties = self.kind.properties(self.lock_timeout)
         taken = [*self.options.properties, *re.findall(r"[?&;](\w+)=", self.options.url)]
         if properties and not set(properties) & set(taken):
             try:
-                return self._greeted(properties)
+                return self._connect_first(properties)
             except DatabaseError as error:
                 if "parameter" not in error.what:
                     raise
-        return self._greeted({})
+        return self._connect_first({})
 
-    def _greeted(self, startup: Mapping[str, str]) -> _Met:
+    def _connect_first(self, startup: Mapping[str, str]) -> _ServerFacts:
         jvm: Any = self.spark._jvm
         jvm.java.sql.DriverManager.setLoginTimeout(
             LOGIN_SECONDS
@@ -109,14 +109,14 @@ class Database(Source):
                 dialect = self.kind(quote or '"', bool(meta.storesUpperCaseIdentifiers()))
                 version = connection.major_version
                 reading = self.kind.reading(version, self._readers) if startup else {}
-                reading = reading if reading and dialect.met(connection) else {}
-                streamed = self.kind.streamed(meta.getDriverName())
+                reading = reading if reading and dialect.has_properties(connection) else {}
+                streamed = self.kind.stream_fetch_size(meta.getDriverName())
                 waiting = self.kind.waiting(self.lock_timeout)
-                session = (*self.kind.session, *waiting, *dialect.kept_alive(connection))
+                session = (*self.kind.session, *waiting, *dialect.keep_alive(connection))
                 resting = self.kind.resting(version)
                 connection.prepare((*session, *resting))
             self._idle.keep(connection, opened.pop_all())
-            return _Met(startup, dialect, session, resting, reading, streamed)
+            return _ServerFacts(startup, dialect, session, resting, reading, streamed)
 
     @property
     def _readers(self) -> int:
@@ -134,16 +134,16 @@ class Database(Source):
             where: what errors name instead of the source, such as the table that it is for.
         """
         with Connection.open(self.spark, self.reader_options, where or self.where) as connection:
-            connection.prepare((*self.session, *self._met.resting))
+            connection.prepare((*self.session, *self._first_answers.resting))
             yield connection
 
     @contextmanager
-    def asked(self, keep: int = 1) -> Iterator[None]:
-        if not self._idle.closed:  # within a run, which needs its connections once more
+    def reuse_connections(self, keep: int = 1) -> Iterator[None]:
+        if not self._idle.closes_each:  # within a run, which needs its connections once more
             yield
             self._idle.spare(keep)
             return
-        self._idle = Idle(self.connect)
+        self._idle = ConnectionPool(self.connect)
         self._overdue = None
         try:
             yield
@@ -153,9 +153,9 @@ class Database(Source):
     def question(self, where: str = "") -> AbstractContextManager[Connection]:
         """Lends a connection to a user that leaves the session as it is.
 
-        Within :meth:`asked` it is used again.
+        Within :meth:`reuse_connections` it is used again.
         """
-        self._met  # noqa: B018 - the connection that greets a database is the first to be lent
+        self._first_answers  # noqa: B018 - the connection that greets a database is the first to be lent
         return self._idle.lent(where or self.where)
 
     @contextmanager
@@ -163,7 +163,7 @@ class Database(Source):
         """Lends a connection for a question about tables, which databases answer soon.
 
         The tables of all other sources wait for the answer. So a database that gives none in time
-        is not asked again within :meth:`asked`.
+        is not asked again within :meth:`reuse_connections`.
         """
         if self._overdue is not None:
             raise self._overdue
@@ -186,23 +186,23 @@ class Database(Source):
     @property
     def session(self) -> tuple[str, ...]:
         """Statements that every connection must run first."""
-        return self._met.session
+        return self._first_answers.session
 
     @property
     def dialect(self) -> Dialect:
         """The dialect, with the quote character and the case of names that the database reports."""
-        return self._met.dialect
+        return self._first_answers.dialect
 
-    def relation(self, native: Native) -> str:
+    def relation(self, native: NativeColumns) -> str:
         """Returns the table's qualified and quoted name."""
         space = native.catalog if self.dialect.uses_catalogs else native.schema
         parts = [part for part in (space, native.table) if part]
         return ".".join(self.dialect.quote(part) for part in parts)
 
     @property
-    def streamed(self) -> int | None:
+    def stream_fetch_size(self) -> int | None:
         """The fetch size with which the driver streams rows; None if others do."""
-        own, chosen = self._met.streamed, self.options.fetch_size
+        own, chosen = self._first_answers.streamed, self.options.fetch_size
         return own if own is None or own < 0 else chosen or own
 
     def reader(
@@ -228,7 +228,7 @@ class Database(Source):
         options = {
             **self._reading(types),
             **self.reader_options,
-            "fetchsize": str(self.streamed or self.options.fetch_size or fetch_size),
+            "fetchsize": str(self.stream_fetch_size or self.options.fetch_size or fetch_size),
             "preferTimestampNTZ": "true",
             "pushDownPredicate": "false",
         }
@@ -248,20 +248,20 @@ class Database(Source):
         Args:
             types: columns read as other types, such as numbers as texts: the database writes those.
         """
-        own = self._met.reading
-        if types or self._taken.keys() & {*own, "binaryTransfer", "preferQueryMode"}:
+        own = self._first_answers.reading
+        if types or self._user_properties.keys() & {*own, "binaryTransfer", "preferQueryMode"}:
             return {}
         return own
 
     def in_binary(self, types: Mapping[str, str] | None) -> bool:
         """Whether reads may get values in binary: as ours do, or as the spec says."""
-        if self._taken.get("binaryTransfer", "").lower() == "false":
+        if self._user_properties.get("binaryTransfer", "").lower() == "false":
             return False
-        prepares = self._taken.get("prepareThreshold", "0").strip() != "0"
+        prepares = self._user_properties.get("prepareThreshold", "0").strip() != "0"
         return bool(self._reading(types)) or prepares
 
     @property
-    def _taken(self) -> dict[str, str]:
+    def _user_properties(self) -> dict[str, str]:
         """The driver's properties that the spec sets, in the URL or apart."""
         given = re.findall(r"[?&;](\w+)=([^?&;]*)", self.options.url)
         return {**dict(given), **self.options.properties}
@@ -270,7 +270,7 @@ class Database(Source):
         """Returns a table's options, which say how to read it in parallel and as which types."""
         return options_for(self.options.table_options, ref.name, JdbcTableOptions())
 
-    def followed_names(self) -> set[str]:
+    def list_cdc_tables(self) -> set[str]:
         """Returns the names of all tables that the spec wants to follow by the log."""
         told = self.options.table_options
         wanted = {name for name, options in told.items() if options.sync_mode == "cdc"}

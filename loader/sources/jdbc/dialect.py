@@ -14,9 +14,9 @@ from pyspark.sql.types import DataType
 
 from loader.rows.cursor import Cursor, CursorType
 from loader.sources.jdbc.connection import Connection
-from loader.sources.jdbc.doubtful import CHARS, TIMES, Column, Doubt, jdbc_type
 from loader.sources.jdbc.fetch import Extent
-from loader.sources.jdbc.open_work import Lookout
+from loader.sources.jdbc.lossy_values import CHARS, TIMES, Column, LossyValue, jdbc_type
+from loader.sources.jdbc.open_transactions import TransactionWatcher
 
 LOGIN_SECONDS = 120
 """How long a connection may take; PostgreSQL's and MySQL's drivers would wait for ever."""
@@ -92,7 +92,7 @@ class Dialect:
         """
         return ()
 
-    def kept_alive(self, connection: Connection) -> tuple[str, ...]:
+    def keep_alive(self, connection: Connection) -> tuple[str, ...]:
         """Returns statements that let the server speak on a silent connection, each minute or so.
 
         Firewalls forget connections that are silent for longer, as one is while the server sorts,
@@ -100,7 +100,7 @@ class Dialect:
         """
         return ()
 
-    def met(self, connection: Connection) -> bool:
+    def has_properties(self, connection: Connection) -> bool:
         """Returns whether :meth:`properties` have reached the database: a pooler may drop them."""
         return True
 
@@ -115,7 +115,7 @@ class Dialect:
         return {}
 
     @classmethod
-    def streamed(cls, driver: str) -> int | None:
+    def stream_fetch_size(cls, driver: str) -> int | None:
         """Returns the fetch size with which a driver streams rows; None if any makes it do so.
 
         Args:
@@ -141,7 +141,7 @@ class Dialect:
         """Returns SQL for a number as a double: unlike a `real`'s text, it has all digits."""
         return f"cast({expression} as double precision)"
 
-    def shown(self, row: Column) -> str:
+    def select_expression(self, row: Column) -> str:
         """Returns SQL for a column as it is loaded, with ``{}`` for the column; mostly empty.
 
         Times of day are texts: the lake has no such type, and Spark's versions read them as
@@ -162,9 +162,9 @@ class Dialect:
         Args:
             row: the database's description of the column.
         """
-        return self.shown(row)
+        return self.select_expression(row)
 
-    def read_as(self, row: Column) -> str:
+    def choose_read_type(self, row: Column) -> str:
         """Returns the type to read a column as, where Spark's versions choose different ones.
 
         Args:
@@ -172,7 +172,7 @@ class Dialect:
         """
         return ""
 
-    def doubt_texts(self, index: int, row: Column) -> list[Doubt]:
+    def doubt_texts(self, index: int, row: Column) -> list[LossyValue]:
         """Returns what may be wrong with the text of a column, as :meth:`as_text` reads it.
 
         Args:
@@ -180,7 +180,7 @@ class Dialect:
         """
         return []
 
-    def doubts(self, index: int, kind: DataType, row: Column, binary: bool) -> list[Doubt]:
+    def doubts(self, index: int, kind: DataType, row: Column, binary: bool) -> list[LossyValue]:
         """Returns which values a column may hold that the lake cannot.
 
         Args:
@@ -265,9 +265,10 @@ class Dialect:
         rows.sort(key=lambda row: int(row["KEY_SEQ"] or 0))
         return Key(tuple(row["COLUMN_NAME"] or "" for row in rows))
 
-    def lookout(self) -> Lookout | None:
+    def lookout(self) -> TransactionWatcher | None:
         """Returns what shows open statements and transactions; None if the database does not.
 
-        Databases that share snapshots need none: see :mod:`loader.sources.jdbc.postgresql.horizon`.
+        Databases that share snapshots need none: see
+        :mod:`loader.sources.jdbc.postgresql.database_continuity`.
         """
         return None

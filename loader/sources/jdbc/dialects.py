@@ -51,7 +51,7 @@ def dialect_class(url: str) -> type[Dialect]:
     return Dialect
 
 
-def scrubbed(url: str) -> str:
+def strip_url(url: str) -> str:
     """Returns a URL without its parameters and credentials, for messages.
 
     A password may hold the very characters that end it elsewhere: `/`, `?`, `;`. Where an `@`

@@ -26,9 +26,9 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 
-from loader.runtime.database_errors import Refused
 from loader.sources.jdbc.connection import Connection
-from loader.sources.jdbc.open_work import Activity, Lookout, Writer
+from loader.sources.jdbc.open_transactions import OpenTransactions, TransactionWatcher, Writer
+from loader.spark.database_errors import ConnectionRefusedByServer
 
 _KEPT_SECONDS = 5.0
 _RENEWED_SECONDS = 0.105
@@ -38,7 +38,7 @@ _PAST = dt.datetime.min
 _REPLICA = "a replica does not show the transactions that are open on its primary"
 
 
-class InnodbLookout(Lookout):
+class InnodbTransactionWatcher(TransactionWatcher):
     """Reads the open work of a MariaDB or MySQL server, at most once every few seconds.
 
     Args:
@@ -49,17 +49,17 @@ class InnodbLookout(Lookout):
         self._text = text
         self._reading = threading.Lock()
         self._read_at = -_KEPT_SECONDS
-        self._seen: _Seen | None = None
+        self._seen: _OpenTransactions | None = None
         self._standing: str | None = None
 
-    def seen(self, connection: Connection, catalog: str, table: str) -> Activity:
+    def read_activity(self, connection: Connection, catalog: str, table: str) -> OpenTransactions:
         with self._reading:
             if self._seen is None or time.monotonic() - self._read_at > _KEPT_SECONDS:
                 self._read_at = time.monotonic()
                 self._seen = self._look(connection)
             seen = self._seen
         if seen.blind:
-            return Activity(_PAST, _PAST, blind=seen.blind)
+            return OpenTransactions(_PAST, _PAST, blind=seen.blind)
         rows = connection.rows(
             "select engine from information_schema.tables "
             f"where table_schema = {self._text(catalog)} and table_name = {self._text(table)}"
@@ -67,23 +67,25 @@ class InnodbLookout(Lookout):
         engine = (rows[0][0] or "") if rows else ""
         if engine.lower() not in _SHOWN:
             why = f"the storage engine {engine or '?'} does not show open transactions"
-            return Activity(_PAST, _PAST, blind=why)
+            return OpenTransactions(_PAST, _PAST, blind=why)
         base = seen.writing if engine.lower() == "innodb" else seen.running
-        return Activity(seen.clock, base, seen.writers)
+        return OpenTransactions(seen.clock, base, seen.writers)
 
-    def _look(self, connection: Connection) -> _Seen:
+    def _look(self, connection: Connection) -> _OpenTransactions:
         try:
             if self._standing is None:
                 self._standing = _standing(connection)
-            return _Seen(blind=self._standing) if self._standing else _look(connection)
-        except Refused as error:
+            return _OpenTransactions(blind=self._standing) if self._standing else _look(connection)
+        except ConnectionRefusedByServer as error:
             if "PROCESS" in str(error):
-                return _Seen(blind="this account cannot see open transactions (grant it PROCESS)")
-            return _Seen(blind="this server does not show open transactions")
+                return _OpenTransactions(
+                    blind="this account cannot see open transactions (grant it PROCESS)"
+                )
+            return _OpenTransactions(blind="this server does not show open transactions")
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _OpenTransactions:
     """What was open on the server.
 
     Attributes:
@@ -118,12 +120,12 @@ def _replicates(connection: Connection) -> bool:
     for statement in ("show all slaves status", "show replica status", "show slave status"):
         try:
             return bool(connection.rows(statement))
-        except Refused:  # not this server's syntax, or no privilege
+        except ConnectionRefusedByServer:  # not this server's syntax, or no privilege
             continue
     return False
 
 
-def _look(connection: Connection) -> _Seen:
+def _look(connection: Connection) -> _OpenTransactions:
     [(clock_text, version)] = connection.rows("select cast(utc_timestamp(6) as char), version()")
     clock = _moment(clock_text)
     # MySQL reports a statement's age in whole seconds, from a start in whole seconds.
@@ -142,7 +144,7 @@ def _look(connection: Connection) -> _Seen:
         """
     )
     if any(applies == "1" for _, applies, _ in statements):
-        return _Seen(blind=_REPLICA)
+        return _OpenTransactions(blind=_REPLICA)
     with closing(_Copies(connection)) as copies:
         readers, writers = copies.next()
         for _ in range(_READS - 1):
@@ -151,9 +153,11 @@ def _look(connection: Connection) -> _Seen:
             _, again = copies.next()
             writers = {trx: writer for trx, writer in writers.items() if trx in again}
     if copies.stale:
-        return _Seen(blind="information_schema.innodb_trx does not show what is open now")
+        return _OpenTransactions(
+            blind="information_schema.innodb_trx does not show what is open now"
+        )
     began = [(session, _moment(at)) for session, _, at in statements if at is not None]
-    return _Seen(
+    return _OpenTransactions(
         clock,
         running=min([clock, *(at for _, at in began)]),
         writing=min([clock, *(at for session, at in began if session not in readers)]),

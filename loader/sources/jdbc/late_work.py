@@ -1,6 +1,6 @@
 """Late rows from work that was open at the last sync, and the mark for the next sync.
 
-Also the rows that come with a table: see :mod:`loader.sources.jdbc.standing`.
+Also the rows that come with a table: see :mod:`loader.sources.jdbc.table_identity`.
 """
 
 from __future__ import annotations
@@ -10,34 +10,34 @@ from typing import Any
 from loader.rows.cursor import Cursor
 from loader.sources import SourceTable, Window
 from loader.sources.jdbc.connection import Connection
-from loader.sources.jdbc.late import WITHIN, Moment
-from loader.sources.jdbc.open_work import Activity, Lookout, OpenWork
-from loader.sources.jdbc.standing import standing
+from loader.sources.jdbc.late_commits import WITHIN, Moment
+from loader.sources.jdbc.open_transactions import OpenTransactions, OpenWork, TransactionWatcher
+from loader.sources.jdbc.table_identity import standing
 
 _STANDS_FOR = "stands_for"
 
 
 class LateWork:
-    """Finds late rows by the open work; see :class:`loader.sources.jdbc.late.Late`.
+    """Finds late rows by the open work; see :class:`loader.sources.jdbc.late_commits.LateCommits`.
 
     Args:
         snapshot: the snapshot to find late rows in.
     """
 
-    def __init__(self, snapshot: Moment, lookout: Lookout) -> None:
+    def __init__(self, snapshot: Moment, lookout: TransactionWatcher) -> None:
         self.snapshot = snapshot
         self.lookout = lookout
-        self.activities: dict[str, Activity] = {}
+        self.activities: dict[str, OpenTransactions] = {}
         self.remembered: dict[str, OpenWork] = {}
         self.standings: dict[str, str] = {}
 
-    def look(self, connection: Connection, table: SourceTable, window: Window) -> None:
+    def find_late(self, connection: Connection, table: SourceTable, window: Window) -> None:
         """Reads the open work, before the clock and the rows."""
         native = table.ref.native
         text, schema = self.snapshot.dialect.text, native.catalog or ""
         self.standings[table.ref.name] = standing(connection, text, schema, native.table)
         if native.stored and window.cursor is not None and window.cursor.type.is_time:
-            seen = self.lookout.seen(connection, native.catalog or "", native.table)
+            seen = self.lookout.read_activity(connection, native.catalog or "", native.table)
             self.activities[table.ref.name] = seen
 
     def reach(self, table: SourceTable, window: Window) -> Cursor | None:
@@ -54,7 +54,7 @@ class LateWork:
         reach = lowest or self.reach(table, window)
         if window.cursor is None or window.low is None:
             return None
-        if self._replaced(table, window) or self._turned_back(table, window):
+        if self._is_replaced(table, window) or self._is_clock_behind(table, window):
             return "1 = 1"
         if reach is None:
             return None
@@ -71,27 +71,27 @@ class LateWork:
         if seen is None or seen.blind:
             return known
         until = self.snapshot.now(connection)
-        self.remembered[table.ref.name] = seen.remembered(self._before(table, window), until)
+        self.remembered[table.ref.name] = seen.to_open_work(self._before(table, window), until)
         return {**self.remembered[table.ref.name].to_mark(), **(known or {})}
 
-    def settled(self, table: SourceTable, window: Window) -> bool:
+    def is_settled(self, table: SourceTable, window: Window) -> bool:
         """Returns whether the rows that the last sync expected have arrived."""
         now = self.standings.get(table.ref.name)
         if now and window.low is not None and (window.mark or {}).get(_STANDS_FOR) != now:
             return True
-        if self._turned_back(table, window):
+        if self._is_clock_behind(table, window):
             return True
         before, after = self._before(table, window), self.remembered.get(table.ref.name)
-        return before is not None and after is not None and before.settled(after)
+        return before is not None and after is not None and before.is_settled(after)
 
     def rewound(self, table: SourceTable, window: Window) -> bool:
         """Returns whether the table may have begun its numbers anew."""
         is_time = window.cursor is not None and window.cursor.type.is_time
-        return not is_time and self._replaced(table, window)
+        return not is_time and self._is_replaced(table, window)
 
     def notes(self, table: SourceTable, window: Window) -> tuple[str, ...]:
         """Returns why late rows may be missed, if they may."""
-        replaced = self._replaced(table, window)
+        replaced = self._is_replaced(table, window)
         what = (
             "its name stands for another table than at the last sync (TRUNCATE, RENAME, an ALTER "
             "that made it anew, another server)"
@@ -100,7 +100,7 @@ class LateWork:
         )
         lacks = "all its rows are read; rows that it lacks stay in raw until a full refresh"
         told = (f"{what}: {lacks}",) * replaced
-        if self._turned_back(table, window):
+        if self._is_clock_behind(table, window):
             told += ("the database's clock was set back: all its rows are read",)
         if window.cursor is None or not window.cursor.type.is_time:
             return told
@@ -109,12 +109,12 @@ class LateWork:
         blind = self.activities[table.ref.name].blind
         return (*told, f"{blind}: {WITHIN}") if blind else told
 
-    def _replaced(self, table: SourceTable, window: Window) -> bool:
+    def _is_replaced(self, table: SourceTable, window: Window) -> bool:
         before = (window.mark or {}).get(_STANDS_FOR)
         now = self.standings.get(table.ref.name)
         return bool(before and now and window.low is not None) and before != now
 
-    def _turned_back(self, table: SourceTable, window: Window) -> bool:
+    def _is_clock_behind(self, table: SourceTable, window: Window) -> bool:
         """Returns whether the clock is behind that of the last sync: rows may have any time."""
         before = self._before(table, window)
         if before is None or self.activities[table.ref.name].blind:

@@ -9,19 +9,19 @@ from pyspark.sql.types import DataType
 from loader.rows.cursor import CursorType
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.dialect import Dialect
-from loader.sources.jdbc.doubtful import (
+from loader.sources.jdbc.innodb import InnodbTransactionWatcher
+from loader.sources.jdbc.lossy_values import (
     BIT,
     BYTES,
     CHAR,
     TIME,
     Column,
-    Doubt,
+    LossyValue,
     is_bits,
     jdbc_type,
     mysql_values,
 )
-from loader.sources.jdbc.innodb import InnodbLookout
-from loader.sources.jdbc.open_work import Lookout
+from loader.sources.jdbc.open_transactions import TransactionWatcher
 
 _PADDED = ("ENUM", "SET", "INET", "UUID")
 _GEOMETRIES = (
@@ -102,7 +102,7 @@ class MySQL(Dialect):
         )
 
     @classmethod
-    def streamed(cls, driver: str) -> int | None:
+    def stream_fetch_size(cls, driver: str) -> int | None:
         # MySQL's own driver, at any other size, first reads all rows into memory. MariaDB's asks
         # the server nothing for the next rows, so that many at once save no time.
         return -(2**31) if driver.startswith("MySQL") else _FEW
@@ -111,7 +111,7 @@ class MySQL(Dialect):
     def properties(cls, seconds: int) -> dict[str, str]:
         return {"sessionVariables": f"lock_wait_timeout={seconds}"} if seconds else {}
 
-    def shown(self, row: Column) -> str:
+    def select_expression(self, row: Column) -> str:
         kind = jdbc_type(row)
         if kind == TIME:  # of up to 838 hours, also negative
             return "cast(cast({} as time(6)) as char)"
@@ -131,13 +131,13 @@ class MySQL(Dialect):
             return "concat('0x', hex({}))"
         if jdbc_type(row) == BIT and not is_bits(row):
             return "cast({} + 0 as char)"
-        shown = self.shown(row)
+        shown = self.select_expression(row)
         return f"cast({shown or '{}'} as char)"
 
-    def doubt_texts(self, index: int, row: Column) -> list[Doubt]:
+    def doubt_texts(self, index: int, row: Column) -> list[LossyValue]:
         if jdbc_type(row) not in BYTES:
             return []
-        long = Doubt(
+        long = LossyValue(
             index,
             "(2 * octet_length({}) + 2 > @@max_allowed_packet)",
             "have a text longer than max_allowed_packet, of which the server makes null",
@@ -145,14 +145,14 @@ class MySQL(Dialect):
         )
         return [long]
 
-    def read_as(self, row: Column) -> str:
+    def choose_read_type(self, row: Column) -> str:
         return _READ_AS.get((row.get("TYPE_NAME") or "").upper(), "")
 
-    def doubts(self, index: int, kind: DataType, row: Column, binary: bool) -> list[Doubt]:
+    def doubts(self, index: int, kind: DataType, row: Column, binary: bool) -> list[LossyValue]:
         return mysql_values(index, row)
 
-    def lookout(self) -> Lookout:
-        return InnodbLookout(self.text)
+    def lookout(self) -> TransactionWatcher:
+        return InnodbTransactionWatcher(self.text)
 
 
 def _with(url: str, parameter: str) -> str:

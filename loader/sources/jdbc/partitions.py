@@ -41,7 +41,7 @@ def slices(bounds: Bounds, count: int = SLICES) -> list[Cursor]:
     return cuts
 
 
-def balanced(cuts: Sequence[Cursor], counts: Sequence[int], partitions: int) -> list[Cursor]:
+def balance_cuts(cuts: Sequence[Cursor], counts: Sequence[int], partitions: int) -> list[Cursor]:
     """Chooses the `cuts` that divide the rows most evenly into `partitions` ranges.
 
     Args:
@@ -59,7 +59,7 @@ def balanced(cuts: Sequence[Cursor], counts: Sequence[int], partitions: int) -> 
 
 
 def largest_share(below: Sequence[int]) -> float:
-    """Returns the share of rows in the fullest slice, from counts as in :func:`balanced`."""
+    """Returns the share of rows in the fullest slice, from counts as in :func:`balance_cuts`."""
     total = below[-1]
     widths = [b - a for a, b in zip([0, *below], below, strict=False)]
     return max(widths) / total if total else 0.0

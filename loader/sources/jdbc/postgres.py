@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from pyspark.sql.types import DataType
 
-from loader.runtime.database_errors import Refused
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.dialect import LOGIN_SECONDS, Dialect, Key, Place
-from loader.sources.jdbc.doubtful import (
+from loader.sources.jdbc.fetch import Extent
+from loader.sources.jdbc.lossy_values import (
     ARRAY,
     BYTES,
     CHARS,
     TIME,
     Column,
-    Doubt,
+    LossyValue,
     has_odd_scale,
     is_bits,
     jdbc_type,
     postgresql_values,
 )
-from loader.sources.jdbc.fetch import Extent
+from loader.spark.database_errors import ConnectionRefusedByServer
 
 _TIME_OF_DAY = (
     "(to_char({}::time, 'HH24:MI:SS.US') || coalesce(substring({}::text from '[-+].*'), ''))"
@@ -49,7 +49,7 @@ class PostgreSQL(Dialect):
     instant_types = frozenset({"timestamptz"})
     system_schemas = frozenset({"information_schema", "pg_catalog", "pg_toast"})
 
-    def shown(self, row: Column) -> str:
+    def select_expression(self, row: Column) -> str:
         kind = jdbc_type(row)
         if kind in CHARS or is_bits(row):
             return "{}::text"  # the cast removes the blanks that pad a char(n)
@@ -70,7 +70,7 @@ class PostgreSQL(Dialect):
             return r"('\x' || encode({}, 'hex'))"
         return _TIME_OF_DAY if jdbc_type(row) == TIME else "{}::text"
 
-    def doubts(self, index: int, kind: DataType, row: Column, binary: bool) -> list[Doubt]:
+    def doubts(self, index: int, kind: DataType, row: Column, binary: bool) -> list[LossyValue]:
         return postgresql_values(index, kind, row, binary)
 
     @classmethod
@@ -81,16 +81,16 @@ class PostgreSQL(Dialect):
     def resting(cls, version: int) -> tuple[str, ...]:
         return ("set idle_session_timeout = 0",) if version >= 14 else ()
 
-    def kept_alive(self, connection: Connection) -> tuple[str, ...]:
+    def keep_alive(self, connection: Connection) -> tuple[str, ...]:
         # The driver leaves it to the system, and systems ask after two hours.
         try:
             [(seconds,)] = connection.rows("select current_setting('tcp_keepalives_idle')")
-        except Refused:  # speaks PostgreSQL's protocol, but is not PostgreSQL
+        except ConnectionRefusedByServer:  # speaks PostgreSQL's protocol, but is not PostgreSQL
             return ()
         kept = 0 < int(seconds or 0) <= _SILENT
         return () if kept else (f"set tcp_keepalives_idle = {_SILENT}",)
 
-    def met(self, connection: Connection) -> bool:
+    def has_properties(self, connection: Connection) -> bool:
         # A setting of our own: what a pooler drops, a session that it shares may have all the same.
         [(told,)] = connection.rows("select current_setting('strandline.direct', true)")
         return told == "on"
@@ -188,7 +188,7 @@ class PostgreSQL(Dialect):
                 join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
                 """
             )
-        except Refused:  # speaks PostgreSQL's protocol, but is not PostgreSQL
+        except ConnectionRefusedByServer:  # speaks PostgreSQL's protocol, but is not PostgreSQL
             return set()
         return {(schema or "", name or "") for schema, name in found}
 
@@ -261,7 +261,7 @@ class PostgreSQL(Dialect):
                 order by part.place
                 """
             )
-        except Refused:  # speaks PostgreSQL's protocol, but is not PostgreSQL
+        except ConnectionRefusedByServer:  # speaks PostgreSQL's protocol, but is not PostgreSQL
             return super().key(connection, place)
         columns = tuple(name or "" for name, _ in found)
         if any(inherited == "true" for _, inherited in found):

@@ -10,14 +10,14 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 
 from loader.rows.cursor import Cursor, CursorType
-from loader.runtime.database_errors import DatabaseError
 from loader.sources import Bounds, SourceTable, Window, edge
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.dialect import Dialect
-from loader.sources.jdbc.native import Native
-from loader.sources.jdbc.partitions import balanced, largest_share, partition_count, slices
+from loader.sources.jdbc.partitions import balance_cuts, largest_share, partition_count, slices
 from loader.sources.jdbc.postgresql.pages import COLUMN, page_cuts
+from loader.sources.jdbc.table_metadata import NativeColumns
+from loader.spark.database_errors import DatabaseError
 
 # If one slice has a larger share of the rows, one reader would get nearly all of them.
 _SKEWED = 0.8
@@ -38,7 +38,7 @@ class Divided(Protocol):
     def column(self, table: SourceTable, name: str) -> str:
         """Returns SQL for a column, as the database has it."""
 
-    def alias(self, native: Native, index: int) -> str:
+    def alias(self, native: NativeColumns, index: int) -> str:
         """Returns a column's name in the subquery that Spark reads."""
 
     def where(self, table: SourceTable, window: Window, bounds: Bounds | None = None) -> str:
@@ -113,7 +113,7 @@ class Ranges:
             with snapshot.connect(table) as connection:
                 return page_cuts(connection, snapshot.dialect, relation, cursor, count)
         except DatabaseError as error:
-            if error.locked_out:
+            if error.is_locked_out:
                 raise
             return []  # it speaks PostgreSQL's protocol, but stores rows in another way
 
@@ -157,4 +157,4 @@ class Ranges:
             )
             [counts] = connection.rows(f"select {sums} from {rows}")
         below = [*(int(n or 0) for n in counts), bounds.rows or 0]
-        return balanced(edges, below, count) if largest_share(below) <= _SKEWED else []
+        return balance_cuts(edges, below, count) if largest_share(below) <= _SKEWED else []

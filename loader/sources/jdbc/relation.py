@@ -14,9 +14,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from loader.rows.order import quoted
-from loader.runtime.spark_line import jdbc_relation
+from loader.rows.order import quote_name
 from loader.sources.jdbc.connection import Connection, spark_options
+from loader.spark.spark_line import jdbc_relation
 
 
 def schema_of(
@@ -72,7 +72,7 @@ def custom_schema(types: Mapping[str, str]) -> dict[str, str]:
     """Returns Spark's option to read columns as other types than it would choose."""
     if not types:
         return {}
-    return {"customSchema": ", ".join(f"{quoted(name)} {kind}" for name, kind in types.items())}
+    return {"customSchema": ", ".join(f"{quote_name(name)} {kind}" for name, kind in types.items())}
 
 
 def _columns(

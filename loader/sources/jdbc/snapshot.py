@@ -17,26 +17,26 @@ from pyspark.sql.types import ArrayType, StructField, TimestampNTZType, Timestam
 from loader.errors import TableError
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.exact_cast import cast_exactly
-from loader.rows.order import quoted
-from loader.runtime.database_errors import DatabaseError, explain
+from loader.rows.order import quote_name
 from loader.sources import Bounds, CursorField, Digest, Snapshot, SourceTable, Window, edge
 from loader.sources.contents import KEY, Contents, ReadContents
-from loader.sources.jdbc.by_value import asked_by_value
 from loader.sources.jdbc.checksum_sql import checksum
 from loader.sources.jdbc.column_sql import ColumnSql
 from loader.sources.jdbc.connection import Connection
-from loader.sources.jdbc.contents import JdbcContents, compared
+from loader.sources.jdbc.connection_pool import ConnectionPool
+from loader.sources.jdbc.contents import JdbcContents, list_comparable
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.digest import digest_of
 from loader.sources.jdbc.fetch import MOST_ROWS, SAMPLE, asks, fetch_size
-from loader.sources.jdbc.idle import Idle
-from loader.sources.jdbc.late import Late
+from loader.sources.jdbc.key_predicate import build_key_predicate
+from loader.sources.jdbc.late_commits import LateCommits
 from loader.sources.jdbc.late_work import LateWork
-from loader.sources.jdbc.native import Layout, current_layout
-from loader.sources.jdbc.postgresql.exported import Exported
+from loader.sources.jdbc.postgresql.exported_snapshot import ExportedSnapshot
 from loader.sources.jdbc.postgresql.late_rows import LateRows
 from loader.sources.jdbc.postgresql.pages import PLACE
 from loader.sources.jdbc.ranges import Division, Ranges
+from loader.sources.jdbc.table_metadata import Layout, current_layout
+from loader.spark.database_errors import DatabaseError, explain
 
 _RECAST = (
     (TimestampNTZType(), TimestampType()),
@@ -53,11 +53,11 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         exported: PostgreSQL's snapshot, which all connections read.
     """
 
-    def __init__(self, source: Database, exported: Exported | None = None) -> None:
+    def __init__(self, source: Database, exported: ExportedSnapshot | None = None) -> None:
         super().__init__(source, exported.horizon if exported is not None else None)
         lookout = self.dialect.lookout()
         blind = exported.blind if exported is not None else ""
-        self.late: Late = (
+        self.late: LateCommits = (
             LateRows(self, self.horizon, blind) if lookout is None else LateWork(self, lookout)
         )
         self.held = exported.held if exported is not None else frozenset()
@@ -71,7 +71,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             )
         self._digests = True
         self._layouts: dict[str, Layout] = {}  # of locked tables, which keep them
-        self._idle = Idle(self._connected)
+        self._idle = ConnectionPool(self._connect)
 
     @cached_property
     def wall_offset(self) -> int:
@@ -88,7 +88,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             yield connection
 
     @contextmanager
-    def _connected(self, where: str) -> Iterator[Connection]:
+    def _connect(self, where: str) -> Iterator[Connection]:
         with self.source.question(where) as connection, connection.transaction():
             connection.prepare(self.session)
             yield connection
@@ -105,11 +105,11 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 [(rows, *found)] = connection.rows(
                     f"select {', '.join(['count(*)', *unusual])} from {relation}"
                 )
-                notes = self._noted(connection, table, found, "")
+                notes = self._warn_of_losses(connection, table, found, "")
                 return Bounds(int(rows or 0), notes=notes)
             cursor, type_ = window.cursor, window.cursor.type
             column = self.column(table, cursor.name)
-            self.late.look(connection, table, window)
+            self.late.find_late(connection, table, window)
             reach = self.late.reach(table, window)
             # Read before the rows: those that commit in between lie beyond it. In a snapshot there
             # are none, and one question is enough.
@@ -156,16 +156,16 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 future=future,
                 reach=reach,
                 mark=self.late.mark(connection, table, window),
-                settled=self.late.settled(table, window),
+                settled=self.late.is_settled(table, window),
                 rewound=self.late.rewound(table, window),
                 finer=Cursor.is_finer(high, type_),
                 notes=(
                     *self.late.notes(table, window),
-                    *self._noted(connection, table, others, where, cursor),
+                    *self._warn_of_losses(connection, table, others, where, cursor),
                 ),
             )
 
-    def _noted(
+    def _warn_of_losses(
         self,
         connection: Connection,
         table: SourceTable,
@@ -180,10 +180,10 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         """
         if not any(int(count or 0) for count in counts):
             return ()
-        doubted = ", ".join(self._doubted(table, cursor))
+        doubted = ", ".join(self._list_lossy_counts(table, cursor))
         relation = self.source.relation(table.ref.native)
         [exact] = connection.rows(f"select {doubted} from {relation}{where}")
-        return self._judged(table, exact, cursor)
+        return self._list_warnings(table, exact, cursor)
 
     def judge(self, table: SourceTable, where: str = "") -> None:
         """Refuses rows that hold values which the lake cannot; all by default.
@@ -196,7 +196,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             relation = self.source.relation(table.ref.native)
             with self.connect(table) as connection:
                 [found] = connection.rows(f"select {', '.join(unusual)} from {relation}{where}")
-                self._noted(connection, table, found, where)
+                self._warn_of_losses(connection, table, found, where)
 
     def _up_to(self, column: str, cursor: Cursor) -> str:
         """Returns SQL that counts the rows at or below a cursor."""
@@ -208,11 +208,11 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         division = Ranges(self, table, window, bounds).division(spark)
         where = self.where(table, window, bounds)
         size = self._fetch_size(table, bounds.rows, whole=window.low is None)
-        return self._selected(spark, table, where, size, division, window.cursor)
+        return self._select_rows(spark, table, where, size, division, window.cursor)
 
     def part(self, spark: SparkSession, table: SourceTable, condition: str) -> DataFrame:
         """Reads the rows that a condition holds for, in SQL of the table's own columns, lazily."""
-        return self._selected(spark, table, f" where {condition}", self._fetch_size(table))
+        return self._select_rows(spark, table, f" where {condition}", self._fetch_size(table))
 
     def count_values(
         self, table: SourceTable, columns: Sequence[str], window: Window, bounds: Bounds | None
@@ -245,7 +245,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 relation = self.source.relation(table.ref.native)
                 return digest_of(connection, self.dialect, relation, columns, where, rows, indexed)
         except DatabaseError as error:  # no md5 here, say: the rows are read instead
-            if error.locked_out:
+            if error.is_locked_out:
                 raise
             self._digests = False
             return None
@@ -253,7 +253,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
     def weight(self, table: SourceTable, window: Window, bounds: Bounds) -> int | None:
         if not self.steady(table):
             return None
-        wide = self._weighed(table)
+        wide = self._list_sizes(table)
         fixed = 16 * len(table.schema.fields) * (bounds.rows or 0)
         if not wide:
             return fixed
@@ -268,7 +268,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         with self.connect(table) as connection:
             return self.dialect.lacking(connection, self.source.relation(table.ref.native))
 
-    def unaltered(self, table: SourceTable) -> None:
+    def check_unaltered(self, table: SourceTable) -> None:
         where = f"table {self.source.name}.{table.ref.name}"
         now = self._layouts.get(table.ref.name)
         if now is None:
@@ -293,8 +293,8 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         columns = {name: self.column(table, name) for name in keys.columns}
         chosen = {names[i] for i in native.as_texts} & set(columns)
         # A value of a type that the spec chooses cannot be compared with the database's.
-        where = "" if chosen else asked_by_value(self.dialect, columns, keys)
-        return fresh._selected(spark, table, where, fresh._fetch_size(table))
+        where = "" if chosen else build_key_predicate(self.dialect, columns, keys)
+        return fresh._select_rows(spark, table, where, fresh._fetch_size(table))
 
     def contents(
         self,
@@ -307,7 +307,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         expressions = checksum(self.dialect)
         if expressions is not None and unique:
             with self.connect(table) as connection:
-                parts, left_out = compared(expressions, connection, table)
+                parts, left_out = list_comparable(expressions, connection, table)
             known = {part.name: part for part in parts}
             chosen = {table.schema.names[i] for i in table.ref.native.as_texts}
             # What the database has no sum of is left out, but not where the spec chose the type.
@@ -321,7 +321,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                     parts,
                     left_out,
                     lambda sql: self._read(spark, table, f"({sql}) strandline"),
-                    lambda where, hashed: self._selected(
+                    lambda where, hashed: self._select_rows(
                         spark, table, where, self._fetch_size(table), key=hashed
                     ),
                     lambda where: self.judge(table, where),
@@ -343,7 +343,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         self, table: SourceTable, rows: int | None = None, *, whole: bool = False
     ) -> int:
         """Returns how many rows a reader fetches at once; the database tells how wide they are."""
-        told = self.source.streamed or self.source.options.fetch_size
+        told = self.source.stream_fetch_size or self.source.options.fetch_size
         if told is not None or not asks(table.schema, rows):
             return fetch_size(table.schema, rows)
         native, sampled = table.ref.native, None
@@ -351,12 +351,12 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             extent = self.dialect.extent(connection, (native.catalog, native.schema, native.table))
             if self.steady(table):
                 [(sampled,)] = connection.rows(
-                    f"select avg({' + '.join(self._weighed(table))})::bigint "
+                    f"select avg({' + '.join(self._list_sizes(table))})::bigint "
                     f"from (select * from {self.source.relation(native)} limit {SAMPLE}) as sampled"
                 )
         return fetch_size(table.schema, rows, extent, int(sampled or 0), whole=whole)
 
-    def _selected(
+    def _select_rows(
         self,
         spark: SparkSession,
         table: SourceTable,
@@ -369,7 +369,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         source, native = self.source, table.ref.native
         columns = ", ".join(
             f"{shown} as {self.alias(native, i)}"
-            for i, shown in enumerate(self._shown(table, cursor))
+            for i, shown in enumerate(self._list_expressions(table, cursor))
         )
         columns += f", {key} as {self.dialect.quote(KEY)}" if key else ""
         columns += f", {division.column}" if division.column else ""
@@ -392,7 +392,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             frame = frame.toDF(*names)
 
         def made(i: int, column: StructField) -> Column:
-            value = f.col(quoted(names[i]))
+            value = f.col(quote_name(names[i]))
             if i in native.as_texts:
                 return cast_exactly(value, column.dataType, column.name)
             recast = (arrived[i].dataType, column.dataType) in _RECAST

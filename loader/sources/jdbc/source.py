@@ -21,18 +21,17 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from loader.error_report import did_you_mean
 from loader.errors import TableError, sentence
-from loader.problems import did_you_mean
 from loader.rows.exact_cast import data_type
-from loader.runtime.database_errors import explain
 from loader.sources import Alone, Snapshot, SourceTable, TableRef
-from loader.sources.jdbc.cdc.followed import FollowedSnapshot
-from loader.sources.jdbc.cdc.log import followed
+from loader.sources.jdbc.cdc.composite_snapshot import FollowedSnapshot
+from loader.sources.jdbc.cdc.log import open_log
 from loader.sources.jdbc.cdc.slot import slot_name
 from loader.sources.jdbc.collation import by_bytes
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.database import Database
-from loader.sources.jdbc.doubtful import (
+from loader.sources.jdbc.lossy_values import (
     BIT,
     BYTES,
     DISTINCT,
@@ -45,12 +44,13 @@ from loader.sources.jdbc.doubtful import (
     of_key,
 )
 from loader.sources.jdbc.mysql import MySQL
-from loader.sources.jdbc.native import Native, Told, described, layout
 from loader.sources.jdbc.options import JdbcOptions
-from loader.sources.jdbc.postgresql.exported import exported
-from loader.sources.jdbc.postgresql.horizon import XMIN
+from loader.sources.jdbc.postgresql.database_continuity import XMIN
+from loader.sources.jdbc.postgresql.exported_snapshot import open_exported_snapshot
 from loader.sources.jdbc.relation import custom_schema, schema_of
 from loader.sources.jdbc.snapshot import JdbcSnapshot
+from loader.sources.jdbc.table_metadata import NativeColumns, Told, layout, read_native_columns
+from loader.spark.database_errors import explain
 
 _TIMESTAMP_WITH_TIMEZONE = "2014"  # java.sql.Types
 _WITHOUT_TWINS = ("-7", "-6", "5", "4", "-5", "2", "3", "16", "91", "93")
@@ -106,7 +106,9 @@ class JdbcSource(Database):
                 stored = not view and not foreign and (schema or "", name) not in elsewhere
                 # For a view without a comment, MySQL reports the comment VIEW.
                 comment = "" if row["REMARKS"] == "VIEW" else row["REMARKS"] or ""
-                native = Native(row["TABLE_CAT"], row["TABLE_SCHEM"], name, stored, comment=comment)
+                native = NativeColumns(
+                    row["TABLE_CAT"], row["TABLE_SCHEM"], name, stored, comment=comment
+                )
                 origin = ".".join(
                     part if re.fullmatch(r"\w+", part) else dialect.quote(part)
                     for part in (row["TABLE_SCHEM"], name)
@@ -116,18 +118,20 @@ class JdbcSource(Database):
             return sorted(refs, key=lambda ref: ref.name)
 
     def describe(self, ref: TableRef) -> SourceTable:
-        native: Native = ref.native
+        native: NativeColumns = ref.native
         with self.catalog_question(f"table {self.name}.{ref.name}") as connection:
             place = (native.catalog, native.schema, native.table)
             key = self.dialect.key(connection, place)
             told_of = ("COLUMN_NAME", "ORDINAL_POSITION")
             indexes = connection.metadata("getIndexInfo", *place, False, True, labels=told_of)
-            told = self._based(connection, native, described(connection, native))
+            told = self._resolve_domains(
+                connection, native, read_native_columns(connection, native)
+            )
         writers = self._by_writer(ref, told)
         cursor = (self.read_options(ref).cursor_among(told) or "").lower()
         cursor = XMIN if writers else cursor
         declared = {name.lower() for name in self.read_options(ref).primary_key or ()}
-        chosen = self._chosen_types(ref, told, cursor, {*map(str.lower, key.columns), *declared})
+        chosen = self._choose_types(ref, told, cursor, {*map(str.lower, key.columns), *declared})
         schema = self._schema(ref, told, chosen)
         types = self._read_as(told, chosen)
         doubtful = decimals(schema, told, ref.name)
@@ -184,7 +188,7 @@ class JdbcSource(Database):
                 for row in indexes
                 if row["ORDINAL_POSITION"] == "1" and row["COLUMN_NAME"]
             ),
-            collated=self._collated(ref, schema, cursor),
+            collated=self._find_collated_cursor(ref, schema, cursor),
             comment=native.comment,
             column_comments={
                 self.dialect.lake_name(name): row["REMARKS"] or "" for name, row in told.items()
@@ -194,7 +198,7 @@ class JdbcSource(Database):
         self.partition_column(found)  # reports a mistake in it before anything is read
         return found
 
-    def _chosen_types(
+    def _choose_types(
         self, ref: TableRef, told: Told, cursor: str, key: Collection[str]
     ) -> dict[str, DataType]:
         """Returns the types that the spec chooses, by the columns' names in the database.
@@ -243,7 +247,7 @@ class JdbcSource(Database):
 
     def _sql(self, name: str, row: Column, chosen: Collection[str]) -> str:
         """Returns SQL for a column as it is read, with ``{}`` for it; empty if as it is."""
-        return self.dialect.as_text(row) if name in chosen else self.dialect.shown(row)
+        return self.dialect.as_text(row) if name in chosen else self.dialect.select_expression(row)
 
     def _orderly(self, ref: TableRef, told: Told, cursor: str) -> None:
         """Refuses a cursor of a type without the order that a cursor needs."""
@@ -268,9 +272,11 @@ class JdbcSource(Database):
             return f"{type_name}, a time of day, which begins anew every day"
         return ""
 
-    def _collated(self, ref: TableRef, schema: StructType, cursor: str) -> frozenset[str]:
+    def _find_collated_cursor(
+        self, ref: TableRef, schema: StructType, cursor: str
+    ) -> frozenset[str]:
         """Returns the cursor's name if it is a text column that is not ordered by bytes."""
-        native: Native = ref.native
+        native: NativeColumns = ref.native
         space = (native.catalog if self.dialect.uses_catalogs else native.schema) or ""
         found = set()
         for column in schema.fields:
@@ -318,7 +324,7 @@ class JdbcSource(Database):
             before = self._schemas[ref.name] = told, self._read_schema(ref, told, chosen)
         return before[1]
 
-    def _based(self, connection: Connection, native: Native, told: Told) -> Told:
+    def _resolve_domains(self, connection: Connection, native: NativeColumns, told: Told) -> Told:
         """Returns the description with the base types of domains over domains, which it lacks."""
         deep = [name for name, row in told.items() if row["SOURCE_DATA_TYPE"] == DISTINCT]
         if not deep:
@@ -331,9 +337,9 @@ class JdbcSource(Database):
         }
 
     def _read_schema(self, ref: TableRef, told: Told, chosen: Collection[str]) -> StructType:
-        native: Native = ref.native
+        native: NativeColumns = ref.native
         where = f"table {self.name}.{ref.name}"
-        columns = ", ".join(self._listed(told, chosen))
+        columns = ", ".join(self._list_expressions(told, chosen))
         try:
             query = f"(select {columns or '*'} from {self.relation(native)}) t"
             options = {**self.reader_options, **custom_schema(self._read_as(told, chosen))}
@@ -376,11 +382,13 @@ class JdbcSource(Database):
 
     def _read_as(self, told: Told, chosen: Collection[str]) -> dict[str, str]:
         """Returns the types to read columns as, where Spark or the driver would choose others."""
-        found = {n: self.dialect.read_as(row) for n, row in told.items() if n not in chosen}
+        found = {
+            n: self.dialect.choose_read_type(row) for n, row in told.items() if n not in chosen
+        }
         found |= {n: "string" for n in chosen if not self.dialect.as_text(told.get(n, {}))}
         return {name: data_type for name, data_type in found.items() if data_type}
 
-    def _listed(self, told: Told, chosen: Collection[str]) -> Iterator[str]:
+    def _list_expressions(self, told: Told, chosen: Collection[str]) -> Iterator[str]:
         """Yields SQL for each column as it is read; nothing if `select *` has all of them so."""
         shown = {name: self._sql(name, row, chosen) for name, row in told.items()}
         if not self.dialect.hides_columns and not any(shown.values()):
@@ -398,7 +406,7 @@ class JdbcSource(Database):
             return
         names = {table.ref.name for table in logged}
         queried = [table for table in tables if table.ref.name not in names]
-        with followed(self, logged) as log, ExitStack() as opened:
+        with open_log(self, logged) as log, ExitStack() as opened:
             # Tables that follow the log are not locked. Whoever alters one would wait for the run,
             # and the run for Debezium, which waits for them.
             snapshot = FollowedSnapshot(lambda: opened.enter_context(self._moment(queried)), log)
@@ -411,5 +419,8 @@ class JdbcSource(Database):
         if not self.dialect.shares_snapshots:
             yield JdbcSnapshot(self)
             return
-        with exported(self, tables) as moment, closing(JdbcSnapshot(self, moment)) as found:
+        with (
+            open_exported_snapshot(self, tables) as moment,
+            closing(JdbcSnapshot(self, moment)) as found,
+        ):
             yield found

@@ -64,11 +64,11 @@ def columns(
     taken: set[str] = {REST}
     budget = Counter(parts=_MOST_PARTS)
     for name in (*declared, *(name for name in types if name not in declared)):
-        if is_skipped(name, skipped) or not name or _folded(name) in taken:
+        if is_skipped(name, skipped) or not name or _fold_case(name) in taken:
             continue
         if len(name) > LONGEST_NAME and name not in types:
             continue
-        taken.add(_folded(name))
+        taken.add(_fold_case(name))
         found[name] = types.get(name) or spark_type(declared[name], schema, budget)
         if budget["parts"] < 0:
             raise TableError(
@@ -79,7 +79,7 @@ def columns(
     return tuple(Column(name, type_, converter(type_)) for name, type_ in found.items())
 
 
-def _folded(name: str) -> str:
+def _fold_case(name: str) -> str:
     """Returns what Spark compares names by, a letter at a time: a dotless i is an i, too."""
     upper = (big if len(big := letter.upper()) == 1 else letter for letter in name)
     return "".join(small if len(small := letter.lower()) == 1 else letter for letter in upper)

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from loader.rows.delta import DELETED
-from loader.rows.order import quoted
+from loader.rows.order import quote_name
 from loader.sources.programs.layout import AFTER
 
 
@@ -27,10 +27,14 @@ def with_deleted(rows: DataFrame, deletions: Sequence[DataFrame]) -> DataFrame:
         by, last = deletion.drop(AFTER).columns, f"_cq_last_{number}"
         values = [f"_cq_{number}_{i}" for i in range(len(by))]
         newest = deletion.groupBy(
-            *(f.col(quoted(name)).alias(value) for name, value in zip(by, values, strict=True))
+            *(f.col(quote_name(name)).alias(value) for name, value in zip(by, values, strict=True))
         ).agg(f.max(AFTER).alias(last))
-        same = [f.col(quoted(name)) == f.col(value) for name, value in zip(by, values, strict=True)]
+        same = [
+            f.col(quote_name(name)) == f.col(value) for name, value in zip(by, values, strict=True)
+        ]
         # Broadcast: a shuffle would lose the order.
         rows = rows.join(f.broadcast(newest), reduce(and_, same, f.lit(True)), "left")
         gone.append(f.coalesce(f.col(last) > f.col(AFTER), f.lit(False)))
-    return rows.select(*(f.col(quoted(name)) for name in names), reduce(or_, gone).alias(DELETED))
+    return rows.select(
+        *(f.col(quote_name(name)) for name in names), reduce(or_, gone).alias(DELETED)
+    )

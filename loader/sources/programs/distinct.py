@@ -23,13 +23,13 @@ def distinct(data_type: t.DataType, convert: Callable[[Any], Any]) -> Callable[[
         convert: of the same type.
     """
 
-    def converted(value: Any) -> Any:
+    def convert_distinct(value: Any) -> Any:
         found = convert(value)
         if not _comes_back(value, found, data_type):
             raise Misfit
         return found
 
-    return converted
+    return convert_distinct
 
 
 def _comes_back(value: Any, found: Any, data_type: t.DataType) -> bool:

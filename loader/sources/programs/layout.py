@@ -15,10 +15,10 @@ from pyspark.sql import types as t
 
 from loader.errors import TableError
 from loader.names import literal_path
-from loader.rows.order import quoted
+from loader.rows.order import quote_name
 from loader.sources.programs.columns import REST, Column, is_skipped
 from loader.sources.programs.distinct import distinct
-from loader.sources.programs.values import Misfit, held_as, read_as, text_of
+from loader.sources.programs.values import Misfit, read_as, spool_type, text_of
 from loader.spec.redaction import excerpt
 
 _LONGEST_TEXT = 16_000_000  # Spark's JSON parser refuses a text of 20 million characters
@@ -47,11 +47,11 @@ class Condition:
     line: bytes
 
 
-def _named(columns: Sequence[str]) -> str:
+def _name_columns(columns: Sequence[str]) -> str:
     return text_of(list(columns))
 
 
-class Layout:
+class RecordLayout:
     """A stream's columns.
 
     Args:
@@ -143,7 +143,7 @@ class Layout:
                 remedy=f"Set {self._options}.primary_key; a `cloudquery sync` sends the keys with "
                 "write_mode overwrite",
             )
-        wire: dict[str, Any] = {"d": number, "r": _named(tuple(sorted(values)))}
+        wire: dict[str, Any] = {"d": number, "r": _name_columns(tuple(sorted(values)))}
         for name, value in values.items():
             try:
                 place, convert = self._places[name]
@@ -170,8 +170,8 @@ class Layout:
     def deletions(self, spark: SparkSession, path: Path, by: Sequence[str]) -> DataFrame:
         """Reads the deletions that name some columns: these, and each one's number."""
         lines = self.frame(spark, path, numbered=True)
-        lines = lines.where(f.col(REST) == _named(by))
-        return lines.select(*(f.col(quoted(name)) for name in by), AFTER)
+        lines = lines.where(f.col(REST) == _name_columns(by))
+        return lines.select(*(f.col(quote_name(name)) for name in by), AFTER)
 
     def frame(self, spark: SparkSession, path: Path, numbered: bool = False) -> DataFrame:
         """Reads a file of the spool, lazily, in the order in which it was written.
@@ -182,7 +182,7 @@ class Layout:
         session: Any = spark
         held = [(f"c{n}", column.type) for n, column in enumerate(self.columns)]
         wire = t.StructType(
-            [t.StructField(place, held_as(type_)) for place, type_ in held]
+            [t.StructField(place, spool_type(type_)) for place, type_ in held]
             + [t.StructField("r", t.StringType()), t.StructField("d", t.IntegerType())]
         )
         jvm = session._jvm

@@ -28,7 +28,7 @@ class Pipe(io.RawIOBase):
         self._until: float | None = None
 
     @property
-    def left(self) -> bool:
+    def is_abandoned(self) -> bool:
         """Whether nobody listens any more."""
         return self._until is not None
 
@@ -45,7 +45,7 @@ class Pipe(io.RawIOBase):
         ready = select.poll()
         ready.register(self._pipe.fileno(), select.POLLIN)
         while self._until is None or time.monotonic() < self._until:
-            left = self.left
+            left = self.is_abandoned
             if ready.poll(0):
                 self.waits = False
                 return int(self._pipe.readinto(buffer))  # type: ignore[attr-defined]

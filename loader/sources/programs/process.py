@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from loader.errors import TableError
-from loader.runtime.child_environment import child_environment
 from loader.sources.programs.pipe import Pipe
+from loader.spark.child_environment import child_environment
 from loader.spec.redaction import excerpt
 
 _GRACE = 10.0
@@ -114,7 +114,7 @@ class Process:
         """
         read = io.BufferedReader(self._output, 1 << 20).readline
         while line := read(self.longest + 1):
-            if self._output.left and not line.endswith(b"\n"):
+            if self._output.is_abandoned and not line.endswith(b"\n"):
                 return
             self.heard = self.said = time.monotonic()
             if len(line) > self.longest:

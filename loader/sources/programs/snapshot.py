@@ -10,23 +10,34 @@ from typing import TYPE_CHECKING, Any
 
 from loader.errors import TableError
 from loader.rows.cursor import Cursor, clock_now
-from loader.runtime.spark import empty
-from loader.sources import Attention, Bounds, Request, Snapshot, SourceTable, Window, edge
+from loader.sources import Bounds, Request, RunContext, Snapshot, SourceTable, Window, edge
+from loader.sources.programs.connector_state import (
+    ConnectorState,
+    comes_again,
+    is_memory,
+    may_go_in_pieces,
+)
 from loader.sources.programs.deletions import with_deleted
-from loader.sources.programs.delivery import Delivery
-from loader.sources.programs.layout import AFTER, Layout
-from loader.sources.programs.memory import Memory, comes_again, is_memory, may_go_in_pieces
+from loader.sources.programs.layout import AFTER, RecordLayout
+from loader.sources.programs.message_reader import Delivery
 from loader.sources.programs.options import ProgramOptions
 from loader.sources.programs.spool import Limits, Piece, Spool
 from loader.sources.programs.stream import Stream
-from loader.sources.programs.values import shown
+from loader.sources.programs.values import format_value
 from loader.sources.table import Progress
+from loader.spark.session import empty
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Begin = Callable[
-    [Sequence[Request], Mapping[str, "Memory | None"], Mapping[Hashable, Stream], int, Attention],
+    [
+        Sequence[Request],
+        Mapping[str, "ConnectorState | None"],
+        Mapping[Hashable, Stream],
+        int,
+        RunContext,
+    ],
     Delivery,
 ]
 
@@ -74,20 +85,20 @@ class ProgramSnapshot(Snapshot):
         self._probed = False
         self._delivery: Delivery | None = None
         self._names: dict[Hashable, str] = {}
-        self._attention: Attention | None = None
+        self._attention: RunContext | None = None
         self._pieces: dict[Hashable, Piece] = {}
-        self._layouts: dict[Hashable, Layout] = {}
+        self._layouts: dict[Hashable, RecordLayout] = {}
 
     def remembers(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:
         self._marks_of = marks
 
-    def begin(self, requests: Sequence[Request], attention: Attention) -> None:
+    def begin(self, requests: Sequence[Request], attention: RunContext) -> None:
         memories = {
-            request.name: Memory.of(request.mark, self.protocol, f"table {request.name}")
+            request.name: ConnectorState.of(request.mark, self.protocol, f"table {request.name}")
             for request in requests
         }
         known = [memories[r.name] for r in requests if r.table.progress is Progress.MARK]
-        stored = self._stored(requests, known)
+        stored = self._list_stored(requests, known)
         whole = not may_go_in_pieces(known, stored)
         streams: dict[Hashable, Stream] = {}
         for number, request in enumerate(requests):
@@ -121,7 +132,9 @@ class ProgramSnapshot(Snapshot):
         number = max([time.time_ns() // 1000, *numbers])
         self._delivery = self._begin(requests, memories, streams, number, attention)
 
-    def _stored(self, requests: Sequence[Request], known: Sequence[Memory | None]) -> list[Memory]:
+    def _list_stored(
+        self, requests: Sequence[Request], known: Sequence[ConnectorState | None]
+    ) -> list[ConnectorState]:
         """Returns the states of the source's tables that do not go on from theirs in this run."""
         if all(memory is not None and not memory.shared for memory in known):
             return []  # each table has a state of its own
@@ -132,7 +145,7 @@ class ProgramSnapshot(Snapshot):
             for mark in self._marks_of(name):
                 if not is_memory(mark) or mark.get("protocol") != self.protocol:
                     continue
-                memory = Memory.of(mark, self.protocol, f"table {self.source}.{name}")
+                memory = ConnectorState.of(mark, self.protocol, f"table {self.source}.{name}")
                 found += [memory] if memory is not None else []
         return found
 
@@ -149,7 +162,7 @@ class ProgramSnapshot(Snapshot):
             return Bounds(None, mark=window.mark)
         attention, name = self._attention, self._names[key]
         self._forget(key)
-        piece = self._delivery.next(key, lambda: attention.proceed(name))
+        piece = self._delivery.next(key, lambda: attention.check_interruption(name))
         self._pieces[key] = piece
         return self._bounds(table, window, piece)
 
@@ -226,12 +239,12 @@ class ProgramSnapshot(Snapshot):
         if before is not None:
             before.forget()
 
-    def _layout(self, request: Request) -> Layout:
+    def _layout(self, request: Request) -> RecordLayout:
         native = request.table.ref.native
-        return Layout(request.name, native.columns, request.key, native.skipped)
+        return RecordLayout(request.name, native.columns, request.key, native.skipped)
 
     def _edge(self, value: object, table: SourceTable, window: Window) -> Cursor | None:
         if value is None or window.cursor is None:
             return None
-        text = shown(value, table.schema[window.cursor.name].dataType)
+        text = format_value(value, table.schema[window.cursor.name].dataType)
         return edge(text, window.cursor.type, table, window)

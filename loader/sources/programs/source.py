@@ -18,16 +18,16 @@ from loader.errors import SpecError, TableError
 from loader.names import is_wildcard
 from loader.rows.cursor import CursorType
 from loader.rows.exact_cast import data_type
-from loader.sources import Attention, Progress, Request, Source, SourceTable, TableRef
+from loader.sources import Progress, Request, RunContext, Source, SourceTable, TableRef
 from loader.sources.programs.columns import REST, Column, columns
-from loader.sources.programs.delivery import Delivery, Dialect
-from loader.sources.programs.layout import Layout
-from loader.sources.programs.memory import Memory
+from loader.sources.programs.connector_state import ConnectorState
+from loader.sources.programs.layout import RecordLayout
+from loader.sources.programs.log_relay import is_log_shown
+from loader.sources.programs.message_reader import Delivery, MessageFormat
 from loader.sources.programs.options import ProgramOptions, ProgramTableOptions
 from loader.sources.programs.process import Process
 from loader.sources.programs.snapshot import ProgramSnapshot
 from loader.sources.programs.stream import Stream
-from loader.sources.programs.words import heeded
 from loader.sources.programs.workspace import workspace
 from loader.spec.options import options_for
 
@@ -78,10 +78,10 @@ class ProgramSource(Source):
         self,
         folder: Path,
         requests: Sequence[Request],
-        memories: Mapping[str, Memory | None],
+        memories: Mapping[str, ConnectorState | None],
         streams: Mapping[Hashable, Stream],
         number: int,
-        attention: Attention,
+        attention: RunContext,
     ) -> Delivery:
         """Starts a read of streams from what is remembered of them.
 
@@ -100,10 +100,10 @@ class ProgramSource(Source):
     def delivery(
         self,
         command: Sequence[str],
-        dialect: Dialect,
+        dialect: MessageFormat,
         streams: Mapping[Hashable, Stream],
         number: int,
-        attention: Attention,
+        attention: RunContext,
     ) -> Delivery:
         """Starts a read with a command."""
         return Delivery(
@@ -132,7 +132,7 @@ class ProgramSource(Source):
         self._all = names
         return [TableRef(entry.name, entry) for entry in found]
 
-    def cursor_asked(self, name: str, fields: Collection[str]) -> str | None:
+    def find_cursor(self, name: str, fields: Collection[str]) -> str | None:
         """Returns the cursor field that the spec names for a table with these fields."""
         return self._options_of(name).cursor_among(fields)
 
@@ -150,7 +150,7 @@ class ProgramSource(Source):
                 where=where,
                 remedy=f"Leave it out: skip_columns: [{REST}]",
             )
-        schema = Layout(ref.name, found, (), ()).schema
+        schema = RecordLayout(ref.name, found, (), ()).schema
         by_name = {column.name: column for column in found}
         cursor = by_name.get(entry.cursor or "")
         ordered = cursor is not None and CursorType.of(cursor.type) is not None
@@ -206,7 +206,7 @@ class ProgramSource(Source):
 
     def process(self, command: Sequence[str], hear: Callable[[str], None]) -> Process:
         """Starts the program in the spec's folder."""
-        if heeded():
+        if is_log_shown():
             self.learn_secrets()
         first = command[0]
         if "/" in first and not Path(first).is_absolute():

@@ -15,8 +15,8 @@ from typing import Any
 from pyspark.sql import types as t
 
 from loader.sources.programs.columns import REST
-from loader.sources.programs.layout import Condition, Layout
-from loader.sources.programs.memory import Memory
+from loader.sources.programs.connector_state import ConnectorState
+from loader.sources.programs.layout import Condition, RecordLayout
 from loader.sources.programs.values import order_of
 from loader.spec.redaction import excerpt
 
@@ -57,7 +57,7 @@ class Piece:
 
     path: Path | None
     counts: Counts
-    memory: Memory | None
+    memory: ConnectorState | None
     last: bool = False
     notes: tuple[str, ...] = ()
     deleted: Path | None = None
@@ -132,13 +132,13 @@ class Spool:
         self,
         folder: Path,
         number: int,
-        layout: Layout,
+        layout: RecordLayout,
         cursor: str | None = None,
         limits: Limits | None = None,
     ) -> None:
         self.layout = layout
         self.limits = limits
-        self.memory: Memory | None = None
+        self.memory: ConnectorState | None = None
         self._folder = folder
         self._number = number
         self._place = layout.place(cursor) if cursor is not None else None
@@ -183,7 +183,7 @@ class Spool:
         self._clock = clock_of(self._type, time.time())
         return self._clock is not None and bool(order > self._clock)
 
-    def cover(self, memory: Memory) -> Piece | None:
+    def cover(self, memory: ConnectorState) -> Piece | None:
         """Notes a state that covers all records so far; returns the piece if it is complete."""
         self.memory = memory
         self._covered = self._tally.counts()
@@ -193,19 +193,19 @@ class Spool:
         waited = time.monotonic() - self._began
         enough = rows >= limits.rows or self._covered.size >= limits.size
         if enough or (rows and waited >= limits.seconds):
-            return self._sealed(self._covered, last=False)
+            return self._seal(self._covered, last=False)
         return None
 
     def end(self) -> Piece:
         """Returns the last piece, with all records: the program has ended well."""
-        return self._sealed(self._tally.counts(), last=True)
+        return self._seal(self._tally.counts(), last=True)
 
     def cut(self) -> Piece | None:
         """Returns the last piece without the records that no state covers; None if none is left."""
         if self.limits is None or self.memory is None:
             self.drop()
             return None
-        return self._sealed(self._covered, last=False)
+        return self._seal(self._covered, last=False)
 
     def drop(self) -> None:
         """Deletes the file that is being written."""
@@ -214,7 +214,7 @@ class Spool:
             self._file = None
             self._path.unlink(missing_ok=True)
 
-    def _sealed(self, counts: Counts, last: bool) -> Piece:
+    def _seal(self, counts: Counts, last: bool) -> Piece:
         path = None
         if self._file is not None:
             self._file.flush()
@@ -226,13 +226,13 @@ class Spool:
             if not counts.rows:
                 path.unlink(missing_ok=True)
                 path = None
-        deleted, by = self._sealed_deletions(counts.deletions)
+        deleted, by = self._seal_deletions(counts.deletions)
         piece = Piece(path, counts, self.memory, last, self._notes(), deleted, by)
         self._pieces += 1
         self._blank()
         return piece
 
-    def _sealed_deletions(self, count: int) -> tuple[Path | None, tuple[tuple[str, ...], ...]]:
+    def _seal_deletions(self, count: int) -> tuple[Path | None, tuple[tuple[str, ...], ...]]:
         covered = [one for one in self._deleted if one.number <= count]
         if not covered:
             return None, ()

@@ -45,7 +45,7 @@ class Stream:
         """Whether its records are still wanted."""
         return self.wanted and self.error is None
 
-    def doubted(self) -> LoaderError | None:
+    def explain_doubt(self) -> LoaderError | None:
         """Returns why records may be missing from now on; None if nothing says so."""
         return self.problem or self.doubt
 
@@ -57,7 +57,9 @@ class Stream:
         """
         if self.problem is not None or not self.incomplete:
             return self.problem
-        return failed(failure or "the program did not complete the stream", f"table {self.name}")
+        return read_error(
+            failure or "the program did not complete the stream", f"table {self.name}"
+        )
 
     def is_whole(self) -> bool:
         """Whether it has ended well, whatever becomes of the program.
@@ -68,7 +70,7 @@ class Stream:
         return self.complete and not (memory is not None and memory.shared)
 
 
-def failed(text: str, where: str) -> TableError:
+def read_error(text: str, where: str) -> TableError:
     """Returns the error of a read that a program did not bring to its end."""
     return TableError(
         excerpt(text.strip(), 1000).rstrip("."),
@@ -77,6 +79,6 @@ def failed(text: str, where: str) -> TableError:
     )
 
 
-def shown(key: Hashable) -> str:
+def format_stream(key: Hashable) -> str:
     """Returns a stream's name, with its namespace if it has one."""
     return ".".join(str(part) for part in key if part) if isinstance(key, tuple) else str(key)

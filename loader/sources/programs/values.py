@@ -67,7 +67,7 @@ def converter(data_type: t.DataType) -> Callable[[Any], Any]:
     return of_type[type(data_type)]
 
 
-def held_as(data_type: t.DataType) -> t.DataType:
+def spool_type(data_type: t.DataType) -> t.DataType:
     """Returns the type in which Spark reads a column from the spool."""
     if isinstance(data_type, t.DateType):
         return t.IntegerType()
@@ -85,7 +85,7 @@ def read_as(column: SparkColumn, data_type: t.DataType) -> SparkColumn:
     return column.cast(data_type) if isinstance(data_type, t.DecimalType) else column
 
 
-def shown(value: Any, data_type: t.DataType) -> str:
+def format_value(value: Any, data_type: t.DataType) -> str:
     """Returns the text of a value that the spool holds, as a cursor is written."""
     if isinstance(data_type, t.DateType):
         return dt.date.fromordinal(value + _FIRST_DAY).isoformat()
@@ -218,9 +218,9 @@ def _instant(value: Any) -> int:
 def _micros(text: str) -> int:
     try:
         # The usual form, which every Python parses in the same way.
-        moment = dt.datetime.fromisoformat(text) if text[10:11] == "T" else _parsed(text)
+        moment = dt.datetime.fromisoformat(text) if text[10:11] == "T" else _parse_time(text)
     except ValueError:
-        moment = _parsed(text)
+        moment = _parse_time(text)
     try:
         since = moment.replace(tzinfo=None) - (moment.utcoffset() or _NONE) - _EPOCH
     except OverflowError:
@@ -234,7 +234,7 @@ def has_leap_second(text: str) -> bool:
     return found is not None and (found[2] or "").endswith(":60")
 
 
-def _parsed(text: str) -> dt.datetime:
+def _parse_time(text: str) -> dt.datetime:
     found = _TIME.fullmatch(text)
     if found is None:
         raise Misfit

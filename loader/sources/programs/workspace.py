@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from loader.runtime.private_folder import private_folder
 from loader.sources.programs.digits import encode
+from loader.spark.private_folder import private_folder
 
 KIND = "connector"
 
@@ -28,7 +28,7 @@ def workspace(parent: Path | None = None) -> Iterator[Path]:
         yield folder
 
 
-def written(folder: Path, name: str, content: Any) -> Path:
+def write_json(folder: Path, name: str, content: Any) -> Path:
     """Writes a value as JSON into a file that only this user can read; returns its path."""
     path = folder / name
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK

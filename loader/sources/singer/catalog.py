@@ -132,16 +132,16 @@ def _about(stream: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def configured(catalog: Mapping[str, Any], requests: Sequence[Request]) -> dict[str, Any]:
+def configure_catalog(catalog: Mapping[str, Any], requests: Sequence[Request]) -> dict[str, Any]:
     """Returns the tap's catalog with the run's streams selected, in the run's order."""
     wanted = {request.table.ref.native.key: request for request in requests}
     order = {key: number for number, key in enumerate(wanted)}
-    streams = [_selected(stream, wanted.get(_key(stream))) for stream in catalog["streams"]]
+    streams = [_select_stream(stream, wanted.get(_key(stream))) for stream in catalog["streams"]]
     streams.sort(key=lambda stream: order.get(_key(stream), len(order)))
     return {**catalog, "streams": streams}
 
 
-def _selected(stream: Mapping[str, Any], request: Request | None) -> dict[str, Any]:
+def _select_stream(stream: Mapping[str, Any], request: Request | None) -> dict[str, Any]:
     found = copy.deepcopy(dict(stream))
     parts = found.get("metadata") or []
     own = next((p for p in parts if not p.get("breadcrumb")), None)

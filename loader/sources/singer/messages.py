@@ -9,9 +9,9 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 from loader.errors import TableError
-from loader.sources.programs.delivery import Delivery
 from loader.sources.programs.digits import decode, encode
 from loader.sources.programs.malformed import flatten, is_broken, is_misnamed
+from loader.sources.programs.message_reader import Delivery
 from loader.spec.redaction import excerpt
 
 

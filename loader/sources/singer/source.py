@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from loader.errors import TableError
-from loader.sources import Attention, Request
-from loader.sources.programs.answer import answered
-from loader.sources.programs.delivery import Delivery
-from loader.sources.programs.memory import Memory
+from loader.sources import Request, RunContext
+from loader.sources.programs.connector_state import ConnectorState
+from loader.sources.programs.message_reader import Delivery
+from loader.sources.programs.one_shot import read_answer
 from loader.sources.programs.source import Entry, ProgramSource
 from loader.sources.programs.stream import Stream
-from loader.sources.programs.workspace import written
-from loader.sources.singer.catalog import aliases, configured, entries
-from loader.sources.singer.memories import given_back
+from loader.sources.programs.workspace import write_json
+from loader.sources.singer.catalog import aliases, configure_catalog, entries
 from loader.sources.singer.messages import SingerDialect
 from loader.sources.singer.options import SingerOptions
+from loader.sources.singer.state_input import build_state_input
 
 
 class SingerSource(ProgramSource):
@@ -36,9 +36,9 @@ class SingerSource(ProgramSource):
         catalog = (
             self.read_catalog(self.options.catalog)
             if self.options.catalog
-            else self._discovered(folder)
+            else self._discover(folder)
         )
-        found = entries(catalog, f"source {self.name}", self.cursor_asked)
+        found = entries(catalog, f"source {self.name}", self.find_cursor)
         self._catalog = catalog
         return found
 
@@ -46,18 +46,20 @@ class SingerSource(ProgramSource):
         self,
         folder: Path,
         requests: Sequence[Request],
-        memories: Mapping[str, Memory | None],
+        memories: Mapping[str, ConnectorState | None],
         streams: Mapping[Hashable, Stream],
         number: int,
-        attention: Attention,
+        attention: RunContext,
     ) -> Delivery:
         known = {request.table.ref.native.key: memories[request.name] for request in requests}
         words = [*self._command(folder), "--catalog"]
-        words.append(str(written(folder, "catalog.json", configured(self._catalog, requests))))
+        words.append(
+            str(write_json(folder, "catalog.json", configure_catalog(self._catalog, requests)))
+        )
         called = aliases(self._catalog)
-        state = given_back(known, called, lambda text: attention.warn(self.name, text))
+        state = build_state_input(known, called, lambda text: attention.warn(self.name, text))
         if state is not None:
-            words += ["--state", str(written(folder, "state.json", state))]
+            words += ["--state", str(write_json(folder, "state.json", state))]
         keys = {request.table.ref.native.key: request.key for request in requests}
         dialect = SingerDialect(keys, called)
         return self.delivery(words, dialect, streams, number, attention)
@@ -66,12 +68,12 @@ class SingerSource(ProgramSource):
         return [
             *self.options.command,
             "--config",
-            str(written(folder, "config.json", self.options.config)),
+            str(write_json(folder, "config.json", self.options.config)),
         ]
 
-    def _discovered(self, folder: Path) -> Any:
+    def _discover(self, folder: Path) -> Any:
         command = [*self._command(folder), "--discover"]
-        lines = answered(
+        lines = read_answer(
             lambda hear: self.process(command, hear),
             lambda line: line,
             (),

@@ -20,8 +20,8 @@ from .budget import OverBudgetError
 from .columns import ANCESTORS, records, streams
 from .deletions import deletion, dependents
 from .listening import serve
-from .plugin import PluginError, opened
-from .states import States, served
+from .plugin import PluginError, open_plugin
+from .states import States, serve_states
 
 
 def say(kind: str, body: Mapping[str, Any], name: str = "") -> None:
@@ -29,7 +29,7 @@ def say(kind: str, body: Mapping[str, Any], name: str = "") -> None:
     sys.stdout.write(json.dumps({"type": kind, name or kind.lower(): body}) + "\n")
 
 
-def failed(text: str, table: str | None = None) -> None:
+def report_failure(text: str, table: str | None = None) -> None:
     """Says that a table, or the sync, has failed."""
     error: dict[str, Any] = {"message": text}
     if table:
@@ -53,7 +53,7 @@ def read(stub: Any, config: Mapping[str, Any], catalog: Mapping[str, Any], known
     """Syncs; sends the records, and the state once all of them are sent."""
     wanted = {each["stream"]["name"]: each["sync_mode"] for each in catalog["streams"]}
     states = States(known)
-    server, address = served(states)
+    server, address = serve_states(states)
     backend = plugin_pb2.Sync.BackendOptions(table_name=states.name, connection=address)
     incremental = "incremental" in wanted.values()
     request = plugin_pb2.Sync.Request(
@@ -91,12 +91,12 @@ def read(stub: Any, config: Mapping[str, Any], catalog: Mapping[str, Any], known
     finally:
         server.stop(None)
     for table, text in wrong.items():
-        failed(text, table)
+        report_failure(text, table)
     if wrong:
         # The plugin may have moved the state of a table that failed, so none of it is trusted.
         for table in complete(catalog, set(wrong)):
             status(table, "COMPLETE")
-        failed("tables of the plugin failed, so its state is not kept")
+        report_failure("tables of the plugin failed, so its state is not kept")
         return 1
     if incremental:
         say("STATE", {"type": "LEGACY", "data": states.value()})
@@ -125,7 +125,7 @@ def answer(verb: str, given: Mapping[str, str]) -> int:
     )
     if verb == "serve":
         return serve(config)
-    with opened(config) as stub:
+    with open_plugin(config) as stub:
         spec = json.dumps(config["spec"]).encode()
         stub.Init(plugin_pb2.Init.Request(spec=spec, no_connection=False))
         if verb == "discover":
@@ -142,9 +142,9 @@ def main(verb: str, *options: str) -> int:
     try:
         return answer(verb, dict(zip(options[::2], options[1::2], strict=True)))
     except (PluginError, MalformedError, OverBudgetError) as error:
-        failed(str(error))
+        report_failure(str(error))
     except grpc.RpcError as error:
-        failed(f"{error.details()} ({error.code().name})")
+        report_failure(f"{error.details()} ({error.code().name})")
     return 1
 
 

@@ -152,7 +152,7 @@ def _converter(field: pa.Field) -> Callable[[Any], Any]:
     """Returns a function from a column's Python values to JSON."""
     named = _extension(field)
     if named == "json":
-        return _parsed
+        return _parse_json
     if named == "uuid":
         return lambda value: str(value if isinstance(value, uuid.UUID) else uuid.UUID(bytes=value))
     if named == "mac":
@@ -175,7 +175,7 @@ def _or_none(field: pa.Field) -> Callable[[Any], Any]:
     return lambda value: None if value is None else convert(value)
 
 
-def _parsed(value: Any) -> Any:
+def _parse_json(value: Any) -> Any:
     """Returns JSON; as text if a float cannot hold one of its numbers."""
     rounded = False
 

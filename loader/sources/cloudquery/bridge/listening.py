@@ -91,9 +91,9 @@ def serve(config: Mapping[str, Any]) -> int:
         if "states" in answer:
             destination.begin(answer["states"])
         elif "settled" in answer:
-            destination.settled(answer["settled"])
+            destination.confirm_state(answer["settled"])
         else:
-            destination.answered(answer["session"], answer["error"])
+            destination.end_session(answer["session"], answer["error"])
     destination.close()
     server.stop(grace=1).wait()
     if address.startswith("unix:"):

@@ -43,7 +43,7 @@ class EndedError(Exception):
 
 
 @contextmanager
-def opened(config: Mapping[str, Any]) -> Iterator[Any]:
+def open_plugin(config: Mapping[str, Any]) -> Iterator[Any]:
     """Yields a stub for the plugin, and ends the plugin if it was started here.
 
     Args:

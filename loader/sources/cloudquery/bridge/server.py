@@ -31,16 +31,16 @@ from .budget import (
 )
 from .columns import records, stream
 from .deletions import deletion, dependents
+from .state_barrier import StateBarrier
 from .states import (
     State,
-    as_asked,
+    arrange_columns,
     batch_size,
     check_budget,
     check_state,
     is_beyond,
     refuse_malformed,
 )
-from .waiting import Waiting
 
 _GONE = "the loader has ended, and says why itself; run the sync again"
 _BROKE_OFF = "the sync broke off"
@@ -111,7 +111,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         self._begun = threading.Event()
         self._gone = False
         self._states: dict[str, State] = {}
-        self._waiting = Waiting()
+        self._waiting = StateBarrier()
         self._sessions: dict[int, Session] = {}
         self._ending: dict[int, Session] = {}
         self._changing = threading.Lock()
@@ -167,7 +167,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
                 self._waiting.has_read(context.peer(), name)
                 state = self._states.get(name)
                 rows = dict(state.rows) if state else {}
-            answer = arrow.record_to_bytes(as_asked(asked, rows))
+            answer = arrow.record_to_bytes(arrange_columns(asked, rows))
         with self._idle.waiting(context):
             yield plugin_pb2.Read.Response(record=answer)
 
@@ -187,7 +187,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
 
     def _write(self, requests: Iterator[Any], context: Any) -> None:
         with self._changing:
-            number = self._waiting.entered()
+            number = self._waiting.enter()
         session: Session | None = None
         rows: Any = None
         try:
@@ -199,7 +199,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
                     if set(schema.names) in _STATE_COLUMNS:
                         self._has_state(number)
                         continue
-                    session = session or self._opened(number, context)
+                    session = session or self._open_session(number, context)
                     session.add_table(schema)
                 elif kind == "insert":
                     batch = read_record(request.insert.record)
@@ -207,11 +207,11 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
                         self._has_state(number)
                         self._hold(context, batch)
                         continue
-                    session = session or self._opened(number, context)
+                    session = session or self._open_session(number, context)
                     rows = rows or (session.folder / "messages.jsonl").open("w")
                     self._keep(session, batch, rows)
                 elif kind == "delete":
-                    session = session or self._opened(number, context)
+                    session = session or self._open_session(number, context)
                     self._add_stale(session, request.delete)
                 elif kind == "delete_record":
                     if dependents(request.delete_record):
@@ -220,7 +220,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
                             "deletions that take rows of dependent tables with them are not "
                             "supported: sync with write_mode overwrite-delete-stale",
                         )
-                    session = session or self._opened(number, context)
+                    session = session or self._open_session(number, context)
                     session.rows = True
                     rows = rows or (session.folder / "messages.jsonl").open("w")
                     told = {"type": "DELETE", "delete": deletion(request.delete_record)}
@@ -229,7 +229,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
                 raise ConnectionAbortedError(_BROKE_OFF)
             if rows is not None:
                 rows.close()  # here, as what is left of them may not fit on the disk
-            told = _written(session) if session is not None else {}
+            told = _write_catalog(session) if session is not None else {}
         except BaseException:
             self._over(number, _BROKE_OFF)
             if session is not None:
@@ -242,9 +242,9 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         if session is None:
             self._over(number, None)
         else:
-            self._ended(session, told, context)
+            self._hand_over(session, told, context)
 
-    def answered(self, number: int, error: str | None) -> None:
+    def end_session(self, number: int, error: str | None) -> None:
         """Learns what became of a session: its state counts now, and is told to the loader."""
         session = self._sessions[number]
         session.error = error or (None if session.alive() else _BROKE_OFF)
@@ -252,7 +252,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         self._over(number, session.error)
         tell({"settled": number})
 
-    def settled(self, number: int) -> None:
+    def confirm_state(self, number: int) -> None:
         """Learns that the loader has stored the state that a session has set free."""
         session = self._ending.pop(number)
         shutil.rmtree(session.folder, ignore_errors=True)
@@ -265,11 +265,11 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         with self._changing:
             open_ = list(self._sessions)
         for number in open_:
-            self.answered(number, _GONE)
+            self.end_session(number, _GONE)
         for number in list(self._ending):
-            self.settled(number)
+            self.confirm_state(number)
 
-    def _opened(self, number: int, context: Any) -> Session:
+    def _open_session(self, number: int, context: Any) -> Session:
         folder = self._folder / str(number)
         folder.mkdir()
         session = Session(number, folder, context.is_active, DiskBudget(folder))
@@ -294,7 +294,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         if len(session.stale) > TABLES or len(delete.table_name) > LONGEST_NAME:
             raise OverBudgetError(f"a sync may delete what is stale in {TABLES:,} tables")
 
-    def _ended(self, session: Session, told: Mapping[str, Any], context: Any) -> None:
+    def _hand_over(self, session: Session, told: Mapping[str, Any], context: Any) -> None:
         """Hands a session over to the loader, and waits for it.
 
         If the sync ends meanwhile, its rows must not be appended any more where they wait for a
@@ -353,7 +353,7 @@ def _append(session: Session, rows: Any, message: Mapping[str, Any]) -> None:
     rows.write(line)
 
 
-def _written(session: Session) -> dict[str, Any]:
+def _write_catalog(session: Session) -> dict[str, Any]:
     """Writes a session's catalog beside its rows; returns what the loader is told of it."""
     streams = []
     for name, schema in session.schemas.items():

@@ -94,7 +94,7 @@ class States(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
             asked = read_schema(request.table)
             self._check_name(asked, context)
             with self._changing:
-                batch = as_asked(asked, self._state.rows)
+                batch = arrange_columns(asked, self._state.rows)
         yield plugin_pb2.Read.Response(record=arrow.record_to_bytes(batch))
 
     def _check_name(self, schema: pa.Schema, context: Any) -> None:
@@ -203,7 +203,7 @@ def is_beyond(batch: pa.RecordBatch) -> bool:
     return any((version or 0) > _MOST for version in batch.column("version").to_pylist())
 
 
-def as_asked(asked: pa.Schema, rows: Rows) -> pa.RecordBatch:
+def arrange_columns(asked: pa.Schema, rows: Rows) -> pa.RecordBatch:
     """Returns state rows in the columns that a plugin asks for: it takes them by position.
 
     Raises:
@@ -234,7 +234,7 @@ class Discovery(discovery_pb2_grpc.DiscoveryServicer):  # type: ignore[misc]
         return discovery_pb2.GetVersions.Response(versions=[3])
 
 
-def served(states: States) -> tuple[Any, str]:
+def serve_states(states: States) -> tuple[Any, str]:
     """Serves a state backend on loopback; returns the server and its address."""
     server = grpc.server(futures.ThreadPoolExecutor(8), options=LIMITS)
     plugin_pb2_grpc.add_PluginServicer_to_server(states, server)

@@ -123,7 +123,7 @@ def undone(before: Mapping[str, str], found: Mapping[str, str]) -> str:
     return ""
 
 
-def touched(before: Mapping[str, str], found: Mapping[str, str]) -> bool:
+def has_changed(before: Mapping[str, str], found: Mapping[str, str]) -> bool:
     """Returns whether a column may have had another name for a while: the log's changes tell.
 
     Nothing else does: `alter column … set statistics` looks the same, if it is said twice.

@@ -22,15 +22,15 @@ from pyspark.sql.window import Window as Over
 from loader.names import literal_path
 from loader.rows.delta import DELETED
 from loader.rows.exact_cast import cast_exactly
-from loader.rows.order import BATCH, GENERATION, SEQUENCE, quoted
+from loader.rows.order import BATCH, GENERATION, SEQUENCE, quote_name
 from loader.rows.window import Window
 from loader.sources import SourceTable
-from loader.sources.debezium.spool import Spool
+from loader.sources.debezium.spool import ChangeSpool
+from loader.sources.jdbc.cdc.chunks import Key
 from loader.sources.jdbc.cdc.columns import LoggedColumn
-from loader.sources.jdbc.cdc.pieces import Key
-from loader.sources.jdbc.cdc.position import Seen
-from loader.sources.jdbc.cdc.sight import seen_by_its_piece, sees
+from loader.sources.jdbc.cdc.position import VisibleTransactions
 from loader.sources.jdbc.cdc.values import json_schema, text, unavailable, value
+from loader.sources.jdbc.cdc.visibility import is_seen_by_piece, sees
 
 _NUMBER = "_cq_number"
 _TRANSACTION = "_cq_transaction"
@@ -59,13 +59,13 @@ class Changes:
     """
 
     table: SourceTable
-    spool: Spool
+    spool: ChangeSpool
     logged: str
     columns: Sequence[LoggedColumn]
     key: Sequence[str]
     first: int
-    seen: Seen | None
-    earlier: Sequence[tuple[Key, Seen]]
+    seen: VisibleTransactions | None
+    earlier: Sequence[tuple[Key, VisibleTransactions]]
     placeholder: str
     cached: Callable[[DataFrame], DataFrame]
 
@@ -73,11 +73,11 @@ class Changes:
         """Returns the rows, lazily: the table's columns and ``_cq_deleted``, in the log's order."""
         found = self._split(self._lines(spark))
         if self.spool.unavailable(self.logged):
-            found = self._filled(found, window)
+            found = self._fill_values(found, window)
         if self.spool.truncates(self.logged):
-            found = self._emptied(found, window)
+            found = self._expand_truncates(found, window)
         return found.orderBy(_NUMBER, _PART).select(
-            *(f.col(quoted(name)) for name in self.table.schema.names), f.col(DELETED)
+            *(f.col(quote_name(name)) for name in self.table.schema.names), f.col(DELETED)
         )
 
     def names(self, spark: SparkSession) -> set[str]:
@@ -95,11 +95,11 @@ class Changes:
         change = f.col("change")
         after = change.getField("after")
         left_out = reduce(or_, [unavailable(after, c, self.placeholder) for c in self.columns])
-        came = self._moved(change) | (change.getField("op") == "c")
+        came = self._has_new_key(change) | (change.getField("op") == "c")
         rows = self._lines(spark).where(came & left_out)
         return not rows.isEmpty()
 
-    def _moved(self, change: Column) -> Column:
+    def _has_new_key(self, change: Column) -> Column:
         """Returns whether a change gives a row another key."""
         before, after = change.getField("before"), change.getField("after")
         at = {name: i for i, name in enumerate(self.table.schema.names)}
@@ -137,7 +137,7 @@ class Changes:
         before, after, op = (change.getField(name) for name in ("before", "after", "op"))
         at = {name: i for i, name in enumerate(self.table.schema.names)}
         keys = [self.columns[at[name]] for name in self.key]
-        moved = self._moved(change)
+        moved = self._has_new_key(change)
         keyless = reduce(and_, [before.getField(k.name).isNull() for k in keys])
         refusal = f.raise_error(
             f.lit(
@@ -157,7 +157,7 @@ class Changes:
         if self.earlier:
             key = {name: self.table.schema[name].dataType for name in self.key}
             of, row = f.col(_TRANSACTION), f.col("row")
-            rows = rows.where(~seen_by_its_piece(self.earlier, self.seen, of, key, row))
+            rows = rows.where(~is_seen_by_piece(self.earlier, self.seen, of, key, row))
         return rows.select(_NUMBER, _PART, "row.*")
 
     def _struct(self, row: Column, deleted: bool, insert: Column) -> Column:
@@ -187,14 +187,14 @@ class Changes:
             insert.alias(_INSERT),
         )
 
-    def _filled(self, rows: DataFrame, window: Window) -> DataFrame:
+    def _fill_values(self, rows: DataFrame, window: Window) -> DataFrame:
         """Fills the values that the log leaves out from each row's version before."""
         rows = self.cached(rows)
         versions = self._in_lives(self._with_raw(rows, window), self._moves(rows))
         by_life = Over.partitionBy(_LIFE).orderBy(_NUMBER, _PART)
         columns = []
         for place, field in enumerate(self.table.schema.fields):
-            name = f.col(quoted(field.name))
+            name = f.col(quote_name(field.name))
             if not self.columns[place].toastable:
                 columns.append(name)
                 continue
@@ -262,16 +262,16 @@ class Changes:
 
     @property
     def _key(self) -> Column:
-        return f.to_json(f.struct(*(f.col(quoted(name)) for name in self.key)))
+        return f.to_json(f.struct(*(f.col(quote_name(name)) for name in self.key)))
 
-    def _emptied(self, rows: DataFrame, window: Window) -> DataFrame:
+    def _expand_truncates(self, rows: DataFrame, window: Window) -> DataFrame:
         """Replaces each TRUNCATE by tombstones of the keys that lived when it came."""
-        no_key = reduce(and_, [f.col(quoted(name)).isNull() for name in self.key])
+        no_key = reduce(and_, [f.col(quote_name(name)).isNull() for name in self.key])
         is_truncate = f.col(DELETED) & no_key
         rows = self.cached(rows)
         points = [r[0] for r in rows.where(is_truncate).select(_NUMBER).orderBy(_NUMBER).collect()]
         rest = rows.where(~is_truncate)
-        keys = [f.col(quoted(name)) for name in self.key]
+        keys = [f.col(quote_name(name)) for name in self.key]
         types = {field.name: field.dataType for field in self.table.schema.fields}
         # Of each time between two TRUNCATEs, what lived at its end; the rest of what came before
         # has its tombstone.
@@ -290,7 +290,7 @@ class Changes:
             f.col("_cq_till").alias(_NUMBER),
             f.lit(0).alias(_PART),
             *(
-                (f.col(quoted(name)) if name in self.key else f.lit(None))
+                (f.col(quote_name(name)) if name in self.key else f.lit(None))
                 .cast(data_type)
                 .alias(name)
                 for name, data_type in types.items()
@@ -308,7 +308,7 @@ class Changes:
         names = [*self.table.schema.names, DELETED, GENERATION, BATCH, SEQUENCE]
         raw = window.held(names)
         order = f.struct(GENERATION, BATCH, SEQUENCE)
-        newest = raw.groupBy(*(f.col(quoted(name)) for name in self.key)).agg(
+        newest = raw.groupBy(*(f.col(quote_name(name)) for name in self.key)).agg(
             f.max_by(f.struct("*"), order).alias(_NEWEST)
         )
         keys = {name.lower() for name in self.key}
@@ -317,7 +317,7 @@ class Changes:
             f.lit(0).alias(_PART),
             *(
                 (
-                    f.col(quoted(field.name))
+                    f.col(quote_name(field.name))
                     if field.name.lower() in keys
                     else f.col(_NEWEST).getField(field.name)
                 )

@@ -60,7 +60,7 @@ class LoggedColumn:
     complete: bool = False
 
 
-def logged_columns(connection: Connection, relation: str, where: str) -> list[LoggedColumn]:
+def read_logged_columns(connection: Connection, relation: str, where: str) -> list[LoggedColumn]:
     """Reads a table's columns, in order.
 
     Args:
@@ -206,11 +206,11 @@ def _refuse(column: LoggedColumn, where: str) -> None:
         )
 
 
-def altered(before: Mapping[str, str], columns: Sequence[LoggedColumn]) -> str:
+def describe_alteration(before: Mapping[str, str], columns: Sequence[LoggedColumn]) -> str:
     """Returns how rows have changed without changes in the log; empty if they have not.
 
     Args:
-        before: what :func:`numbered` returned at the last sync.
+        before: what :func:`list_by_number` returned at the last sync.
     """
     gone = set(before) - {str(column.number) for column in columns}
     for column in columns:
@@ -220,19 +220,19 @@ def altered(before: Mapping[str, str], columns: Sequence[LoggedColumn]) -> str:
                 return f"the column {column.name} was added with a default"
             if any(before[number].startswith(f"{column.name} ") for number in gone):
                 return f"another column is called {column.name} now"
-        elif was != _told(column):
+        elif was != _describe(column):
             return f"the column {was} was altered"
     return ""
 
 
-def misnamed(
+def describe_misnaming(
     names: Collection[str], before: Mapping[str, str], columns: Sequence[LoggedColumn]
 ) -> str:
     """Returns why values in the log are not found by the columns' names; empty if they are.
 
     Args:
         names: the columns' names in changes since the last sync.
-        before: what :func:`numbered` returned at the last sync.
+        before: what :func:`list_by_number` returned at the last sync.
     """
     now = {column.name for column in columns}
     for name in sorted(set(names) - now):
@@ -247,10 +247,10 @@ def misnamed(
     return ""
 
 
-def numbered(columns: Sequence[LoggedColumn]) -> dict[str, str]:
+def list_by_number(columns: Sequence[LoggedColumn]) -> dict[str, str]:
     """Returns names and types of columns by their numbers."""
-    return {str(column.number): _told(column) for column in columns}
+    return {str(column.number): _describe(column) for column in columns}
 
 
-def _told(column: LoggedColumn) -> str:
+def _describe(column: LoggedColumn) -> str:
     return f"{column.name} {column.declared}"

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from loader.errors import TableError
 from loader.sources import SourceTable
-from loader.sources.debezium.spool import Spool
+from loader.sources.debezium.spool import ChangeSpool
 from loader.sources.jdbc.cdc.catalog import catalog, undone
-from loader.sources.jdbc.cdc.columns import LoggedColumn, logged_columns
-from loader.sources.jdbc.cdc.partitions import Partition, moved, partitions
+from loader.sources.jdbc.cdc.columns import LoggedColumn, read_logged_columns
+from loader.sources.jdbc.cdc.partitions import Partition, describe_moves, partitions
 from loader.sources.jdbc.cdc.position import Mark
-from loader.sources.jdbc.cdc.ready import logged_name
+from loader.sources.jdbc.cdc.slot_setup import name_in_log
 from loader.sources.jdbc.cdc.values import has_text
 from loader.sources.jdbc.database import Database
 
@@ -48,9 +48,11 @@ class Definitions:
         """
         where = self.where(table)
         with self.database.connect(where) as connection:
-            found = {c.name: c for c in logged_columns(connection, self._relation(table), where)}
+            found = {
+                c.name: c for c in read_logged_columns(connection, self._relation(table), where)
+            }
         if set(found) != set(table.ref.native.columns):
-            raise self.altered(table)
+            raise self.alteration_error(table)
         columns = [found[name] for name in table.ref.native.columns]
         for index in table.ref.native.as_texts:
             if not has_text(columns[index]):
@@ -63,20 +65,22 @@ class Definitions:
                 )
         return columns
 
-    def altered(self, table: SourceTable) -> TableError:
+    def alteration_error(self, table: SourceTable) -> TableError:
         """Returns the error of a table that was altered in the midst of the run."""
         return TableError(
             "its columns were changed during the run", where=self.where(table), remedy="Run again"
         )
 
-    def whole(self, table: SourceTable, columns: Sequence[LoggedColumn], spool: Spool) -> None:
+    def whole(
+        self, table: SourceTable, columns: Sequence[LoggedColumn], spool: ChangeSpool
+    ) -> None:
         """Refuses changes with values that Debezium has replaced by null.
 
         Raises:
             TableError: if there are any; says in which column.
         """
         for column in columns:
-            if spool.replaced.values(logged_name(table), column.name):
+            if spool.replaced.values(name_in_log(table), column.name):
                 raise TableError(
                     f"Debezium has no form for a value of {column.name} ({column.declared}), which "
                     "the log has",
@@ -92,7 +96,9 @@ class Definitions:
             found = partitions(connection, self._relation(table))
             if mark is None:
                 return found, ""
-            return found, moved(connection, mark.partitions, found) or undone(mark.catalog, told)
+            return found, describe_moves(connection, mark.partitions, found) or undone(
+                mark.catalog, told
+            )
 
     def _relation(self, table: SourceTable) -> str:
         return self.database.dialect.text(self.database.relation(table.ref.native))

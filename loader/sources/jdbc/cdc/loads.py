@@ -14,17 +14,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 from loader.errors import TableError
 from loader.rows.window import Bounds, Window
-from loader.runtime.database_errors import DatabaseError
 from loader.sources import SourceTable
+from loader.sources.jdbc.cdc.chunks import Chunk, Key, divisible, piece
 from loader.sources.jdbc.cdc.columns import LoggedColumn
-from loader.sources.jdbc.cdc.pieces import Key, Piece, divisible, piece
-from loader.sources.jdbc.cdc.position import Seen
+from loader.sources.jdbc.cdc.position import VisibleTransactions
 from loader.sources.jdbc.cdc.slot import SourceSlot
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.partitions import partition_count
-from loader.sources.jdbc.postgresql.exported import exported
-from loader.sources.jdbc.postgresql.holding import undisturbed
+from loader.sources.jdbc.postgresql.exported_snapshot import open_exported_snapshot
+from loader.sources.jdbc.postgresql.snapshot_locks import disable_timeouts
 from loader.sources.jdbc.snapshot import JdbcSnapshot
+from loader.spark.database_errors import DatabaseError
 
 _FEW = 4
 """So many first loads have a snapshot each: each holds a connection."""
@@ -47,19 +47,19 @@ class Loads:
         self._tables = tables
         self._stack = stack
         self._snapshots: dict[str, JdbcSnapshot] = {}
-        self._seen: dict[str, Seen] = {}
-        self._pieces: dict[str, Piece] = {}
+        self._seen: dict[str, VisibleTransactions] = {}
+        self._pieces: dict[str, Chunk] = {}
         self._shared = ExitStack()
         self._position: int | None = None
         text = slot.database.dialect.text
         self._key = f"pg_catalog.hashtext('strandline'), pg_catalog.hashtext({text(slot.name)})"
 
-    def bounds(self, table: SourceTable) -> tuple[int, Bounds, Seen]:
+    def bounds(self, table: SourceTable) -> tuple[int, Bounds, VisibleTransactions]:
         """Returns where a table's log begins, the bounds of all its rows, and what they hold of it.
 
         From then on the slot stays where it is, until :meth:`end`.
         """
-        position = self._begun()
+        position = self._begin()
         self._pieces.pop(table.ref.name, None)
         return position, self._snapshot(table).bounds(table, Window()), self._sight(table)
 
@@ -70,13 +70,13 @@ class Loads:
 
     def piece(
         self, table: SourceTable, key: Sequence[LoggedColumn], after: Key | None
-    ) -> tuple[Piece, Seen]:
+    ) -> tuple[Chunk, VisibleTransactions]:
         """Returns the table's next piece, and what the snapshot sees that it is read in.
 
         Args:
             after: the last key of the piece before it; None for the first one.
         """
-        self._begun()
+        self._begin()
         database = self._slot.database
         size = database.options.batch_rows
         cores = database.spark.sparkContext.defaultParallelism
@@ -115,14 +115,14 @@ class Loads:
         found = self._snapshots.get(table.ref.name)
         return found is not None and found.steady(table)
 
-    def _sight(self, table: SourceTable) -> Seen:
+    def _sight(self, table: SourceTable) -> VisibleTransactions:
         """Returns what the table's snapshot sees."""
         if table.ref.name not in self._seen:
             with self._snapshot(table).connect(table) as connection:
                 [(text,)] = connection.rows("select pg_catalog.pg_current_snapshot()::text")
             with self._slot.database.connect() as connection:
                 until = self._slot.end(connection)
-            self._seen[table.ref.name] = Seen.parse(text or "", until)
+            self._seen[table.ref.name] = VisibleTransactions.parse(text or "", until)
         return self._seen[table.ref.name]
 
     def _snapshot(self, table: SourceTable, goes_on: bool = False) -> JdbcSnapshot:
@@ -144,13 +144,13 @@ class Loads:
         if not goes_on or loaded != [table]:
             with database.connect() as connection:
                 self._slot.quiet(connection)
-        moment = self._stack.enter_context(exported(database, loaded))
+        moment = self._stack.enter_context(open_exported_snapshot(database, loaded))
         found = JdbcSnapshot(database, moment)
         self._stack.callback(found.close)
         self._snapshots |= {one.ref.name: found for one in loaded}
         return found
 
-    def _begun(self) -> int:
+    def _begin(self) -> int:
         """Returns the slot's position, where it stays; waits for who is moving it.
 
         The lock has a connection of its own: it ends with the process, however that ends.
@@ -161,14 +161,14 @@ class Loads:
         if self._position is not None:
             return self._position
         connection = self._shared.enter_context(self._slot.database.connect())
-        for statement in (*undisturbed(connection), "set idle_session_timeout = 0"):
+        for statement in (*disable_timeouts(connection), "set idle_session_timeout = 0"):
             connection.execute(statement)
         connection.execute(f"set lock_timeout = '{self._slot.database.lock_timeout}s'")
         connection.execute(f"select pg_catalog.pg_advisory_lock_shared({self._key})")
         # The server takes a moment to notice that a connection is closed.
         self._shared.callback(self._unlock, connection)
         with self._slot.database.connect() as other:
-            found = self._slot.look(other)
+            found = self._slot.read_slot(other)
         if found is None or found.lost:
             raise TableError(
                 "the replication slot is gone",

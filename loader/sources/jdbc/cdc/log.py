@@ -18,36 +18,36 @@ from pyspark.sql import functions as f
 from loader.errors import TableError
 from loader.rows.delta import DELETED
 from loader.rows.window import Bounds, Logged, Window
-from loader.runtime.database_errors import DatabaseError
-from loader.runtime.private_folder import private_folder
 from loader.sources import Snapshot, SourceTable
-from loader.sources.debezium.engine import installed, missing
-from loader.sources.debezium.spool import Spool
-from loader.sources.jdbc.cdc.catalog import touched
+from loader.sources.debezium.engine import is_installed, missing
+from loader.sources.debezium.spool import ChangeSpool
+from loader.sources.jdbc.cdc.catalog import has_changed
 from loader.sources.jdbc.cdc.changes import Changes
 from loader.sources.jdbc.cdc.columns import (
     LoggedColumn,
-    altered,
-    misnamed,
-    numbered,
+    describe_alteration,
+    describe_misnaming,
+    list_by_number,
 )
 from loader.sources.jdbc.cdc.definitions import Definitions
-from loader.sources.jdbc.cdc.drain import Drained, drained
 from loader.sources.jdbc.cdc.loads import Loads
-from loader.sources.jdbc.cdc.position import Mark, shown
-from loader.sources.jdbc.cdc.ready import Ready, logged_name, made_ready, relation
+from loader.sources.jdbc.cdc.missing_keys import find_missing_keys
+from loader.sources.jdbc.cdc.position import Mark, format_position
 from loader.sources.jdbc.cdc.requirements import (
     Lack,
     publication_lacks,
     publishable,
-    refused,
+    refusal,
     server_lacks,
     table_lacks,
 )
-from loader.sources.jdbc.cdc.safe import Safe
 from loader.sources.jdbc.cdc.slot import SourceSlot, slot_name
-from loader.sources.jdbc.cdc.vanished import vanished
+from loader.sources.jdbc.cdc.slot_advance import SlotAdvance
+from loader.sources.jdbc.cdc.slot_setup import SlotSetup, name_in_log, prepare_slot, relation
+from loader.sources.jdbc.cdc.wal_reader import LogRead, read_log
 from loader.sources.jdbc.database import Database
+from loader.spark.database_errors import DatabaseError
+from loader.spark.private_folder import private_folder
 
 _log = logging.getLogger("loader")
 T = TypeVar("T")
@@ -74,9 +74,9 @@ class Log(Snapshot):
         self.where = f"source {database.name}, sync_mode: cdc"
         self._stack = stack
         self._alone = threading.RLock()
-        self._ready: Ready | None = None
+        self._ready: SlotSetup | None = None
         self._failure: Exception | None = None
-        self._safe = Safe(self.slot)
+        self._safe = SlotAdvance(self.slot)
         self._unfinished: dict[str, Mark] = {}
         self._defined = Definitions(database)
         self._placeholder = secrets.token_hex(16)
@@ -90,20 +90,25 @@ class Log(Snapshot):
         # Whatever happens to the table, the slot keeps the log from here on for it.
         self._safe.put(table.ref.name, mark)
         with self._alone:
-            ready = self._once(self._prepared)
+            ready = self._once(self._prepare)
             if table.ref.name in ready.refused:
                 raise ready.refused[table.ref.name]
             columns = self._defined.columns(table)
             parts, lost = self._defined.parts(table, mark)
             if mark is not None:
-                gone = "" if own is not None else ready.lost(self.slot, table, mark)
-                lost = gone or altered(mark.columns, columns) or lost or self._rekeyed(table, mark)
+                gone = "" if own is not None else ready.explain_loss(self.slot, table, mark)
+                lost = (
+                    gone
+                    or describe_alteration(mark.columns, columns)
+                    or lost
+                    or self._explain_new_key(table, mark)
+                )
             if mark is None or lost:
                 found = self._first(table, window, ready, parts, lost)
                 return replace(found, notes=(*found.notes, *ready.unread(self.slot, mark)))
             if mark.loaded is not None:
                 return self._next(table, mark, ready)
-            held = self._once(lambda: self._drained)
+            held = self._once(lambda: self._drained_log)
         if held.begun > mark.position:
             raise TableError(
                 "another run moved the replication slot meanwhile",
@@ -111,11 +116,11 @@ class Log(Snapshot):
                 remedy="Run again. Two projects that read the same database need a `slot` each",
             )
         after = replace(
-            mark.moved(held.position, numbered(columns), parts),
+            mark.move_to(held.position, list_by_number(columns), parts),
             slot=self.slot.name,
             catalog=self._defined.catalogs[table.ref.name],
         )
-        spool, name = held.spool, logged_name(table)
+        spool, name = held.spool, name_in_log(table)
         changed = spool is not None and spool.changes(name) > 0
         if changed and spool is not None:
             self._defined.whole(table, columns, spool)
@@ -123,11 +128,13 @@ class Log(Snapshot):
             if lost:
                 with self._alone:
                     return self._first(table, window, ready, parts, lost)
-            if numbered(self._defined.columns(table)) != numbered(columns):  # now that all is read
-                raise self._defined.altered(table)
-            if numbered(columns) != mark.columns or touched(mark.catalog, after.catalog):
+            if list_by_number(self._defined.columns(table)) != list_by_number(
+                columns
+            ):  # now that all is read
+                raise self._defined.alteration_error(table)
+            if list_by_number(columns) != mark.columns or has_changed(mark.catalog, after.catalog):
                 names = self._changes(table, columns, mark, spool).names(self.database.spark)
-                lost = misnamed(names, mark.columns, columns)
+                lost = describe_misnaming(names, mark.columns, columns)
                 if lost:
                     with self._alone:
                         return self._first(table, window, ready, parts, lost)
@@ -137,8 +144,10 @@ class Log(Snapshot):
             settled=after.position - mark.position >= SEGMENT
             or (after.seen, after.partitions, after.catalog)
             != (mark.seen, mark.partitions, mark.catalog),
-            log=Logged(shown(mark.position), shown(after.position), ready.slot.held),
-            notes=(*ready.kept(self.slot), *ready.unread(self.slot, mark)),
+            log=Logged(
+                format_position(mark.position), format_position(after.position), ready.slot.held
+            ),
+            notes=(*ready.warn_of_retained_log(self.slot), *ready.unread(self.slot, mark)),
         )
 
     def read(
@@ -149,8 +158,10 @@ class Log(Snapshot):
             rows = self._loads.read(spark, table, bounds).withColumn(DELETED, f.lit(False))
             if window.held is None or bounds.log.continued:
                 return rows
-            return rows.unionByName(vanished(rows, table, self._defined.key(table), window.held))
-        mark, spool = Mark.from_dict(window.mark), self._drained.spool
+            return rows.unionByName(
+                find_missing_keys(rows, table, self._defined.key(table), window.held)
+            )
+        mark, spool = Mark.from_dict(window.mark), self._drained_log.spool
         assert mark is not None
         assert spool is not None
         return self._changes(table, self._defined.columns(table), mark, spool).rows(spark, window)
@@ -160,7 +171,12 @@ class Log(Snapshot):
         if mark is None:
             return Bounds(None)
         with self.database.connect(self._defined.where(table)) as connection:
-            return Bounds(None, log=Logged(shown(mark.position), shown(self.slot.end(connection))))
+            return Bounds(
+                None,
+                log=Logged(
+                    format_position(mark.position), format_position(self.slot.end(connection))
+                ),
+            )
 
     def steady(self, table: SourceTable) -> bool:
         return self._loads.steady(table)
@@ -168,7 +184,7 @@ class Log(Snapshot):
     def more(self, table: SourceTable) -> bool:
         return table.ref.name in self._unfinished
 
-    def kept(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:
+    def confirm_stored(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:
         found = Mark.from_dict(mark)
         if found is not None:
             self._safe.put(table.ref.name, found)
@@ -180,18 +196,18 @@ class Log(Snapshot):
         where = f"{self._defined.where(table)}, sync_mode: cdc"
         server, tables, publication = self._lacks
         own = tables[table.ref.name]
-        found = own if isinstance(own, TableError) else refused(own, where)
-        found = refused(server, self.where) or found
+        found = own if isinstance(own, TableError) else refusal(own, where)
+        found = refusal(server, self.where) or found
         if found is not None:
             raise found
         self._defined.columns(table)
         # one statement publishes all tables: so the error is one for all of them
-        found = refused(publication.get(table.ref.name, ()), self.where)
+        found = refusal(publication.get(table.ref.name, ()), self.where)
         if found is not None:
             raise found
         with self.database.connect(self._defined.where(table)) as connection:
-            slot = self.slot.look(connection)
-        if not installed():
+            slot = self.slot.read_slot(connection)
+        if not is_installed():
             raise missing(where)
         if slot is None:
             return [f"the first run creates the replication slot {self.slot.name}"]
@@ -225,26 +241,26 @@ class Log(Snapshot):
             self._safe.free(self._ready.slot, self._loads)
 
     def _changes(
-        self, table: SourceTable, columns: Sequence[LoggedColumn], mark: Mark, spool: Spool
+        self, table: SourceTable, columns: Sequence[LoggedColumn], mark: Mark, spool: ChangeSpool
     ) -> Changes:
         return Changes(
             table=table,
             spool=spool,
-            logged=logged_name(table),
+            logged=name_in_log(table),
             columns=columns,
             key=self._defined.key(table),
             first=spool.first_after(mark.position),
             seen=mark.seen,
             earlier=mark.earlier,
             placeholder=self._placeholder,
-            cached=self._cached,
+            cached=self._cache,
         )
 
     @cached_property
     def _folder(self) -> Path:
         return self._stack.enter_context(private_folder("cdc"))
 
-    def _cached(self, rows: DataFrame) -> DataFrame:
+    def _cache(self, rows: DataFrame) -> DataFrame:
         kept = rows.persist()
         self._stack.callback(kept.unpersist)
         return kept
@@ -259,18 +275,18 @@ class Log(Snapshot):
             self._failure = error
             raise
 
-    def _prepared(self) -> Ready:
+    def _prepare(self) -> SlotSetup:
         """Makes publication and slot ready, once."""
         if self._ready is None:
-            if not installed():
+            if not is_installed():
                 raise missing(self.where)  # before there is a slot that keeps the log
             tables = list(self.tables.values())
-            self._ready = made_ready(self.slot, tables, self._defined.key, self.where)
+            self._ready = prepare_slot(self.slot, tables, self._defined.key, self.where)
             self._loads.together = self._ready.created
         return self._ready
 
     def _first(
-        self, table: SourceTable, window: Window, ready: Ready, parts: Iterable[str], lost: str
+        self, table: SourceTable, window: Window, ready: SlotSetup, parts: Iterable[str], lost: str
     ) -> Bounds:
         """Bounds a read of all rows; if they are many, and raw has none, of a first piece."""
         position, found, seen = self._loads.bounds(table)
@@ -285,7 +301,7 @@ class Log(Snapshot):
             self.slot.name,
             ready.system,
             seen,
-            numbered(self._defined.columns(table)),
+            list_by_number(self._defined.columns(table)),
             frozenset(parts),
             ready.published.get(relation(table), ""),
             upto,
@@ -300,11 +316,11 @@ class Log(Snapshot):
             rows=rows if window.held is None else None,
             mark=mark.to_dict(),
             settled=True,
-            log=Logged(None, shown(mark.position), ready.slot.held),
+            log=Logged(None, format_position(mark.position), ready.slot.held),
             notes=(*notes, *found.notes),
         )
 
-    def _next(self, table: SourceTable, mark: Mark, ready: Ready) -> Bounds:
+    def _next(self, table: SourceTable, mark: Mark, ready: SlotSetup) -> Bounds:
         """Bounds the next piece of a first load."""
         piece, seen = self._loads.piece(table, self._defined.key_columns(table), mark.loaded)
         after = mark.loading(piece.upto, seen)
@@ -313,7 +329,7 @@ class Log(Snapshot):
         resumed = mark.seen is not None and mark.seen.text != seen.text
         if resumed:
             self._loads.judge(table)
-        at = shown(mark.position)
+        at = format_position(mark.position)
         return Bounds(
             rows=piece.rows,
             mark=after.to_dict(),
@@ -322,18 +338,18 @@ class Log(Snapshot):
             notes=("its first load was broken off, and goes on where it was",) if resumed else (),
         )
 
-    def _rekeyed(self, table: SourceTable, mark: Mark) -> str:
+    def _explain_new_key(self, table: SourceTable, mark: Mark) -> str:
         """Returns whether the pieces of a first load are no ranges of the table's key any more."""
         key = tuple(self._defined.key(table))
         return "its key was changed during its first load" if mark.key not in ((), key) else ""
 
     def _broken(
-        self, table: SourceTable, columns: Sequence[LoggedColumn], mark: Mark, spool: Spool
+        self, table: SourceTable, columns: Sequence[LoggedColumn], mark: Mark, spool: ChangeSpool
     ) -> str:
         """Returns why a first load that was broken off does not fit together with the log."""
         if not mark.earlier:
             return ""
-        name = logged_name(table)
+        name = name_in_log(table)
         if spool.truncates(name):
             return "it was truncated during its first load"
         moved = spool.unavailable(name) and self._changes(table, columns, mark, spool).moves(
@@ -342,17 +358,17 @@ class Log(Snapshot):
         return "a row with a large value got another key during its first load" if moved else ""
 
     @cached_property
-    def _drained(self) -> Drained:
+    def _drained_log(self) -> LogRead:
         """The log up to its end, read once."""
-        logged = [logged_name(table) for table in self.tables.values()]
+        logged = [name_in_log(table) for table in self.tables.values()]
         assert self._ready is not None
-        return drained(
+        return read_log(
             self.slot, self._ready.slot, logged, self._folder, self._placeholder, self.where
         )
 
 
 @contextmanager
-def followed(database: Database, tables: Sequence[SourceTable]) -> Iterator[Log]:
+def open_log(database: Database, tables: Sequence[SourceTable]) -> Iterator[Log]:
     """Opens the log for the tables of a run; moves the slot at the end."""
     with ExitStack() as stack:
         log = Log(database, tables, stack)

@@ -60,7 +60,9 @@ def partitions(connection: Connection, relation: str) -> dict[str, Partition]:
     }
 
 
-def moved(connection: Connection, before: Collection[str], found: Mapping[str, Partition]) -> str:
+def describe_moves(
+    connection: Connection, before: Collection[str], found: Mapping[str, Partition]
+) -> str:
     """Returns how rows have come or gone with partitions; empty if they have not.
 
     Args:
@@ -71,13 +73,13 @@ def moved(connection: Connection, before: Collection[str], found: Mapping[str, P
     for oid, partition in found.items():
         if oid in before or not partition.leaf:
             continue
-        rows = _unlogged(oid, before, found)
+        rows = _select_unlogged(oid, before, found)
         if connection.rows(f"select 1 where exists ({rows})"):
             return f"the partition {partition.name} was attached"
     return ""
 
 
-def _unlogged(oid: str, before: Collection[str], found: Mapping[str, Partition]) -> str:
+def _select_unlogged(oid: str, before: Collection[str], found: Mapping[str, Partition]) -> str:
     """Returns a query for rows that a new partition may have had before it became one.
 
     All rows, unless it was created and attached in one transaction: then that transaction's, as

@@ -17,7 +17,7 @@ _HALF = 2**31
 _EPOCH = 2**32
 
 
-def parsed(text: str) -> int:
+def parse_position(text: str) -> int:
     """Reads a position as PostgreSQL writes it, `16/B374D848`.
 
     Raises:
@@ -29,13 +29,13 @@ def parsed(text: str) -> int:
     return int(found[1], 16) << 32 | int(found[2], 16)
 
 
-def shown(position: int) -> str:
+def format_position(position: int) -> str:
     """Writes a position as PostgreSQL does."""
     return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
 
 
 @dataclass(frozen=True)
-class Seen:
+class VisibleTransactions:
     """Which transactions a snapshot sees (`pg_current_snapshot()`).
 
     Attributes:
@@ -51,7 +51,7 @@ class Seen:
     until: int
 
     @classmethod
-    def parse(cls, text: str, until: int) -> Seen:
+    def parse(cls, text: str, until: int) -> VisibleTransactions:
         """Reads the text of a `pg_snapshot`, `10:20:12,14`."""
         low, high, listed = text.split(":")
         return cls(int(low), int(high), tuple(int(i) for i in listed.split(",") if i), until)
@@ -96,12 +96,12 @@ class Mark:
     position: int
     slot: str
     system: str = ""
-    seen: Seen | None = None
+    seen: VisibleTransactions | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     partitions: frozenset[str] = frozenset()
     published: str = ""
     loaded: tuple[str, ...] | None = None
-    earlier: tuple[tuple[tuple[str, ...], Seen], ...] = ()
+    earlier: tuple[tuple[tuple[str, ...], VisibleTransactions], ...] = ()
     catalog: Mapping[str, str] = field(default_factory=dict)
     key: tuple[str, ...] = ()
 
@@ -109,7 +109,7 @@ class Mark:
         """Returns the form that the state stores."""
         found: dict[str, Any] = {
             "columns": dict(self.columns),
-            "log_position": shown(self.position),
+            "log_position": format_position(self.position),
             "slot": self.slot,
             "system": self.system,
         }
@@ -121,14 +121,18 @@ class Mark:
             found["catalog"] = dict(self.catalog)
         if self.seen is not None:
             found["snapshot"] = self.seen.text
-            found["snapshot_until"] = shown(self.seen.until)
+            found["snapshot_until"] = format_position(self.seen.until)
         if self.key:
             found["key"] = list(self.key)
         if self.loaded is not None:
             found["loaded_up_to"] = list(self.loaded)
         if self.earlier:
             found["earlier_snapshots"] = [
-                {"up_to": list(key), "snapshot": seen.text, "snapshot_until": shown(seen.until)}
+                {
+                    "up_to": list(key),
+                    "snapshot": seen.text,
+                    "snapshot_until": format_position(seen.until),
+                }
                 for key, seen in self.earlier
             ]
         return found
@@ -140,23 +144,23 @@ class Mark:
             return None
         loaded = mark.get("loaded_up_to")
         return cls(
-            parsed(str(mark["log_position"])),
+            parse_position(str(mark["log_position"])),
             str(mark.get("slot") or ""),
             str(mark.get("system") or ""),
-            _seen(mark) if mark.get("snapshot") else None,
+            _parse_seen(mark) if mark.get("snapshot") else None,
             {str(k): str(v) for k, v in (mark.get("columns") or {}).items()},
             frozenset(map(str, mark.get("partitions") or ())),
             str(mark.get("published") or ""),
             None if loaded is None else tuple(map(str, loaded)),
             tuple(
-                (tuple(map(str, one["up_to"])), _seen(one))
+                (tuple(map(str, one["up_to"])), _parse_seen(one))
                 for one in mark.get("earlier_snapshots") or ()
             ),
             {str(k): str(v) for k, v in (mark.get("catalog") or {}).items()},
             tuple(map(str, mark.get("key") or ())),
         )
 
-    def moved(
+    def move_to(
         self, position: int, columns: Mapping[str, str], partitions: Iterable[str] = ()
     ) -> Mark:
         """Returns the mark after the log was read up to a position."""
@@ -172,7 +176,7 @@ class Mark:
             partitions=frozenset(partitions),
         )
 
-    def loading(self, loaded: tuple[str, ...] | None, seen: Seen) -> Mark:
+    def loading(self, loaded: tuple[str, ...] | None, seen: VisibleTransactions) -> Mark:
         """Returns the mark after another piece of the first load.
 
         Args:
@@ -185,5 +189,7 @@ class Mark:
         return replace(self, loaded=loaded, seen=seen, earlier=earlier)
 
 
-def _seen(told: Mapping[str, Any]) -> Seen:
-    return Seen.parse(str(told["snapshot"]), parsed(str(told["snapshot_until"])))
+def _parse_seen(told: Mapping[str, Any]) -> VisibleTransactions:
+    return VisibleTransactions.parse(
+        str(told["snapshot"]), parse_position(str(told["snapshot_until"]))
+    )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from loader.errors import TableError
 from loader.names import is_wildcard
 from loader.sources import SourceTable
-from loader.sources.jdbc.cdc.slot import SourceSlot, published_sql
+from loader.sources.jdbc.cdc.slot import SourceSlot, build_publication_sql
 from loader.sources.jdbc.connection import Connection
 
 _OLDEST = 140000
@@ -248,7 +248,7 @@ def publishable(
 ) -> dict[str, Lack]:
     """Returns what keeps this role from putting tables into the publication, by their names."""
     dialect = slot.database.dialect
-    there = slot.published(connection)
+    there = slot.read_publication(connection)
     new = {}
     for table in tables:
         place = (table.ref.native.schema or "", table.ref.native.table)
@@ -278,7 +278,7 @@ def publishable(
     barred = [name for name, row in zip(new, rows, strict=True) if set(row) != {"true"}]
     names = [new[name] for name in barred]
     # Whatever this role may publish, it publishes first.
-    sql = published_sql(
+    sql = build_publication_sql(
         dialect.quote(slot.name), names, new=there is None and len(names) == len(new)
     )
     lack = Lack(
@@ -300,12 +300,12 @@ def setup_sql(name: str, role: str, tables: Sequence[str]) -> list[str]:
     return [
         "alter system set wal_level = 'logical';  -- then restart the server",
         f'alter role "{role}" replication;',
-        published_sql(name, list(map(_written, tables)), new=True) + ";",
+        build_publication_sql(name, list(map(_format_table, tables)), new=True) + ";",
         f"select pg_create_logical_replication_slot('{name}', 'pgoutput');",
     ]
 
 
-def _written(table: str) -> str:
+def _format_table(table: str) -> str:
     """Returns a table's name from a spec as SQL; a wildcard as a gap for its tables."""
     if is_wildcard(table):
         return f"<the tables that {table} matches>"
@@ -316,7 +316,7 @@ def _written(table: str) -> str:
     )
 
 
-def refused(lacks: Sequence[Lack], where: str) -> TableError | None:
+def refusal(lacks: Sequence[Lack], where: str) -> TableError | None:
     """Returns the error that names all that is missing; None if nothing is."""
     if not lacks:
         return None

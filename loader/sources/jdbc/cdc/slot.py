@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from loader.errors import TableError
-from loader.runtime.database_errors import DatabaseError
-from loader.sources.jdbc.cdc.position import parsed, shown
+from loader.sources.jdbc.cdc.position import format_position, parse_position
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.database import Database
+from loader.spark.database_errors import DatabaseError
 
 PLUGIN = "pgoutput"
 FLUSH = "strandline-flush"
@@ -67,7 +67,7 @@ class SourceSlot:
         self.name = name
         self.where = f"source {database.name}"
 
-    def look(self, connection: Connection) -> Slot | None:
+    def read_slot(self, connection: Connection) -> Slot | None:
         """Reads the slot; None if there is none."""
         text = self.database.dialect.text
         rows = connection.rows(
@@ -97,7 +97,7 @@ class SourceSlot:
             )
         lost = "" if status != "lost" and confirmed else "the server has given it up"
         return Slot(
-            parsed(confirmed) if confirmed else 0,
+            parse_position(confirmed) if confirmed else 0,
             lost,
             reader or "",
             int(held or 0),
@@ -113,8 +113,8 @@ class SourceSlot:
                 f"{text(self.name)}, {text(PLUGIN)})"
             )
         except DatabaseError as error:
-            if error.locked_out:
-                raise self._waited() from error
+            if error.is_locked_out:
+                raise self._waiting_error() from error
             raise
 
     def drop(self, connection: Connection) -> None:
@@ -128,17 +128,17 @@ class SourceSlot:
         Args:
             relations: schema and name of each table.
         """
-        there = self.published(connection)
+        there = self.read_publication(connection)
         if there is None:
             added = list(relations)
         else:
             added = [relation for relation in relations if relation not in there]
         if added:
-            tables = [self._quoted(relation) for relation in added]
+            tables = [self._quote(relation) for relation in added]
             name = self.database.dialect.quote(self.name)
-            connection.execute(published_sql(name, tables, new=there is None))
+            connection.execute(build_publication_sql(name, tables, new=there is None))
 
-    def published(self, connection: Connection) -> dict[tuple[str, str], str] | None:
+    def read_publication(self, connection: Connection) -> dict[tuple[str, str], str] | None:
         """Returns the publication's tables; None if there is no publication.
 
         Returns schema and name of each, with a text that is another one once the table was taken
@@ -181,9 +181,9 @@ class SourceSlot:
     def end(self, connection: Connection) -> int:
         """Returns the end of the log: every transaction that has committed lies below it."""
         [(lsn,)] = connection.rows("select pg_catalog.pg_current_wal_insert_lsn()::text")
-        return parsed(lsn or "")
+        return parse_position(lsn or "")
 
-    def flushed(self, connection: Connection) -> int:
+    def read_flushed(self, connection: Connection) -> int:
         """Returns a position below which all that has committed until now can be decoded.
 
         Only what is on disk can, and with `synchronous_commit = off` a transaction commits before
@@ -197,7 +197,7 @@ class SourceSlot:
             # A transaction that writes nothing would not wait.
             self.mark(connection, FLUSH, "")
         [(lsn,)] = connection.rows("select pg_catalog.pg_current_wal_flush_lsn()::text")
-        return parsed(lsn or "")
+        return parse_position(lsn or "")
 
     def silent(self, connection: Connection, slot: Slot, end: int) -> bool:
         """Returns whether the log has no change of the publication's tables up to a position.
@@ -209,7 +209,7 @@ class SourceSlot:
         text = self.database.dialect.text
         [(changes,)] = connection.rows(
             "select count(*)::text from pg_catalog.pg_logical_slot_peek_binary_changes("
-            f"{text(self.name)}, {text(shown(end))}, 1, "
+            f"{text(self.name)}, {text(format_position(end))}, 1, "
             f"'proto_version', '1', 'publication_names', {text(self.name)})"
         )
         return changes == "0"
@@ -225,17 +225,17 @@ class SourceSlot:
             "select pg_catalog.pg_logical_emit_message("
             f"true, {text(prefix)}, {text(content)})::text"
         )
-        return parsed(lsn or "")
+        return parse_position(lsn or "")
 
     def confirm(self, connection: Connection, position: int) -> None:
         """Moves the slot: the log below the position can be recycled."""
         text = self.database.dialect.text
         connection.rows(
             "select end_lsn::text from pg_catalog.pg_replication_slot_advance("
-            f"{text(self.name)}, {text(shown(position))})"
+            f"{text(self.name)}, {text(format_position(position))})"
         )
 
-    def freed(self, connection: Connection, seconds: int) -> None:
+    def await_free(self, connection: Connection, seconds: int) -> None:
         """Waits until nobody reads the slot: the server takes a moment to notice a killed run.
 
         Raises:
@@ -243,7 +243,7 @@ class SourceSlot:
         """
         deadline = time.monotonic() + seconds
         while True:
-            slot = self.look(connection)
+            slot = self.read_slot(connection)
             if slot is None or not slot.reader:
                 return
             if time.monotonic() > deadline:
@@ -273,10 +273,10 @@ class SourceSlot:
             if int(oldest or 0) >= int(limit or 0):
                 return
             if time.monotonic() > deadline:
-                raise self._waited()
+                raise self._waiting_error()
             time.sleep(0.1)
 
-    def _waited(self) -> TableError:
+    def _waiting_error(self) -> TableError:
         return TableError(
             "a transaction that began before has been open too long: a first load has to wait for "
             "those that may have written already",
@@ -285,11 +285,11 @@ class SourceSlot:
             "raise the source's lock_timeout",
         )
 
-    def _quoted(self, relation: Iterable[str]) -> str:
+    def _quote(self, relation: Iterable[str]) -> str:
         return ".".join(map(self.database.dialect.quote, relation))
 
 
-def published_sql(name: str, tables: Sequence[str], new: bool) -> str:
+def build_publication_sql(name: str, tables: Sequence[str], new: bool) -> str:
     """Returns the statement that makes a publication, or adds tables to it; names are quoted."""
     listed = ", ".join(tables)
     if new:

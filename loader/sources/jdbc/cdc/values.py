@@ -15,7 +15,7 @@ from pyspark.sql import types as t
 
 from loader.sources.debezium.spool import Placeholder
 from loader.sources.jdbc.cdc.columns import FILLED, FLOATS, INTEGERS, LoggedColumn
-from loader.sources.jdbc.doubtful import EVER, FOREVER
+from loader.sources.jdbc.lossy_values import EVER, FOREVER
 
 SETTINGS = {
     "binary.handling.mode": "bytes",

@@ -1,6 +1,6 @@
 """Finds PostgreSQL's late rows: rows below a window that the last sync may not have seen.
 
-Where they come from: :mod:`loader.sources.jdbc.postgresql.horizon` and
+Where they come from: :mod:`loader.sources.jdbc.postgresql.database_continuity` and
 :mod:`loader.sources.jdbc.postgresql.lineage`.
 """
 
@@ -10,16 +10,16 @@ from typing import Any
 
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import BY_HAND
-from loader.runtime.database_errors import DatabaseError
 from loader.sources import SourceTable, Window, edge
 from loader.sources.jdbc.connection import Connection
-from loader.sources.jdbc.late import WITHIN, Moment
-from loader.sources.jdbc.postgresql.horizon import Fate, Horizon
+from loader.sources.jdbc.late_commits import WITHIN, Moment
+from loader.sources.jdbc.postgresql.database_continuity import DatabaseContinuity, Horizon
 from loader.sources.jdbc.postgresql.lineage import Lineage, lineage, lowest
+from loader.spark.database_errors import DatabaseError
 
 
 class LateRows:
-    """Finds the late rows of one snapshot; see :class:`loader.sources.jdbc.late.Late`.
+    """Finds late rows of one snapshot; see :class:`loader.sources.jdbc.late_commits.LateCommits`.
 
     Args:
         snapshot: the snapshot to find late rows in.
@@ -34,7 +34,7 @@ class LateRows:
         self.lineages: dict[str, Lineage] = {}
         self.added: dict[str, str] = {}
 
-    def look(self, connection: Connection, table: SourceTable, window: Window) -> None:
+    def find_late(self, connection: Connection, table: SourceTable, window: Window) -> None:
         """Reads what the other methods need to know about a table; call it first.
 
         Raises:
@@ -47,7 +47,7 @@ class LateRows:
         self._same_database(table, window)
         if not table.ref.native.stored:
             return
-        self.added[table.ref.name] = self._added(connection, table, window)
+        self.added[table.ref.name] = self._select_added(connection, table, window)
 
     def mark(
         self, connection: Connection, table: SourceTable, window: Window
@@ -70,21 +70,21 @@ class LateRows:
         cursor is known (`lowest`), the cursor's index finds the rows again.
         """
         before, now = self._before(table, window), self.horizon
-        if self._moved(table, window):
+        if self._has_moved(table, window):
             return "true"
         if before is None or now is None or window.cursor is None:
             return None
         column = self.snapshot.column(table, window.cursor.name)
         literal = self.snapshot.dialect.literal
         reach = self.reach(table, window)
-        written = before.written_since(now, scan=reach is None)
+        written = before.select_written_since(now, scan=reach is None)
         quiet = now.xmax <= before.xmin  # no transaction has written anything since
-        same = before.fate(now) is Fate.SAME
+        same = before.fate(now) is DatabaseContinuity.SAME
         parts = [self.added[table.ref.name]]
         if reach is not None:
             above = f"{column} >= {literal(reach)}"
             parts.append(above if table.ref.native.writers else f"{above} and {written}")
-        elif not same or not (quiet or (window.bounded and not before.turned_back(now))):
+        elif not same or not (quiet or (window.bounded and not before.is_clock_behind(now))):
             parts.append(written)
         found = " or ".join(f"({part})" for part in parts if part)
         if found and lowest is not None:
@@ -102,9 +102,9 @@ class LateRows:
             if _by_hand(window) and window.low is not None:
                 ids.append(int(window.low.text))
             return Cursor(str(min(ids)), CursorType.INTEGER)
-        return None if self._replicated(table, window) else before.reach(window.cursor.type, now)
+        return None if self._is_replicated(table, window) else before.reach(window.cursor.type, now)
 
-    def settled(self, table: SourceTable, window: Window) -> bool:
+    def is_settled(self, table: SourceTable, window: Window) -> bool:
         """Returns whether to store the mark even if there are no new rows.
 
         Without it the next sync would read again what this one has read, or would not know what
@@ -116,12 +116,14 @@ class LateRows:
         if before is None or _by_hand(window):
             return True
         if not table.ref.native.stored:
-            return self._moved(table, window)
-        if self.lineages[table.ref.name].changed(window.mark):
+            return self._has_moved(table, window)
+        if self.lineages[table.ref.name].is_changed(window.mark):
             return True
-        if before.fate(self.horizon) is not Fate.SAME or before.outlived(self.horizon):
+        if before.fate(self.horizon) is not DatabaseContinuity.SAME or before.is_outlived(
+            self.horizon
+        ):
             return True
-        if before.turned_back(self.horizon):
+        if before.is_clock_behind(self.horizon):
             return True
         if table.ref.native.writers:
             return before.xmin <= int(window.low.text) < self.horizon.xmin
@@ -132,8 +134,9 @@ class LateRows:
         before, now = self._last(window), self.horizon
         if before is None or now is None or window.cursor is None:
             return False
-        anew = before.fate(now) is Fate.FAILED_OVER or (
-            self._moved(table, window) and self.lineages[table.ref.name].redefined(window.mark)
+        anew = before.fate(now) is DatabaseContinuity.FAILED_OVER or (
+            self._has_moved(table, window)
+            and self.lineages[table.ref.name].is_redefined(window.mark)
         )
         return anew and not window.cursor.type.is_time
 
@@ -143,41 +146,41 @@ class LateRows:
         if not self.snapshot.dialect.shares_snapshots:
             return ()
         if not table.ref.native.stored:
-            redefined = self.lineages[table.ref.name].redefined(window.mark)
+            redefined = self.lineages[table.ref.name].is_redefined(window.mark)
             what = "the view is another one than at" if redefined else "this is not the database of"
             moved = (
                 f"{what} the last sync: all its rows are read; rows that it lacks stay in raw "
                 "until a full refresh"
             )
             late = f"in a view or a table of another server, {WITHIN}"
-            return (moved, late) if self._moved(table, window) else (late,)
+            return (moved, late) if self._has_moved(table, window) else (late,)
         notes = []
         before = self._before(table, window)
-        fate = before.fate(self.horizon) if before and self.horizon else Fate.SAME
-        if fate is Fate.BEHIND:
+        fate = before.fate(self.horizon) if before and self.horizon else DatabaseContinuity.SAME
+        if fate is DatabaseContinuity.BEHIND:
             notes.append(
                 "this replica is behind the database that was read last: what it lacks comes with "
                 "a later run"
             )
-        elif fate is not Fate.SAME:
+        elif fate is not DatabaseContinuity.SAME:
             notes.append(
                 f"the database was {fate.value} since the last sync: rows written from the last "
                 "sync on are read again; rows that it lost stay in raw until a full refresh"
             )
-        elif before and self.lineages[table.ref.name].replaced(window.mark):
+        elif before and self.lineages[table.ref.name].is_replaced(window.mark):
             notes.append(
                 "columns have changed places since the last sync: all its rows are read"
-                if self.lineages[table.ref.name].rearranged(window.mark)
+                if self.lineages[table.ref.name].has_renamed_column(window.mark)
                 else "another table has taken its name since the last sync: all its rows are read; "
                 "rows that it lacks stay in raw until a full refresh"
             )
-        if before and self.horizon and before.turned_back(self.horizon) and is_time:
+        if before and self.horizon and before.is_clock_behind(self.horizon) and is_time:
             notes.append("the database's clock was set back: all rows written since are looked for")
         exact = self.horizon is not None and not window.bounded
         if self.blind and is_time:
             scans = "each sync scans the table for rows that commit late"
             notes.append(f"{self.blind}: {scans if exact else WITHIN}")
-        elif window.bounded and before and is_time and self._replicated(table, window):
+        elif window.bounded and before and is_time and self._is_replicated(table, window):
             notes.append(f"logical replication writes this table: {WITHIN}")
         return tuple(notes)
 
@@ -190,12 +193,12 @@ class LateRows:
         if window.low is None or self.horizon is None:
             return None
         before = Horizon.from_mark(window.mark)
-        if before is None or before.fate(self.horizon) is Fate.SAME:
+        if before is None or before.fate(self.horizon) is DatabaseContinuity.SAME:
             return before
         # In another database, a cursor that somebody has set by hand is all that counts.
         return None if _by_hand(window) else before
 
-    def _moved(self, table: SourceTable, window: Window) -> bool:
+    def _has_moved(self, table: SourceTable, window: Window) -> bool:
         """Returns whether a view is another one than at the last sync, or of another database.
 
         Nothing tells which of its rows are older than that.
@@ -205,21 +208,21 @@ class LateRows:
             return False
         fate = before.fate(self.horizon)
         lineage = self.lineages[table.ref.name]
-        another = lineage.elsewhere(window.mark) or lineage.redefined(window.mark)
-        return another or fate in (Fate.RESTORED, Fate.FAILED_OVER)
+        another = lineage.elsewhere(window.mark) or lineage.is_redefined(window.mark)
+        return another or fate in (DatabaseContinuity.RESTORED, DatabaseContinuity.FAILED_OVER)
 
-    def _replicated(self, table: SourceTable, window: Window) -> bool:
+    def _is_replicated(self, table: SourceTable, window: Window) -> bool:
         """Returns whether rows come from another server, or did at the last sync."""
         now = self.lineages[table.ref.name].replicated
         return now or bool((window.mark or {}).get("replicated"))
 
-    def _added(self, connection: Connection, table: SourceTable, window: Window) -> str:
+    def _select_added(self, connection: Connection, table: SourceTable, window: Window) -> str:
         """Returns SQL for the rows of partitions and tables added since the last sync.
 
         The rows of a new partition mostly lie in the window, and cost nothing. If they do not, a
         condition on their lowest cursor lets the database still use the index for the others.
         """
-        tables = self.lineages[table.ref.name].added(window.mark)
+        tables = self.lineages[table.ref.name].list_added(window.mark)
         if not tables or window.cursor is None or self._before(table, window) is None:
             return ""
         if tables == self.lineages[table.ref.name].tables:
@@ -245,9 +248,9 @@ class LateRows:
             return
         fate = before.fate(self.horizon)
         elsewhere = self.lineages[table.ref.name].elsewhere(window.mark)
-        if elsewhere and self._moved(table, window) and fate is Fate.SAME:
-            fate = Fate.RESTORED  # another one on the same server
-        if fate is Fate.BEHIND and not window.cursor.type.is_time:
+        if elsewhere and self._has_moved(table, window) and fate is DatabaseContinuity.SAME:
+            fate = DatabaseContinuity.RESTORED  # another one on the same server
+        if fate is DatabaseContinuity.BEHIND and not window.cursor.type.is_time:
             raise DatabaseError(
                 "this read replica is behind the database that was read last, so the cursor "
                 f"{window.cursor.name} would skip what it still lacks",
@@ -255,9 +258,9 @@ class LateRows:
                 remedy="Run again once it has caught up",
             )
         by_writer = table.ref.native.writers
-        if fate is Fate.RESTORED and not window.cursor.type.is_time:
+        if fate is DatabaseContinuity.RESTORED and not window.cursor.type.is_time:
             what = "this is not the database of the last sync: it was restored or replaced"
-        elif fate is Fate.FAILED_OVER and by_writer:
+        elif fate is DatabaseContinuity.FAILED_OVER and by_writer:
             what = "the database failed over since the last sync"
         else:
             return

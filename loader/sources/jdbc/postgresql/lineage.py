@@ -50,16 +50,16 @@ class Lineage:
         """Returns the form that the state stores, beside the horizon."""
         text = " ".join(map(str, sorted(self.tables)))
         if len(text) > _LONGEST:
-            text = "md5:" + hashed(text)
+            text = "md5:" + hash_text(text)
         own: dict[str, Any] = {"tables": text, "database": self.database}
         if self.columns:
             own["columns"] = " ".join(f"{name}:{kind}" for name, kind in self._named.items())
         own |= {"view": self.view} if self.view else {}
         return own | ({"replicated": True} if self.replicated else {})
 
-    def added(self, mark: Mapping[str, Any] | None) -> frozenset[int]:
+    def list_added(self, mark: Mapping[str, Any] | None) -> frozenset[int]:
         """Returns the tables added since a mark; all of them if it holds only another hash."""
-        if self.elsewhere(mark) or self.rearranged(mark):
+        if self.elsewhere(mark) or self.has_renamed_column(mark):
             return self.tables
         before = str((mark or {}).get("tables") or "")
         if not before or before == self.to_mark()["tables"]:
@@ -67,15 +67,15 @@ class Lineage:
         known = () if before.startswith("md5:") else before.split()
         return self.tables - set(map(int, known))
 
-    def replaced(self, mark: Mapping[str, Any] | None) -> bool:
+    def is_replaced(self, mark: Mapping[str, Any] | None) -> bool:
         """Returns whether another table had the name at the time of a mark."""
         before = str((mark or {}).get("tables") or "")
-        if self.elsewhere(mark) or self.rearranged(mark):
+        if self.elsewhere(mark) or self.has_renamed_column(mark):
             return True
         known = before and not before.startswith("md5:")
         return bool(known) and self.root not in set(map(int, before.split()))
 
-    def rearranged(self, mark: Mapping[str, Any] | None) -> bool:
+    def has_renamed_column(self, mark: Mapping[str, Any] | None) -> bool:
         """Returns whether a column has its name from another one since a mark.
 
         Or whether it was rewritten as another kind of text: other changes of a type show in what
@@ -100,12 +100,12 @@ class Lineage:
         before = (mark or {}).get("database")
         return before is not None and before != self.database
 
-    def redefined(self, mark: Mapping[str, Any] | None) -> bool:
+    def is_redefined(self, mark: Mapping[str, Any] | None) -> bool:
         """Returns whether a mark is of a view with another name or SQL; older marks do not say."""
         before = (mark or {}).get("view")
         return before not in (None, self.view, self.view_in_path)
 
-    def changed(self, mark: Mapping[str, Any] | None) -> bool:
+    def is_changed(self, mark: Mapping[str, Any] | None) -> bool:
         """Returns whether a mark differs from this lineage."""
         own = self.to_mark()
         return own != {name: value for name, value in (mark or {}).items() if name in _NAMES}
@@ -117,7 +117,7 @@ _TEXTS = {"25", "1042", "1043"}
 _NAMES = ("tables", "replicated", "database", "columns", "view")
 
 
-def hashed(text: str) -> str:
+def hash_text(text: str) -> str:
     """Returns a short hash; not the database's md5, which some do not allow (FIPS)."""
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
@@ -202,7 +202,7 @@ def lineage(connection: Connection, relation: str) -> Lineage:
     ids = frozenset(map(int, (tables or "").split()))
     told = json.loads(columns or "{}")
     shown = json.loads(views)[:2] if views else ("", "")
-    view, in_path = (hashed(text) if text else "" for text in shown)
+    view, in_path = (hash_text(text) if text else "" for text in shown)
     own = int(database or 0)
     return Lineage(int(root or 0), ids, replicated == "true", own, told, view, in_path)
 

@@ -1,0 +1,61 @@
+"""What this process has read of state and ledger, for as long as nobody else writes to them.
+
+An Iceberg snapshot never changes, so what was read of one stays true. A loop that finds nothing new
+then reads only a table's newest snapshot id, however many tables it syncs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+_MOST = 32
+"""So many tables are remembered: a process rarely writes to more than two."""
+
+_changing = threading.Lock()
+_tables: OrderedDict[str, tuple[int | None, dict[Any, Any]]] = OrderedDict()
+
+
+def get_cache(handle: Any) -> dict[Any, Any]:
+    """Returns what is remembered of a table's current snapshot; the caller adds what it reads.
+
+    Args:
+        handle: Iceberg's object for the table, freshly loaded.
+    """
+    identity, current = str(handle.uuid()), _current(handle)
+    with _changing:
+        as_of, known = _tables.pop(identity, (None, {}))
+        if as_of != current:
+            known = {}
+        _tables[identity] = current, known
+        while len(_tables) > _MOST:
+            _tables.popitem(last=False)
+        return known
+
+
+def append_and_note(
+    handle: Any, write: Callable[[], None], note: Callable[[dict[Any, Any]], None]
+) -> None:
+    """Appends to a table; what was remembered before still holds, with what was appended.
+
+    If somebody else has written in between, nothing is remembered.
+
+    Args:
+        handle: Iceberg's object for the table, freshly loaded; `write` commits through it.
+        note: adds what was appended.
+    """
+    before, known = _current(handle), dict(get_cache(handle))
+    write()
+    after = handle.currentSnapshot()
+    if after is None or after.parentId() != before:
+        return
+    note(known)
+    with _changing:
+        _tables[str(handle.uuid())] = int(after.snapshotId()), known
+
+
+def _current(handle: Any) -> int | None:
+    snapshot = handle.currentSnapshot()
+    return int(snapshot.snapshotId()) if snapshot is not None else None

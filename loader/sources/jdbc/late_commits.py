@@ -1,0 +1,71 @@
+"""The interface for late rows: rows below a window that the last sync may not have seen.
+
+PostgreSQL knows which transaction wrote a row (:mod:`loader.sources.jdbc.postgresql.late_rows`);
+other databases show what was open while a table was read (:mod:`loader.sources.jdbc.late_work`).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any, Protocol
+
+from loader.rows.cursor import Cursor
+from loader.sources import CursorField, SourceTable, Window
+from loader.sources.jdbc.connection import Connection
+from loader.sources.jdbc.database import Database
+from loader.sources.jdbc.dialect import Dialect
+
+WITHIN = "rows that commit late are found within the lookback only"
+
+
+class Moment(Protocol):
+    """The snapshot to find late rows in."""
+
+    source: Database
+    dialect: Dialect
+
+    @property
+    def wall_offset(self) -> int:
+        """How many seconds the database's wall clock is ahead of UTC."""
+
+    def column(self, table: SourceTable, name: str) -> str:
+        """Returns SQL for a column, as the database has it."""
+
+    def ends(self, table: SourceTable, cursor: CursorField) -> list[str]:
+        """Returns SQL for the lowest and the highest cursor."""
+
+    def now(self, connection: Connection) -> dt.datetime:
+        """Reads the database's clock, in UTC."""
+
+
+class LateCommits(Protocol):
+    """Finds the late rows of one snapshot of a database; call the methods in this order."""
+
+    def find_late(self, connection: Connection, table: SourceTable, window: Window) -> None:
+        """Reads what the other methods need to know about a table; call it first."""
+
+    def reach(self, table: SourceTable, window: Window) -> Cursor | None:
+        """Returns a cursor that no late row can lie below; None if none is known."""
+
+    def condition(
+        self, table: SourceTable, window: Window, lowest: Cursor | None = None
+    ) -> str | None:
+        """Returns SQL that is true for late rows; None if there are none to look for.
+
+        Args:
+            lowest: the lowest cursor among them, once it has been found.
+        """
+
+    def mark(
+        self, connection: Connection, table: SourceTable, window: Window
+    ) -> dict[str, Any] | None:
+        """Returns what the next sync must know; call it after the bounds are read."""
+
+    def is_settled(self, table: SourceTable, window: Window) -> bool:
+        """Returns whether to store the mark even if there are no new rows."""
+
+    def rewound(self, table: SourceTable, window: Window) -> bool:
+        """Returns whether the database may reuse numbers; if so, its highest one is stored."""
+
+    def notes(self, table: SourceTable, window: Window) -> tuple[str, ...]:
+        """Returns warnings about late rows; the sync goes on."""

@@ -1,0 +1,303 @@
+"""The class archive: Java loads parsed classes from it, and so Spark starts in half the time.
+
+It is recorded once, from a small run (:mod:`loader.cli.cds_workload`), for one Java and one Spark.
+It fits a class path that begins with the one that it was recorded from, so jars that are added
+later come last. Java ignores an archive that does not fit. See
+https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from filelock import FileLock
+
+from loader.errors import SpecError
+from loader.spark.class_path import find_needed_conf, list_jars
+from loader.spark.jars import CACHE_VARIABLE, JARS_VARIABLE, cache_folder, folders
+from loader.spark.java import Java
+from loader.spark.spark_line import SparkHome
+from loader.spark.steps import step
+
+Report = Callable[[str], None]
+
+JVM_FILE = "jvm.json"
+"""In the recording's folder: the JVM's process group and its class path."""
+
+_OLDEST_JAVA = 13  # the first that can record an archive from a run
+_RECORDING_SECONDS = 900
+_NEWEST_KEPT = 3  # an upgrade of Spark or Java leaves an archive behind, 190 MB each
+_QUIET = "-Xlog:cds*=off"
+# For the recording: its JVM ends before better code would pay off.
+_RECORDING = (_QUIET, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+# Variables that would change the recording's class path, or give Java a collector beside ours.
+_LEFT_OUT = (
+    "HADOOP_CONF_DIR",
+    "JAVA_TOOL_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+    "LOADER_CRASH_AT",
+    "PYSPARK_GATEWAY_PORT",
+    "PYSPARK_GATEWAY_SECRET",
+    "PYSPARK_SUBMIT_ARGS",
+    "SPARK_CONF_DIR",
+    "SPARK_DIST_CLASSPATH",
+    "YARN_CONF_DIR",
+    "_JAVA_OPTIONS",
+)
+_WORKLOAD = Path(__file__).parents[1] / "cli" / "cds_workload.py"
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A recorded archive.
+
+    Attributes:
+        options: what Java must be told to use it.
+        class_path: the jars that the class path must begin with.
+    """
+
+    options: tuple[str, ...]
+    class_path: tuple[str, ...]
+
+
+def find_archive(home: SparkHome, java: Java, jars: Sequence[str]) -> Archive | None:
+    """Returns the archive for a Spark and a Java; None if there is none that can be used.
+
+    Java crashes on an archive that was cut short, so its size must be the recorded one. It refuses
+    one if a jar has changed, and with a jar that is not wanted any more an older driver would run.
+
+    Args:
+        jars: the class path that is wanted, in any order.
+    """
+    try:
+        folder = _folder(home, java)
+        record: dict[str, Any] = json.loads((folder / "record.json").read_text("utf-8"))
+        for name, size in record["files"].items():
+            if (folder / name).stat().st_size != size or not os.access(folder / name, os.R_OK):
+                return None
+        recorded: dict[str, list[int]] = record["class_path"]
+        if not recorded.keys() <= {*jars} or recorded != _describe_jars(recorded):
+            return None
+    except (OSError, ValueError, KeyError, AttributeError, SpecError):
+        return None
+    with suppress(OSError):
+        os.utime(folder)  # the ones used last are kept
+    return Archive((f"-XX:SharedArchiveFile={folder / 'classes.jsa'}", _QUIET), tuple(recorded))
+
+
+def prepare_archive(home: SparkHome, java: Java, wait: bool, report: Report) -> None:
+    """Records an archive if there is none, and reports the result. Spark also runs without.
+
+    Args:
+        wait: until it is recorded; by default another process records it meanwhile.
+
+    Raises:
+        SpecError: if it is waited for, and none can be recorded.
+    """
+    try:
+        report(f"class archive: {_prepare(home, java, wait, report)}")
+    except (_NotRecordedError, SpecError) as reason:
+        if wait:
+            raise SpecError(
+                f"none was recorded: {reason}",
+                where="class archive",
+                remedy="Spark also works without it, but starts more slowly",
+            ) from reason
+        report(f"class archive: none: {reason}. Spark works without it, but starts more slowly")
+
+
+def _find(home: SparkHome, java: Java) -> Archive | None:
+    """Returns the archive that fits, if it has all jars that are there now."""
+    jars = [str(jar) for jar in list_jars(home, {})]
+    found = find_archive(home, java, jars)
+    return found if found is not None and {*found.class_path} == {*jars} else None
+
+
+class _NotRecordedError(Exception):
+    """Why no archive can be recorded."""
+
+
+def _prepare(home: SparkHome, java: Java, wait: bool, report: Report) -> str:
+    if java.version < _OLDEST_JAVA:
+        raise _NotRecordedError(f"Java {java.version} cannot record one")
+    conf = find_needed_conf(home, {})
+    if conf is not None:
+        raise _NotRecordedError(f"{conf} has files that must be on the class path")
+    if _find(home, java) is not None:
+        return f"is there, {_megabytes(_folder(home, java))}"
+    if wait:
+        began = time.monotonic()
+        report("class archive: being recorded, once for this Java and this Spark")
+        with step("class archive: being recorded"):
+            record_archive(home, java)
+        took = time.monotonic() - began
+        return f"{_megabytes(_folder(home, java))}, recorded in {took:.0f} s"
+    subprocess.Popen(
+        [sys.executable, "-m", "loader.spark.class_archive"],
+        cwd=home.folder,  # not the project's, which may have a folder named `loader`
+        env={**_environment(), "SPARK_HOME": str(home.folder)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    return (
+        "being recorded in the background, for a minute or two; until then Spark starts more slowly"
+    )
+
+
+def record_archive(home: SparkHome, java: Java) -> None:
+    """Records the archive; waits for another process that does.
+
+    Raises:
+        _NotRecordedError: if Java or the disk does not allow it.
+    """
+    folder = _folder(home, java)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.parent / f"{folder.name}.lock"):
+            if _find(home, java) is None:
+                _record(home, java, folder)
+            _remove_older(folder)
+    except OSError as error:
+        what = f"cannot write {error.filename or folder}: {error.strerror or error}"
+        raise _NotRecordedError(what) from error
+
+
+def _record(home: SparkHome, java: Java, folder: Path) -> None:
+    # A killed recording may have left a JVM running, which writes into a folder of its own.
+    for left in folder.glob("making-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with TemporaryDirectory(prefix="making-", dir=folder, ignore_cleanup_errors=True) as made:
+        place = Path(made)
+        fresh = place / "classes.jsa"
+        names = ["classes.jsa"]
+        options = [*_RECORDING, f"-XX:ArchiveClassesAtExit={fresh}"]
+        if not (java.home / "lib" / "server" / "classes.jsa").is_file():
+            # The bundled JDK lacks the archive of Java's own classes, on which ours builds by path.
+            names.append("java.jsa")
+            base = folder / "java.jsa"
+            _dump_java(java, place / "java.jsa")
+            (place / "java.jsa").replace(base)
+            options.append(f"-XX:SharedArchiveFile={base}")
+        class_path = _run_workload(home, java, options, place / "run")
+        if not fresh.is_file():
+            free = shutil.disk_usage(folder).free
+            raise _NotRecordedError(f"Java wrote none ({free / 1e6:.0f} MB are free)")
+        with fresh.open("rb") as file:
+            os.fsync(file.fileno())  # complete even after a power cut: Java does not check
+        fresh.replace(folder / "classes.jsa")
+    files = {name: (folder / name).stat().st_size for name in names}
+    text = json.dumps({"class_path": _describe_jars(class_path), "files": files})
+    (folder / "record.new").write_text(text, "utf-8")
+    (folder / "record.new").replace(folder / "record.json")
+
+
+def _describe_jars(jars: Iterable[str]) -> dict[str, list[int]]:
+    """Returns what Java compares of each jar: its size and when it was written."""
+    found = {jar: os.stat(jar) for jar in jars}
+    return {jar: [stat.st_size, stat.st_mtime_ns] for jar, stat in found.items()}
+
+
+def _dump_java(java: Java, target: Path) -> None:
+    command = [str(java.program), "-Xshare:dump", f"-XX:SharedArchiveFile={target}"]
+    subprocess.run(command, env=_environment(), capture_output=True, timeout=_RECORDING_SECONDS)
+    if not target.is_file():
+        raise _NotRecordedError(f"the Java in {java.home} cannot archive its own classes")
+
+
+def _run_workload(home: SparkHome, java: Java, options: list[str], place: Path) -> list[str]:
+    """Runs the workload until its JVM has ended; returns the class path that it had."""
+    place.mkdir()
+    env = {
+        **_environment(),
+        "JAVA_HOME": str(java.home),
+        "SPARK_HOME": str(home.folder),
+        "SPARK_SUBMIT_OPTS": shlex.join(options),
+    }
+    command = [sys.executable, "-m", "loader.cli.cds_workload", str(place)]
+    try:
+        done = subprocess.run(
+            command, cwd=place, env=env, capture_output=True, text=True, timeout=_RECORDING_SECONDS
+        )
+    except BaseException as ended:
+        with suppress(OSError, ValueError):  # it would write its archive first, for half a minute
+            os.killpg(json.loads((place / JVM_FILE).read_text())["group"], signal.SIGKILL)
+        if isinstance(ended, subprocess.TimeoutExpired):
+            raise _NotRecordedError(f"it took more than {_RECORDING_SECONDS} s") from None
+        raise
+    if done.returncode != 0:
+        # Without the lines of Java's stack traces, which come last.
+        lines = [line for line in done.stderr.splitlines() if line and not line[0].isspace()]
+        raise _NotRecordedError(f"the recording failed: {(lines or ['no message'])[-1]}")
+    class_path: list[str] = json.loads((place / JVM_FILE).read_text())["class_path"]
+    return class_path
+
+
+def _remove_older(folder: Path) -> None:
+    """Removes all but the archives that were used last."""
+    with suppress(OSError):
+        others = [path for path in folder.parent.iterdir() if path.is_dir()]
+        others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+        for old in others[_NEWEST_KEPT:]:
+            if old != folder:
+                shutil.rmtree(old, ignore_errors=True)
+
+
+def _folder(home: SparkHome, java: Java) -> Path:
+    """Returns the folder of an archive, named by what it fits."""
+    spark = home.folder.resolve()
+    with os.scandir(spark / "jars") as entries:
+        jars = sorted(
+            (entry.name, entry.stat().st_size, entry.stat().st_mtime_ns)
+            for entry in entries
+            if entry.name.endswith(".jar")
+        )
+    fits = json.dumps([str(spark), str(java.home), java.build, jars, _WORKLOAD.read_text("utf-8")])
+    name = hashlib.sha256(fits.encode()).hexdigest()[:16]
+    return cache_folder() / "class-archives" / name
+
+
+def _environment() -> dict[str, str]:
+    """Returns the environment of what we start, without what changes the archive."""
+    env = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
+    # Relative ones would be others in another working folder.
+    env[CACHE_VARIABLE] = str(cache_folder())
+    if env.get(JARS_VARIABLE):
+        env[JARS_VARIABLE] = str(folders()[0])
+    root = str(Path(__file__).parents[2])
+    return env | {"PYTHONPATH": os.pathsep.join(filter(None, (root, env.get("PYTHONPATH"))))}
+
+
+def _megabytes(folder: Path) -> str:
+    return f"{sum(path.stat().st_size for path in folder.glob('*.jsa')) / 1e6:.0f} MB"
+
+
+def main() -> None:
+    """Records in the background: ``python -m loader.spark.class_archive``."""
+    from loader.spark.java import choose_java
+    from loader.spark.spark_line import find_spark
+
+    os.nice(19)
+    home = find_spark()
+    java = choose_java(home.line)
+    with suppress(_NotRecordedError):
+        record_archive(home, java)
+
+
+if __name__ == "__main__":
+    main()

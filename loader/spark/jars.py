@@ -1,0 +1,502 @@
+"""Jars by Maven coordinates: the Iceberg runtime, JDBC drivers, and where they are on this machine.
+
+A jar is looked for in the folder that `STRANDLINE_JARS` names, then in the user's cache, then
+fetched from Maven Central or its mirror. Spark's own folder stays as it was installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+from loader.error_report import did_you_mean
+from loader.errors import SpecError
+
+if TYPE_CHECKING:
+    import urllib.request
+
+T = TypeVar("T")
+Report = Callable[[str], None]
+
+MIRROR_VARIABLE = "STRANDLINE_MAVEN_MIRROR"
+"""Names a mirror of Maven Central, for networks that have their own."""
+JARS_VARIABLE = "STRANDLINE_JARS"
+"""Names a folder of jars that comes before the cache: an image's, or one without network."""
+CACHE_VARIABLE = "STRANDLINE_CACHE"
+"""Names the folder to use in place of `~/.cache/strandline`."""
+
+_MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
+_TIMEOUT_SECONDS = 60
+_MOST_SECONDS = 3600.0
+_MOST_BYTES = 1 << 30  # the largest has 70 MB
+_CHUNK_BYTES = 1 << 20
+_REPORT_SECONDS = 5.0
+_ENVIRONMENT = re.compile(r"\$\{env\.(\w+)\}")  # as Maven has it in settings
+# Where Linux distributions put jars: Debian and Fedora share the folder, not the file names.
+_SYSTEM_FOLDERS = (Path("/usr/share/java"), Path("/usr/local/share/java"))
+
+
+@dataclass(frozen=True)
+class Jar:
+    """A jar on Maven Central.
+
+    Attributes:
+        group, artifact, version: its coordinates.
+        sha256: the checksum of the file at these coordinates.
+        licence: its SPDX identifier.
+    """
+
+    group: str
+    artifact: str
+    version: str
+    sha256: str
+    licence: str = "Apache-2.0"
+
+    @property
+    def file_name(self) -> str:
+        """The name that Maven gives the file."""
+        return f"{self.artifact}-{self.version}.jar"
+
+    @property
+    def url(self) -> str:
+        """Where to fetch it."""
+        group = self.group.replace(".", "/")
+        return f"{_repository()}/{group}/{self.artifact}/{self.version}/{self.file_name}"
+
+    @property
+    def purl(self) -> str:
+        """Its package URL, as bills of materials and databases of advisories name it."""
+        return f"pkg:maven/{self.group}/{self.artifact}@{self.version}"
+
+    def owns(self, file_name: str) -> bool:
+        """Whether a file of this name is this jar, in any version."""
+        return file_name.startswith(f"{self.artifact}-") and file_name.endswith(".jar")
+
+
+@dataclass(frozen=True)
+class Driver:
+    """A JDBC driver.
+
+    Attributes:
+        name: as given to ``loader setup``.
+        jar: its jar.
+        protocols: what follows ``jdbc:`` in the URLs that it serves.
+        system_names: its file names in a system's Java folder, the most usual first.
+    """
+
+    name: str
+    jar: Jar
+    protocols: tuple[str, ...]
+    system_names: tuple[str, ...]
+
+    def owns(self, file_name: str) -> bool:
+        """Whether a file of this name is this driver, in any version."""
+        return file_name in self.system_names or self.jar.owns(file_name)
+
+
+DRIVERS: Mapping[str, Driver] = {
+    driver.name: driver
+    for driver in (
+        Driver(
+            name="postgresql",
+            jar=Jar(
+                "org.postgresql",
+                "postgresql",
+                "42.7.14",
+                "73914527305a40cce504b0d3d90b23caf565136912d607ae8ae7c5895512332c",
+                "BSD-2-Clause",
+            ),
+            protocols=("postgresql",),
+            system_names=("postgresql.jar", "postgresql-jdbc.jar", "postgresql-jdbc4.jar"),
+        ),
+        Driver(
+            name="mariadb",
+            jar=Jar(
+                "org.mariadb.jdbc",
+                "mariadb-java-client",
+                "3.5.9",
+                "11e3bb5bbf8ef0e806ae4d6c5d5033fedf7262cc777f0190bde8a2f3c8e6bd8d",
+                "LGPL-2.1-or-later",
+            ),
+            protocols=("mariadb",),
+            system_names=("mariadb-java-client.jar",),
+        ),
+        Driver(
+            name="mysql",
+            jar=Jar(
+                "com.mysql",
+                "mysql-connector-j",
+                "9.7.0",
+                "0353648eaa1c91e0f4020c959abf756bc866ffd583df22ae6b6f6e0cbd43eb44",
+                "GPL-2.0-only WITH Universal-FOSS-exception-1.0",
+            ),
+            protocols=("mysql",),
+            system_names=("mysql-connector-j.jar", "mysql-connector-java.jar"),
+        ),
+        Driver(
+            name="sqlite",
+            jar=Jar(
+                "org.xerial",
+                "sqlite-jdbc",
+                "3.53.2.1",
+                "f55e405ed96d5ffe629e05b7b51b059e1c7d64527c0cc90a972fbac06730ccc1",
+            ),
+            protocols=("sqlite",),
+            system_names=("sqlite-jdbc.jar",),
+        ),
+    )
+}
+BUILT_IN = ("derby",)
+"""Drivers that come with Spark."""
+
+
+def find_driver(name: str) -> Driver:
+    """Returns the driver of this name.
+
+    Raises:
+        SpecError: if there is none; suggests the name that was probably meant.
+    """
+    driver = DRIVERS.get(name.lower())
+    if driver is None:
+        known = [*DRIVERS, *BUILT_IN, "aws"]
+        choices = f"Known are {', '.join(known)}; for any other driver give the path of its jar"
+        raise SpecError(
+            f"`{name}` is not a known JDBC driver",
+            where="loader setup",
+            remedy=" ".join(filter(None, (did_you_mean(name, known), choices))),
+        )
+    return driver
+
+
+def driver_for_url(url: str) -> Driver | None:
+    """Returns the driver for a JDBC URL; None if it comes with Spark or is not known here."""
+    protocol = url.removeprefix("jdbc:").split(":", 1)[0].lower()
+    return next((d for d in DRIVERS.values() if protocol in d.protocols), None)
+
+
+def cache_folder() -> Path:
+    """Returns the user's folder for what can be made or fetched again.
+
+    Raises:
+        SpecError: if the user has no home, as in some containers, and names no folder.
+    """
+    named = _find_folder(CACHE_VARIABLE)
+    if named:
+        return named
+    try:
+        return Path.home() / ".cache" / "strandline"
+    except RuntimeError as error:
+        raise SpecError(
+            "this user has no home folder",
+            where="cache",
+            remedy=f"Set {CACHE_VARIABLE} to a folder",
+        ) from error
+
+
+def folders() -> list[Path]:
+    """Returns the folders that jars are looked for in, in this order.
+
+    Raises:
+        SpecError: if there is none.
+    """
+    named = _find_folder(JARS_VARIABLE)
+    if named is None:
+        return [cache_folder() / "jars"]
+    with suppress(SpecError):
+        return [named, cache_folder() / "jars"]
+    return [named]
+
+
+def _find_folder(variable: str) -> Path | None:
+    named = os.environ.get(variable)
+    return Path(os.path.expanduser(named)).absolute() if named else None
+
+
+def find_jar(jar: Jar) -> Path | None:
+    """Returns a jar that is on this machine already. Looks at files only."""
+    candidates = (folder / jar.file_name for folder in folders())
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def find_drivers(*others: Jar) -> list[Path]:
+    """Returns what `loader setup` has provided besides Iceberg: drivers, other people's jars.
+
+    Of each driver, and of each of `others`, one version: the pinned one if it is there. Of two
+    files of one name the one in the folder that comes first.
+    """
+    found: dict[str, Path] = {}
+    for folder in folders():
+        with suppress(OSError):
+            for path in sorted(folder.iterdir()):
+                if path.suffix == ".jar" and path.is_file():
+                    found.setdefault(path.name, path)
+    chosen: list[Path] = []
+    known: set[Jar] = set()
+    for name, path in found.items():
+        if name.startswith("iceberg-spark-runtime-"):
+            continue
+        jar = next((d.jar for d in DRIVERS.values() if d.owns(name)), None)
+        jar = jar or next((other for other in others if other.owns(name)), None)
+        if jar is not None:
+            if jar in known or (jar.file_name in found and name != jar.file_name):
+                continue
+            known.add(jar)
+        chosen.append(path)
+    return chosen
+
+
+def provide_jar(jar: Jar, report: Report) -> Path:
+    """Returns a jar, verified; fetches it if it is not on this machine.
+
+    Raises:
+        SpecError: if it cannot be fetched, is not the jar whose checksum is pinned, or no folder
+            can be written.
+    """
+    present = find_jar(jar)
+    if present is not None:
+        digest = _hash_file(present)
+        if digest != jar.sha256:
+            raise _mismatch(jar, digest, str(present), "Delete it, and repeat `loader setup`")
+        return present
+    return _write(jar.file_name, lambda folder: _fetch_jar(jar, folder, report))
+
+
+def provide_driver(driver: Driver, report: Report) -> str:
+    """Provides a JDBC driver; returns what was done, for people.
+
+    Only where it can neither be found nor fetched, a jar of the system's packages serves.
+
+    Raises:
+        SpecError: as :func:`provide_jar` does.
+    """
+    present = find_jar(driver.jar) is not None
+    try:
+        jar = provide_jar(driver.jar, report)
+    except SpecError:
+        system = next(_find_on_system(driver), None)
+        if system is None or present:
+            raise
+        return f"{link_jar(system)}, the system's: {driver.jar.file_name} cannot be fetched"
+    return f"{jar.name} is there" if present else f"{jar.name} fetched ({driver.jar.licence})"
+
+
+def link_jar(jar: Path) -> str:
+    """Links somebody's own jar into a folder of jars; returns what was done, for people.
+
+    Raises:
+        SpecError: if no folder can be written.
+    """
+    done = _write(jar.name, lambda folder: _link(jar, folder))
+    pinned = next((driver.jar for driver in DRIVERS.values() if driver.owns(jar.name)), None)
+    if pinned is not None and pinned.file_name != jar.name and find_jar(pinned) is not None:
+        return f"{done}, but {pinned.file_name} is used: delete {find_jar(pinned)} to use yours"
+    return done
+
+
+def _write(name: str, write: Callable[[Path], T]) -> T:
+    """Writes a jar into the first folder that can be written: an image's often cannot."""
+    refused: OSError | None = None
+    for folder in folders():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            return write(folder)
+        except OSError as error:
+            refused = refused or error
+    assert refused is not None
+    raise SpecError(
+        f"cannot write {refused.filename or folders()[0]}: {refused.strerror or refused}",
+        where=f"jar {name}",
+        remedy=f"Let {JARS_VARIABLE} or {CACHE_VARIABLE} name a folder that you may write to",
+    ) from refused
+
+
+def _link(jar: Path, folder: Path) -> str:
+    target = folder / jar.name
+    if target.exists() and target.samefile(jar):
+        return f"{jar.name} is there"
+    fresh = folder / f".{jar.name}.{os.getpid()}.new"
+    try:
+        fresh.symlink_to(jar.absolute())
+        fresh.replace(target)
+    finally:
+        fresh.unlink(missing_ok=True)
+    return f"{jar.name} linked"
+
+
+def _hash_file(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _find_on_system(driver: Driver) -> Iterator[Path]:
+    for folder in _SYSTEM_FOLDERS:
+        for name in driver.system_names:
+            if (folder / name).is_file():
+                yield folder / name
+
+
+def _fetch_jar(jar: Jar, folder: Path, report: Report) -> Path:
+    """Fetches a jar: whole and verified, or not at all."""
+    target = folder / jar.file_name
+    for left in folder.glob(f".{jar.artifact}-*.part"):
+        with suppress(OSError):  # another setup may delete it, too
+            if left.stat().st_mtime < time.time() - _MOST_SECONDS:  # who wrote it was killed
+                left.unlink()
+    with tempfile.NamedTemporaryFile(
+        prefix=f".{jar.artifact}-", suffix=".part", dir=folder, delete=False
+    ) as partial:
+        path = Path(partial.name)
+        try:
+            digest = _download(jar, partial, report)
+            if digest != jar.sha256:
+                raise _mismatch(jar, digest, _without_password(jar.url), _describe_ways_out(jar))
+            partial.flush()
+            os.fsync(partial.fileno())
+            path.chmod(0o644)
+            path.replace(target)
+        finally:
+            path.unlink(missing_ok=True)
+    return target
+
+
+def _download(jar: Jar, file: IO[bytes], report: Report) -> str:
+    # Imported here, because every run imports this module but downloads nothing.
+    import http.client
+    import urllib.error
+    import urllib.request
+
+    digest, size = hashlib.sha256(), 0
+    began = shown = time.monotonic()
+    try:
+        with urllib.request.urlopen(_request(jar.url), timeout=_TIMEOUT_SECONDS) as response:
+            total = int(response.headers.get("Content-Length") or 0)
+            while chunk := response.read1(_CHUNK_BYTES):  # what there is: a few bytes, if slow
+                digest.update(chunk)
+                file.write(chunk)
+                size += len(chunk)
+                if max(size, total) > _MOST_BYTES:
+                    raise ValueError(f"it has more than {_MOST_BYTES:,} bytes")
+                if time.monotonic() - began > _MOST_SECONDS:
+                    raise ValueError(f"it took more than {_MOST_SECONDS:,.0f} seconds")
+                if time.monotonic() - shown >= _REPORT_SECONDS:
+                    shown = time.monotonic()
+                    of = f" of {total / 1e6:.0f}" if total else ""
+                    report(f"fetching {jar.file_name}: {size / 1e6:.0f}{of} MB")
+            if size < total:
+                raise ValueError(f"it ended after {size} of {total} bytes")
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        if isinstance(error, OSError) and error.filename and not hasattr(error, "url"):
+            raise
+        answered = isinstance(error, urllib.error.HTTPError)
+        reason = error if answered else getattr(error, "reason", error)
+        raise SpecError(
+            f"{_without_password(jar.url)} cannot be fetched ({reason or type(error).__name__})",
+            where=f"jar {jar.file_name}",
+            remedy=_describe_ways_out(jar),
+        ) from error
+    return digest.hexdigest()
+
+
+def _request(url: str) -> urllib.request.Request:
+    """Returns the request for a URL; its user and password go into a header."""
+    import base64
+    import urllib.request
+    from urllib.parse import unquote
+
+    address, user_information = _split_user(url)
+    request = urllib.request.Request(address)
+    if user_information:
+        name, _, password = user_information.partition(":")
+        user = f"{unquote(name)}:{unquote(password)}"
+        # Not sent on to where the mirror redirects.
+        request.add_unredirected_header(
+            "Authorization", f"Basic {base64.b64encode(user.encode()).decode()}"
+        )
+    return request
+
+
+def _without_password(url: str) -> str:
+    """Returns a URL without the user and the password that it may hold."""
+    return _split_user(url)[0]
+
+
+def _split_user(url: str) -> tuple[str, str]:
+    """Returns a URL without its user information, and that; a slash in a password is of it."""
+    scheme, mark, rest = url.partition("://")
+    host = rest.partition("/")[0]
+    port = host.partition(":")[2]
+    user = ""
+    if "@" in host or (port and not port.isdigit()):
+        user, _, rest = rest.rpartition("@")
+    return f"{scheme}{mark}{rest}", user
+
+
+def _mismatch(jar: Jar, digest: str, place: str, remedy: str) -> SpecError:
+    return SpecError(
+        f"{place} has the SHA-256 {digest}, expected {jar.sha256}",
+        where=f"jar {jar.file_name}",
+        remedy=remedy,
+    )
+
+
+def _describe_ways_out(jar: Jar) -> str:
+    return (
+        f"Set {MIRROR_VARIABLE} to a mirror of Maven Central, or put the file into a folder that "
+        f"{JARS_VARIABLE} names"
+    )
+
+
+def _repository() -> str:
+    """Returns the repository: the variable's, the mirror in Maven's settings, or Maven Central."""
+    named = os.environ.get(MIRROR_VARIABLE, "").strip()
+    return (named or _mirror_in_settings() or _MAVEN_CENTRAL).rstrip("/")
+
+
+def _mirror_in_settings() -> str | None:
+    """Returns the mirror of Maven Central that the user's `settings.xml` names, with its user.
+
+    See https://maven.apache.org/guides/mini/guide-mirror-settings.html.
+    """
+    from xml.etree import ElementTree
+
+    try:
+        root: Any = ElementTree.parse(Path.home() / ".m2" / "settings.xml").getroot()
+    except (OSError, ElementTree.ParseError, RuntimeError):
+        return None
+    for mirror in root.iterfind("{*}mirrors/{*}mirror"):
+        of = (mirror.findtext("{*}mirrorOf") or "").replace(" ", "").split(",")
+        url = (mirror.findtext("{*}url") or "").strip()
+        if url and {"*", "external:*", "central"} & {*of} and "!central" not in of:
+            return _with_user(url, root, mirror.findtext("{*}id"))
+    return None
+
+
+def _with_user(url: str, settings: Any, mirror: str | None) -> str:
+    """Returns a mirror's URL with the user and the password of the server of its name.
+
+    A password that Maven has encrypted cannot be read.
+    """
+    from urllib.parse import quote
+
+    for server in settings.iterfind("{*}servers/{*}server"):
+        texts = (server.findtext(f"{{*}}{name}") or "" for name in ("id", "username", "password"))
+        name, user, password = (_ENVIRONMENT.sub(_look_up, text.strip()) for text in texts)
+        encrypted = password.startswith("{") and password.endswith("}")
+        if name == mirror and user and not encrypted and not _split_user(url)[1]:
+            return url.replace("://", f"://{quote(user, safe='')}:{quote(password, safe='')}@", 1)
+    return url
+
+
+def _look_up(found: re.Match[str]) -> str:
+    return os.environ.get(found[1], found[0])

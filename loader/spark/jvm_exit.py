@@ -1,0 +1,96 @@
+"""Recognises that Spark's Java process has ended: then every call fails, each in its own words."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+
+from loader.errors import JavaEndedError, LoaderError
+
+_SECONDS = 3.0  # a connection breaks before the process that held it can be waited for
+_STOPPED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def explain_java_end(error: BaseException, where: str) -> JavaEndedError | None:
+    """Returns the error that explains this one if Spark's Java process has ended, otherwise None.
+
+    Args:
+        where: what could not be done, for the error.
+    """
+    return explain_process_end(error, where, getattr(SparkContext._gateway, "proc", None))
+
+
+def has_java_ended() -> bool:
+    """Returns whether this process's Java has ended; False if another process started it."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    return process is not None and process.poll() is not None
+
+
+def is_restart_wanted() -> bool:
+    """Returns whether Java has ended, and nobody stopped it."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    code = None if process is None else process.poll()
+    return code is not None and _signal(code) not in _STOPPED
+
+
+def explain_process_end(
+    error: BaseException, where: str, process: subprocess.Popen[bytes] | None
+) -> JavaEndedError | None:
+    """As :func:`explain_java_end`, of a process; None if another one started Java."""
+    lost = any(isinstance(each, (Py4JError, ConnectionError)) for each in _chain(error))
+    if process is None or (isinstance(error, (LoaderError, OSError)) and not lost):
+        return None
+    code = process.poll()
+    if code is None and _broken(error):
+        try:
+            code = process.wait(_SECONDS)
+        except subprocess.TimeoutExpired:
+            return None
+    return None if code is None else _error(code, where)
+
+
+def _broken(error: BaseException) -> bool:
+    """Whether a connection broke, and Java did not answer that something is wrong."""
+    return any(
+        isinstance(each, ConnectionError)
+        or (type(each).__name__ == "Py4JNetworkError")
+        or (isinstance(each, Py4JError) and getattr(each, "java_exception", None) is None)
+        for each in _chain(error)
+    )
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    for _ in range(20):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _error(code: int, where: str) -> JavaEndedError:
+    number = _signal(code)
+    name = "" if number is None else number.name
+    again = "Run again: the next run finishes or discards what this one began"
+    if number in _STOPPED:
+        return JavaEndedError(
+            f"Spark's Java process ended: {name} stopped it", where=where, remedy=again
+        )
+    how = f"by {name}" if name else f"with exit code {code}"
+    return JavaEndedError(
+        f"Spark's Java process ended {how}, perhaps for lack of memory",
+        where=where,
+        remedy=f"{again}. If this happens again, give the machine or container more memory, or "
+        "sync fewer tables at once (--concurrency); hs_err_pid*.log, if Java wrote one, says more",
+    )
+
+
+def _signal(code: int) -> signal.Signals | None:
+    """Returns the signal that an exit code stands for; None if it stands for none."""
+    try:
+        return signal.Signals(-code if code < 0 else code - 128)  # as a shell reports it
+    except ValueError:
+        return None

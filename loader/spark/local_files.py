@@ -1,0 +1,85 @@
+"""Spares Hadoop the program `chmod`, which it starts for each file and folder that it makes.
+
+That takes 3 ms each, and a small batch makes about twenty: Hadoop sets a file's mode by itself only
+with its native library, which PySpark does not bring. Java can set it. The few lines of Java are
+compiled in the process by Janino, as Spark's own code is, once it has published a few batches:
+before that, a run would be over before it pays off. Object stores and HDFS are not concerned.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+_BATCHES = 3
+_NAME = "strandline.LocalFiles"
+_HADOOPS = "org.apache.hadoop.fs.RawLocalFileSystem"
+_AROUND = "org.apache.hadoop.fs.FilterFileSystem"
+# `chmod` keeps the bits of a folder that hands its group on to what is made in it, Java does not. A
+# file system without modes has no answer to this, but one to `chmod`.
+_SOURCE = """
+package strandline;
+
+import java.nio.file.Files;
+import java.nio.file.attribute.PosixFilePermissions;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.permission.FsPermission;
+
+public class LocalFiles extends org.apache.hadoop.fs.RawLocalFileSystem {
+    public void setPermission(Path path, FsPermission mode) throws java.io.IOException {
+        try {
+            java.nio.file.Path file = pathToFile(path).toPath();
+            int now = ((Integer) Files.getAttribute(file, "unix:mode")).intValue();
+            if ((now & 07000) == 0 && !mode.getStickyBit()) {
+                Files.setPosixFilePermissions(
+                    file, PosixFilePermissions.fromString(mode.toString()));
+                return;
+            }
+        } catch (UnsupportedOperationException without) {
+        } catch (IllegalArgumentException without) {
+        }
+        super.setPermission(path, mode);
+    }
+}
+"""
+
+_lock = threading.Lock()
+_batches = 0
+
+
+def count_written_batch(spark: SparkSession) -> None:
+    """Counts a batch that this process has written; after a few, `chmod` is no longer started."""
+    global _batches
+    with _lock:
+        _batches += 1
+        if _batches != _BATCHES:
+            return
+    try:
+        _spare(spark)
+    except Py4JError as error:
+        logging.getLogger(__name__).debug("Hadoop goes on to start chmod: %s", error)
+
+
+def _spare(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+    context: Any = spark.sparkContext
+    configured = context._jsc.hadoopConfiguration()
+    local = jvm.java.net.URI.create("file:///")
+    # One object for all of the process that read or write local files.
+    files = jvm.org.apache.hadoop.fs.FileSystem.get(local, configured)
+    if files.getRawFileSystem().getClass().getName() != _HADOOPS:
+        return  # the profile has chosen another one
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.cook(_SOURCE)
+    types = context._gateway.new_array(jvm.java.lang.Class, 0)
+    values = context._gateway.new_array(jvm.java.lang.Object, 0)
+    made = compiler.getClassLoader().loadClass(_NAME)
+    own = made.getDeclaredConstructor(types).newInstance(values)
+    own.initialize(local, configured)
+    field = jvm.java.lang.Class.forName(_AROUND).getDeclaredField("fs")
+    field.setAccessible(True)
+    field.set(files, own)

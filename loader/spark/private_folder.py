@@ -1,0 +1,125 @@
+"""Temporary folders that only this user may enter, and what killed processes left of them.
+
+A folder's name says who made it: `strandline-<kind>-<machine>-<process>-…`. Containers may share
+the folder above, and each counts its processes for itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from loader.errors import SpecError
+
+_open: list[Path] = []
+"""The folders that this process has made and not removed yet."""
+
+
+@contextmanager
+def private_folder(kind: str, above: Path | None = None) -> Iterator[Path]:
+    """Yields an empty folder that only this user can read, and removes it.
+
+    Args:
+        kind: what it is for; a word of small letters.
+        above: the folder that holds it, made where it is missing; the one for temporary files by
+            default.
+    """
+    folder = create_folder(kind, above)
+    _open.append(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        _open.remove(folder)
+
+
+def remove_all() -> None:
+    """Removes all such folders of this process, which is about to be killed."""
+    for folder in list(_open):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def create_folder(kind: str, above: Path | None = None, age: float = 0.0) -> Path:
+    """Makes such a folder, which somebody else removes, and removes those of killed processes.
+
+    Args:
+        age: how long nothing must have been added to a killed process's folder, in seconds:
+            something that it started may still use it.
+    """
+    above = above or Path(tempfile.gettempdir())
+    above.mkdir(parents=True, exist_ok=True)
+    _sweep(kind, above, age)
+    return Path(
+        tempfile.mkdtemp(prefix=f"{name_prefix(kind)}{os.getpid()}-", dir=above)
+    )  # mode 0700
+
+
+def name_prefix(kind: str) -> str:
+    """Returns how the names of this machine's folders begin, up to the process."""
+    machine = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())[:60]
+    return f"strandline-{kind}-{machine}-"
+
+
+def home_folder() -> Path | None:
+    """Returns this user's home from the password database: under sudo, HOME may be the caller's."""
+    import pwd
+
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:  # a container's arbitrary user
+        return None
+
+
+def ensure_own_folder(place: Path, where: str, remedy: str) -> None:
+    """Creates a folder that only this user may enter, or checks that it is one.
+
+    Args:
+        where: what it is for, for the error.
+        remedy: what to do instead of removing the one that is there.
+
+    Raises:
+        SpecError: it is a link or somebody else's, so others could put files into it.
+        OSError: it cannot be created.
+    """
+    with suppress(FileExistsError):
+        os.mkdir(place, 0o700)
+    found = os.lstat(place)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        what = "a link" if stat.S_ISLNK(found.st_mode) else "not a folder of this user"
+        raise SpecError(f"{place} is {what}", where=where, remedy=f"Remove it, or {remedy}")
+    if stat.S_IMODE(found.st_mode) & 0o022:
+        raise SpecError(
+            f"others may write to {place}", where=where, remedy=f"Remove it, or {remedy}"
+        )
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        os.chmod(place, 0o700)
+
+
+def _sweep(kind: str, above: Path, age: float) -> None:
+    prefix = name_prefix(kind)
+    for left in above.glob(f"{prefix}*"):
+        pid = left.name.removeprefix(prefix).split("-")[0]
+        with suppress(OSError):  # another process has just removed it
+            found = left.lstat()
+            own = found.st_uid == os.getuid()
+            idle = time.time() - found.st_mtime >= age
+            if own and idle and pid.isdigit() and not _alive(int(pid)):
+                shutil.rmtree(left, ignore_errors=True)  # neither a link nor a file
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True

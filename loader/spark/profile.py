@@ -1,0 +1,327 @@
+"""A target of dbt's profiles.yml: the one definition of Spark that the loader and dbt share.
+
+Read as dbt 1.11 does (``dbt/config/profile.py``), without importing it, which costs three
+seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from loader.error_report import did_you_mean, one_error
+from loader.errors import SpecError
+from loader.spark.rendering import SECRET_PREFIX, Renderer
+from loader.spec.document import refuse_bombs
+from loader.spec.expansion import key_path
+from loader.spec.redaction import Redactor, is_secret_key, url_secrets
+
+_WAREHOUSE = re.compile(r"spark\.sql\.catalog\.[^.]+\.warehouse")
+# What Iceberg's REST catalog and Hadoop's file systems read from the environment themselves.
+_FROM_ENVIRONMENT = re.compile(r"env:(?P<iceberg>\w+)|\$\{env\.(?P<hadoop>\w+)[^}]*\}")
+_SESSION = "Use a target with `type: spark` and `method: session`: the loader runs Spark in-process"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One target of a profile, rendered.
+
+    Attributes:
+        name, target: as in profiles.yml.
+        method: how dbt connects; always `session`.
+        schema: the schema that dbt builds in by default.
+        conf: Spark's settings, from `server_side_parameters`.
+        path: the profiles.yml that it was read from.
+        secrets: keys of `conf` whose values are secret.
+    """
+
+    name: str
+    target: str
+    method: str
+    schema: str
+    conf: dict[str, str] = field(repr=False)
+    path: Path
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+
+
+def load_profile(
+    name: str,
+    target: str | None,
+    folder: Path,
+    profiles_dir: str | None = None,
+    env: Mapping[str, str] | None = None,
+    redactor: Redactor | None = None,
+) -> Profile:
+    """Finds and renders a target.
+
+    Args:
+        name: the profile.
+        target: its target; default: DBT_TARGET, else the profile's own.
+        folder: the spec's folder; relative paths are relative to it.
+        profiles_dir: the folder of profiles.yml; default: DBT_PROFILES_DIR, else the first of
+            `folder`, `folder`/profiles and ~/.dbt that has one.
+        env: the variables for `env_var`; default: the process's own.
+        redactor: learns the secrets in the target.
+
+    Raises:
+        SpecError: if the file, the profile, the target or a variable is missing, or the target
+            is not a Spark session.
+    """
+    # dbt usually runs in its project's folder; for the loader, that is the spec's folder.
+    env = {**(os.environ if env is None else env), "PWD": str(folder.absolute())}
+    path = _find(folder, profiles_dir, env)
+    profiles = _read(path)
+    profile = profiles.get(name)
+    if not isinstance(profile, dict):
+        known = [key for key in profiles if key != "config"]
+        raise SpecError(
+            f"there is no profile {name!r}", where=str(path), remedy=_instead(name, known)
+        )
+    where = f"{path}, profile {name}"
+    target, raw = _target(profile, target, where, env)
+    where = f"{where}, target {target}"
+    rendered = _render(raw, where, env)
+    if redactor is not None:
+        _register(rendered, env, redactor)
+    conf = _conf(rendered.get("server_side_parameters"), where, folder)
+    return Profile(
+        name=name,
+        target=target,
+        method=_session(rendered, where),
+        schema=_schema(rendered, where),
+        conf=conf,
+        path=path,
+        secrets=find_secrets(conf, env),
+    )
+
+
+def find_named_profile(project: Path) -> Path | None:
+    """Returns the profiles.yml with the profile that a dbt project names; None if there is none."""
+    try:
+        path = _find(project, None, os.environ)
+        return path if read_profile_name(project) in _read(path) else None
+    except SpecError:
+        return None
+
+
+def read_profile_name(project: Path) -> str | None:
+    """Returns the profile that a dbt project names; None if only dbt can tell."""
+    try:
+        read = yaml.safe_load((project / "dbt_project.yml").read_text("utf-8-sig"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return None  # dbt says what is wrong with it
+    name = read.get("profile") if isinstance(read, dict) else None
+    return name if isinstance(name, str) and "{" not in name else None
+
+
+def refuse_moved_project(profile: Profile, folder: Path) -> None:
+    """Refuses a warehouse in a project's old folder: an empty one would be begun there.
+
+    Args:
+        folder: the project's.
+
+    Raises:
+        SpecError: if the project's own profile names a warehouse whose folder is in none.
+    """
+    if profile.path.parent.absolute() not in (folder.absolute(), folder.absolute() / "profiles"):
+        return
+    for key in filter(_WAREHOUSE.fullmatch, profile.conf):
+        place = Path(profile.conf[key].removeprefix("file:"))
+        if place.is_absolute() and not place.parent.exists():
+            raise SpecError(
+                f"the warehouse is {place}, and there is no folder {place.parent}",
+                where=str(profile.path),
+                remedy="If the project was moved: tables can be read only where they were created, "
+                "so move it back, or leave a link at its old place; or `loader setup` begins a new "
+                "warehouse here. If not, create the folder",
+            )
+
+
+def _find(folder: Path, profiles_dir: str | None, env: Mapping[str, str]) -> Path:
+    home = Path(env["HOME"]) if env.get("HOME") else Path.home()
+    if profiles_dir is not None:
+        places = [folder / os.path.expanduser(profiles_dir)]
+    elif env.get("DBT_PROFILES_DIR"):
+        places = [Path(os.path.abspath(os.path.expanduser(env["DBT_PROFILES_DIR"])))]
+    else:
+        # dbt's order; in profiles/, `loader init` writes what is not to hide the user's own
+        places = [folder, folder / "profiles", home / ".dbt"]
+    for place in places:
+        if (place / "profiles.yml").is_file():
+            return place / "profiles.yml"
+    searched = ", ".join(str(place) for place in places)
+    raise SpecError(
+        f"there is no profiles.yml in {searched}",
+        where="profile",
+        remedy="Run `loader setup` in a clone of a project, or `loader init` in a new one, or set "
+        "profiles_dir or DBT_PROFILES_DIR",
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        loader = yaml.SafeLoader(path.read_text("utf-8-sig"))
+        node = loader.get_single_node()
+        if node is not None:
+            refuse_bombs(node)
+        profiles = loader.construct_document(node) if node is not None else None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        bomb = error.problem if "alias" in (error.problem or "") else ""
+        raise SpecError(
+            f"not YAML that can be read{f': {bomb}' if bomb else ''}",
+            where=f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path),
+            remedy="Correct the YAML there; put values with {{ … }} in quotes",
+        ) from None
+    except RecursionError:
+        raise SpecError(
+            "nested too deeply to be read", where=str(path), remedy="Nest it less deeply"
+        ) from None
+    except (OSError, ValueError, yaml.YAMLError):
+        raise SpecError(
+            "cannot be read as text", where=str(path), remedy="Make it readable, in UTF-8"
+        ) from None
+    if not isinstance(profiles, dict):
+        raise SpecError(
+            "holds no profiles",
+            where=str(path),
+            remedy="Delete it, and run `loader init` to write one",
+        )
+    return profiles
+
+
+def _target(
+    profile: Mapping[str, Any], target: str | None, where: str, env: Mapping[str, str]
+) -> tuple[str, Any]:
+    """Returns the target's name and unrendered output: other targets' variables may be missing."""
+    target = target or env.get("DBT_TARGET") or None
+    if target is None:
+        target = str(Renderer(env).render(profile.get("target", "default"), f"{where}, target"))
+    outputs = profile.get("outputs")
+    outputs = {str(k): v for k, v in outputs.items()} if isinstance(outputs, dict) else {}
+    if not isinstance(outputs.get(target), dict):
+        raise SpecError(
+            f"there is no target {target!r}", where=where, remedy=_instead(target, outputs)
+        )
+    return target, outputs[target]
+
+
+def _instead(name: str, known: Any) -> str:
+    names = [str(each) for each in known]
+    return f"{did_you_mean(name, names)} There are: {', '.join(names) or 'none'}".strip()
+
+
+def _render(raw: Mapping[str, Any], where: str, env: Mapping[str, str]) -> dict[str, Any]:
+    renderer = Renderer(env)
+    errors: list[SpecError] = []
+
+    def render(value: Any, keys: tuple[str | int, ...]) -> Any:
+        if isinstance(value, dict):
+            return {key: render(item, (*keys, str(key))) for key, item in value.items()}
+        if isinstance(value, list):
+            return [render(item, (*keys, i)) for i, item in enumerate(value)]
+        try:
+            return renderer.render(value, f"{where}, {key_path(keys)}", keys)
+        except SpecError as error:
+            errors.append(error)
+            return None
+
+    result: dict[str, Any] = render(raw, ())
+    if errors:
+        raise one_error(errors, where)
+    return result
+
+
+def _session(rendered: Mapping[str, Any], where: str) -> str:
+    for key, wanted in (("type", "spark"), ("method", "session")):
+        if rendered.get(key) != wanted:
+            given = rendered.get(key)
+            what = f"is {given!r}" if given is not None else "is missing"
+            raise SpecError(f"`{key}` {what}", where=where, remedy=_SESSION)
+    return "session"
+
+
+def _schema(rendered: Mapping[str, Any], where: str) -> str:
+    schema = rendered.get("schema")
+    if schema is None or isinstance(schema, dict | list | bool) or not str(schema):
+        raise SpecError("`schema` is missing", where=where, remedy="Add it: dbt builds in it")
+    return str(schema)
+
+
+def _conf(parameters: Any, where: str, folder: Path) -> dict[str, str]:
+    """Returns Spark's settings as strings, with local warehouse paths made absolute."""
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, dict):
+        raise SpecError(
+            "must have keys and values",
+            where=f"{where}, server_side_parameters",
+            remedy="Write Spark's settings below it, `key: value`",
+        )
+    errors: list[SpecError] = []
+    conf: dict[str, str] = {}
+    for key, value in parameters.items():
+        if value is None or isinstance(value, dict | list):
+            errors.append(
+                SpecError(
+                    f"the setting `{key}` has no single value",
+                    where=f"{where}, server_side_parameters",
+                    remedy="Give it one; write Spark's keys with dots, in one line",
+                )
+            )
+        else:
+            conf[str(key)] = str(value).lower() if isinstance(value, bool) else str(value)
+    if errors:
+        raise one_error(errors, where)
+    for key in filter(_WAREHOUSE.fullmatch, list(conf)):
+        kind = conf.get(key.removesuffix("warehouse") + "type", "")
+        implementation = conf.get(key.removesuffix("warehouse") + "catalog-impl", "")
+        on_files = kind == "hadoop" or implementation.endswith("HadoopCatalog")
+        conf[key] = _absolute(conf[key], folder, on_files)
+    return conf
+
+
+def _absolute(warehouse: str, folder: Path, on_files: bool) -> str:
+    """Makes a local path absolute; leaves URLs and REST catalogs' names of warehouses as is."""
+    scheme, local = re.fullmatch(r"(file:(?!/))?(.*)", warehouse, re.DOTALL).groups()  # type: ignore[union-attr]
+    if not scheme and re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", local):
+        return warehouse
+    if not (scheme or on_files or re.match(r"\.{1,2}(?:/|\Z)|~", local)):
+        return warehouse
+    return (scheme or "") + os.path.abspath(folder / os.path.expanduser(local))
+
+
+def find_secrets(conf: Mapping[str, str], env: Mapping[str, str]) -> frozenset[str]:
+    """Returns the settings that hold a secret itself, not the name of a variable that does."""
+    hidden = [v for name, v in env.items() if name.startswith(SECRET_PREFIX) and v.strip()]
+    return frozenset(
+        key
+        for key, value in conf.items()
+        if (is_secret_key(key) and value and not _FROM_ENVIRONMENT.fullmatch(value))
+        or any(secret in value for secret in hidden)
+        or any(url_secrets(value))
+    )
+
+
+def _register(value: Any, env: Mapping[str, str], redactor: Redactor, key: str = "") -> None:
+    for name, secret in env.items():
+        if not key and name.startswith(SECRET_PREFIX):
+            redactor.add(secret)
+    if isinstance(value, dict):
+        for inner, item in value.items():
+            _register(item, env, redactor, str(inner))
+    elif isinstance(value, str | int) and not isinstance(value, bool):
+        found = _FROM_ENVIRONMENT.fullmatch(str(value))
+        if found is not None:
+            redactor.add(env.get(found["iceberg"] or found["hadoop"], ""))
+        elif is_secret_key(key):
+            redactor.add(str(value))
+        else:
+            for secret in url_secrets(str(value)):
+                redactor.add(secret)
