@@ -30,17 +30,17 @@ if __name__ == "__main__":
 
 STEPS = (
     ("loader.cli.settings", "Settings.spec", "before", "Python, the command line"),
-    ("loader.cli.settings", "_begun", "before", "the spec"),
-    ("loader.cli.settings", "_begun", "after", "the profile, connectors; Java begins"),
-    ("loader.cli.settings", "_started", "before", "PySpark is imported, meanwhile Java starts"),
+    ("loader.cli.settings", "_begin_java", "before", "the spec"),
+    ("loader.cli.settings", "_begin_java", "after", "the profile, connectors; Java begins"),
+    ("loader.cli.settings", "_start_spark", "before", "PySpark is imported, meanwhile Java starts"),
     ("loader.spark.jvm", "start", "after", "waiting for Java"),
-    ("loader.cli.settings", "_started", "after", "Spark's session"),
+    ("loader.cli.settings", "_start_spark", "after", "Spark's session"),
     ("loader.sync.pipeline", "lock_all", "before", "the table is described"),
     ("loader.sync.pipeline", "lock_all", "after", "locks"),
     ("loader.sync.protocol", "recover", "before", "state and ledger; the source's snapshot"),
-    ("loader.sync.protocol", "look", "before", "the newest commit, columns"),
-    ("loader.sync.protocol", "unchanged", "after", "bounds and digest"),
-    ("loader.sync.progress_writer", "Journal.write", "after", "the ledger's row"),
+    ("loader.sync.protocol", "plan_window", "before", "the newest commit, columns"),
+    ("loader.sync.protocol", "is_unchanged", "after", "bounds and digest"),
+    ("loader.sync.progress_writer", "ProgressWriter.write", "after", "the ledger's row"),
 )
 """Module, function, whether the step ends before or after it, and what the step is."""
 LAST = "ending"

@@ -23,7 +23,10 @@ from loader.spec.redaction import excerpt, redact_foreign
 if TYPE_CHECKING:
     from loader.spark.profile import Profile
 
-_SELECTIONS = ("--select", "-s", "--models", "-m", "--selector")
+_SELECTIONS = (
+    *("--select", "-s", "--models", "-m", "--selector", "--exclude"),
+    *("--resource-type", "--resource-types", "--exclude-resource-type", "--exclude-resource-types"),
+)
 _SINCE = re.compile(r"\b(?:state|result|source_status):")
 _GOOD = frozenset({"success", "pass", "no-op"})
 _BAD = frozenset({"error", "fail", "runtime error", "partial success"})

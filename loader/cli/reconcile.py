@@ -130,7 +130,7 @@ def report_findings(output: Output, outcomes: Sequence[Outcome], work: Reconcili
 def _line(finding: Finding) -> tuple[object, ...]:
     if finding.skipped:
         return (finding.table, "skipped", *(None,) * 9)
-    missed = finding.total("missed")
+    missed = finding.total("all_missed")
     status = "differs" if finding.has_unrepaired else "repaired" if missed else "equal"
     status = "changed" if finding.changed and status != "differs" else status
     return (

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from loader.errors import TableError
 from loader.lake.location_check import refuse_moved
+from loader.spark.shared_files import read_regular
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 MOST_ROWS = 2_000_000
 """Of more rows, Spark reads a column faster, and in less memory."""
 
+_LONGEST_HINT = 20  # a version's digits
 _CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 _KNOWN = re.compile(r"type|warehouse|cache-enabled|cache\..*")
 """Settings of a catalog that do not change which files belong to a table."""
@@ -149,8 +151,8 @@ class FolderTables:
         """
         folder = self._folder(table) / "metadata"
         try:
-            version = int((folder / "version-hint.text").read_text("ascii"))
-        except (FileNotFoundError, ValueError):
+            version = int(read_regular(folder / "version-hint.text", _LONGEST_HINT))
+        except (OSError, ValueError):
             names = (re.match(r"v(\d+)\.", path.name) for path in folder.iterdir())
             version = max((int(name[1]) for name in names if name), default=0)
             if not version:

@@ -51,11 +51,9 @@ def cast_exactly(text: Column, wanted: t.DataType, name: str) -> Column:
     bare = f.trim(text)
     made = bare.cast(wanted)
     if isinstance(wanted, (t.IntegralType, t.DecimalType)):
-        scale = wanted.scale if isinstance(wanted, t.DecimalType) else 0
-        digits = f.regexp_replace(f.regexp_replace(bare, r"\.0*$", ""), r"(\.\d*?)0+$", "$1")
-        made = digits.cast(wanted)
-        after = f.length(f.regexp_extract(digits, r"\.(\d+)$", 1))
-        holds = digits.rlike(r"^[+-]?(\d+(\.\d+)?|\.\d+)$") & (after <= scale)
+        if isinstance(wanted, t.IntegralType):  # Spark casts no text with an exponent to one
+            made = bare.cast(t.DecimalType(38, 0)).cast("string").cast(wanted)
+        holds = bare.rlike(_NUMBER) & (_digits(bare) == _digits(made.cast("string")))
     elif isinstance(wanted, (t.FloatType, t.DoubleType)):
         number = bare.rlike(_NUMBER) & (_digits(bare) == _digits(made.cast("string")))
         holds = number | bare.rlike(_NO_NUMBER)

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from zipfile import is_zipfile
 
 from loader.spark.jars import DRIVERS, find_drivers, find_jar
 from loader.spark.spark_line import SparkHome
@@ -60,10 +61,14 @@ def names_iceberg(home: SparkHome, settings: Mapping[str, str]) -> bool:
 
 
 def lacks_iceberg(home: SparkHome, settings: Mapping[str, str]) -> bool:
-    """Whether neither the user, nor Spark, nor a folder of jars has the Iceberg runtime."""
-    return not (
-        find_jar(home.line.iceberg) or find_spark_iceberg(home) or names_iceberg(home, settings)
-    )
+    """Whether neither the user, nor Spark, nor a folder of jars has the Iceberg runtime.
+
+    One that was cut short counts as missing: `loader setup` says what is wrong with it.
+    """
+    if find_spark_iceberg(home) or names_iceberg(home, settings):
+        return False
+    found = find_jar(home.line.iceberg)
+    return found is None or not is_zipfile(found)
 
 
 def add_shipped_jars(home: SparkHome, settings: Mapping[str, str]) -> dict[str, str]:

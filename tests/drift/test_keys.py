@@ -94,8 +94,8 @@ def test_any_other_asks_to_load_anew(project: Project, postgres_database: Databa
         assert ran.code == 1
         assert sorted(ran.errors) == sorted(
             f"table shop.{table}: the {role} column '{column}' changed its type from int to "
-            f"{shown}. Raw cannot follow in place: cast it back in a view of the source, or load "
-            "the table again, into another schema or under another name"
+            f"{shown}. Raw cannot follow in place: take it back in column_types or by a view of "
+            "the source, or load the table again, into another schema or under another name"
             for table, (column, role, _, shown) in OTHERS.items()
         )
         assert {ran.table(f"shop.{table}")["status"] for table in OTHERS} == {"failed"}

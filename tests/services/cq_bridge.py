@@ -118,9 +118,9 @@ def state_waits_for_a_stream_that_has_said_nothing(output: io.StringIO) -> None:
     [session] = waited(lambda: told(output, "session"))
     assert session["rows"]
     assert not told(output, "state")
-    served.destination.answered(session["session"], None)
+    served.destination.end_session(session["session"], None)
     assert [m["rows"] for m in told(output, "state")] == [{"orders": ["1", 0]}]
-    served.destination.settled(session["session"])
+    served.destination.confirm_state(session["session"])
     served.calls[0].join(10)
     assert list(served.folder.iterdir()) == []
 
@@ -143,7 +143,7 @@ def a_client_that_dies_is_no_end(output: io.StringIO) -> None:
     [session] = waited(lambda: told(output, "session"))
     served.state("2")
     alive[0] = False
-    served.destination.answered(session["session"], None)
+    served.destination.end_session(session["session"], None)
     assert not told(output, "state")
 
 
@@ -157,8 +157,8 @@ def rows_of_a_sync_that_has_gone_are_not_kept_for_later(output: io.StringIO) -> 
     assert rows.exists()
     alive[0] = False
     waited(lambda: not rows.exists())
-    served.destination.answered(session["session"], "another run holds this table")
-    served.destination.settled(session["session"])
+    served.destination.end_session(session["session"], "another run holds this table")
+    served.destination.confirm_state(session["session"])
     served.calls[0].join(10)
 
 
@@ -206,9 +206,9 @@ def state_after_a_stream_that_failed_is_dropped(output: io.StringIO) -> None:
     # the loader has failed to append, or has ended
     served.write(iter([inserted(ORDERS, 1)]))
     [session] = waited(lambda: told(output, "session"))
-    served.destination.answered(session["session"], "no")
+    served.destination.end_session(session["session"], "no")
     served.state("5", "shop")
-    served.destination.settled(session["session"])
+    served.destination.confirm_state(session["session"])
     assert kept() == ["2", "3", "4"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import random
 import resource
 import subprocess
@@ -187,6 +188,10 @@ def test_the_newest_metadata_is_found_as_spark_finds_it(shop: Project) -> None:
     hint.unlink()
     by_spark, in_folder = _read(shop)
     assert in_folder == by_spark
+    rows = _read_folder(shop)
+    os.mkfifo(hint)  # nobody writes to it
+    assert _read_folder(shop).equals(rows)
+    hint.unlink()
     hint.write_text(str(newest + 1))
     with pytest.raises(SparkNeededError):
         _read_folder(shop)

@@ -155,6 +155,13 @@ CAST = {
         ("4.2e-21", "12345678.5"),
         ("0.0000000000000000000000000000001", "100000000"),
     ),
+    "round": (
+        "double precision",
+        "decimal(38,2)",
+        ("1e20", "-1.5e-1", "0"),
+        ("1.005", "1e+300", "'-Infinity'"),
+    ),
+    "units": ("double precision", "bigint", ("1e17", "-2"), ("1e+19", "1e-07", "0.5")),
     "far": ("numeric(20,3)", "double", ("0.125", "12345678901234.5"), ("12345678901234567.125",)),
     "day": ("text", "date", ("'2024-02-29'",), ("'2023-02-29'", "'2024-01-02 00:00:01'", "'soon'")),
     "wall": (
@@ -224,6 +231,8 @@ def test_other_types_hold_a_value_exactly_or_the_table_fails(
         "small": ["127", "-128"],
         "wide": ["7"],
         "exact": ["4.200000000E-21", "12345678.500000000000000000000000000000"],
+        "round": ["100000000000000000000.00", "-0.15", "0.00"],
+        "units": ["100000000000000000", "-2"],
         "far": ["0.125", "1.23456789012345E13"],
         "day": ["2024-02-29"],
         "wall": ["2024-01-02 03:04:05.123456", "2024-01-02 00:00:00"],
@@ -248,6 +257,7 @@ def test_a_type_that_cannot_be_chosen_is_one_error(
     postgres_database.execute("create table t (code text primary key, id int, amount numeric)")
     for chosen, error in (
         ({"amuont": "string"}, "Did you mean `amount`? Its columns: code, id, amount"),
+        ({"amount": "string", "AMOUNT": "double"}, "'AMOUNT' names the column 'amount' a second"),
         ({"id": "string"}, "the cursor 'id' must keep its type"),
         ({"code": "bigint"}, "'code' is of the key, and two of its values may be one bigint"),
         ({"amount": "strin"}, "'strin' is not a type that a column can be given"),
@@ -258,6 +268,13 @@ def test_a_type_that_cannot_be_chosen_is_one_error(
         ran = project.loader("run")
         assert error in ran.text
         assert "column_types" in ran.text
+    postgres_database.execute("create table k (amount numeric, day interval, f float, id int)")
+    for name in ("amount", "day", "f"):
+        key = {"cursor_field": "id", "primary_key": [name], "column_types": {name: "string"}}
+        project.jdbc(postgres_database, ["k"], table_options={"k": key})
+        assert f"{name!r} is of the key, and one of its values may have several texts" in (
+            project.loader("run").text
+        )
     options = {"t": {"cursor_field": "id", "partition_column": "amount"}}
     options["t"]["column_types"] = {"amount": "bigint"}  # type: ignore[assignment]
     project.jdbc(postgres_database, ["t"], table_options=options)

@@ -78,8 +78,8 @@ def check_key_and_cursor(
             remedy=f"Accept it with `loader run --accept-key-change --select {terms.select}`: "
             "raw can follow in place"
             if follows
-            else "Raw cannot follow in place: cast it back in a view of the source, or load the "
-            "table again, into another schema or under another name",
+            else "Raw cannot follow in place: take it back in column_types or by a view of the "
+            "source, or load the table again, into another schema or under another name",
         )
 
 

@@ -37,6 +37,8 @@ CHARS = (CHAR, "-15")  # of a database's own characters, and of any
 BYTES = ("-2", "-3", "-4", "2004")
 DISTINCT, ARRAY, BIT = "2001", "2003", "-7"
 _DECIMALS = ("2", "3")
+_FLOATS = ("6", "7", "8")
+_MOST_DIGITS = 1000  # that PostgreSQL lets a numeric declare; without a limit it says more
 JAVA_TYPES = {
     "date": DATE,
     "time": TIME,
@@ -271,6 +273,17 @@ def has_odd_scale(row: Column) -> bool:
     except ValueError:
         return False
     return jdbc_type(row) in _DECIMALS and (scale < 0 or scale > size > 0)
+
+
+def has_many_texts(row: Column) -> bool:
+    """Returns whether a value may have several texts: 1.0 is 1.00, a day is 24 hours, 0 is -0."""
+    kind = jdbc_type(row)
+    if kind in _DECIMALS:
+        try:
+            return not 0 < int(row.get("COLUMN_SIZE") or "") <= _MOST_DIGITS
+        except ValueError:
+            return True
+    return kind in _FLOATS or row.get("TYPE_NAME") in ("interval", "timetz")
 
 
 def _fits(holds: t.DecimalType, row: Column) -> bool:

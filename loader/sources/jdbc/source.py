@@ -39,6 +39,7 @@ from loader.sources.jdbc.lossy_values import (
     TIMES,
     Column,
     decimals,
+    has_many_texts,
     has_odd_scale,
     jdbc_type,
     of_key,
@@ -225,6 +226,12 @@ class JdbcSource(Database):
                     where=where,
                     remedy=f"{did_you_mean(name, names)} Its columns: {', '.join(names)}".strip(),
                 )
+            if own in chosen:
+                raise TableError(
+                    f"{name!r} names the column {own!r} a second time",
+                    where=where,
+                    remedy="Leave one of the two",
+                )
             if name.lower() == cursor:
                 raise TableError(
                     f"the cursor {name!r} must keep its type",
@@ -234,6 +241,13 @@ class JdbcSource(Database):
             kind = jdbc_type(told.get(own, {}))
             if text == "binary" and kind in BYTES:
                 continue  # as it comes: the bytes of its text are others
+            if own.lower() in key and text == "string" and has_many_texts(told.get(own, {})):
+                raise TableError(
+                    f"{name!r} is of the key, and one of its values may have several texts, as the "
+                    "number 1.0 is 1.00",
+                    where=where,
+                    remedy="Choose a decimal or bigint, or cast the column in a view of the source",
+                )
             exact = text == "string" or kind in _WITHOUT_TWINS
             if own.lower() in key and not exact:
                 raise TableError(
