@@ -162,7 +162,7 @@ class Lease:
                     else "it has ended since"
                 )
                 raise TableError(
-                    f"another run took the table over while this one stood still ({by})",
+                    f"another run took the table over while this run was suspended ({by})",
                     where=self.where,
                     remedy="This run has written nothing since; run again",
                 )

@@ -140,7 +140,7 @@ class Snapshot(ABC):
         """Makes sure that the rows that were read have the table's columns; TableError if not.
 
         Called before they are published: values of a column that the reader did not know of would
-        be missing for ever.
+        be permanently lost.
         """
 
     def steady(self, table: SourceTable) -> bool:

@@ -1,4 +1,4 @@
-"""Recognises that Spark's Java process has ended: then every call fails, each in its own words."""
+"""Detects a JVM exit and replaces the resulting Py4J errors."""
 
 from __future__ import annotations
 

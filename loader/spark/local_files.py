@@ -1,4 +1,4 @@
-"""Spares Hadoop the program `chmod`, which it starts for each file and folder that it makes.
+"""Avoids one `chmod` subprocess for each local file and folder that Hadoop creates.
 
 That takes 3 ms each, and a small batch makes about twenty: Hadoop sets a file's mode by itself only
 with its native library, which PySpark does not bring. Java can set it. The few lines of Java are

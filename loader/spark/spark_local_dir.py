@@ -1,7 +1,7 @@
 """Where Spark puts rows that it sorts and shuffles: a folder that only this user may enter.
 
 In Spark's own folders under the temporary one, every user of the machine can read them, and what a
-killed process leaves stays for ever. So do the native libraries that Java unpacks, such as LZ4's.
+killed process leaves is never removed. So do the native libraries that Java unpacks, such as LZ4's.
 """
 
 from __future__ import annotations

@@ -103,14 +103,13 @@ def whole(plan: Plan, counted: int | None, read: int) -> None:
         counted: how many rows the source counted; None if the numbers may differ.
 
     Raises:
-        TableError: if they differ: the table was changed in a way that snapshots do not survive.
+        TableError: if they differ: the table was changed by DDL that is not MVCC-safe.
     """
     if counted is None or read == counted:
         return
     raise TableError(
         f"{read} rows were read where {counted} were counted in the same snapshot: the table "
-        "was changed during the run in a way that snapshots do not survive (TRUNCATE, ALTER, "
-        "ATTACH)",
+        "was changed during the run by DDL that is not MVCC-safe (TRUNCATE, ALTER, ATTACH)",
         where=f"table {plan.name}",
         remedy="Nothing was published, and the cursor has not moved; run again",
     )

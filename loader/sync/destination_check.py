@@ -15,7 +15,7 @@ from loader.spark.steps import step
 from loader.sync.pipeline import Pipeline
 
 DEADLINE = 60.0
-"""Seconds that Spark may take for it: without executors, a job waits for ever."""
+"""Seconds that Spark may take for it: without executors, a job never ends."""
 
 
 def check_destinations(pipeline: Pipeline) -> Iterator[LoaderError]:

@@ -180,7 +180,7 @@ class Pipeline(Selection):
             yield from self._end_jobs(jobs, journal, run_id)
 
     def _rehearse(self) -> None:
-        """Looks into the lake while the sources are asked; nobody waits for it."""
+        """Warms the JVM in the background during discovery."""
         with suppress(Exception):  # there is no ledger yet, or what is wrong is told later
             self.stores(self.sources[0][0]).ledger.rehearse()
 
@@ -224,7 +224,7 @@ class Pipeline(Selection):
     def _marks(self, source: SourceSpec, table: str) -> list[Mapping[str, Any]]:
         """Returns the stored marks of a source's table, whose name may have other capitals.
 
-        If the source has none by its name of today, returns those by its earlier names.
+        If the source has none under its current name, returns those by its earlier names.
         """
         state = self.stores(source).state
         own = f"{source.name}.{in_the_lake(table)}"

@@ -161,7 +161,9 @@ class ProgressWriter:
                     self._store([entry])
                     failed += [entry.error] if entry.error else []
                 else:
-                    entry.error = failed[-1]  # the store is away: each try may wait for minutes
+                    entry.error = failed[
+                        -1
+                    ]  # the backend is unreachable: each try may take minutes
             return
         for entry in confirmed:
             row = rows[entry.attempt.plan.name]

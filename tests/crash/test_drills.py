@@ -74,7 +74,7 @@ def test_a_machine_that_is_paused_at_every_step(
         if step == "ledger-recorded":  # nothing was left to write
             assert error == "None"
         else:
-            assert "another run took the table over while this one stood still" in error, step
+            assert "another run took the table over while this run was suspended" in error, step
     project.run()  # what the paused runs had staged is deleted
     shop.assert_whole(project, postgres_database, tables, [shop.FIRST, shop.ADDED + shop.UPDATED])
 

@@ -213,7 +213,7 @@ def test_another_machines_clock_does_not_matter(
     assert taken is not None
     assert taken.startswith(f"taken over from another run, silent for {EXPIRY:.0f} s (run a, pid")
     assert owners.sign("a") is None
-    with pytest.raises(TableError, match="took the table over while this one stood still"):
+    with pytest.raises(TableError, match="took the table over while this run was suspended"):
         far.confirm()
     late.confirm()
     far.release()  # that the other one ends late changes nothing

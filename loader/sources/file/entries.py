@@ -2,7 +2,7 @@
 
 Whoever may put files into a folder must not get more than rows of their own table. A link that
 leaves the folder would put any file that the loader's user may read into raw, and a named pipe
-would keep the run waiting for ever. Java leaves out files whose names it cannot decode, silently.
+would block the run. Java leaves out files whose names it cannot decode, silently.
 
 Best effort: an entry may be replaced between the check and the read, and a hard link looks like any
 other file.

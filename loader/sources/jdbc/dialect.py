@@ -19,7 +19,7 @@ from loader.sources.jdbc.lossy_values import CHARS, TIMES, Column, LossyValue, j
 from loader.sources.jdbc.open_transactions import TransactionWatcher
 
 LOGIN_SECONDS = 120
-"""How long a connection may take; PostgreSQL's and MySQL's drivers would wait for ever."""
+"""How long a connection may take; PostgreSQL's and MySQL's drivers have no limit of their own."""
 
 Place = tuple["str | None", "str | None", str]
 """A table's catalog, schema and name."""

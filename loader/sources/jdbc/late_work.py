@@ -93,8 +93,8 @@ class LateWork:
         """Returns why late rows may be missed, if they may."""
         replaced = self._is_replaced(table, window)
         what = (
-            "its name stands for another table than at the last sync (TRUNCATE, RENAME, an ALTER "
-            "that made it anew, another server)"
+            "the table was replaced since the last sync (TRUNCATE, RENAME, an ALTER that rebuilt "
+            "it, another server)"
             if table.ref.native.stored
             else "the view is another one than at the last sync, or of another server"
         )

@@ -1,4 +1,4 @@
-"""What a program says to people: warnings reach the user, the rest goes to the log.
+"""Routes connector logs: warnings reach the user, the rest goes to the debug log.
 
 The logger `loader.program` gets that, also of the bridge to CloudQuery; `--debug` shows it.
 """

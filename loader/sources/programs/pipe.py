@@ -15,7 +15,7 @@ _REST = 2.0
 class Pipe(io.RawIOBase):
     """Reads a pipe; not only its end ends that, but also :meth:`leave`.
 
-    A process that the program has started may hold the pipe open for ever, and a thread that waits
+    A process that the program has started may hold the pipe open, and a thread that waits
     in `read` cannot be woken.
 
     Attributes:

@@ -90,8 +90,8 @@ class SourceSlot:
         [(confirmed, status, reader, held, left, plugin, database, own)] = rows
         if plugin != PLUGIN or database != own:
             raise TableError(
-                f"the replication slot {self.name} is another one's: it decodes the database "
-                f"{database or '?'} with {plugin or 'no plugin'}",
+                f"the replication slot {self.name} belongs to another consumer: it decodes the "
+                f"database {database or '?'} with {plugin or 'no plugin'}",
                 where=self.where,
                 remedy="Name another one in the source's `slot`",
             )
