@@ -12,9 +12,6 @@
     {%- for node in strandline.own_nodes() if strandline.compiles_only() and not strandline.exists(strandline.relation_of(node)) -%}
         {{ return(false) }}
     {%- endfor -%}
-    {%- for node in strandline.own_nodes() -%}
-        {%- do strandline.check_is_synced(node, "Test '" ~ model.name ~ "'") -%}
-    {%- endfor -%}
     {{ return(true) }}
 {%- endmacro %}
 

@@ -186,13 +186,13 @@ def test_a_proof_turns_red(healthy: Healthy, wrong: tuple[str, ...]) -> None:
             assert changed, "the fault changed nothing"
         red = healthy.red(*(() if ALL else sorted({fault.proof for fault in faults})))
         print(f"{' + '.join(wrong):45} {', '.join(sorted(proof for proof, _ in red))}")
-        assert {(fault.proof, tested(fault)) for fault in faults} <= red
+        assert {(fault.proof, table_of(fault)) for fault in faults} <= red
     finally:
         for table, snapshot in before.items():
             healthy.put_back(healthy.named(table), snapshot)
 
 
-def tested(fault: Fault) -> str:
+def table_of(fault: Fault) -> str:
     """Returns the table that a fault's proof is of: state and ledger are proved for raw."""
     if fault.proof == "state_monotonic":
         return "_cq_state"

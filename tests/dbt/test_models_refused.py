@@ -30,14 +30,10 @@ def shop(project: DbtProject, raw: RawSchema) -> Shop:
     refs = ("orders create tag audited", "orders create branch audit", "rates create tag fixed")
     for ref in refs:
         raw.spark.sql(f"alter table {raw.schema}.{ref}")
-    late = {
-        "name": "late",
-        "data_tests": [{"strandline.cursor_not_null": {"arguments": {"cursor_field": "cursor"}}}],
-    }
     others = {
         "name": "others",
         "schema": raw.schema,
-        "tables": [{"name": "rates"}, late],
+        "tables": [{"name": "rates"}, {"name": "late"}],
     }
     project.write("models/others.yml", {"sources": [others]})
     return shop
@@ -252,13 +248,6 @@ def test_says_what_to_do(shop: Shop) -> None:
         assert words in messages[name]
         assert f"Model '{name}' (deduped_{kind})" in messages[name]
         assert not shop.has(name)
-
-
-def test_a_test_of_a_table_that_is_not_there_says_what_to_run(shop: Shop) -> None:
-    [late] = shop.run("test", "--select", "source:others.late").values()
-    assert "has not been synced into this warehouse. Run `loader run --select others.late`" in (
-        late.message
-    )
 
 
 def test_what_only_looks_alike_is_built(shop: Shop) -> None:

@@ -31,7 +31,7 @@ from bridge.budget import OverBudgetError
 from bridge.columns import records
 from bridge.deletions import conditions
 from bridge.server import Destination
-from bridge.states import States, served
+from bridge.states import States, serve_states
 from cloudquery.plugin_v3 import arrow, plugin_pb2, plugin_pb2_grpc
 
 try:
@@ -294,7 +294,7 @@ def one_table_fails() -> None:
 def nobody_else_reads_a_plugins_state() -> None:
     """The port of the state backend is open to all users; its table's name is not known to them."""
     states = States({"orders": ["secret", 1]})
-    server, address = served(states)
+    server, address = serve_states(states)
     with grpc.insecure_channel(address) as channel:
         stub = plugin_pb2_grpc.PluginStub(channel)
         columns = [("key", pa.string()), ("value", pa.string())]
@@ -323,7 +323,7 @@ def a_plugins_own_state_of_any_size() -> None:
     names = [f"{n}" for n in range(100_000)]
     for through in ("write", "checkpoint"):
         states = States({})
-        server, address = served(states)
+        server, address = serve_states(states)
         refused = None
         with grpc.insecure_channel(address) as channel:
             stub = plugin_pb2_grpc.PluginStub(channel)
