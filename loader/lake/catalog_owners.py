@@ -1,4 +1,4 @@
-"""Owners' records in the catalog itself, for warehouses that other machines write as well.
+"""Stores lock records in the catalog itself, for warehouses that other machines also write to.
 
 Records are tags of the table ``_cq_locks``, which has no rows. A raw table's tag names an empty
 snapshot, and that snapshot's summary holds the record. A swap moves the tags of any number of
@@ -6,11 +6,12 @@ tables in one commit. A released table has no tag, so the metadata holds only wh
 run's sign of life has its own tag.
 
 Why a tag and not a property: every catalog refuses a commit whose base is stale, except REST.
-There, the client sends its changes and their requirements, and the server applies them to whatever
-the table is by then. Iceberg derives the requirements from the changes (``UpdateRequirements``). A
-changed property requires only that the table still has its UUID, so two takers would both
-succeed. A moved tag requires that it still names the snapshot it was moved from. A removed tag
-requires nothing, so one that must still be ours is first moved, then removed, in the same commit.
+There, the client sends its changes and their requirements, and the server applies them to the
+table's state at that time. Iceberg derives the requirements from the changes
+(``UpdateRequirements``). A changed property requires only that the table still has its UUID, so two
+takers would both succeed. A moved tag requires that it still names the snapshot it was moved from.
+A removed tag requires nothing, so one that must still be ours is first moved, then removed, in the
+same commit.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _PREFIX = "owner."
 _RUN = "run."
 _TRIES = 20
 _MOVED = 1  # a max age in ms, only to make the tag differ: nothing expires this table's tags by age
-# The commit was refused, or its outcome is unknown: then reading the record again tells.
+# The commit was refused, or its outcome is unknown: reading the record again settles it.
 _AGAIN = ("CommitFailedException", "CommitStateUnknownException")
 
 
@@ -73,7 +74,7 @@ class CatalogLockStore:
             try:
                 operations.commit(base, self.move_tags(base, moved))
             except Py4JJavaError as error:
-                # Somebody else changed the table first, this record or another: look again.
+                # Another process changed the table first, this record or another: read it again.
                 _look_again(error, attempt)
                 continue
             _delete_lists(handle, _list_untagged(base, [_PREFIX + table for table in moved]))
@@ -116,7 +117,7 @@ class CatalogLockStore:
             self.heartbeat(run_id, None)
 
     def sweep(self, age: float) -> int:
-        """Deletes signs and files of runs that died over `age` seconds ago; returns how many."""
+        """Deletes heartbeats and files of runs dead for over `age` seconds; returns how many."""
         base = self._current()
         if base is None:
             return 0

@@ -1,4 +1,4 @@
-"""The commits of a raw table: the truth; state and ledger are indexes of them.
+"""Reads the commits of a raw table: the source of truth, which state and ledger only index.
 
 Each batch is one commit. Its Iceberg snapshot's summary carries the batch number
 (`strandline.batch`), the state as of that batch (`strandline.state`) and its ledger row
@@ -194,7 +194,7 @@ def _commit(handle: Any, snapshot: Any) -> Commit | None:
         return None
     facts = summary
     if summary.get(BATCH) is None:
-        # Published over somebody else's commit: the properties stayed with the original.
+        # Published on top of another process's commit: the properties stayed with the original.
         original = handle.snapshot(int(summary.get("source-snapshot-id")))
         facts = original.summary() if original is not None else summary
     sync = facts.get(SYNC)

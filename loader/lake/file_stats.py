@@ -1,4 +1,4 @@
-"""How far a table's rows reach, by the statistics of its files: no row is read."""
+"""Bounds a table's cursors by the statistics of its files, without reading rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ZONED = "+00:00"
 def may_exceed(tables: Tables, table: str, column: str, cursor: Cursor) -> bool:
     """Returns whether a row may have a higher cursor than this one.
 
-    Also true if no statistics tell, or if the column has another type by now.
+    Also true if there are no statistics, or if the column has another type by now.
     """
     handle = tables.handle(table)
     field = handle.schema().caseInsensitiveFindField(column)

@@ -1,7 +1,7 @@
 """Reads the loader's own tables in a local folder by pyiceberg, as starting Spark takes longer.
 
 Only what Iceberg's Hadoop catalog keeps in such a folder is read here, and only if nothing is odd
-about it. All else is left to Spark, which also says what is wrong with a damaged table.
+about it. All else is left to Spark, which also reports the errors of a damaged table.
 """
 
 from __future__ import annotations

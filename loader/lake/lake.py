@@ -122,7 +122,7 @@ class Lake(Staging):
     def unmake(self, table: str, schema: StructType) -> None:
         """Drops a raw table that never had a batch if the source's columns are others by now.
 
-        Nothing is in it that its columns would have to be kept for; it is created anew.
+        It has no rows whose columns would have to be kept, so it is created again.
         """
         if not self.exists(table):
             return
@@ -169,7 +169,7 @@ class Lake(Staging):
         self.fresh(table)
 
     def raw_tables(self) -> tuple[list[str], dict[str, Exception]]:
-        """Returns the raw tables, and the error of each table that cannot be read."""
+        """Lists the raw tables, with the error of each table that cannot be read."""
         found: list[str] = []
         unreadable: dict[str, Exception] = {}
         for name in self.tables():
@@ -192,8 +192,8 @@ class Lake(Staging):
 
         Args:
             rows: values by column, as :meth:`loader.lake.records.Records.append` takes them.
-            note: adds them to what is remembered of the table (:mod:`loader.lake.snapshot_cache`);
-                None if nothing is.
+            note: adds them to the table's cache (:mod:`loader.lake.snapshot_cache`); None if
+                nothing is cached.
         """
         with self._alone(table):
             records = self.records(table)
@@ -231,7 +231,7 @@ class Lake(Staging):
         return Lease(table, where, self.lock(table), self._locks.owners, run_id)
 
     def sweep_owners(self, age: float) -> int:
-        """Deletes what runs left behind that died over `age` seconds ago; returns how many."""
+        """Deletes leftovers of runs that died over `age` seconds ago; returns their number."""
         return self._locks.sweep(age)
 
     @cached_property

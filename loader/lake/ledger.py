@@ -142,7 +142,7 @@ class Ledger:
         self.lake = lake
 
     def rehearse(self) -> None:
-        """Reads no row, so that Java has loaded what reading any table of the lake needs."""
+        """Reads no row; makes the JVM load the classes that reading any lake table needs."""
         self.lake.records(TABLE).select(["table_name"], {"table_name": ""}, {})
 
     @_named
@@ -218,7 +218,7 @@ class Ledger:
     def last_batches(self) -> Mapping[tuple[str, str], int]:
         """Returns the highest batch number that has a row, by source and table.
 
-        Reads nothing if nobody but this process has written to the ledger since the last time.
+        Reads nothing if only this process has written to the ledger since the last call.
         """
         records = self.lake.records(TABLE)
         known = get_cache(records.handle)
@@ -230,7 +230,7 @@ class Ledger:
         return known
 
     def _by_iceberg(self, records: Records) -> dict[tuple[str, str], int]:
-        """Looks for :meth:`last_batches` without a Spark job: a JVM's first one takes seconds."""
+        """Reads :meth:`last_batches` without a Spark job: a JVM's first job takes seconds."""
         found: dict[tuple[str, str], int] = {}
         for row in records.select(["source_name", "table_name", "batch"], {}, {"batch": 0}):
             of = row["source_name"], row["table_name"]

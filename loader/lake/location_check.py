@@ -1,4 +1,4 @@
-"""Whether a table is where its files are: Iceberg writes full paths into its metadata."""
+"""Detects copied or moved warehouses: Iceberg's metadata has absolute paths."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from loader.errors import TableError
 def confirm_place(handle: Any, name: str) -> None:
     """Makes sure that a table of a Hadoop catalog was not copied or moved with its folder.
 
-    A copy still names the files of the original: a run would write there, and `compact` would take
-    whatever the original has got since for files that nothing refers to.
+    A copy still names the files of the original: a run would write there, and `compact` would treat
+    files that the original has added since as orphans.
 
     Args:
         handle: Iceberg's own object for the table.
@@ -31,7 +31,7 @@ def refuse_moved(here: str, said: str, name: str) -> None:
 
     Args:
         here: the table's folder.
-        said: its location, by its metadata.
+        said: its location according to its metadata.
         name: the table's name, for the message.
 
     Raises:

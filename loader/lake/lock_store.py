@@ -1,4 +1,4 @@
-"""Who holds a table, and whether that run is still alive: the records and where they are kept.
+"""Stores the lock records: one names the run that holds a table, one proves that it is alive.
 
 An owner's record names the run; it is written once, when the run takes the table. A second record
 shows that the run is alive: its sign of life, one for all of its tables.
@@ -44,9 +44,9 @@ def place(folder: Path) -> str:
 
 
 def lock_file(path: Path, timeout: float) -> FileLock:
-    """Returns the lock of a file that those may open who may write to its folder, and nobody else.
+    """Returns a file lock that only users with write access to its folder can open.
 
-    Whoever may read a lock file may hold its lock.
+    Read access to a lock file is enough to hold its lock.
     """
     folder = stat.S_IMODE(path.parent.stat().st_mode)
     mode = 0o600 | (0o060 if folder & 0o020 else 0) | (0o006 if folder & 0o002 else 0)
@@ -62,7 +62,7 @@ def lock_file(path: Path, timeout: float) -> FileLock:
 
 @dataclass(frozen=True)
 class LockRecord:
-    """Who holds a table; times are UTC, in ISO format.
+    """Identifies the run that holds a table; times are UTC, in ISO format.
 
     Attributes:
         place: where its file lock counts (:func:`place`); empty if the record cannot be read.
@@ -87,7 +87,7 @@ class LockRecord:
     def from_json(cls, text: str | None) -> LockRecord | None:
         """Parses a stored record; None if there is none.
 
-        A record that cannot be parsed, or is of another version, still counts as somebody's.
+        A record that cannot be parsed, or has another version, still counts as a holder's.
         """
         if not text:
             return None
@@ -119,10 +119,10 @@ def silent_for(time_text: str) -> float | None:
 
 
 class LockStore(Protocol):
-    """Where records are kept."""
+    """Stores the lock records."""
 
     def read(self, table: str) -> str | None:
-        """Returns a table's record; None if nobody holds it."""
+        """Returns a table's record; None if no run holds the table."""
 
     def swap(self, table: str, before: str | None, after: str | None) -> bool:
         """Replaces the record if it still is `before`; returns whether it was."""
@@ -140,7 +140,7 @@ class LockStore(Protocol):
         """Removes a dead run's sign of life, unless some table's record still names the run."""
 
     def sweep(self, age: float) -> int:
-        """Deletes what runs left behind that died over `age` seconds ago; returns how many."""
+        """Deletes leftovers of runs that died over `age` seconds ago; returns their number."""
 
 
 class FileLockStore:
@@ -175,7 +175,7 @@ class FileLockStore:
         self.heartbeat(run_id, None)
 
     def sweep(self, age: float) -> int:
-        """Deletes files of runs that died over `age` seconds ago; returns how many."""
+        """Deletes the files of runs that died over `age` seconds ago; returns their number."""
         gone = 0
         for path in (*self.folder.glob("*.alive"), *self.folder.glob("*.alive.*.*")):
             gone += _delete_old(path, age)

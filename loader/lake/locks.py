@@ -1,7 +1,7 @@
-"""Where the tables' lock files are on this machine.
+"""Locates the tables' lock files on this machine.
 
-If the warehouse is a local folder, they are beside the tables: whoever may write the tables may
-lock them. For a shared catalog, they are in a folder of this user. In a folder that others may
+If the warehouse is a local folder, they are beside the tables: every user who may write the tables
+may lock them. For a shared catalog, they are in a folder of this user. In a folder that others may
 write to, such as the temporary one, they could hold every lock, or create one first.
 """
 
@@ -48,7 +48,7 @@ class TableLocks:
 
     @cached_property
     def owners(self) -> LockStore:
-        """Where owners' records are kept: in the catalog, if other machines may write there."""
+        """The store of owners' records: the catalog itself, if other machines may write there."""
         if self._beside is not None:
             return FileLockStore(self._beside)
         return CatalogLockStore(self.lake.for_thread())
@@ -61,7 +61,7 @@ class TableLocks:
         return of_this_user(self.lake.catalog, self._warehouse) / file_name(self.lake.schema)
 
     def sweep(self, age: float) -> int:
-        """Deletes what runs left behind that died over `age` seconds ago; returns how many."""
+        """Deletes leftovers of runs that died over `age` seconds ago; returns their number."""
         return self.owners.sweep(age)
 
     @cached_property
@@ -91,7 +91,7 @@ def of_this_user(catalog: str, warehouse: str) -> Path:
     """Returns the folder for a shared catalog's locks, the same for all processes of this user.
 
     Raises:
-        SpecError: no folder can be created, or the existing one belongs to somebody else.
+        SpecError: no folder can be created, or the existing one belongs to another user.
     """
     digest = hashlib.sha256(f"{catalog}|{warehouse}".encode()).hexdigest()[:12]
     problem: OSError | None = None

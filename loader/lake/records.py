@@ -41,7 +41,7 @@ class Records:
         return int(snapshot.summary().get("total-data-files") or 0) if snapshot else 0
 
     def rows(self) -> int:
-        """Returns how many rows the current snapshot says that the table has."""
+        """Returns the table's row count according to the current snapshot."""
         current = self.handle.currentSnapshot()
         return int(current.summary().get("total-records") or 0) if current is not None else 0
 
@@ -74,7 +74,7 @@ class Records:
         return self._values(records, columns)
 
     def _values(self, records: Any, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """Returns what records say; if nothing but texts and numbers, in one call to the JVM."""
+        """Returns the records' values; if all are texts or numbers, in one call to the JVM."""
         if not records.size():
             return []
         types = [self._columns.get(name.lower(), ("", ""))[1] for name in columns]
@@ -176,7 +176,7 @@ class Records:
         )
 
     def _fitting(self, name: str, value: Any) -> Any:
-        """Converts a value to its column's type, in case somebody else created the table."""
+        """Converts a value to its column's type, in case another program created the table."""
         data_type = self._columns[name.lower()][1]
         time = self._java.time
         if isinstance(value, dt.datetime):

@@ -1,7 +1,7 @@
-"""What this process has read of state and ledger, for as long as nobody else writes to them.
+"""Caches state and ledger per Iceberg snapshot, until another process writes to them.
 
-An Iceberg snapshot never changes, so what was read of one stays true. A loop that finds nothing new
-then reads only a table's newest snapshot id, however many tables it syncs.
+An Iceberg snapshot never changes, so values read from one stay valid. A loop without new rows then
+reads only a table's newest snapshot id, however many tables it syncs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _tables: OrderedDict[str, tuple[int | None, dict[Any, Any]]] = OrderedDict()
 
 
 def get_cache(handle: Any) -> dict[Any, Any]:
-    """Returns what is remembered of a table's current snapshot; the caller adds what it reads.
+    """Returns the cache of a table's current snapshot; the caller adds the values that it reads.
 
     Args:
         handle: Iceberg's object for the table, freshly loaded.
@@ -38,13 +38,13 @@ def get_cache(handle: Any) -> dict[Any, Any]:
 def append_and_note(
     handle: Any, write: Callable[[], None], note: Callable[[dict[Any, Any]], None]
 ) -> None:
-    """Appends to a table; what was remembered before still holds, with what was appended.
+    """Appends to a table and carries the cache over to the new snapshot.
 
-    If somebody else has written in between, nothing is remembered.
+    If another process has written in between, the cache starts empty.
 
-    Args:
-        handle: Iceberg's object for the table, freshly loaded; `write` commits through it.
-        note: adds what was appended.
+        Args:
+            handle: Iceberg's object for the table, freshly loaded; `write` commits through it.
+            note: adds the appended values.
     """
     before, known = _current(handle), dict(get_cache(handle))
     write()

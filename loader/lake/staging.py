@@ -119,9 +119,9 @@ def _newest_first(handle: Any) -> Iterator[Any]:
 
 
 def _staged_lately(handle: Any) -> Iterator[int]:
-    """Yields what was staged since the newest published batch was, that batch excepted.
+    """Yields the snapshots that were staged after the newest published batch.
 
-    Whoever staged that one had discarded what was left over before.
+    The run that staged that batch had discarded all earlier leftovers.
     """
     newest = handle.currentSnapshot()
     while newest is not None and batch_of(newest) is None:

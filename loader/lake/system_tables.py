@@ -25,7 +25,7 @@ class InLake(Protocol):
 
     @property
     def lake(self) -> Tables:
-        """Where the table is."""
+        """The namespace of the table."""
 
 
 Given = ParamSpec("Given")
@@ -34,10 +34,10 @@ Result = TypeVar("Result")
 
 
 def describe_remedy(stopped: str, table: str) -> str:
-    """Returns what to do about a damaged table of the loader's own.
+    """Returns the remedy for a damaged table of the loader's own.
 
     Args:
-        stopped: what does not work until then.
+        stopped: the features that do not work until then.
     """
     if not table.startswith(PREFIX):  # it may be any table: nothing but people may move it
         return f"{stopped} are stopped until it is removed and made anew. {BACK}"

@@ -40,10 +40,10 @@ class Tables:
 
     @contextmanager
     def unchanging(self, table: str) -> Iterator[None]:
-        """Loads a table only once in this block: it is locked, so nobody else writes batches to it.
+        """Loads a table only once in this block: it is locked, so no other run appends to it.
 
-        What this thread commits through its handle, the handle knows; for what Spark or somebody
-        else has committed, see :meth:`fresh`.
+        The handle includes this thread's own commits through it; for commits by Spark or other
+        processes, see :meth:`fresh`.
         """
         self._unchanging = table
         try:
@@ -109,7 +109,7 @@ class Tables:
             there = self.spark.catalog.databaseExists(quote_name(self.schema)) and self.exists(
                 table
             )
-            # It is damaged, or somebody has just made it.
+            # It is damaged, or another process has just created it.
             return self.records(table) if there else None
 
     def frame(self, table: str) -> DataFrame:
@@ -183,7 +183,7 @@ class Tables:
         return self._loaded
 
     def fresh(self, table: str) -> Any:
-        """Loads a table as it is now, whoever has committed to it.
+        """Loads a table's current version, including commits of other processes.
 
         It is not refreshed: after many commits of others a Hadoop catalog cannot find the way from
         where it was, and a REST catalog would keep credentials that may have expired.

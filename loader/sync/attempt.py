@@ -24,16 +24,16 @@ class TableSync:
     """One table, locked, with its source open.
 
     Attributes:
-        plan: what the spec and the source say about it.
+        plan: its options, checked against the source.
         held: its lock, taken before the snapshot: a snapshot older than another run's last batch
             could bring back rows that the batch replaced.
         snapshot: the source's snapshot.
-        stores: where it is written.
-        watch: gets its progress, and says when to stop.
+        stores: the stores that it is written to.
+        watch: reports its progress, and stops it on request.
         run_id: the run's id in the ledger.
         journal: writes state and ledger together with those of the run's other tables, then
             unlocks the table; None writes them at once.
-        recorded: what state and ledger said when the table was locked; None if nobody has asked.
+        recorded: state and ledger as of when the table was locked; None if they were not read.
         slot: held while a batch is read and written, so that not too many are at the same time.
     """
 
@@ -49,7 +49,7 @@ class TableSync:
 
     @property
     def lake(self) -> Lake:
-        """Where its raw table is."""
+        """The lake of its raw table."""
         return self.stores.lake
 
     @contextmanager
@@ -62,17 +62,17 @@ class TableSync:
         self.report_step("unlocked")
 
     def at_once(self) -> TableSync:
-        """Returns the same attempt, which writes what is true without waiting for others."""
+        """Returns the same attempt, writing its progress at once instead of with other tables'."""
         return replace(self, journal=None)
 
     def settle(
         self, state: TableState | None, record: SyncRecord, total: SyncRecord | None = None
     ) -> None:
-        """Writes what is true now, state first: at once, or with the run's other tables.
+        """Writes state and then ledger: at once, or together with the run's other tables.
 
         Args:
             state: None if it has not changed.
-            total: what to tell the user, if the run had several batches.
+            total: the sum to report to the user, if the run had several batches.
         """
         if self.journal is not None:
             self.journal(self, state, record, total or record)
@@ -85,7 +85,7 @@ class TableSync:
         self.confirm_stored(state)
 
     def confirm_stored(self, state: TableState | None) -> None:
-        """Tells the source what is safe: the rows are published, and the state is stored."""
+        """Confirms to the source that the rows are published and the state is stored."""
         if state is not None:
             self.snapshot.confirm_stored(self.plan.table, state.mark)
 
@@ -94,7 +94,7 @@ class TableSync:
         self.watch.report_step(step, self.plan.name)
 
     def phase(self, phase: str, rows: int | None = None) -> None:
-        """Reports a phase, which people see."""
+        """Reports a phase to the user."""
         self.watch.phase(self.plan.name, phase, rows)
 
     def warn(self, text: str) -> None:
@@ -112,8 +112,8 @@ class TableSync:
 
         Args:
             after: the state once the batch is published.
-            mode: how the batch is read, as the ledger names it.
-            window, bounds: what is read; None if rows are named one by one.
+            mode: the ledger's name for how the batch is read.
+            window, bounds: the range that is read; None if rows are named one by one.
         """
         low = high = floor = None
         if window is not None and bounds is not None:

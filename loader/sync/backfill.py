@@ -153,12 +153,12 @@ class Backfill:
 def done_to(
     progress: Mapping[str, Any] | None, whole: Mapping[str, Any], high: Cursor
 ) -> Cursor | None:
-    """Returns up to where a backfill of this range came that was broken off; None if none was.
+    """Returns the point that an interrupted backfill of this range reached; None if there was none.
 
     Args:
-        progress: what the state says of an unfinished backfill.
+        progress: the unfinished backfill that the state records.
         whole: the range: `from`, `to`, and whether that is the stored cursor (`to_cursor`). If it
-            is, somebody may have moved that since, onwards or back.
+            is, the cursor may have been moved since, forwards or back.
         high: where the range ends.
     """
     if progress is None or progress.get("from") != whole["from"]:
@@ -173,7 +173,7 @@ def done_to(
 def _chunk(
     attempt: TableSync, known: PriorState, after: TableState, window: Window
 ) -> tuple[SyncRecord, PriorState]:
-    """Reads one chunk by the steps of a sync; returns its ledger row, and what is known after."""
+    """Reads one chunk by the steps of a sync; returns its ledger row and the new prior state."""
     bounds = attempt.snapshot.bounds(attempt.plan.table, window)
     attempt.report_step("windowed")
     record = replace(attempt.record(after, BACKFILL, window, bounds), rows_null_cursor=bounds.nulls)

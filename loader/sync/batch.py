@@ -46,7 +46,7 @@ _LIGHT = 4 << 20
 
 @dataclass(frozen=True)
 class CommitMetadata:
-    """What a batch's commit carries: true once it is published.
+    """The ledger row and state that a batch's commit carries; valid once it is published.
 
     Attributes:
         record: the ledger row.

@@ -1,12 +1,12 @@
-"""What the next window begins with, so that a sync can see that nothing is new.
+"""Digests the rows at the window's lower bound, so that a sync detects that nothing is new.
 
 A window begins at the last cursor, so it holds at least the row that was read last. To read that
 row and compare it with raw takes Spark a second. If the source can, a sync therefore remembers a
 digest of the rows that the next window begins with, as of its own snapshot. If the next window
 holds just these rows, raw has them all, and nothing is read.
 
-The digest counts only as long as no other batch has been appended, by a backfill or a repair: what
-raw holds for these keys may then be newer.
+The digest counts only as long as no other batch has been appended, by a backfill or a repair: raw's
+rows for these keys may then be newer.
 
 If there are new rows, too, the digest still says that those at the cursor are not among them. If no
 file of raw can have a row above the cursor, all the others are new: none has to be compared.
@@ -38,7 +38,7 @@ def is_unchanged(
     if told is None or window.low is None or plan.options.redelivered_rows == "append":
         return False
     if plan.mode == FULL_REFRESH or known.starts_over:
-        return False  # it begins a generation, whatever it finds
+        return False  # it begins a generation in any case
     if told.get("batch") != known.state.batch or told.get("rows") != bounds.rows:
         return False
     now = snapshot.digest(plan.table, window, bounds.rows)
@@ -93,11 +93,11 @@ def find_append_only_window(
 def build_boundary(
     plan: Plan, snapshot: Snapshot, after: TableState, window: Window
 ) -> Mapping[str, Any] | None:
-    """Returns what a state remembers of the next window; None if the source does not tell.
+    """Returns the digest that the state stores for the next window; None if the source has none.
 
     Args:
         after: the state as it will be stored: its cursor, and the batch that covers it.
-        window: what this sync reads.
+        window: the range that this sync reads.
     """
     if plan.cursor is None or after.cursor is None:
         return None

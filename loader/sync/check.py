@@ -1,4 +1,4 @@
-"""What `loader check` and `loader discover` report about tables."""
+"""Examines tables for `loader check` and `loader discover`."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _check_ownership(plan: Plan, lake: Lake) -> None:
 
 
 def describe_drift(plan: Plan, lake: Lake) -> list[str]:
-    """Notes what the next batch will change in raw.
+    """Notes the schema changes that the next batch will make in raw.
 
     Raises:
         TableError: if raw cannot follow the source, or may not.
@@ -85,7 +85,7 @@ def describe_drift(plan: Plan, lake: Lake) -> list[str]:
 
 
 def findings(plan: Plan) -> list[str]:
-    """Notes what a table's description alone shows, likeliest trouble first."""
+    """Notes problems that a table's metadata alone shows, likeliest first."""
     notes = []
     if not plan.key:
         why = f" ({plan.table.keyless})" if plan.table.keyless else ""
@@ -96,7 +96,7 @@ def findings(plan: Plan) -> list[str]:
     cursor = plan.cursor
     if cursor is None or plan.mode != INCREMENTAL:
         return notes
-    # nobody can put an index on PostgreSQL's xmin
+    # PostgreSQL's xmin cannot be indexed
     if plan.table.indexed and cursor.name not in {*plan.table.indexed, "xmin"}:
         notes.append(f"{cursor.name} has no index: every sync scans the whole table")
     if cursor.type is CursorType.DATE:
@@ -112,7 +112,7 @@ def findings(plan: Plan) -> list[str]:
 
 
 def describe_rows(plan: Plan, snapshot: Snapshot) -> list[str]:
-    """Notes what the source's rows show: null or future cursors, many rows at the highest."""
+    """Notes problems in the source's rows: null or future cursors, many rows at the highest."""
     if plan.cursor is None or plan.mode != INCREMENTAL:
         return []
     name = plan.cursor.name

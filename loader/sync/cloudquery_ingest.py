@@ -1,8 +1,8 @@
-"""What others sync into the lake: CloudQuery's own command line writes, the loader appends.
+"""Ingests CloudQuery syncs: CloudQuery's command line writes to the bridge, the loader appends.
 
-The bridge keeps what a sync writes in a folder (:mod:`loader.sources.cloudquery.bridge`). Once the
-sync's stream ends, its tables are appended by the same protocol as all others, and only then the
-sync is told that they are safe, and the state that its source has written counts.
+The bridge spools a sync's rows to a folder (:mod:`loader.sources.cloudquery.bridge`). Once the
+sync's stream ends, its tables are appended by the same protocol as all others. Only then is the
+sync acknowledged, and the state that its source has written takes effect.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class Served:
     Args:
         spec: names the destination.
         destination: its name there.
-        bridge: which listens already.
-        watch: gets progress, and says when to stop.
+        bridge: the bridge, listening already.
+        watch: reports progress, and stops the work on request.
         tell: gets the outcome of each table.
         tidy: is called after each sync that was appended.
     """
@@ -105,7 +105,7 @@ class Served:
         self.lake = Lake(spark, spec.destination(destination).lake.schema_)
 
     def run(self) -> None:
-        """Appends what is synced until :meth:`stop`.
+        """Appends incoming syncs until :meth:`stop`.
 
         Raises:
             TableError: if the bridge or Spark's Java process has ended by itself: every further
@@ -258,7 +258,7 @@ class Served:
             )
 
     def _owner(self, streams: Sequence[Mapping[str, Any]]) -> str | None:
-        """Returns the source of the tables as raw has them: a deletion does not say whose it is."""
+        """Returns a source of the tables with raw's columns; deletions do not name their source."""
         for stream in streams:
             table = in_the_lake(stream["name"])
             source = newest_commit(self.lake, table).source if self.lake.exists(table) else None

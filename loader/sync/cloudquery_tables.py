@@ -1,7 +1,7 @@
-"""What `loader serve` has appended, for commands that look at it: sources without a document.
+"""Finds tables that `loader serve` has appended, for other commands: sources not in the spec.
 
-The spec does not name what others sync into the lake. Each raw table that was served says so
-itself, in a property, with the key that the sync declared.
+The spec does not name the tables that others sync into the lake. Each served raw table has a
+property that marks it, with the key that the sync declared.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def remember(lake: Lake, table: str, stream: Mapping[str, Any], whole: bool) -> 
 
 
 def prune_states(lake: Lake, keep: int) -> None:
-    """Forgets all but the newest versions of each key of the served plugins' states."""
+    """Deletes all but the newest versions of each key of the served plugins' states."""
     name = lake.name(STATES)
     floors = f"""
         select table_name, key, min(version) as floor
@@ -97,14 +97,14 @@ def prune_states(lake: Lake, keep: int) -> None:
 
 
 def add_served(pipeline: Pipeline, where: str, warn: Callable[[str, str], None]) -> None:
-    """Adds what is served into the lakes of a spec to a pipeline's sources.
+    """Adds the tables served into a spec's lakes to a pipeline's sources.
 
     A table that a source of the spec has loaded since belongs to that source. A lake that cannot be
     looked at has none, if the spec has sources: commands that need it say what is wrong. Tables
     that cannot be read are in :attr:`loader.sync.selection.Selection.unread`.
 
     Args:
-        warn: gets what is left out: a table's or a source's name, and why.
+        warn: called for each table or source that is left out, with its name and the reason.
 
     Raises:
         LoaderError: if there is no source then, neither in the spec nor in a lake. If a table
@@ -163,7 +163,7 @@ def _lakes(spec: Spec) -> list[LakeDestination]:
 
 
 def _read_served(lake: Lake) -> tuple[dict[str, dict[str, dict[str, Any]]], dict[str, Exception]]:
-    """Returns what each served table says of itself, by source and table.
+    """Reads each served table's property, by source and table.
 
     Also returns the errors of tables that cannot be read, which may be served.
     """

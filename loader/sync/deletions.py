@@ -1,6 +1,6 @@
 """Deletions that a source names by the values of columns become tombstones in raw.
 
-What counts is a batch as a whole. A key that is deleted and delivered again in one batch stays: it
+A batch counts as a whole. A key that is deleted and delivered again in one batch stays: it
 gets no tombstone, and if its row has not changed, nothing is appended. Of a table with a cursor,
 tombstones and the rows of their keys are in a new generation, as a deletion overrules cursors.
 """
@@ -40,7 +40,7 @@ def find_deleted(plan: Plan, raw: DataFrame, deletions: Sequence[DataFrame]) -> 
 
 
 def correct_deleted(judged: DataFrame, gone: DataFrame, plan: Plan) -> DataFrame:
-    """Corrects how rows were judged whose keys were deleted: they are new, and overrule raw.
+    """Marks rows whose keys were deleted as new, overruling raw.
 
     Such a row is redelivered only if it is its key's only one, and raw's newest version: then the
     deletion leaves no trace.

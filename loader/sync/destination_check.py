@@ -19,7 +19,7 @@ DEADLINE = 60.0
 
 
 def check_destinations(pipeline: Pipeline) -> Iterator[LoaderError]:
-    """Checks each lake that the spec's sources are loaded into; yields what is wrong."""
+    """Checks each lake that the spec's sources are loaded into; yields the errors."""
     lakes = {pipeline.spec.schema_of(source): source for source, _ in pipeline.sources}
     for source in lakes.values():
         name = source.destinations[0]

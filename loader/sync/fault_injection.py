@@ -1,4 +1,4 @@
-"""Crash drills: kill the loader at a named step, as a power cut would, and see what is left.
+"""Injects crashes: kills the loader at a named step, as a power cut would.
 
 ``LOADER_CRASH_AT=published loader run`` dies after the first batch is published, before its
 state is written. ``LOADER_CRASH_AT=published:shop.orders`` waits for that table, and
@@ -45,7 +45,7 @@ STEPS = {
 
 @dataclass
 class CrashPoint:
-    """Where one table must be when the crash comes.
+    """The step that one table must reach for the crash.
 
     Attributes:
         step: one of :data:`STEPS`.
@@ -73,7 +73,7 @@ class FaultInjection:
 
     @property
     def apart(self) -> bool:
-        """Whether each table is to come to a step of its own, whatever the others do."""
+        """Whether each table must reach its own step, independently of the others."""
         return len(self.places) > 1
 
     def report_step(self, step: str, table: str) -> None:

@@ -1,9 +1,10 @@
-"""Which of its source's tables a raw table belongs to.
+"""Records the source table that each raw table is loaded from.
 
 Names in the lake are not unique in the source: the schema `a` with a table `b_c` would have the raw
 table of `a_b.c`; a table `"Orders"` fits a spec that means `orders`; a schema that comes first in
 the search path has the table of each bare name. So each raw table records the table that it is
-loaded from (:data:`loader.lake.commits.ORIGINS`), and nobody takes it over by a name.
+loaded from (:data:`loader.lake.commits.ORIGINS`), and no other table of the same name takes it
+over.
 """
 
 from __future__ import annotations

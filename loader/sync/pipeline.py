@@ -42,7 +42,7 @@ _log = logging.getLogger("loader")
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one table's attempt ended; `error` is None on success."""
+    """The result of one table's attempt; `error` is None on success."""
 
     table: str
     record: SyncRecord | None = None
@@ -76,7 +76,7 @@ class Pipeline(Selection):
         """Syncs the selected tables; yields each table's outcome as it ends.
 
         Args:
-            work: what to do with each table, once it is locked and its source is open.
+            work: called for each table, once it is locked and its source is open.
 
         Raises:
             SpecError: if a selection matches nothing.
@@ -181,7 +181,7 @@ class Pipeline(Selection):
 
     def _rehearse(self) -> None:
         """Warms the JVM in the background during discovery."""
-        with suppress(Exception):  # there is no ledger yet, or what is wrong is told later
+        with suppress(Exception):  # there is no ledger yet, or the error is reported later
             self.stores(self.sources[0][0]).ledger.rehearse()
 
     def _end_jobs(
@@ -247,7 +247,7 @@ class Pipeline(Selection):
         return None
 
     def _load_progress(self, source: SourceSpec, plans: Sequence[Plan]) -> StoredProgress | None:
-        """What is recorded of a source's tables; if it cannot be read, each reports its error."""
+        """The stored progress of a source's tables; a failed read is each table's error."""
         try:
             return load_progress(plans, self.stores(source))
         except Exception:
@@ -308,7 +308,7 @@ class Pipeline(Selection):
         return self._fail(self.spec.source(source), name, error, uuid.uuid4().hex[:12])
 
     def preview(self, select: Sequence[str], full_refresh: bool) -> Iterator[Preview | Outcome]:
-        """Yields what :meth:`run` would read; writes nothing."""
+        """Yields the windows that :meth:`run` would read; writes nothing."""
         for part in self.plan_tables(select, full_refresh):
             yield from (Outcome(error.where, error=error) for error in part.problems)
             if not part.plans:

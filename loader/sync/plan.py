@@ -315,7 +315,7 @@ def _column(
 
 
 def parse_cursor(text: str, type_: CursorType, where: str) -> Cursor:
-    """Parses a cursor that a person wrote.
+    """Parses a cursor that the user wrote.
 
     Raises:
         TableError: if the text is not a value of the cursor's type.

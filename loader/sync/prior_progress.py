@@ -1,4 +1,4 @@
-"""What state and ledger say of tables, read once for all that a run has locked."""
+"""Reads state and ledger once for all tables that a run has locked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MANY = 8
 
 @dataclass(frozen=True)
 class StoredProgress:
-    """What was recorded when the tables were locked: since then only this run can add to it.
+    """The progress recorded when the tables were locked; only this run can add to it since.
 
     Attributes:
         states: by the state's key, the rows of its newest version, or why they cannot be read.
@@ -55,7 +55,7 @@ class StoredProgress:
 
 
 def load_progress(plans: Sequence[Plan], stores: Stores) -> StoredProgress:
-    """Reads what is recorded of tables of one source."""
+    """Reads the recorded progress of one source's tables."""
     wanted = [key for plan in plans for key in keys(plan)]
     batches = stores.ledger.last_batches() if len(plans) >= _MANY else None
     return StoredProgress(stores.state.latest_of(wanted), batches)

@@ -1,9 +1,9 @@
-"""State and ledger of a run's tables, written together: one commit each, however many tables.
+"""Writes state and ledger of a run's tables together: one commit each, however many tables.
 
-A table's rows are safe, and carry its state, once its data commit is published. What is written
-here are indexes of that: a crash before it leaves them behind, and the next run rolls them
-forward. A table stays locked until its state and its ledger row are written, so nobody else can
-roll them forward meanwhile.
+A table's rows are safe, and carry its state, once its data commit is published. State and ledger
+are indexes of that commit: a crash before they are written leaves them behind, and the next run
+rolls them forward. A table stays locked until both are written, so no other run can roll them
+forward meanwhile.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TRIES = 3
 
 @dataclass
 class Entry:
-    """What one table's sync has made true.
+    """The progress of one table's sync, to be written.
 
     Attributes:
         state: to be stored; None if it has not changed.
@@ -90,7 +90,7 @@ class ProgressWriter:
     def add(
         self, attempt: TableSync, state: TableState | None, record: SyncRecord, total: SyncRecord
     ) -> None:
-        """Takes what a table's sync has made true; any thread may give it."""
+        """Adds the progress of a table's sync; any thread may call it."""
         with self._adding:
             self._since = self._since if self._entries else time.monotonic()
             self._entries.append(Entry(attempt, state, record, total))
@@ -117,14 +117,14 @@ class ProgressWriter:
             try:
                 entry.attempt.held.release()
             except Exception as error:
-                # All is written. Whoever wants the table next finds its owner's process gone.
+                # All is written. The next run that locks the table finds its owner's process gone.
                 _log.warning("%s could not be unlocked: %s", entry.attempt.plan.name, error)
         _each(entries, "unlocked")
         return entries
 
     @contextmanager
     def write_remaining(self) -> Iterator[None]:
-        """Writes what is still there at the end, also if nobody asks for outcomes any more."""
+        """Writes the remaining entries at the end, also if outcomes are no longer consumed."""
         try:
             yield
         finally:
@@ -186,7 +186,7 @@ class ProgressWriter:
                 self._quiet[entry.record.table] = time.monotonic()
 
     def _is_known(self, entry: Entry) -> bool:
-        """Returns whether the ledger has said lately what this entry would say again."""
+        """Returns whether the ledger has recently recorded the same as this entry."""
         if entry.record.status != NOTHING_NEW or entry.state is not None:
             return False
         before = self._quiet.get(entry.record.table)

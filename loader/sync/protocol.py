@@ -187,7 +187,7 @@ def append(attempt: TableSync, batch: Batch) -> tuple[CommitMetadata, Commit | N
     table, schema = plan.lake_table, plan.table.schema
     record, after = batch.intent.record, batch.intent.after
     if lake.exists(table):
-        lake.fresh(table)  # somebody may have altered it since the window was fixed
+        lake.fresh(table)  # it may have been altered since the window was fixed
     drift = lake.drift(table, schema, plan.terms)
     rows = conform(batch.rows, drift.routes, f"table {plan.name}")
     if lake.exists(table):
@@ -266,7 +266,7 @@ def finish(
     Returns the sum of the run's batches.
 
     Args:
-        intent: what is true now; if nothing was appended, its state is the one to store.
+        intent: the ledger row and state as published; if nothing was appended, the state to store.
         more: another batch follows, so this one is recorded at once.
         before: the sum of the run's batches so far.
     """

@@ -1,4 +1,4 @@
-"""Recovery: finds what is there before a sync, and repairs state and ledger after a crash."""
+"""Recovers before each sync: reads the newest commit, repairs state and ledger after a crash."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from loader.sync.stores import Stores
 
 @dataclass(frozen=True)
 class PriorState:
-    """What is there before a sync.
+    """The state of a table before a sync.
 
     Attributes:
         next_batch: the next batch's number. Sources that share a table share its numbers.
@@ -37,7 +37,7 @@ class PriorState:
         return self.state.batch == 0 and self.began
 
     def follow_with(self, after: TableState) -> PriorState:
-        """Returns what is there once a batch with this state is recorded."""
+        """Returns the prior state for the batch after one with this state."""
         began = self.began or after.batch > self.state.batch
         return PriorState(after, max(self.next_batch, after.batch + 1), began)
 
@@ -89,7 +89,7 @@ def recover(attempt: TableSync) -> PriorState:
 
 
 def build_request(plan: Plan, stores: Stores) -> Request | None:
-    """Returns what a source that delivers is asked for; None if the table cannot be synced.
+    """Returns the request for a source that delivers; None if the table cannot be synced.
 
     Changes nothing: :func:`recover` brings state and data in line, finds the same state, and fails
     the table where this returns None.
@@ -121,7 +121,7 @@ def reconcile_state(
     """Returns the newest data commit, the source's newest, and the stored state; changes nothing.
 
     Args:
-        said: what is recorded of the table; None reads it now.
+        said: the recorded progress of the table; None reads it now.
 
     Raises:
         TableError: if the raw table belongs to another source, or to another of its tables.

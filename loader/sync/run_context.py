@@ -1,4 +1,4 @@
-"""Reports a sync's progress while it runs, and tells it to stop."""
+"""Reports a sync's progress while it runs, and stops it on request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Silence:
 
 
 class Steps(Protocol):
-    """Learns when a table reaches a step; see :mod:`loader.sync.fault_injection`."""
+    """Is notified when a table reaches a step; see :mod:`loader.sync.fault_injection`."""
 
     def report_step(self, step: str, table: str) -> None:
         """Called when a table has reached a step."""
@@ -61,7 +61,7 @@ class Watch:
             self.steps.report_step(step, table)
 
     def phase(self, table: str, phase: str, rows: int | None = None) -> None:
-        """Reports that a table entered a phase, unless the run was told to stop."""
+        """Reports that a table entered a phase, unless the run was asked to stop."""
         self.check_interruption(table)
         _log.debug("%s: %s", table, phase)
         self.listener.phase(table, phase, rows)
@@ -72,7 +72,7 @@ class Watch:
         self.listener.warn(table, text)
 
     def check_interruption(self, table: str) -> None:
-        """Does nothing, unless the run was told to stop.
+        """Raises an error if the run was asked to stop.
 
         Raises:
             TableError: if it was; the next run discards what is staged.

@@ -1,4 +1,4 @@
-"""Which tables a run syncs: those that the spec and ``--select`` choose, planned, and errors."""
+"""Selects and plans the tables that a run syncs, by the spec and ``--select``; collects errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Planned:
     """One source's part of a run.
 
     Attributes:
-        errors: what is wrong with the source itself.
+        errors: the errors of the source itself.
         refused: why tables cannot be synced, by their names in the lake.
     """
 
@@ -145,7 +145,7 @@ class Selection:
 
     @contextmanager
     def reuse_connections(self, keep: int = 1) -> Iterator[None]:
-        """Encloses questions to the sources: their connections are used again.
+        """Reuses the sources' connections for all queries within the block.
 
         Args:
             keep: how many of each stay open within such a block.

@@ -1,4 +1,4 @@
-"""Which sources may load a raw table: one, or several that share it.
+"""Checks which sources may load a raw table: one, or several that share it.
 
 A raw table's batch numbers, state and comparisons belong to its source. So a second source is
 refused before anything is read, unless the spec says in both that they share the table
@@ -124,7 +124,7 @@ def check_ownership(plan: Plan, lake: Lake, head: Commit) -> None:
             continue
         shape = there[name]
         if name in plan.sharers:
-            continue  # `granted` has checked it
+            continue  # `list_sharers` has checked it
         if shape is None:
             raise TableError(
                 f"the raw table {raw} was loaded by source {name}, which does not share it",
@@ -162,7 +162,7 @@ def register(plan: Plan, lake: Lake) -> None:
     there = _sources(lake, plan, newest_commit(lake, plan.lake_table))
     strange = [name for name, shape in there.items() if shape is None and name != plan.source]
     if any(name not in plan.sharers for name in strange):
-        return  # `admitted` refuses it
+        return  # `check_ownership` refuses it
     after = {**there, plan.source: _shape(plan)}
     if after != before:
         lake.set_properties(

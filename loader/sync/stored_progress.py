@@ -1,4 +1,4 @@
-"""State and ledger, as commands read them that start no run: without Spark where that can be.
+"""Reads state and ledger for commands that start no run, without Spark where possible.
 
 The lake that `loader init` sets up is a local folder. There, both tables are read by pyiceberg in
 less than a second; all else takes a Spark session. Both give the same answers.
@@ -52,7 +52,7 @@ class LedgerReader(Protocol):
 
 @dataclass(frozen=True)
 class StoredProgress:
-    """Where a source's state and ledger are read.
+    """The readers of a source's state and ledger.
 
     Attributes:
         schema: the ledger's.

@@ -1,4 +1,4 @@
-"""Where one table's sync writes: data, state, ledger; each write first confirms the lock."""
+"""Groups the stores of one sync: data, state, ledger; each write first confirms the lock."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def _accept_lock() -> None:
 
 @dataclass(frozen=True)
 class Stores:
-    """Where one table's sync writes: data, state, ledger.
+    """The stores that one table's sync writes to: data, state, ledger.
 
     Attributes:
         confirm: makes sure that the lock is still ours; raises a TableError if another run took
-            it over. Called before each write: what a run writes after it lost its lock would
-            supersede the new owner's writes.
+            it over. Called before each write: writes after the loss of the lock would supersede the
+            new owner's.
     """
 
     lake: Lake

@@ -18,11 +18,11 @@ def match_tables(
 ) -> tuple[list[TableRef], dict[str, TableError]]:
     """Returns the tables that a source's patterns match, and an error for each that matches none.
 
-    A name ignores case if no table is spelled just so. One with `*`, `?` or `[` is a pattern, even
-    if a table is called so: whoever names tables would otherwise choose which ones are loaded.
+    A name ignores case if no table is spelled exactly so. One with `*`, `?` or `[` is a pattern,
+    even if a table has that name: the names of tables must not decide which ones are loaded.
     Patterns skip views.
 
-    What `skip_tables` leaves out does not depend on other tables: it ignores case, and without a
+    A name in `skip_tables` does not depend on other tables: it ignores case, and without a
     dot it is a table's name in any schema, unless `tables` names that table with its schema.
     """
     found: dict[tuple[str, str], TableRef] = {}
@@ -83,7 +83,7 @@ def options_for_nothing(
 ) -> dict[str, TableError]:
     """Returns errors for `table_options` of tables that the source does not have, by name."""
     names = {ref.name.lower(): ref.name for ref in refs}
-    asked = {name.lower() for name in spec.tables}  # if one is missing, `chosen` reports it
+    asked = {name.lower() for name in spec.tables}  # if one is missing, `match_tables` reports it
     known = names.keys() | asked
     return {
         name: TableError(

@@ -1,4 +1,4 @@
-"""Sources of one run that share a raw table take turns under one lease.
+"""Serializes the sources of one run that share a raw table, under one lease.
 
 One run syncs them at the same time, but only one may write the table. The run takes the lease
 once, before it opens any of their snapshots. Each source waits for its turn; the lease is released

@@ -1,1 +1,1 @@
-"""How raw tables follow their source's columns."""
+"""Schema evolution: raw tables follow their source's columns."""

@@ -47,7 +47,7 @@ class Alteration:
 
 @dataclass(frozen=True)
 class ColumnMapping:
-    """Which raw column takes a source column's values.
+    """Maps a source column to the raw column that takes its values.
 
     Attributes:
         source, source_type: its name and type in the source.
@@ -62,7 +62,7 @@ class ColumnMapping:
 
 @dataclass(frozen=True)
 class Drift:
-    """How raw follows a source's schema.
+    """A plan for raw to follow a source's schema.
 
     Attributes:
         notes: for the ledger, one for each change.

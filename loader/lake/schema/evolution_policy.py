@@ -1,4 +1,4 @@
-"""Which changes of a table's columns raw follows, and which it refuses: those of key and cursor."""
+"""Decides which schema changes raw follows; changes of key and cursor are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from loader.rows.cursor import CursorType
 
 @dataclass(frozen=True)
 class Terms:
-    """Which changes of a table raw follows.
+    """The policy of one table: which schema changes raw follows.
 
     Attributes:
         where: the table, in errors.

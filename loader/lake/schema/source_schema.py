@@ -1,4 +1,4 @@
-"""What a source's table looked like when its last batch was published.
+"""Remembers the schema that a source's table had when its last batch was published.
 
 Kept as a property of the raw table, because raw's columns do not show it: raw keeps columns that
 the source has dropped, and has variant columns that the source never had. The ledger's notes of

@@ -1,4 +1,4 @@
-"""Which other types a raw column can take: those it holds, and those Iceberg widens to in place.
+"""Decides which types a raw column can take: those it holds, and those Iceberg widens to in place.
 
 | raw column | the source's new type | what happens |
 |---|---|---|
@@ -41,7 +41,7 @@ _HELD: dict[type[t.DataType], tuple[type[t.DataType], ...]] = {
 
 
 def bare(data_type: t.DataType) -> t.DataType:
-    """Strips a type of what does not count as a change: nullability, metadata, a text's length."""
+    """Strips a type of nullability, metadata and text length, which do not count as changes."""
     if isinstance(data_type, t.StructType):
         return t.StructType([t.StructField(f.name, bare(f.dataType)) for f in data_type.fields])
     if isinstance(data_type, t.ArrayType):
