@@ -17,7 +17,7 @@ def encode_property(text: str) -> str:
 
 
 def decode_property(value: str) -> str:
-    """Reverses :func:`encode_property`; a value that was not veiled is returned as it is.
+    """Reverses :func:`encode_property`; a value that is not encoded is returned as it is.
 
     Raises:
         ValueError: if it is marked as hexadecimal but is not.

@@ -69,7 +69,7 @@ class YamlText:
         """Returns the text, edited to say `target`.
 
         Raises:
-            Refused: if that takes more than adding, replacing and removing entries.
+            EditRefused: if that takes more than adding, replacing and removing entries.
         """
         if same(self.data, target):
             return self._mark + self.text

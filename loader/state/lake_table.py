@@ -34,7 +34,7 @@ class LakeState(StateBackend):
     """Rows of ``<schema>._cq_state``.
 
     A file lock keeps two writers of one version apart if they share a folder. Iceberg itself
-    accepts both: then the safe one counts, see :func:`loader.state.value.settled`.
+    accepts both: then the safe one counts, see :func:`loader.state.value.choose_counting_row`.
 
     Args:
         lake: the destination.

@@ -100,10 +100,10 @@ class Seen:
         cursor: a time.
         below: the files below that time.
         at: the files at that time, if they need not be opened again; else None.
-        begin: the time at which somebody set the cursor: files below it are not looked for.
+        begin: the time to which the cursor was set by hand: files below it are not listed.
         reader: a fingerprint of the reader's options with which the files were read.
         columns: the columns that they have; None if they are not remembered.
-        apart: see :attr:`Native.apart`.
+        apart: see :attr:`loader.sources.file.options.ReaderOptions.apart`.
     """
 
     cursor: Cursor

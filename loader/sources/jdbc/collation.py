@@ -1,4 +1,4 @@
-"""Finds out whether a database orders a text column by bytes, as Spark does for raw's versions.
+"""Detects whether a database orders a text column by bytes, as Spark orders raw's versions.
 
 If it does not, the database still says which value is highest, but only it can compare two values.
 """

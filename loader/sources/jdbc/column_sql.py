@@ -49,7 +49,7 @@ class ColumnSql:
         native = table.ref.native
         names = [self._alias_name(native, i) for i in range(len(native.columns))]
         if len({name.lower() for name in names}) < len(names):
-            return []  # Spark cannot be told which of them is meant
+            return []  # Spark has no way to name one of them
         return [
             names[i]
             for i, field in enumerate(table.schema.fields)

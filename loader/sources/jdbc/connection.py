@@ -103,7 +103,7 @@ class Connection:
     def limit_time(self, seconds: int) -> Iterator[None]:
         """Ends the connection if it takes longer.
 
-        A timeout of the driver's would not: it begins anew with each byte that a server sends.
+        A timeout of the driver's would not: it restarts with each byte that a server sends.
         """
         timer = threading.Timer(seconds, self._abort)
         timer.daemon = True
@@ -292,7 +292,7 @@ class Connection:
         """Asks the database, over another connection if this one died before its first question.
 
         Raises:
-            Refused: if the database says no.
+            ConnectionRefusedByServer: if the database refuses.
             DatabaseError: if the connection is gone.
         """
         another, self.another = self.another, None
@@ -324,10 +324,10 @@ class Connection:
             self._asking = False
 
     def _cancel(self) -> None:
-        """Ends what the database is asked: it may wait for a lock.
+        """Cancels the running query, which may be waiting for a lock.
 
-        In a thread that nobody waits for, as it takes a connection. What is asked after a signal is
-        asked all the same: some things must still be put in order.
+        Runs in a detached thread, as it takes a connection. Queries after a signal still run: some
+        are needed for clean-up.
         """
         if self._asking:
             threading.Thread(target=self._end_question, name="cancel", daemon=True).start()

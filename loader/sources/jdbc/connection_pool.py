@@ -1,4 +1,4 @@
-"""Connections that are used again: opening one costs a database more than most of our questions."""
+"""Pools connections: opening one costs a database more than most of our queries."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ What a server or a pooler has ended sooner shows at once, and is replaced (``Con
 
 
 class ConnectionPool:
-    """Connections that nobody uses at the moment, all in the same state.
+    """A pool of idle connections, all in the same state.
 
     Args:
-        opened: opens one, in that state; is told what errors name.
+        opened: opens one in that state; gets the name for errors.
     """
 
     def __init__(self, opened: Callable[[str], AbstractContextManager[Connection]]) -> None:
@@ -35,7 +35,7 @@ class ConnectionPool:
         """Yields a connection for one user; it is closed if that ends with an error.
 
         Args:
-            where: what errors name.
+            where: the name for errors.
         """
         connection, opened = self._take(where)
         with opened:
@@ -48,7 +48,7 @@ class ConnectionPool:
         return self._closed
 
     def keep(self, connection: Connection, opened: ExitStack) -> None:
-        """Takes a connection that nobody uses any more.
+        """Returns a connection to the pool.
 
         Args:
             opened: closes it.

@@ -1,4 +1,4 @@
-"""How the connector reaches a database: connections, Spark's readers, quoted names."""
+"""Reaches a database: connections, Spark's readers, quoted names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PATIENCE = 600
 
 
 class _ServerFacts(NamedTuple):
-    """What is known of a database once it was reached: connection properties that it takes, too."""
+    """Facts from the first connection, including the connection properties that it accepts."""
 
     startup: Mapping[str, str]
     dialect: Dialect
@@ -83,7 +83,7 @@ class Database(Source):
 
     @cached_property
     def _first_answers(self) -> _ServerFacts:
-        """What the first connection tells; without our own properties if a pooler refuses them."""
+        """Facts from the first connection, made without our properties if a pooler refuses them."""
         properties = self.kind.properties(self.lock_timeout)
         taken = [*self.options.properties, *re.findall(r"[?&;](\w+)=", self.options.url)]
         if properties and not set(properties) & set(taken):
@@ -131,7 +131,7 @@ class Database(Source):
         """Opens a connection whose session is in UTC.
 
         Args:
-            where: what errors name instead of the source, such as the table that it is for.
+            where: the name for errors instead of the source's, such as the table that it is for.
         """
         with Connection.open(self.spark, self.reader_options, where or self.where) as connection:
             connection.prepare((*self.session, *self._first_answers.resting))
@@ -223,7 +223,8 @@ class Database(Source):
             session: statements that every connection of the read runs first.
             types: types of the columns to read as another type than Spark would choose.
             fetch_size: how many rows to fetch at once, unless the spec says so.
-            instants: columns to read as points in time, whatever Spark would make of them.
+            instants: columns to read as points in time, regardless of the type that Spark would
+                choose.
         """
         options = {
             **self._reading(types),
@@ -242,8 +243,8 @@ class Database(Source):
         """Returns the driver's properties for reads; none where a pooler may be in between.
 
         A pooler refuses or drops properties of ours, and may share a session in which the driver
-        has prepared statements. Whoever says in the spec how statements are prepared, or values
-        transferred, has a reason.
+        has prepared statements. A setting in the spec for prepared statements or for the transfer
+        of values is kept.
 
         Args:
             types: columns read as other types, such as numbers as texts: the database writes those.

@@ -27,7 +27,7 @@ Place = tuple["str | None", "str | None", str]
 
 @dataclass(frozen=True)
 class Key:
-    """What identifies a row.
+    """The primary key of a table.
 
     Attributes:
         columns: in the key's order; empty if there is none.
@@ -93,10 +93,10 @@ class Dialect:
         return ()
 
     def keep_alive(self, connection: Connection) -> tuple[str, ...]:
-        """Returns statements that let the server speak on a silent connection, each minute or so.
+        """Returns statements that make the server send keepalives each minute or so.
 
-        Firewalls forget connections that are silent for longer, as one is while the server sorts,
-        or while it holds the snapshot of a long load.
+        Firewalls silently drop connections that are idle for longer, as one is while the server
+        sorts, or while it holds the snapshot of a long load.
         """
         return ()
 
@@ -129,7 +129,7 @@ class Dialect:
         return {}
 
     def quote(self, name: str) -> str:
-        """Quotes an identifier as the database requires, whatever characters it has."""
+        """Quotes an identifier as the database requires; it may have any characters."""
         mark = self.quote_character
         return f"{mark}{name.replace(mark, mark * 2)}{mark}"
 
@@ -156,8 +156,9 @@ class Dialect:
         return "cast({} as varchar(32))" if jdbc_type(row) in TIMES else ""
 
     def as_text(self, row: Column) -> str:
-        """Returns SQL for a column as a text that holds every value of its type, with ``{}`` for
-        the column; empty if the driver is to write it.
+        """Returns SQL for a column as a text that holds every value of its type.
+
+        ``{}`` stands for the column; empty if the driver is to write it.
 
         Args:
             row: the database's description of the column.
@@ -173,7 +174,7 @@ class Dialect:
         return ""
 
     def doubt_texts(self, index: int, row: Column) -> list[LossyValue]:
-        """Returns what may be wrong with the text of a column, as :meth:`as_text` reads it.
+        """Returns the lossy values that a column may have as text, as :meth:`as_text` reads it.
 
         Args:
             index, row: the column's position, and the database's description of it.
@@ -181,7 +182,7 @@ class Dialect:
         return []
 
     def doubts(self, index: int, kind: DataType, row: Column, binary: bool) -> list[LossyValue]:
-        """Returns which values a column may hold that the lake cannot.
+        """Returns the values that a column may hold and the lake cannot.
 
         Args:
             index: the column's position.
@@ -248,7 +249,7 @@ class Dialect:
         return set()
 
     def lacking(self, connection: Connection, relation: str) -> list[str]:
-        """Returns what `loader check` should say about a table.
+        """Returns notes for `loader check` about a table.
 
         Args:
             relation: its qualified and quoted name.
@@ -256,7 +257,7 @@ class Dialect:
         return []
 
     def extent(self, connection: Connection, place: Place) -> Extent | None:
-        """Returns how large the database's statistics call a table; None if they do not tell."""
+        """Returns a table's size by the database's statistics; None if they have none."""
         return None
 
     def key(self, connection: Connection, place: Place) -> Key:
@@ -266,7 +267,7 @@ class Dialect:
         return Key(tuple(row["COLUMN_NAME"] or "" for row in rows))
 
     def lookout(self) -> TransactionWatcher | None:
-        """Returns what shows open statements and transactions; None if the database does not.
+        """Returns a reader of open statements and transactions; None if the database has none.
 
         Databases that share snapshots need none: see
         :mod:`loader.sources.jdbc.postgresql.database_continuity`.

@@ -1,4 +1,4 @@
-"""Which dialect a JDBC URL is of, and what of the URL may be shown."""
+"""Chooses the dialect for a JDBC URL, and strips secrets from the URL for messages."""
 
 from __future__ import annotations
 

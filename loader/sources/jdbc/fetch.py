@@ -1,8 +1,8 @@
-"""How many rows a reader asks for at once: as many as its memory surely holds.
+"""Chooses the fetch size of a reader: as many rows as its memory is sure to hold.
 
-A driver keeps what it fetched until the reader has used it, whether a row has a hundred bytes or a
-hundred megabytes. Drivers that adapt to what they have seen so far fail at a wide row after narrow
-ones; the database's statistics know both.
+A driver keeps the fetched rows until the reader has used them, whether a row has a hundred bytes or
+a hundred megabytes. Drivers that adapt to what they have seen so far fail at a wide row after
+narrow ones; the database's statistics know both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FEW = 20
 
 
 class Extent(NamedTuple):
-    """What a database's statistics say of a table.
+    """A table's size by the database's statistics.
 
     Attributes:
         size: its bytes, long values included.
@@ -60,7 +60,7 @@ def fetch_size(
 
     Args:
         rows: how many are read; None if that is not known.
-        extent: what is known of the table; None if nothing is.
+        extent: the table's statistics; None if there are none.
         sampled: how many bytes some of its rows have on average; 0 if that was not asked.
         whole: whether all rows of the table are read.
     """

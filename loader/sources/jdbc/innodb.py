@@ -10,8 +10,8 @@ transactions, twice, then the rows.
   InnoDB shows both times. The many transactions that it shows only once were committed before the
   rows are read.
 
-`information_schema.innodb_trx` is a copy that InnoDB renews only if nobody has read it for a tenth
-of a second. To tell whether a copy is new, the loader begins a transaction of its own, the first on
+`information_schema.innodb_trx` is a copy that InnoDB renews only if it was not read for a tenth of
+a second. To tell whether a copy is new, the loader begins a transaction of its own, the first on
 its connection, after all earlier reads: a new copy shows it. Once it has ended, the next new copy
 no longer does.
 """
@@ -86,7 +86,7 @@ class InnodbTransactionWatcher(TransactionWatcher):
 
 @dataclass(frozen=True)
 class _OpenTransactions:
-    """What was open on the server.
+    """The work that was open on the server.
 
     Attributes:
         running: when the oldest running statement began; the clock if none is running.

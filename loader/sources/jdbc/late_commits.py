@@ -59,7 +59,7 @@ class LateCommits(Protocol):
     def mark(
         self, connection: Connection, table: SourceTable, window: Window
     ) -> dict[str, Any] | None:
-        """Returns what the next sync must know; call it after the bounds are read."""
+        """Returns the mark for the next sync; call it after the bounds are read."""
 
     def is_settled(self, table: SourceTable, window: Window) -> bool:
         """Returns whether to store the mark even if there are no new rows."""

@@ -65,7 +65,7 @@ class LateWork:
     def mark(
         self, connection: Connection, table: SourceTable, window: Window
     ) -> dict[str, Any] | None:
-        """Returns what the next sync must know; None if nothing can be seen."""
+        """Returns the mark for the next sync; None if open work is not visible."""
         seen, now = self.activities.get(table.ref.name), self.standings.get(table.ref.name)
         known = {_STANDS_FOR: now} if now else None
         if seen is None or seen.blind:
@@ -85,7 +85,7 @@ class LateWork:
         return before is not None and after is not None and before.is_settled(after)
 
     def rewound(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether the table may have begun its numbers anew."""
+        """Returns whether the table's numbers may have restarted."""
         is_time = window.cursor is not None and window.cursor.type.is_time
         return not is_time and self._is_replaced(table, window)
 

@@ -58,8 +58,8 @@ class LossyValue:
     Attributes:
         index: the column's position.
         wrong: SQL that is true for such values; ``{}`` stands for the column.
-        told: what a message says of them, after "3 values of c".
-        remedy: what to do if there are any: they are refused. Empty if they are only told of.
+        told: the text of a message about them, after "3 values of c".
+        remedy: the remedy if there are any, as they are refused. Empty if they only warn.
         loaded: SQL for the column as it is loaded; empty if as it is.
         cursors: whether a cursor is asked for them, too.
         alike: values, and what each of them is loaded as.
@@ -135,7 +135,7 @@ def within(doubt: LossyValue) -> LossyValue:
 
 
 def of_key(doubt: LossyValue, relation: str) -> list[LossyValue]:
-    """Returns what is doubtful of a column of the key, where different values may become one.
+    """Returns the doubts about a column of the key, where different values may become one.
 
     Args:
         relation: the table in SQL. The database looks through it only if it finds a value that
@@ -166,10 +166,10 @@ def finite(column: str) -> str:
 
 
 def postgresql_values(index: int, kind: t.DataType, row: Column, binary: bool) -> list[LossyValue]:
-    """Returns what may be wrong with a time or an array of PostgreSQL.
+    """Returns the doubts about a time or an array of PostgreSQL.
 
     Args:
-        index, kind, row: the column's position, its type, and what the database says of it.
+        index, kind, row: the column's position, its type, and the database's description of it.
         binary: whether its values come in binary.
     """
     if isinstance(kind, t.ArrayType):
@@ -235,7 +235,7 @@ def _too_late(index: int, value: str) -> LossyValue:
 
 
 def mysql_values(index: int, row: Column) -> list[LossyValue]:
-    """Returns what may be wrong with a value of MariaDB or MySQL."""
+    """Returns the doubts about a value of MariaDB or MySQL."""
     kind = jdbc_type(row)
     if kind not in (DATE, TIMESTAMP) or (row.get("TYPE_NAME") or "").upper().startswith("YEAR"):
         return []

@@ -92,7 +92,7 @@ class MySQL(Dialect):
 
     @classmethod
     def waiting(cls, seconds: int) -> tuple[str, ...]:
-        # Whatever a server has by default: only rows that are committed, all of them, and strings
+        # Regardless of a server's defaults: only rows that are committed, all of them, and strings
         # as they are. One statement, as the drivers take no more at once.
         limit = f", lock_wait_timeout = {seconds}" if seconds else ""
         return (

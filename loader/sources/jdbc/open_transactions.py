@@ -1,4 +1,4 @@
-"""The work that was open before a table was read, for databases whose rows hold no transaction id.
+"""Reads the work that is open before a read, for databases whose rows hold no transaction id.
 
 `now()` is the start of a statement, or of its transaction. Work that was open during one sync and
 commits after it brings rows with cursors from before that sync, and a plain `cursor >= stored`
@@ -58,10 +58,10 @@ class OpenTransactions:
     blind: str = ""
 
     def to_open_work(self, before: OpenWork | None, until: dt.datetime) -> OpenWork:
-        """Returns what the next sync has to know.
+        """Returns the mark for the next sync.
 
         Args:
-            before: what the last sync remembered.
+            before: the mark of the last sync.
             until: the database's clock after the table's bounds were read.
         """
         opened: dict[str, dt.datetime] = {}
@@ -86,7 +86,7 @@ def _first_statement(writer: Writer, key: str, before: OpenWork | None) -> dt.da
 
 @dataclass(frozen=True)
 class OpenWork:
-    """What one sync remembers for the next; times in UTC.
+    """The mark that one sync stores for the next; times in UTC.
 
     Attributes:
         clock, base: see :class:`OpenTransactions`.

@@ -1,4 +1,4 @@
-"""PostgreSQL's SQL: literals, keys, what it shows of its tables."""
+"""PostgreSQL's SQL: literals, keys, queries about its tables."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class PostgreSQL(Dialect):
         return _TIME_OF_DAY if kind == TIME else ""
 
     def as_text(self, row: Column) -> str:
-        if jdbc_type(row) in BYTES:  # whatever the database's bytea_output is
+        if jdbc_type(row) in BYTES:  # independent of the database's bytea_output
             return r"('\x' || encode({}, 'hex'))"
         return _TIME_OF_DAY if jdbc_type(row) == TIME else "{}::text"
 

@@ -1,4 +1,4 @@
-"""A relation as Spark reads it; its columns are asked over a connection that is open already.
+"""Reads a relation with Spark; its columns are asked over a connection that is open already.
 
 ``spark.read.jdbc`` opens a connection for each reader, only to ask for the columns. With a password
 that the driver must hash four thousand times, as PostgreSQL has it, that takes longer than most

@@ -46,7 +46,7 @@ _RECAST = (
 
 
 class JdbcSnapshot(ColumnSql, Snapshot):
-    """A look at a database; at PostgreSQL, in one snapshot that is exported to every reader.
+    """A read of a database; with PostgreSQL, in one snapshot that is exported to every reader.
 
     Args:
         source: the database.

@@ -332,7 +332,7 @@ class JdbcSource(Database):
             chosen: the columns that are read as texts.
         """
         before = self._schemas.get(ref.name)
-        # A domain is described by its name, and may have been made anew over another type.
+        # A domain is described by its name, and may have been recreated over another type.
         vague = not told or any(row["DATA_TYPE"] == DISTINCT for row in told.values())
         if before is None or before[0] != told or vague:
             before = self._schemas[ref.name] = told, self._read_schema(ref, told, chosen)
@@ -421,8 +421,8 @@ class JdbcSource(Database):
         names = {table.ref.name for table in logged}
         queried = [table for table in tables if table.ref.name not in names]
         with open_log(self, logged) as log, ExitStack() as opened:
-            # Tables that follow the log are not locked. Whoever alters one would wait for the run,
-            # and the run for Debezium, which waits for them.
+            # Tables that follow the log are not locked. A session that alters one would wait for
+            # the run, and the run for Debezium, which waits for them.
             snapshot = FollowedSnapshot(lambda: opened.enter_context(self._moment(queried)), log)
             if queried:
                 snapshot.open()

@@ -1,9 +1,9 @@
-"""MariaDB and MySQL: which table of which server a name stands for.
+"""Identifies the table and server behind a name, for MariaDB and MySQL.
 
-A table that was emptied by TRUNCATE begins its numbers anew, one that was renamed into another's
-place brings rows from before the last sync, and a server that was restored or failed over gives
-out numbers again. None of these rows need lie above the stored cursor. So each sync remembers what
-the name stood for; if it stands for something else, all rows of the table are read once.
+A table that was emptied by TRUNCATE restarts its numbers, one that was renamed into another's place
+brings rows from before the last sync, and a server that was restored or failed over gives out
+numbers again. None of these rows need lie above the stored cursor. So each sync stores the identity
+of the table; if it changes, all rows of the table are read once.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _PLAIN = re.compile(r"[A-Za-z0-9_]+")
 
 
 def standing(connection: Connection, text: Callable[[str], str], schema: str, table: str) -> str:
-    """Returns what a name stands for: the server, and InnoDB's id of the table.
+    """Returns the identity behind a name: the server, and InnoDB's id of the table.
 
-    An id changes whenever a table is made anew, also by an ALTER that rewrites it. It takes the
-    privilege PROCESS; without it, and for other engines, the time of creation has to do. Of a
-    partitioned table only the server is known: it gets new parts every day. A view is known by its
-    name and its SQL.
+    An id changes whenever a table is recreated, also by an ALTER that rewrites it. Reading it takes
+    the privilege PROCESS; without it, and for other engines, the creation time is used. Of a
+    partitioned table only the server is known: it gets new partitions every day. A view is
+    identified by its name and its SQL.
 
-    Args:
-        text: writes a string literal.
+        Args:
+            text: writes a string literal.
     """
     servers = connection.rows(
         "show global variables where variable_name in ('server_uid', 'server_uuid')"

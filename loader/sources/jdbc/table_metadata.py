@@ -1,4 +1,4 @@
-"""Where a table is in a database, and what the connector needs to read it."""
+"""Holds a table's place in its database, and the metadata that the connector reads it by."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def read_native_columns(
     """Returns the database's description of each column: its own type name, its comment.
 
     Args:
-        labels: what to ask of each column, with the names of the table and its schema.
+        labels: the properties to ask of each column, with the names of the table and its schema.
     """
     place = (native.catalog, native.schema, native.table)
     rows = connection.metadata("getColumns", *place, "%", labels=labels)
@@ -79,7 +79,7 @@ def current_layout(connection: Connection, native: NativeColumns) -> Layout:
     """Asks for a table's layout.
 
     PostgreSQL locks the table as readers do if one of its columns has a default, so this may wait
-    for whoever alters it, or behind who waits to.
+    for a session that alters it, or is waiting to.
 
     Raises:
         DatabaseError: if the table is not free within `lock_timeout`.

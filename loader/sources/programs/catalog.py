@@ -1,4 +1,4 @@
-"""Reads the catalogs of programs, whose streams may be of other kinds than the protocol says."""
+"""Reads the catalogs of programs, whose streams may deviate from the protocol."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read_streams(
 
     Args:
         stream: describes a stream.
-        program: says who wrote the catalog, for messages.
+        program: the program that wrote the catalog, for messages.
 
     Raises:
         TableError: if a part of the catalog is of another kind.

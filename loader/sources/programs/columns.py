@@ -1,4 +1,4 @@
-"""A stream's columns: JSON schema to Spark types, and what the columns cannot take."""
+"""Maps a stream's JSON schema to Spark columns."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Column:
     Attributes:
         name: the field's name, and the column's.
         type: its Spark type.
-        convert: turns a JSON value into what the spool holds; see
+        convert: turns a JSON value into the spool's form; see
             :mod:`loader.sources.programs.values`.
     """
 
@@ -80,7 +80,7 @@ def columns(
 
 
 def _fold_case(name: str) -> str:
-    """Returns what Spark compares names by, a letter at a time: a dotless i is an i, too."""
+    """Folds a name's case as Spark does, one letter at a time: a dotless i is an i, too."""
     upper = (big if len(big := letter.upper()) == 1 else letter for letter in name)
     return "".join(small if len(small := letter.lower()) == 1 else letter for letter in upper)
 

@@ -1,10 +1,10 @@
-"""What a program wants back at the next run: its states, opaque, in the marks of its tables.
+"""Stores the states of a program, opaque, in the marks of its tables.
 
 A state of one stream is kept with its table. A state of all streams is kept with each table whose
-records it covers; the tables may be at different ones, as each is committed by itself. The next
-run gives the oldest back, so that no table misses records: those that come again are recognised.
-A run that begins behind another table's state sends newer states that cover less than that one,
-until it has ended well: before that, none of them is stored.
+records it covers; the tables may be at different ones, as each is committed by itself. The next run
+passes the oldest to the program, so that no table misses records; repeated ones are recognised. A
+run that begins behind another table's state sends newer states that cover less than that one, until
+it has ended well: before that, none of them is stored.
 """
 
 from __future__ import annotations
@@ -119,8 +119,7 @@ def comes_again(memory: ConnectorState | None, memories: Sequence[ConnectorState
 
     Args:
         memory: the table's.
-        memories: of the run's tables; None for one that begins anew.
-    """
+        memories: of the run's tables; None for one that begins from scratch."""
     if memory is None:
         return False
     shared = find_oldest_shared([one for one in memories if one is not None])
@@ -133,11 +132,11 @@ def may_go_in_pieces(
     """Whether states of all streams may be stored before the program has ended well.
 
     Only if all tables begin at the newest of them: otherwise a newer state covers less than an
-    older one, and :func:`find_oldest_shared` would give back what a table has not got yet.
+    older one, and :func:`find_oldest_shared` would return a state beyond a table's records.
 
     Args:
-        memories: of the run's tables; None for one that begins anew.
-        others: of the source's other tables.
+        memories: of the run's tables; None for one that begins from scratch. others: of the
+        source's other tables.
     """
     if any(memory.shared for memory in others):
         return False

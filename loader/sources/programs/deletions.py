@@ -1,4 +1,4 @@
-"""Rows that their program deletes again in the same piece."""
+"""Marks rows that their program deletes again in the same piece."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON whose numbers keep all their digits: those that a float would round are decimals."""
+"""Reads and writes JSON without rounding: numbers that a float would round are decimals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _encode_plain = json.JSONEncoder().encode
 def encode(
     value: Any, encode_plain: Callable[[Any], str] = _encode_plain, in_order: bool = False
 ) -> str:
-    """Returns what :data:`decode` has returned as JSON.
+    """Encodes a result of :data:`decode` as JSON.
 
     Args:
         encode_plain: encodes values without decimals; raises TypeError for a decimal.

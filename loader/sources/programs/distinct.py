@@ -1,4 +1,4 @@
-"""Values of keys: two that differ must not become one."""
+"""Converts key values so that two different ones never become equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How one stream's records are written to the spool, and read from it by Spark."""
+"""Writes one stream's records to the spool, and reads them with Spark."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class RecordLayout:
         return Condition(number, tuple(sorted(values)), _encode(wire).encode("ascii") + b"\n")
 
     def place(self, name: str) -> str:
-        """Returns where a column's value is in :meth:`line`'s values."""
+        """Returns the position of a column's value in :meth:`line`'s values."""
         return self._places[name][0]
 
     def deletions(self, spark: SparkSession, path: Path, by: Sequence[str]) -> DataFrame:

@@ -39,22 +39,22 @@ def is_fatal(level: str) -> bool:
 
 
 def without_trace(text: str) -> str:
-    """Returns what a program says, without the stack trace that some put behind it."""
+    """Strips the stack trace that some programs append to a message."""
     return text.partition("Traceback (most recent call last)")[0].strip(" \n:,") or text
 
 
 def is_log_shown() -> bool:
-    """Returns whether somebody sees all that programs say."""
+    """Returns whether the user sees all output of programs."""
     return _log.isEnabledFor(logging.DEBUG)
 
 
 class Words:
-    """What one run of a program says.
+    """The log output of one run of a program.
 
     Args:
         source: the source's name.
         warn: gets warnings, with the name of a table or the source.
-        before: called before the first of the program's own words is shown.
+        before: called before the first output of the program is shown.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Words:
         self._warn(table or self.source, text)
 
     def _pass_on(self, text: str) -> None:
-        """Warns of what the program says, not more than a few times."""
+        """Warns of the program's messages, a few times at most."""
         if text not in self._said and len(self._said) >= _MOST:
             self.note(text)
             return

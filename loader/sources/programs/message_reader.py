@@ -45,13 +45,13 @@ class Delivery:
     Args:
         start: starts the program; called in the thread that reads it.
         dialect: of its messages.
-        streams: what was asked for, by what the dialect calls it.
+        streams: the streams that were requested, by the dialect's key.
         protocol: its name in memories.
         number: the number of the newest memory so far.
-        silence: after so many seconds without a word the program counts as hung.
+        silence: after so many seconds without output the program counts as hung.
         warn: gets warnings, with the name of a table or the source.
         source: the source's name, for messages.
-        before_words: called before the first of the program's own words is shown.
+        before_words: called before the first output of the program is shown.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Delivery:
         """Waits for a stream's next piece.
 
         Args:
-            proceed: raises an error if the run was told to stop.
+            proceed: raises an error if the run was asked to stop.
 
         Raises:
             LoaderError: if there is none, as the stream has failed.
@@ -107,7 +107,7 @@ class Delivery:
             self._watch()
 
     def abandon(self, key: Hashable) -> None:
-        """Throws away what comes of a stream: its table has failed."""
+        """Discards the rest of a stream, as its table has failed."""
         stream = self.streams.get(key)
         if stream is None:
             return
@@ -252,7 +252,7 @@ class Delivery:
     def fail(self, text: str, key: Hashable | None = None) -> None:
         """Notes that a stream, or the program, has failed; it may go on with other streams.
 
-        What comes after that does not count: nobody knows what is missing.
+        Later records do not count, as it is unknown which ones are missing.
         """
         stream = self.streams.get(key) if key is not None else None
         self.words.before()
@@ -386,7 +386,7 @@ class Delivery:
                     self._process.heard = self._process.said = time.monotonic()
 
     def _watch(self) -> None:
-        """Ends a program that has said nothing for too long, or what it has left behind."""
+        """Ends a program that was silent for too long, or the processes that it has left behind."""
         running = self._process
         if running is None or self._stopped is not None or not self._reader.is_alive():
             return

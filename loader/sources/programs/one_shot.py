@@ -1,4 +1,4 @@
-"""A question to a program that answers and ends: its catalog, or whether it reaches its source."""
+"""Runs a program for one answer: its catalog, or the result of a connection check."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def read_answer(
     before_words: Callable[[], None] = lambda: None,
     waits: bool = False,
 ) -> Iterator[Message]:
-    """Yields what a program answers, until it ends.
+    """Yields a program's messages, until it ends.
 
     Args:
         start: starts the program.
         hear: turns a line into a message; None if it is none.
-        why: what the messages said is wrong, by the time that the program has ended.
-        silence: after so many seconds without a word it is ended, and after four times as many
+        why: the error that the messages reported, once the program has ended.
+        silence: after so many seconds without output it is ended, and after four times as many
             in any case.
         where: the source, for messages.
-        before_words: called before the program's own words are shown.
-        waits: whether a run that is told to stop waits for it all the same.
+        before_words: called before the program's output is shown.
+        waits: whether a run that is asked to stop still waits for it.
 
     Raises:
-        TableError: if it fails, or the run is told to stop.
+        TableError: if it fails, or the run is asked to stop.
     """
     process = start(lambda text: _log.debug("%s: %s", where, text))
     done = threading.Event()
@@ -59,7 +59,7 @@ def read_answer(
 
     def watch() -> None:
         while not done.wait(min(_TICK, silence)):
-            if process.lingers() or interrupted.is_set():  # it has answered, or nobody asks
+            if process.lingers() or interrupted.is_set():  # it has answered, or the run is stopping
                 process.stop(patience=1.0)
                 return
             if time.monotonic() > until:

@@ -55,7 +55,7 @@ class ProgramOptions(Strict):
     Attributes:
         config: the connector's own configuration, as its documentation says.
         environment: variables for the program, which sees little of the loader's own.
-        timeout: how long it may say nothing.
+        timeout: how long it may be silent.
         batch_rows: from how many rows on a state ends a batch.
         batch_time: after how long a state ends a batch.
         message_limit: the most bytes of one message.

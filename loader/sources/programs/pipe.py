@@ -1,4 +1,4 @@
-"""A program's output, which can be left although something still holds it open."""
+"""Reads a program's output; reading can end although another process holds the pipe open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Pipe(io.RawIOBase):
     in `read` cannot be woken.
 
     Attributes:
-        waits: whether somebody reads, and nothing is there.
+        waits: whether a reader waits, and there is no data.
     """
 
     def __init__(self, pipe: IO[bytes]) -> None:
@@ -29,7 +29,7 @@ class Pipe(io.RawIOBase):
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether nobody listens any more."""
+        """Whether reading has ended."""
         return self._until is not None
 
     def leave(self) -> None:

@@ -142,8 +142,8 @@ class Process:
     def stop(self, patience: float = _GRACE) -> None:
         """Ends it: asks first, kills it and its children after `patience` seconds.
 
-        Also what it has left behind when it ended by itself. What has a session of its own lives
-        on, but nobody listens to it any more.
+        Also ends the processes that it left behind when it ended by itself. A process with a
+        session of its own lives on, but its output is no longer read.
         """
         for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, _GRACE)):
             if self._child.poll() is not None and not self._has_members():
@@ -189,7 +189,7 @@ class Process:
 
     @property
     def last_words(self) -> str:
-        """The last line with words on its standard error; empty if there was none."""
+        """The last line that is not blank on its standard error; empty if there was none."""
         return self._tail[-1] if self._tail else ""
 
     def _listen(self) -> None:

@@ -1,4 +1,4 @@
-"""One run of a program, as a snapshot: each table gets its pieces, one after the other."""
+"""Presents one run of a program as a snapshot: each table gets its pieces, one by one."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ Begin = Callable[
 
 
 class ProgramSnapshot(Snapshot):
-    """What a program delivers in one run.
+    """The records that a program delivers in one run.
 
-    Before :meth:`begin` it answers that it does not know: a dry run does not start a read.
+    Before :meth:`begin`, bounds are unknown: a dry run does not start a read.
 
     Args:
         source: the source's name.
         protocol: its name in memories.
         options: of the source.
         folder: where records wait.
-        key_of: what the program calls a table's stream.
+        key_of: returns the program's key for a table's stream.
         begin: starts the read.
         probe: makes sure that the program can reach its source.
         names: all the tables that the source has, also those that are not in the run.

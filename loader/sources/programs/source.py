@@ -1,4 +1,4 @@
-"""What all sources that are programs share: tables from a catalog, and a folder for each run."""
+"""The base of all sources that are programs: tables from a catalog, and a folder for each run."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ class Entry:
     """A stream as a program's catalog lists it.
 
     Attributes:
-        key: what the program's messages call it.
+        key: its key in the program's messages.
         name: the table's name.
         schema: its JSON schema.
         progress: whether it can go on from a state.
         primary_key: its columns, if the program says which; empty otherwise.
         cursor: the column that grows with every change, if the program says which.
         raw: the catalog's own entry.
-        columns, skipped: its columns, and what the spec leaves out; known once it is described.
+        columns, skipped: its columns, and the fields that the spec leaves out; known once it is
+            described.
     """
 
     key: Hashable
@@ -83,7 +84,7 @@ class ProgramSource(Source):
         number: int,
         attention: RunContext,
     ) -> Delivery:
-        """Starts a read of streams from what is remembered of them.
+        """Starts a read of streams from their stored states.
 
         Args:
             number: the states that come get higher ones.
@@ -94,7 +95,7 @@ class ProgramSource(Source):
         return
 
     def learn_secrets(self) -> None:
-        """Hides what only the program knows to be secret; called before its words are shown."""
+        """Redacts secrets that only the program declares; called before its output is shown."""
         return
 
     def delivery(

@@ -1,7 +1,8 @@
-"""The spool: records on disk, in pieces, each up to a state that covers it.
+"""Spools records to disk, in pieces, each up to a state that covers it.
 
-A program decides when it sends a state, which says that all records before it may be forgotten at
-the source. Records after the last state are read again if the program dies, so they are dropped.
+A program decides when it sends a state, which means that the source need not send the records
+before it again. Records after the last state are read again if the program dies, so they are
+dropped.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from loader.spec.redaction import excerpt
 
 @dataclass(frozen=True)
 class Counts:
-    """What is known about a piece's records.
+    """Statistics of a piece's records.
 
     Attributes:
         rows, size: how many, and in how many bytes.
@@ -48,10 +49,10 @@ class Piece:
 
     Attributes:
         path: their file; None if there are none.
-        memory: what to remember once they are published; None if the program sent no state.
+        memory: the state to store once they are published; None if the program sent none.
         last: no piece follows.
         notes: warnings about the records.
-        deleted: what they delete, in a file of its own; None if nothing.
+        deleted: their deletions, in a file of its own; None if there are none.
         by: the sets of columns that deletions name.
     """
 
@@ -72,7 +73,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Limits:
-    """When a piece is complete, at the next state after it.
+    """Limits after which a piece is complete at the next state.
 
     Attributes:
         rows, size, seconds: from how many on; whichever comes first.
@@ -99,7 +100,7 @@ class _Tally:
         """Counts a record's cursor.
 
         Args:
-            value, order: what the spool holds, and what it sorts by.
+            value, order: the value as the spool holds it, and its sort key.
             ahead: whether it lies in the future.
         """
         if value is None:

@@ -1,4 +1,4 @@
-"""One stream of a read: what has come of it, and how it ended."""
+"""Tracks one stream of a read: its records so far, and how it ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Stream:
         complete: the program says that the stream has ended well.
         incomplete: the program says that the stream has not ended well.
         problem: why it has not.
-        error: what the table fails with, after its last piece.
+        error: the table's error, after its last piece.
         ended: nothing more comes.
         doubt: why records may be missing from now on, so that no further state counts.
     """
@@ -50,10 +50,10 @@ class Stream:
         return self.problem or self.doubt
 
     def of_its_own(self, failure: str) -> LoaderError | None:
-        """Returns what the program says is wrong with this stream; None if nothing is.
+        """Returns the error that the program reports for this stream; None if there is none.
 
         Args:
-            failure: what it says is wrong with the whole read, if anything.
+            failure: the error that it reports for the whole read, if any.
         """
         if self.problem is not None or not self.incomplete:
             return self.problem
@@ -62,7 +62,7 @@ class Stream:
         )
 
     def is_whole(self) -> bool:
-        """Whether it has ended well, whatever becomes of the program.
+        """Whether it has ended well, however the program ends.
 
         One with a state of all streams has not, until the last of these states has come.
         """

@@ -1,7 +1,7 @@
-"""JSON values in a column's type, exactly or not at all.
+"""Converts JSON values to a column's type, exactly or not at all.
 
-The spool holds them as what Spark reads without guessing: times as microseconds, dates as days,
-decimals as text.
+The spool holds them in forms that Spark reads without guessing: times as microseconds, dates as
+days, decimals as text.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 
 def converter(data_type: t.DataType) -> Callable[[Any], Any]:
-    """Returns a function that turns a JSON value, not null, into what the spool holds.
+    """Returns a function that turns a JSON value, not null, into the spool's form.
 
     The function raises :class:`Misfit` if the value is not one of the column's type.
     """
@@ -96,7 +96,7 @@ def format_value(value: Any, data_type: t.DataType) -> str:
 
 
 def order_of(value: Any, data_type: t.DataType) -> Any:
-    """Returns what a value that the spool holds sorts by; None if it has no order (NaN)."""
+    """Returns the sort key of a value in the spool; None if it has no order (NaN)."""
     if isinstance(data_type, t.DecimalType):
         return Decimal(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""A folder for one run of a program: its configuration, which holds secrets, and the records."""
+"""Makes a private folder for one run of a program: its configuration, with secrets, and records."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What PostgreSQL's catalog says of a table, to notice what was changed and changed back.
+"""Fingerprints a table in PostgreSQL's catalog, to detect changes that were reverted later.
 
-An ALTER writes a row of the catalog anew, so that the row has another `xmin`, even if a second
-ALTER undoes it. The log may have changes from between the two: under another name, in another
-form, without the old key, or not at all if the table was no partition then.
+An ALTER rewrites a row of the catalog, so the row has another `xmin`, even if a second ALTER undoes
+it. The log may have changes from between the two: under another name, in another form, without the
+old key, or not at all if the table was no partition then.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FILES = "files"
 
 
 def catalog(connection: Connection, relation: str) -> dict[str, str]:
-    """Returns what to remember of a table, its columns, indexes and partitions.
+    """Returns a fingerprint of a table, its columns, indexes and partitions.
 
     By `column 3`, `index 16390` and `partition 16400` the transaction that has last written the
     catalog's row, and a hash of what may change without harm, such as a column's default. By
@@ -100,12 +100,12 @@ def catalog(connection: Connection, relation: str) -> dict[str, str]:
 
 
 def undone(before: Mapping[str, str], found: Mapping[str, str]) -> str:
-    """Returns what was changed since the last sync, though it looks as before; empty if nothing.
+    """Returns what was altered since the last sync but looks unchanged; empty if nothing.
 
-    What came or went is not told.
+    Columns, indexes and partitions that were added or removed are not reported.
 
-    Args:
-        before: what :func:`catalog` returned at the last sync.
+        Args:
+            before: the result of :func:`catalog` at the last sync.
     """
     for name in sorted(set(before) & set(found)):
         kind = name.partition(" ")[0]
@@ -124,7 +124,7 @@ def undone(before: Mapping[str, str], found: Mapping[str, str]) -> str:
 
 
 def has_changed(before: Mapping[str, str], found: Mapping[str, str]) -> bool:
-    """Returns whether a column may have had another name for a while: the log's changes tell.
+    """Returns whether a column may have had another name for a while; only the log shows it.
 
     Nothing else does: `alter column … set statistics` looks the same, if it is said twice.
     """
@@ -137,6 +137,6 @@ def _columns(before: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
 
 
 def _rewritten(name: str, before: Mapping[str, str], found: Mapping[str, str]) -> bool:
-    """Returns whether a row of the catalog was written anew and says the same."""
+    """Returns whether a row of the catalog was rewritten with the same contents."""
     (was, same), (now, harmless) = before[name].split(" "), found[name].split(" ")
     return was != now and same == harmless

@@ -53,7 +53,8 @@ class Changes:
         key: the primary key's columns.
         first: the ordinal of the first transaction that counts.
         seen: what the first load has seen already; None if nothing.
-        earlier: what its pieces had seen that end with these keys (:class:`Mark`).
+        earlier: what its pieces had seen that end with these keys
+            (:class:`loader.sources.jdbc.cdc.position.Mark`).
         placeholder: what Debezium writes for a value that the log leaves out.
         cached: keeps rows that are read more than once, until the run ends.
     """
@@ -243,7 +244,7 @@ class Changes:
         begun = []
         for number, old, new in moves:
             lives[new] = lives.get(old, old)
-            lives[old] = f"{old} {number}"  # whoever gets the old key now is another row
+            lives[old] = f"{old} {number}"  # a row that gets the old key now is another one
             begun += [(key, number, lives[key]) for key in (old, new)]
         columns = {"_cq_key": "string", "_cq_since": "bigint", "_cq_then": "string"}
         spans = _rows(versions.sparkSession, columns, begun)

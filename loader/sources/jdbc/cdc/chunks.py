@@ -1,8 +1,8 @@
-"""A large table's first load in pieces: ranges of its key, each a batch of its own.
+"""Divides a large table's first load into pieces: ranges of its key, each a batch of its own.
 
 If the load is broken off, the next run goes on after the last piece that is in raw, in a snapshot
-of its own. So a change may have been seen by one piece's snapshot and not by another's: the piece
-that its key lies in tells (:mod:`loader.sources.jdbc.cdc.visibility`).
+of its own. So a change may have been seen by one piece's snapshot and not by another's: that is
+decided by the piece that its key lies in (:mod:`loader.sources.jdbc.cdc.visibility`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A table's columns as PostgreSQL's catalog has them, and whether the log has their values."""
+"""Reads a table's columns from PostgreSQL's catalog, and checks that the log has their values."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def describe_alteration(before: Mapping[str, str], columns: Sequence[LoggedColum
     """Returns how rows have changed without changes in the log; empty if they have not.
 
     Args:
-        before: what :func:`list_by_number` returned at the last sync.
+        before: the result of :func:`list_by_number` at the last sync.
     """
     gone = set(before) - {str(column.number) for column in columns}
     for column in columns:
@@ -232,7 +232,7 @@ def describe_misnaming(
 
     Args:
         names: the columns' names in changes since the last sync.
-        before: what :func:`list_by_number` returned at the last sync.
+        before: the result of :func:`list_by_number` at the last sync.
     """
     now = {column.name for column in columns}
     for name in sorted(set(names) - now):

@@ -17,7 +17,7 @@ from loader.sources.jdbc.snapshot import JdbcSnapshot
 
 
 class FollowedSnapshot(Snapshot):
-    """Asks the log about the tables that follow it, and the database about all others.
+    """Reads tables that follow the log from the log, and all others by queries.
 
     Args:
         take: takes a snapshot of the database.
@@ -31,7 +31,7 @@ class FollowedSnapshot(Snapshot):
         self._taken: JdbcSnapshot | None = None
 
     def open(self) -> JdbcSnapshot:
-        """Returns the snapshot that is queried; takes it if nobody has."""
+        """Returns the snapshot for queries; takes it on the first call."""
         with self._alone:
             if self._taken is None:
                 self._taken = self._take()

@@ -1,4 +1,4 @@
-"""What the database says of a table that is read from its log: columns, key, partitions."""
+"""Reads the definition of a table that follows the log: columns, key, partitions."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from loader.sources.jdbc.database import Database
 
 
 class Definitions:
-    """How tables are defined now.
+    """The current definitions of tables.
 
     Attributes:
-        catalogs: what the catalog said of a table (`catalog.catalog`), by its name.
+        catalogs: the catalog's fingerprint of each table (`catalog.catalog`), by name.
     """
 
     def __init__(self, database: Database) -> None:
@@ -104,5 +104,5 @@ class Definitions:
         return self.database.dialect.text(self.database.relation(table.ref.native))
 
     def where(self, table: SourceTable) -> str:
-        """Returns how errors name it."""
+        """Returns its name in errors."""
         return f"table {self.database.name}.{table.ref.name}"

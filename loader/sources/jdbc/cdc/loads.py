@@ -1,7 +1,8 @@
-"""A run's first loads: what they read, and what keeps the slot in its place beside other runs.
+"""Runs first loads, and keeps other runs from advancing the slot meanwhile.
 
 A first load's table has no mark before it is published, so no other run could know that the slot
-must stay for it. An advisory lock tells: first loads share it, and who moves the slot has it alone.
+must stay for it. An advisory lock protects it: first loads share it, and the run that moves the
+slot holds it exclusively.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Loads:
         self._key = f"pg_catalog.hashtext('strandline'), pg_catalog.hashtext({text(slot.name)})"
 
     def bounds(self, table: SourceTable) -> tuple[int, Bounds, VisibleTransactions]:
-        """Returns where a table's log begins, the bounds of all its rows, and what they hold of it.
+        """Returns the position where a table's log begins, and the bounds of all its rows.
 
         From then on the slot stays where it is, until :meth:`end`.
         """
@@ -71,7 +72,7 @@ class Loads:
     def piece(
         self, table: SourceTable, key: Sequence[LoggedColumn], after: Key | None
     ) -> tuple[Chunk, VisibleTransactions]:
-        """Returns the table's next piece, and what the snapshot sees that it is read in.
+        """Returns the table's next piece, and the transactions that its snapshot sees.
 
         Args:
             after: the last key of the piece before it; None for the first one.
@@ -116,7 +117,7 @@ class Loads:
         return found is not None and found.steady(table)
 
     def _sight(self, table: SourceTable) -> VisibleTransactions:
-        """Returns what the table's snapshot sees."""
+        """Returns the transactions that the table's snapshot sees."""
         if table.ref.name not in self._seen:
             with self._snapshot(table).connect(table) as connection:
                 [(text,)] = connection.rows("select pg_catalog.pg_current_snapshot()::text")
@@ -151,9 +152,9 @@ class Loads:
         return found
 
     def _begin(self) -> int:
-        """Returns the slot's position, where it stays; waits for who is moving it.
+        """Returns the slot's position and keeps it there; waits for a run that is moving it.
 
-        The lock has a connection of its own: it ends with the process, however that ends.
+        The lock has a connection of its own, so it is released with the process, even on a crash.
 
         Raises:
             TableError: if the slot is gone.

@@ -1,4 +1,4 @@
-"""One run's look at the log of a PostgreSQL database, for its tables with `sync_mode: cdc`."""
+"""Reads the log of a PostgreSQL database once per run, for its tables with `sync_mode: cdc`."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Log(Snapshot):
         # A full refresh begins without a mark, and goes on with the piece that it has just read.
         own = self._unfinished.pop(table.ref.name, None)
         mark = Mark.from_dict(window.mark) or own
-        # Whatever happens to the table, the slot keeps the log from here on for it.
+        # From here on, the slot keeps the log for the table in any case.
         self._safe.put(table.ref.name, mark)
         with self._alone:
             ready = self._once(self._prepare)
@@ -218,7 +218,7 @@ class Log(Snapshot):
     def _lacks(
         self,
     ) -> tuple[list[Lack], dict[str, list[Lack] | TableError], dict[str, list[Lack]]]:
-        """What the server, each table, and the publication for each table lack."""
+        """The unmet requirements of the server, each table, and the publication for each table."""
         tables: dict[str, list[Lack] | TableError] = {}
         with self.database.connect(self.where) as connection:
             server = server_lacks(connection, self.slot)

@@ -1,4 +1,4 @@
-"""Keys that live in raw and are gone from the source: a read of all rows ends with them."""
+"""Finds keys that live in raw and are gone from the source, after a read of all rows."""
 
 from __future__ import annotations
 

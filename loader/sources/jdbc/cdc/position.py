@@ -1,4 +1,4 @@
-"""Positions in PostgreSQL's log, and what a table's sync remembers of them.
+"""Positions in PostgreSQL's log, and the mark that a table's sync stores.
 
 A position is exclusive: all transactions whose commit record begins below it are in raw. So the
 end of the last transaction that was read is a position, and so is the end of the log if nothing
@@ -75,7 +75,7 @@ class VisibleTransactions:
 
 @dataclass(frozen=True)
 class Mark:
-    """What a table's sync remembers for the next one.
+    """The mark that a table's sync stores for the next one.
 
     Attributes:
         position: how far the table was read.
@@ -87,10 +87,10 @@ class Mark:
         earlier: of a first load that was broken off: the last key of each run's pieces, and what
             that run's snapshot saw, the last run's excepted.
         key: the columns of the key that both are ranges of; empty if there are no pieces.
-        columns: the table's columns at that time, as `columns.numbered` returns them.
+        columns: the table's columns at that time, as `columns.list_by_number` returns them.
         partitions: the ids of its partitions at that time; empty if it was not partitioned.
-        catalog: what else the catalog said of it at that time (`catalog.catalog`).
-        published: how it was published at that time (`SourceSlot.published`).
+        catalog: its other definitions in the catalog at that time (`catalog.catalog`).
+        published: how it was published at that time (`SourceSlot.read_publication`).
     """
 
     position: int

@@ -1,4 +1,4 @@
-"""What a database needs before its log can be read, and the SQL that mends it."""
+"""Checks the requirements for reading a database's log, and writes the SQL that meets them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Lack:
 
 
 def server_lacks(connection: Connection, slot: SourceSlot) -> list[Lack]:
-    """Returns what the server and the role lack."""
+    """Returns the unmet requirements of the server and the role."""
     text = slot.database.dialect.text
     [(version, level, may, role, used, slots, standby)] = connection.rows(
         f"""
@@ -85,7 +85,7 @@ def server_lacks(connection: Connection, slot: SourceSlot) -> list[Lack]:
 def table_lacks(
     connection: Connection, slot: SourceSlot, table: SourceTable, key: Sequence[str]
 ) -> list[Lack]:
-    """Returns what a table lacks.
+    """Returns a table's unmet requirements.
 
     One without a replica identity must not be published: updates of it would fail.
     """
@@ -197,7 +197,7 @@ def _within(text: Callable[[str], str], key: Sequence[str]) -> str:
 
 
 def publication_lacks(connection: Connection, slot: SourceSlot) -> list[Lack]:
-    """Returns what the publication leaves out, if somebody else made it; empty if there is none."""
+    """Returns what an existing publication leaves out; empty if there is none."""
     dialect, name = slot.database.dialect, slot.database.dialect.quote(slot.name)
     rows = connection.rows(
         f"""
@@ -246,7 +246,7 @@ def publication_lacks(connection: Connection, slot: SourceSlot) -> list[Lack]:
 def publishable(
     connection: Connection, slot: SourceSlot, tables: Sequence[SourceTable]
 ) -> dict[str, Lack]:
-    """Returns what keeps this role from putting tables into the publication, by their names."""
+    """Returns why this role cannot add tables to the publication, by their names."""
     dialect = slot.database.dialect
     there = slot.read_publication(connection)
     new = {}
@@ -277,7 +277,7 @@ def publishable(
     )
     barred = [name for name, row in zip(new, rows, strict=True) if set(row) != {"true"}]
     names = [new[name] for name in barred]
-    # Whatever this role may publish, it publishes first.
+    # The tables that this role may publish are published first.
     sql = build_publication_sql(
         dialect.quote(slot.name), names, new=there is None and len(names) == len(new)
     )

@@ -154,7 +154,7 @@ class SourceSlot:
             where p.pubname = {text}
             """
         )
-        # The view opens each table: one that somebody alters would hold up all others.
+        # The view opens each table: one that is being altered would block all others.
         tables = "pg_catalog.pg_publication_tables" if found == [("true",)] else _LISTED
         rows = connection.rows(
             f"""
@@ -215,7 +215,7 @@ class SourceSlot:
         return changes == "0"
 
     def mark(self, connection: Connection, prefix: str, content: str) -> int:
-        """Writes a message into the log: whoever reads it has read all that was before it.
+        """Writes a message into the log: a reader that reaches it has read everything before it.
 
         Returns its position, which is below the end of its transaction.
         """
@@ -236,7 +236,7 @@ class SourceSlot:
         )
 
     def await_free(self, connection: Connection, seconds: int) -> None:
-        """Waits until nobody reads the slot: the server takes a moment to notice a killed run.
+        """Waits until no session reads the slot: the server takes a moment to notice a killed run.
 
         Raises:
             TableError: if another session keeps reading it.

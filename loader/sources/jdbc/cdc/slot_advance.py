@@ -1,4 +1,4 @@
-"""How far a source's tables are safe in raw, and so how far its slot may move."""
+"""Advances a source's slot to the lowest position that is stored for any of its tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ class SlotAdvance:
     """The positions that are stored, by table.
 
     Attributes:
-        marks_of: looks up the stored marks of a table that is not in this run; None if nobody can.
+        marks_of: looks up the stored marks of a table that is not in this run; None if there is no
+            such lookup.
     """
 
     def __init__(self, slot: SourceSlot) -> None:
@@ -23,7 +24,7 @@ class SlotAdvance:
         self._stored: dict[str, int | None] = {}
 
     def put(self, table: str, mark: Mark | None) -> None:
-        """Notes what is stored of a table; None if it was not read by the log yet."""
+        """Notes a table's stored mark; None if it was not read by the log yet."""
         self._stored[table] = mark.position if mark is not None else None
 
     def free(self, slot: Slot, loads: Loads) -> None:

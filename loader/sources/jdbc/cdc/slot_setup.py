@@ -1,4 +1,4 @@
-"""Makes a source's slot and publication ready for a run, and says which tables can go on."""
+"""Sets up a source's slot and publication for a run, and decides which tables can resume."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class SlotSetup:
         return ""
 
     def unread(self, own: SourceSlot, mark: Mark | None) -> tuple[str, ...]:
-        """Returns a warning if nobody reads the slot any more that a table has followed so far."""
+        """Returns a warning if the slot that a table has followed so far is no longer read."""
         if mark is None or not mark.slot or mark.slot == own.name:
             return ()
         text = own.database.dialect.text(mark.slot)
@@ -109,7 +109,7 @@ def prepare_slot(
     key: Callable[[SourceTable], Sequence[str]],
     where: str,
 ) -> SlotSetup:
-    """Creates what is missing.
+    """Creates the slot and the publication if they are missing.
 
     Raises:
         TableError: if this role cannot, or the log cannot be read; names all that is missing.
@@ -165,7 +165,7 @@ def prepare_slot(
 def _publish(
     own: SourceSlot, connection: Connection, tables: Sequence[SourceTable]
 ) -> dict[str, TableError]:
-    """Puts tables into the publication; returns why some cannot be: somebody has locked them."""
+    """Adds tables to the publication; returns an error for each that another session locks."""
     try:
         own.publish(connection, [relation(table) for table in tables])
     except DatabaseError:

@@ -1,6 +1,6 @@
-"""Debezium's values as Spark columns of the same types, with the same values, as the JDBC reader's.
+"""Converts Debezium's values to Spark columns with the JDBC reader's types and values.
 
-Debezium's settings for this are in :data:`SETTINGS`: whatever has no exact form in JSON comes as
+Debezium's settings for this are in :data:`SETTINGS`: values without an exact form in JSON come as
 text.
 """
 
@@ -221,7 +221,7 @@ def _instant(told: Column) -> Column:
 
 
 def _else(told: Column, special: Mapping[Any, str], data_type: str, made: Column) -> Column:
-    """Returns the values of special ones, in a type, and of all others what was made of them."""
+    """Returns special values in a type, and the converted value for all others."""
     for sign, meant in special.items():
         made = f.when(told == sign, f.lit(meant).cast(data_type)).otherwise(made)
     return made

@@ -1,4 +1,4 @@
-"""Which changes the snapshots of a table's first load have seen, as Spark columns."""
+"""Tests which changes the snapshots of a table's first load have seen, as Spark columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HALF = 2**31
 
 
 def sees(seen: VisibleTransactions, transaction: Column) -> Column:
-    """Returns :meth:`Seen.sees` as a Spark column."""
+    """Returns :meth:`VisibleTransactions.sees` as a Spark column."""
     distance = f.pmod(transaction - f.lit(seen.xmax) + f.lit(_HALF), f.lit(_EPOCH)) - f.lit(_HALF)
     whole = f.lit(seen.xmax) + distance
     ended = whole < f.lit(seen.xmax)

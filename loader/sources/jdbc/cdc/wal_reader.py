@@ -23,7 +23,7 @@ from loader.sources.jdbc.connection import Connection
 
 @dataclass(frozen=True)
 class LogRead:
-    """What the log held.
+    """The result of reading the log.
 
     Attributes:
         spool: the changes; None if there were none.
@@ -117,15 +117,15 @@ def _read(
     spool = read_into_spool(order, where, lambda: _has_passed(slot, marked))
     with database.connect() as connection:
         if spool is None:
-            # What was before is lost for the tables that need it, whatever the slot says now.
+            # Changes before it are lost for the tables that need them, wherever the slot is now.
             return LogRead(None, end, max(_stood(slot, connection), upto))
         return LogRead(spool, max(end, spool.end or 0), _stood(slot, connection))
 
 
 def _has_passed(slot: SourceSlot, marked: int) -> bool:
-    """Returns whether nobody will read the marker: the slot is gone, or stands behind it.
+    """Returns whether the marker can no longer be read: the slot is gone, or is behind it.
 
-    If the database cannot be asked now, Debezium's connection ends, too, or the next look tells.
+    If the database cannot be asked now, Debezium's connection ends, too, or the next check decides.
     """
     try:
         with slot.database.connect() as connection:

@@ -44,7 +44,7 @@ XMIN = "xmin"
 
 @dataclass(frozen=True)
 class Horizon:
-    """What one sync remembers for the next.
+    """The mark that one sync stores for the next.
 
     Attributes:
         since: a UTC time that no `now()` still to come can lie below, as long as the clock is not
@@ -134,7 +134,7 @@ class Horizon:
         return bool(self.since and now.clock) and now.clock < str(self.since)
 
     def fate(self, now: Horizon) -> DatabaseContinuity:
-        """Returns what happened to the database between two syncs, as far as it shows."""
+        """Detects a restore or failover between two syncs, as far as it shows."""
         before, after = self.system.partition("/")[0], now.system.partition("/")[0]
         hidden = not before or not after
         if before == after and not hidden and self.system != now.system:
@@ -157,7 +157,7 @@ class Horizon:
 
 
 class DatabaseContinuity(enum.Enum):
-    """What happened to a database between two syncs."""
+    """The continuity of a database between two syncs: the same, restored or failed over."""
 
     SAME = "same"
     BEHIND = "behind"
@@ -167,7 +167,7 @@ class DatabaseContinuity(enum.Enum):
 
 @dataclass(frozen=True)
 class ServerActivity:
-    """The open transactions of a database, read before a snapshot is taken; see Horizon.
+    """The open transactions of a database, read before a snapshot is taken; see :class:`Horizon`.
 
     Attributes:
         since: None if this role or server cannot tell.
@@ -250,7 +250,8 @@ def horizon(connection: Connection, seen: ServerActivity) -> Horizon:
     """Returns the horizon of the snapshot that a connection reads, with the activity seen before.
 
     Raises:
-        Refused: if the server does not tell. Its transaction, and with it the snapshot, is lost.
+        ConnectionRefusedByServer: if the server does not tell. Its transaction, and with it the
+            snapshot, is lost.
     """
     # Before version 13, the same functions had other names.
     kind = "pg" if connection.major_version >= 13 else "txid"

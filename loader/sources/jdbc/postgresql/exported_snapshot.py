@@ -22,7 +22,7 @@ class ExportedSnapshot:
         horizon: which transactions it sees.
         blind: why the age of open transactions is unknown; empty if it is known.
         settings: statements for sessions that read the snapshot.
-        held: the tables that are locked: nobody can alter them until the run ends.
+        held: the tables that are locked: they cannot be altered until the run ends.
         refused: tables that another session has locked, by name, with the error of each.
     """
 

@@ -52,11 +52,11 @@ class LateRows:
     def mark(
         self, connection: Connection, table: SourceTable, window: Window
     ) -> dict[str, Any] | None:
-        """Returns what the next sync must know."""
+        """Returns the mark for the next sync."""
         if self.horizon is None:
             return None
         own = self.lineages[table.ref.name].to_mark()
-        if not table.ref.native.stored:  # a view may be made anew at any time, and is the same
+        if not table.ref.native.stored:  # a view may be recreated at any time, and is the same
             own = {name: own[name] for name in ("database", "view") if name in own}
         return {**self.horizon.to_mark(), **own}
 
@@ -195,7 +195,7 @@ class LateRows:
         before = Horizon.from_mark(window.mark)
         if before is None or before.fate(self.horizon) is DatabaseContinuity.SAME:
             return before
-        # In another database, a cursor that somebody has set by hand is all that counts.
+        # In another database, only a cursor that was set by hand counts.
         return None if _by_hand(window) else before
 
     def _has_moved(self, table: SourceTable, window: Window) -> bool:
@@ -276,5 +276,5 @@ class LateRows:
 
 
 def _by_hand(window: Window) -> bool:
-    """Returns whether somebody has set the cursor since the mark was stored."""
+    """Returns whether the cursor was set by hand since the mark was stored."""
     return bool((window.mark or {}).get(BY_HAND))

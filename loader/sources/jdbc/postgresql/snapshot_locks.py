@@ -41,8 +41,9 @@ def hold(
     Relations that cannot be locked at all (foreign tables, materialized views) stay unlocked; if
     anything else is wrong with them, reading them reports it.
 
-    Nobody waits long for a table while holding others: whoever alters them in another order would
-    be ended as part of a deadlock. If one is not free, all are released, and tried again.
+    No lock is waited for long while others are held: a session that alters the tables in another
+    order would be ended as part of a deadlock. If one is not free, all are released, and tried
+    again.
 
     Args:
         connection: a connection in a transaction that has not read anything.
