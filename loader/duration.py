@@ -1,4 +1,4 @@
-"""How far back a window reaches: a time for time cursors, a number of steps for numbers."""
+"""Parses how far back a window reaches: a time for time cursors, a number of steps for numbers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def seconds_of(text: str, what: str, forms: str) -> Fraction:
     """Reads '10 minutes' or '1h 30m'.
 
     Args:
-        what: what the text should be, for the error.
+        what: a description of valid text, for the error.
         forms: how to write it.
 
     Raises:

@@ -11,7 +11,7 @@ from loader.errors import LoaderError
 
 E = TypeVar("E", bound=LoaderError)
 
-_MOST_LINES = 50  # more help nobody: a file with so many mistakes is usually another file
+_MOST_LINES = 50  # more do not help: a file with so many mistakes is usually another file
 _MOST_NAMES = 1000
 
 

@@ -21,9 +21,9 @@ class LoaderError(Exception):
     """An error that a user can act on; shown with a stack trace only with ``--debug``.
 
     Args:
-        what: what is wrong, one sentence without a final full stop.
+        what: the problem, one sentence without a final full stop.
         where: the file, document, key, table or connection it is about.
-        remedy: what to do about it, an imperative sentence.
+        remedy: the remedy, an imperative sentence.
     """
 
     exit_code = 1

@@ -1,4 +1,4 @@
-"""Where the dbt package is on this machine; the documentation's pages lie beside its macros."""
+"""Locates the dbt package on this machine; the documentation's pages lie beside its macros."""
 
 from __future__ import annotations
 

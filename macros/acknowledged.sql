@@ -42,7 +42,7 @@
 
 
 {% macro acknowledged_of(relation, test) -%}
-    {#- The incidents of a table that are acknowledged for one test. Logs each, so that nobody forgets it. -#}
+    {#- The incidents of a table that are acknowledged for one test. Logs each, so that none is overlooked. -#}
     {%- set found = [] -%}
     {%- for one in strandline.acknowledged(strandline.tested_settings(relation), strandline.test_on(relation))
         if test in one.tests -%}

@@ -152,7 +152,7 @@ class Build:
     def command(self, output: Output, profile: Profile, folder: Path) -> list[str]:
         """Returns dbt's arguments.
 
-        A profile or a target on the command line makes dbt parse the whole project anew, if the
+        A profile or a target on the command line makes dbt parse the whole project again, if the
         `dbt build` before it had none, and again the other way round. So they are given only if dbt
         would choose others.
         """
@@ -231,7 +231,7 @@ def _find_option_value(arguments: Sequence[str], option: str) -> str | None:
 
 
 def _default_target(profile: Profile, folder: Path) -> str | None:
-    """Returns the target that dbt chooses if none is given; None if it cannot be told."""
+    """Returns the target that dbt chooses if none is given; None if it is unknown."""
     from loader.spark.profile import load_profile
 
     try:

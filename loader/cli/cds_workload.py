@@ -1,4 +1,4 @@
-"""What the class-data archive is recorded from: two small syncs, and the SQL of a build.
+"""Runs the workload that the class archive is recorded from: two small syncs, a build's SQL.
 
 A program for :mod:`loader.spark.class_archive`, which runs it in a process and a folder of its
 own: ``python -m loader.cli.cds_workload FOLDER``. The classes that it loads are those that Spark's

@@ -145,7 +145,7 @@ def _compact_tables(
     yield from errors
     tables, damaged = _choose_raw_tables(pipeline, select, known, failed)
     yield from damaged.values()
-    # A table known to be raw or our own is nobody's snapshot, even if it cannot be read.
+    # A table known to be raw or our own is not a snapshot, even if it cannot be read.
     known_raw = {
         f"{pipeline.stores(pipeline.spec.source(source)).lake.schema}.{table}".lower()
         for source, table in known

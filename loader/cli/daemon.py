@@ -54,7 +54,7 @@ class _Heard:
 
 @dataclass
 class _Failing:
-    """What has failed, for so many times in a row.
+    """Counts the failures in a row.
 
     Attributes:
         until: when it is tried again, by the monotonic clock.

@@ -33,7 +33,7 @@ _SOURCE_REMEDY = (
 
 @dataclass(frozen=True)
 class _RunEnd:
-    """What a run has left when the JVM ends.
+    """The remaining work of a run when the JVM ends.
 
     Attributes:
         why: the error of the tables that were in work, or of the run itself.
@@ -69,7 +69,7 @@ class RestartingRun:
             sync: syncs such tables in a JVM that may end.
 
         Raises:
-            JavaEndedError: if the JVM ended while no table was in work, or somebody stopped it.
+            JavaEndedError: if the JVM ended while no table was in work, or was stopped.
         """
         runs = [select]
         while runs:
@@ -102,7 +102,7 @@ class RestartingRun:
     def _run(
         self, select: tuple[str, ...], sync: Sync, watch: Watch, done: Callable[[Outcome], None]
     ) -> _RunEnd | None:
-        """Returns what is left if the JVM ended, and a new one may go on; otherwise None."""
+        """Returns the remaining work if the JVM ended, and a new one may go on; otherwise None."""
         unfinished: dict[str, Outcome] = {}
         finished: set[str] = set()
         why: LoaderError | None = None

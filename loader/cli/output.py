@@ -81,7 +81,7 @@ class Output:
             self._err(self._line_of(text))
 
     def show_step(self, text: str) -> None:
-        """Says for people that something still goes on."""
+        """Shows the user that work still goes on."""
         if not self.quiet and not self.json:
             self._err(self._line_of(text))
 

@@ -40,7 +40,7 @@ class OwnTable:
     """One of the loader's own tables.
 
     Attributes:
-        remedy: what to do if it is damaged.
+        remedy: the remedy if it is damaged.
         order: how to sort it, for the way in which runs read it; empty if in no order.
     """
 
@@ -121,7 +121,7 @@ def _keep_small(pipeline: Pipeline, own: OwnTable) -> None:
     from loader.state.lake_table import LakeState
 
     with own.lake.lock(own.name, timeout=0):
-        pass  # nobody is writing: what follows need not wait
+        pass  # no process is writing: the next step need not wait
     for shared in backends(pipeline):
         state = shared.stores.state
         if isinstance(state, LakeState) and (state.lake.schema, state.table) == own.place:

@@ -1,4 +1,4 @@
-"""``loader run``: what a run does, and one run of it."""
+"""Executes one run of ``loader run``."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def refuse_typos(context: click.Context) -> None:
 
 
 def listening_place(address: str | None, network: str) -> str:
-    """Returns where to listen, as the bridge takes it.
+    """Returns the address to listen on, in the bridge's form.
 
     Raises:
         SpecError: if the address is a port, which has no owner, and no option says that it may be.
@@ -76,7 +76,7 @@ def parse_seconds(duration: str) -> float:
 
 
 class Warnings:
-    """Shows warnings; the phases of a sync that somebody else started interest nobody here."""
+    """Shows warnings only, not the phases of a sync that another program started."""
 
     def __init__(self, settings: Settings) -> None:
         self.output = settings.output

@@ -117,7 +117,7 @@ def profile_of(settings: Settings, spec: Spec) -> Profile:
 
     lakes = [spec.destination(source.destinations[0]).lake for source in spec.sources]
     if not lakes:
-        # of several, the first: `loader serve` writes there, too, unless it is told otherwise
+        # of several, the first: `loader serve` writes there, too, by default
         lakes = [one.lake for one in spec.destinations if isinstance(one, LakeDestination)][:1]
     if not lakes:
         raise SpecError(

@@ -1,4 +1,4 @@
-"""Says what a command is doing once it has taken five seconds, on a terminal and in a log."""
+"""Reports the current step once it has taken five seconds, on a terminal and in a log."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
                 settings.output.error(pipeline.redact_error(problem, where))
             failed.add(where)
 
-        for own in own_tables(pipeline) if not select else ():  # it is made anew whole, or not
+        for own in own_tables(pipeline) if not select else ():  # it is recreated whole, or not
             where = f"{own.lake.schema}.{own.name}"
             try:
                 aside = set_aside(own.lake, own.name)

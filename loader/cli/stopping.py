@@ -24,7 +24,7 @@ def stopping(
 ) -> Iterator[list[int]]:
     """On SIGINT, SIGTERM or SIGHUP, cancels running reads and publishes nothing more.
 
-    A second signal, later than :data:`AT_ONCE`, ends the process at once, whatever it waits for: a
+    A second signal, later than :data:`AT_ONCE`, ends the process at once, even while it waits: a
     connection whose network is silent is never closed.
 
     Args:

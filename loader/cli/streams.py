@@ -20,7 +20,7 @@ _CLOSED = "it is closed"
 class Streams:
     """Writes to the standard streams. What cannot be written is lost, and nothing fails for it.
 
-    A sync must not fail a table because nobody reads its progress any more. The exit code tells:
+    A sync must not fail a table because its progress is no longer read. The exit code shows it:
     see :attr:`code`.
     """
 
@@ -35,7 +35,7 @@ class Streams:
     def code(self) -> int:
         """The exit code of a command that did its work: 0 unless standard output was lost.
 
-        If nobody reads a pipe any more, it is that of a process that SIGPIPE ended, 141.
+        If a pipe has lost its reader, it is that of a process that SIGPIPE ended, 141.
         """
         lost = self._lost.get(OUT)
         if lost is None:

@@ -54,7 +54,7 @@ class DbtProject:
     def find(cls, spec_folder: Path, output: Path | None) -> DbtProject:
         """Finds the project beside the spec, or the one that `output` is in.
 
-        The default output is the folder with a `codegen.json`, wherever somebody moved it, else
+        The default output is the folder with a `codegen.json`, even if it was moved, else
         `strandline` in the first of the project's model folders.
 
         Raises:

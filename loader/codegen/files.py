@@ -52,7 +52,7 @@ class File:
 
 
 def model_file(name: str, text: str, before: str | None, memory: Manifest, moved: bool) -> File:
-    """Returns a model's file: new, or updated if nobody has edited it.
+    """Returns a model's file: new, or updated if it was not edited by hand.
 
     Args:
         before: its text now.
@@ -84,8 +84,8 @@ def properties_file(
     """Returns a file of sources or models, merged entry by entry.
 
     Args:
-        base: what codegen wrote last.
-        new: what it would write now.
+        base: codegen's last output.
+        new: its output now.
         before: its text now; a file that is gone is written again.
         where: the file, for errors.
         spaced: the indents of dashes that get a blank line before them in a new file.

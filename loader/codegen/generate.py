@@ -29,7 +29,7 @@ class Folder:
     Attributes:
         read: returns a file's text; None if there is no such file.
         shown: returns a file's name for messages.
-        elsewhere: what the project declares outside the folder.
+        elsewhere: the project's declarations outside the folder.
         raw_schema: the value of the variable `strandline__raw_schema`.
     """
 
@@ -46,7 +46,7 @@ class Generated:
     Attributes:
         files: the generated files.
         notes: for the user, each with its table or file.
-        memory: what to remember for the next run.
+        memory: the manifest for the next run.
     """
 
     files: list[File]
@@ -179,7 +179,7 @@ def _models(
     history: Sequence[str],
     notes: list[tuple[str, str]],
 ) -> tuple[dict[tuple[NamedTable, str], File], dict[str, str]]:
-    """Returns the models' files, and what to remember about them."""
+    """Returns the models' files, and their part of the manifest."""
     files: dict[tuple[NamedTable, str], File] = {}
     hashes = dict(memory.models)
     for one in named:
@@ -210,7 +210,7 @@ def _properties(
 
 
 def _standing(sources: tuple[File | None, Any]) -> set[tuple[str, str]]:
-    """Returns the tables that sources.yml declares, whoever wrote them."""
+    """Returns the tables that sources.yml declares, generated or written by hand."""
     file, _ = sources
     return {
         (str(source.get("name")), str(table.get("name")))

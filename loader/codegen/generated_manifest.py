@@ -1,6 +1,6 @@
-"""What codegen wrote last: the common ancestor of a merge, in a file beside its output.
+"""Stores codegen's last output: the common ancestor of a merge, in a file beside the output.
 
-Even without it, nobody's edits are overwritten. But codegen could not tell what was deleted from
+Even without it, no edits are overwritten. But codegen could not tell what was deleted from
 what was never written, so deleted entries would come back.
 """
 
@@ -24,7 +24,7 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class Manifest:
-    """What codegen wrote last.
+    """Codegen's last output.
 
     Attributes:
         data: each YAML file's data, by file.
@@ -56,7 +56,7 @@ class Manifest:
         """Reads the file's text; None is a file that does not exist yet.
 
         Raises:
-            SpecError: if somebody changed it, or a newer loader wrote it.
+            SpecError: if it was edited, or a newer loader wrote it.
         """
         if text is None:
             return cls()

@@ -1,8 +1,8 @@
-"""The three-way merge that keeps hand edits: what codegen wrote, what is there, what it wants.
+"""Merges three ways to keep hand edits: codegen's last output, the file, the new output.
 
-The rule for every value in a file: if nobody has touched it since codegen wrote it, it follows
-codegen; if somebody changed, added or deleted it, it stays as they left it. The merge works on
-plain data (mappings, lists, scalars); :mod:`loader.codegen.yaml_text` edits a text accordingly.
+The rule for every value in a file: if it is unchanged since codegen wrote it, it follows codegen;
+if it was changed, added or deleted by hand, it stays so. The merge works on plain data (mappings,
+lists, scalars); :mod:`loader.codegen.yaml_text` edits a text accordingly.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class KeptEdit:
 
     Attributes:
         path: keys and names from the top of the file.
-        wanted: what codegen would write; ABSENT if it would remove the value.
+        wanted: codegen's new value; ABSENT if it would remove the value.
     """
 
     path: Path
@@ -59,9 +59,9 @@ class ThreeWay:
         """Returns the merged value; ABSENT if there should be none.
 
         Args:
-            base: what codegen wrote last.
-            mine: what is there now.
-            new: what codegen would write now.
+            base: codegen's last output.
+            mine: the current file.
+            new: codegen's new output.
         """
         if same(mine, new):
             return mine

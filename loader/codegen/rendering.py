@@ -193,7 +193,7 @@ def _model(
 
 
 def as_text(text: str) -> str:
-    """Escapes somebody else's text for YAML that dbt renders: its braces are not Jinja.
+    """Escapes foreign text for YAML that dbt renders: its braces are not Jinja.
 
     Jinja also drops a line break at the end, and takes a carriage return for a line feed.
     """

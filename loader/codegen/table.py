@@ -1,4 +1,4 @@
-"""What codegen knows about a table: from the spec, the source and the lake."""
+"""Collects codegen's facts about a table: from the spec, the source and the lake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How codegen writes YAML: two spaces, dashes indented, double quotes, nothing folded."""
+"""Writes YAML in codegen's style: two spaces, dashes indented, double quotes, nothing folded."""
 
 from __future__ import annotations
 

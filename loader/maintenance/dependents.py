@@ -25,7 +25,7 @@ from loader.rows.order import quote_name
 WATERMARK = "strandline.watermark"
 MATERIALIZATION = "strandline.materialization"
 HISTORY = "deduped_history"
-# the column by which a model that reads several raw tables tells them apart
+# the column by which a model that reads several raw tables distinguishes them
 UNION = "_cq_table"
 
 
@@ -74,7 +74,7 @@ class Unreadable(TableError):
 
 
 def dependents(lake: Lake, raw: Collection[str] = ()) -> list[Dependent]:
-    """Returns all snapshots and histories in the lake's catalog, whatever they are built from.
+    """Returns all snapshots and histories in the lake's catalog, built from any table.
 
     Args:
         raw: tables that are certainly neither, `schema.table` in lower case.

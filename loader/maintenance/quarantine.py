@@ -1,4 +1,4 @@
-"""Puts a damaged table of the loader's own aside, so that it can be made anew; never a raw table.
+"""Quarantines a damaged table of the loader's own, so that it can be rebuilt; never a raw table.
 
 Nothing is deleted. In a Hadoop catalog a table is its folder: the folder moves, as SQL cannot drop
 a table that it cannot read. In other catalogs the table is unregistered, and its files stay.

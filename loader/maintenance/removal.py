@@ -29,7 +29,7 @@ COMPACTED = "strandline.compacted"
 
 @dataclass(frozen=True)
 class RemovalAccount:
-    """What compaction has removed from a raw table so far.
+    """The account of rows that compaction has removed from a raw table so far.
 
     Attributes:
         to: the batch up to which versions may be missing; 0 if none are.

@@ -1,4 +1,4 @@
-"""Which versions of a raw table may go: superseded ones that nobody needs any more.
+"""Decides which versions of a raw table to remove: superseded ones that are no longer needed.
 
 Compaction has a removal limit, a batch. Among the versions up to it, each key keeps its newest;
 all later batches stay whole. So raw still shows, for the limit and each batch after it, exactly
@@ -36,7 +36,7 @@ from loader.rows.order import BATCH, GENERATION, SEQUENCE, SOURCE_NAME, quote_na
 
 @dataclass(frozen=True)
 class Keep:
-    """Which of a key's versions the user wants to keep; the newest always stays.
+    """The user's rule for the versions of a key to keep; the newest always stays.
 
     Attributes:
         versions: how many of the newest.
@@ -104,7 +104,7 @@ def find_superseded(
 
 
 def refusal(key: tuple[str, ...], cursor: str | None, kept_from_it: Sequence[Dependent]) -> str:
-    """Returns why no version of a table may go; empty if some may."""
+    """Returns why no version of a table may be removed; empty if some may."""
     if not key:
         return "it has no primary key: its rows are not versions of each other"
     for one in kept_from_it:

@@ -74,7 +74,7 @@ def parts_per_bucket(rows: int, buckets: int) -> int:
 
 
 def key_names(plan: Plan) -> list[str]:
-    """Returns names for the key's columns in a comparison, whatever their own names are."""
+    """Returns names for the key's columns in a comparison, independent of their own names."""
     return [f"_cq_key_{i}" for i in range(len(plan.key))]
 
 

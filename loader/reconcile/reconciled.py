@@ -1,4 +1,4 @@
-"""What was verified when: ``_cq_reconciled``, one row per table and bucket, append-only."""
+"""Records verifications: ``_cq_reconciled``, one row per table and bucket, append-only."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A table is synced first, then compared in the same snapshot of its source. If that snapshot is
 steady (PostgreSQL's exported snapshot), the lake then has everything that cursors can bring, and
-whatever still differs was missed. If it is not, a row that differs may just be late: the table is
+rows that still differ were missed. If it is not, a row that differs may just be late: the table is
 synced once more, and only rows count that still differ and that the source has not changed since.
 """
 

@@ -1,6 +1,6 @@
 """A repair: appends rows that were read again, and tombstones, as one batch in a new generation.
 
-The generation makes them the newest versions of their keys, whatever the cursors say. The stored
+The generation makes them the newest versions of their keys, regardless of cursors. The stored
 cursor stays where it was: a repair does not change what the next sync has to read.
 """
 

@@ -28,7 +28,7 @@ EXACT = Context(prec=200)
 
 
 class CursorType(str, Enum):
-    """How a cursor's text is read, compared and written into SQL."""
+    """The type of a cursor: how its text is parsed, compared and written into SQL."""
 
     INTEGER = "integer"
     DECIMAL = "decimal"

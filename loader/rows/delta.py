@@ -5,7 +5,7 @@ back to an earlier one at the same cursor (A, B, A) is a new version, so only th
 
 If the source itself declares the key, it has each key once, as it is now. Then a row whose cursor
 is lower than the cursor of its key's newest version is not an older version but the current one: a
-transaction that began earlier has committed later (`now()` is its start), or somebody set the
+transaction that began earlier has committed later (`now()` is its start), or a user set the
 clock column back. Such a read overrules the order of cursors, and its batch begins a generation.
 """
 
@@ -228,7 +228,7 @@ def assign_generation(
 def number_versions(rows: DataFrame, key: Sequence[str], generation: int) -> DataFrame:
     """Gives each version of a key a generation of its own, in the order of their positions.
 
-    For versions in the order of the source's log: a later one is newer, whatever its cursor says.
+    For versions in the order of the source's log: a later one is newer, regardless of its cursor.
 
     Args:
         rows: stamped rows.

@@ -29,5 +29,5 @@ def version_column(cursor_field: str | None) -> Column:
 
 
 def quote_name(name: str) -> str:
-    """Quotes a column name for Spark's parser, whatever characters it has."""
+    """Quotes a column name for Spark's parser; it may have any characters."""
     return f"`{name.replace('`', '``')}`"

@@ -1,6 +1,6 @@
 """Decides whether two versions of a row are the same: by a hash of its columns.
 
-It matches columns by name, whatever the case, and it is null-safe. It ignores anything that does
+It matches columns by name, ignoring case, and it is null-safe. It ignores anything that does
 not change a value: the order of columns and fields, columns that are null, the width of a number.
 """
 

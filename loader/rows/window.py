@@ -1,4 +1,4 @@
-"""Which rows one sync reads: pure functions over cursors.
+"""Computes the window of rows that one sync reads: pure functions over cursors.
 
 The lower bound is inclusive: a row with the same cursor as the last row read may have arrived
 since. Redelivered rows are dropped later, by comparing contents (:mod:`loader.rows.delta`).
@@ -46,7 +46,7 @@ class Window:
         open_ended: if `high` is None, there is no upper bound: rows that arrive during the read
             are read, too.
         nulls: whether rows without a cursor are read.
-        mark: what the connector remembered at the last sync that stored a cursor.
+        mark: the connector's state as of the last sync that stored a cursor.
         whole_microsecond: includes all rows within the microsecond that begins at `high`.
         bounded: the user has set a lookback, so late rows lie no further below the cursor.
         whole: reads all rows from the floor on, not only the late ones among those below `low`.
@@ -125,7 +125,7 @@ class Bounds:
         clock: the source's own clock, in the cursor's type; None if it has none.
         future: rows whose cursor lies beyond that clock.
         reach: the cursor from which the connector reads late rows, by its mark.
-        mark: what the connector needs back at the next sync, stored with the cursor.
+        mark: the connector's state for the next sync, stored with the cursor.
         rewound: the source may reuse cursors: store its highest, even if it is below the stored
             one.
         settled: the stored mark expects late rows, this one does not: store it, even if there is
@@ -155,7 +155,7 @@ class Bounds:
 def lower_bound(
     stored: Cursor | None, initial: Cursor | None, lookback: Lookback | None
 ) -> Cursor | None:
-    """Returns where the next window begins, inclusive: the stored cursor minus the lookback.
+    """Returns the next window's inclusive lower bound: the stored cursor minus the lookback.
 
     The first sync begins at the configured initial cursor, without a lookback. A lookback never
     reaches below the initial cursor.

@@ -36,7 +36,7 @@ GROUP = "strandline.sources"
 
 @dataclass(frozen=True)
 class Digest:
-    """What a window holds, in short.
+    """A summary of a window's rows.
 
     Attributes:
         rows: how many rows.
@@ -52,7 +52,7 @@ class Alone:
     """Something that has one reader.
 
     Attributes:
-        identity: what tells it from others of this connector.
+        identity: its identity among others of this connector.
         shown: how errors call it.
         option: the option of a source that names another one.
     """
@@ -85,16 +85,16 @@ class Snapshot(ABC):
         return self.bounds(table, window)
 
     def confirm_stored(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:  # noqa: B027
-        """Learns that all rows up to a mark are in raw, and that the mark is stored.
+        """Confirms that all rows up to a mark are in raw, and that the mark is stored.
 
-        A source that keeps its changes until they are read may forget them now.
+        A source that keeps its changes until they are read may delete them now.
         """
 
     def remembers(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:  # noqa: B027
-        """Is told how to look up the stored marks of any of the source's tables, by its name."""
+        """Sets the lookup of the stored marks of any of the source's tables, by name."""
 
     def lacking(self, table: SourceTable) -> list[str]:
-        """Returns what `loader check` should say about a table: what is missing, and the remedy."""
+        """Returns notes for `loader check` about a table: unmet requirements, with remedies."""
         return []
 
     def count_values(
@@ -107,7 +107,7 @@ class Snapshot(ABC):
         return None
 
     def deletions(self, spark: SparkSession, table: SourceTable) -> Sequence[DataFrame]:
-        """Returns what the source has deleted since the last sync, by the values of columns.
+        """Returns the source's deletions since the last sync, by the values of columns.
 
         Rows of earlier syncs that equal a row of one of these frames in all its columns are
         deleted, unless their keys are among the rows that are read. Null equals nothing.
@@ -133,7 +133,7 @@ class Snapshot(ABC):
         return False
 
     def abandon(self, table: SourceTable) -> None:
-        """Learns that nothing more is wanted of a table, as it has failed."""
+        """Cancels the rest of a table, as it has failed."""
         return
 
     def check_unaltered(self, table: SourceTable) -> None:  # noqa: B027
@@ -237,7 +237,7 @@ class Source(ABC):
         self.hide: Callable[..., None] = _nothing
 
     def remembers(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:  # noqa: B027
-        """Learns how to look up the stored marks of its tables, by name, before a run plans them.
+        """Sets the lookup of its tables' stored marks, by name, before a run plans them.
 
         :meth:`describe` may use what the last sync has found.
         """
@@ -265,7 +265,7 @@ class Source(ABC):
 
     @classmethod
     def reads_alone(cls, name: str, options: Any) -> Alone | None:
-        """Returns what no other source may read beside this one; None if there is no such thing.
+        """Returns the resource that this source reads exclusively; None if there is none.
 
         Args:
             name: the source's name.
@@ -297,7 +297,7 @@ class Source(ABC):
 
 
 def _nothing(*_: str, whole_word: bool = False) -> None:
-    """Registers nothing: nobody prints."""
+    """Registers nothing, as nothing is printed."""
 
 
 def edge(text: str | None, type_: CursorType, table: SourceTable, window: Window) -> Cursor | None:

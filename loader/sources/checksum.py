@@ -31,7 +31,7 @@ NULL, BETWEEN = 1, 31
 
 
 class Form(enum.Enum):
-    """How values of a column are written as text."""
+    """The text form of a column's values."""
 
     INTEGER = "integer"
     DECIMAL = "decimal"

@@ -1,4 +1,4 @@
-"""What a run wants of a source that delivers its tables itself, before the first one is read."""
+"""Describes a run's request to a source that delivers its tables itself, before the first read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Request:
 
     Attributes:
         name: the table's name in messages, ``<source>.<table>``.
-        mark: what the connector remembered with the last batch; None to begin anew.
+        mark: the connector's state as of the last batch; None to begin from scratch.
         whole: everything is read again, and must come in one piece.
         cursor: the cursor column; None if there is none.
         key: the primary key; empty if there is none.
@@ -36,4 +36,4 @@ class RunContext(Protocol):
         """Warns the user; the run goes on."""
 
     def check_interruption(self, table: str) -> None:
-        """Does nothing, unless the run was told to stop: then raises a TableError."""
+        """Raises a TableError if the run was asked to stop."""

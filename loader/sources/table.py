@@ -19,7 +19,7 @@ class TableRef:
 
     Attributes:
         name: its name in specs and messages: bare in the default schema, else qualified.
-        native: whatever the connector needs to find the table again.
+        native: the connector's own handle of the table.
         kind: ``table`` or ``view``; wildcards choose tables only.
         origin: its unambiguous name in the source, if `name` may come to mean another table: with
             the schema, quoted. Empty is `name`.
@@ -37,7 +37,7 @@ class TableRef:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells it from all others of its source."""
+        """Its identity among all tables of its source."""
         return self.name, self.origin
 
     @property
@@ -47,7 +47,7 @@ class TableRef:
 
 
 class Progress(Enum):
-    """How a source goes on where the last sync ended."""
+    """The way in which a source resumes where the last sync ended."""
 
     CURSOR = "cursor"
     """The loader asks for the rows at or above a cursor, and each key comes as it is now."""
@@ -69,7 +69,7 @@ class SourceTable:
             say.
         cursor_field: the cursor that the connector itself defines, if any.
         indexed: columns that lead an index, so that a window on them is cheap.
-        system_cursors: what can be the cursor though it is not among the columns.
+        system_cursors: possible cursors that are not among the columns.
         collated: text columns that may be the cursor and that the source does not order by bytes.
         comment: the source's comment on the table; empty if there is none.
         column_comments: the source's comments on its columns, by column.

@@ -1,1 +1,1 @@
-"""What the loader runs on: dbt's profile, Java, Spark, drivers, the class archive."""
+"""Sets up the runtime: dbt's profile, Java, Spark, drivers, the class archive."""

@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole, and are on disk before anybody relies on them."""
+"""Replaces files atomically and durably."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The part of the loader's environment that its child processes get.
+"""Selects the environment variables that child processes get.
 
-The rest may hold the secrets of sources that are none of their business.
+The rest may hold the secrets of sources that they do not need.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The class archive: Java loads parsed classes from it, and so Spark starts in half the time.
+"""Records a class archive: the JVM loads parsed classes from it, so Spark starts in half the time.
 
 It is recorded once, from a small run (:mod:`loader.cli.cds_workload`), for one Java and one Spark.
 It fits a class path that begins with the one that it was recorded from, so jars that are added
@@ -66,7 +66,7 @@ class Archive:
     """A recorded archive.
 
     Attributes:
-        options: what Java must be told to use it.
+        options: the JVM options that use it.
         class_path: the jars that the class path must begin with.
     """
 
@@ -128,7 +128,7 @@ def _find(home: SparkHome, java: Java) -> Archive | None:
 
 
 class _NotRecordedError(Exception):
-    """Why no archive can be recorded."""
+    """Reports that no archive can be recorded."""
 
 
 def _prepare(home: SparkHome, java: Java, wait: bool, report: Report) -> str:
@@ -208,7 +208,7 @@ def _record(home: SparkHome, java: Java, folder: Path) -> None:
 
 
 def _describe_jars(jars: Iterable[str]) -> dict[str, list[int]]:
-    """Returns what Java compares of each jar: its size and when it was written."""
+    """Returns the properties of each jar that the JVM compares: size and modification time."""
     found = {jar: os.stat(jar) for jar in jars}
     return {jar: [stat.st_size, stat.st_mtime_ns] for jar, stat in found.items()}
 
@@ -273,7 +273,7 @@ def _folder(home: SparkHome, java: Java) -> Path:
 
 
 def _environment() -> dict[str, str]:
-    """Returns the environment of what we start, without what changes the archive."""
+    """Returns the environment for the recording, without variables that change the archive."""
     env = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
     # Relative ones would be others in another working folder.
     env[CACHE_VARIABLE] = str(cache_folder())

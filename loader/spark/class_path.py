@@ -1,4 +1,4 @@
-"""The class path of Spark's JVM: Spark's jars, Iceberg, JDBC drivers, and what the user adds."""
+"""Builds the class path of Spark's JVM: Spark's jars, Iceberg, JDBC drivers, the user's jars."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _UNUSED = ("spark-mllib_",)
 def list_jars(home: SparkHome, settings: Mapping[str, str]) -> list[Path]:
     """Lists the jars of a JVM with these settings, Spark's own first.
 
-    MLlib is left out. So are, of what somebody has put into Spark's own folder, an Iceberg that was
-    built for another Spark, a link to nowhere, and a driver that we have, too.
+    Leaves out MLlib. Of the jars that were added to Spark's own folder, leaves out an Iceberg that
+    was built for another Spark, a broken link, and a driver that we have, too.
     """
     drivers = [path.name for path in find_drivers()]
     provided = [driver for driver in DRIVERS.values() if any(map(driver.owns, drivers))]
@@ -63,7 +63,7 @@ def names_iceberg(home: SparkHome, settings: Mapping[str, str]) -> bool:
 def lacks_iceberg(home: SparkHome, settings: Mapping[str, str]) -> bool:
     """Whether neither the user, nor Spark, nor a folder of jars has the Iceberg runtime.
 
-    One that was cut short counts as missing: `loader setup` says what is wrong with it.
+    A truncated one counts as missing: `loader setup` reports its error.
     """
     if find_spark_iceberg(home) or names_iceberg(home, settings):
         return False

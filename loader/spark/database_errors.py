@@ -14,7 +14,7 @@ from loader.spec.redaction import excerpt
 
 
 class DatabaseError(TableError):
-    """The database refused; the text is its own, plus a remedy.
+    """Reports a refusal by the database: its own text, plus a remedy.
 
     Attributes:
         state: its SQLSTATE; empty if it gave none.
@@ -34,7 +34,7 @@ class DatabaseError(TableError):
 
 
 class ConnectionRefusedByServer(DatabaseError):
-    """The database has answered, and says no: its connection can be used for other questions."""
+    """Reports a refusal on a connection that is still usable for other queries."""
 
 
 def explain(
@@ -183,7 +183,7 @@ OVERDUE = (
 _GONE = ("080", "08S", "57P01", "57P02", "57P03")
 """SQLSTATEs of connections that are gone, for drivers that do not close them."""
 
-# What a SQLSTATE means here, if the database's own text does not say it.
+# The meaning of a SQLSTATE here, if the database's own text does not explain it.
 _MEANINGS = {
     "55P03": "another session holds or awaits a lock that keeps readers out "
     "(ALTER, TRUNCATE, VACUUM FULL, CLUSTER), and lock_timeout has expired",

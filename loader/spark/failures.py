@@ -1,4 +1,4 @@
-"""Turns what Spark, a driver or the system throws into one clear error."""
+"""Turns an exception of Spark, a driver or the system into one clear error."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ TOO_LONG = (
     "target) with it"
 )
 
-# A part of the text, in lower case, and what to do about it.
+# A part of the text, in lower case, and the remedy.
 _REMEDIES = {
     "no space left": "Free disk space and run again: nothing is half written",
     "read-only file system": "Mount it so that the user that runs the loader can write, or name "
@@ -102,7 +102,7 @@ _REMEDIES = {
 def clear(error: BaseException, where: str) -> LoaderError:
     """Returns the error as a user should read it; the loader's own pass through unchanged.
 
-    If Spark's Java process has ended, that is the error, whatever failed because of it.
+    If Spark's Java process has ended, that is the error, not the failures that follow from it.
     """
     if isinstance(error, JavaEndedError):
         return JavaEndedError(error.what, where=where or error.where, remedy=error.remedy)

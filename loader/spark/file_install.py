@@ -11,7 +11,7 @@ def link(source: Path, target: Path) -> str:
     """Links a folder, or copies it if links are not available; replaces an older link.
 
     Returns:
-        What was done, for people.
+        A message about the result.
     """
     source = source.absolute()
     if target.is_symlink():

@@ -1,4 +1,4 @@
-"""The process of Spark's JVM, started without waiting for it.
+"""Starts the process of Spark's JVM without waiting for it.
 
 PySpark's `launch_gateway` starts `spark-submit`, waits until the JVM has written down where it
 listens, and connects. Here these are two steps, so that Python can import what it needs meanwhile.
@@ -44,7 +44,7 @@ class Gateway:
     """A JVM that is starting; it ends when this process does, as its standard input ends then.
 
     Args:
-        command: what to start.
+        command: the command that starts it.
         folder: a folder of this user, into which the JVM writes its port and its secret.
 
     Raises:
@@ -56,7 +56,7 @@ class Gateway:
         self.process = subprocess.Popen(
             command.arguments,
             stdin=subprocess.PIPE,
-            # Not ours, which whoever waits for the end of our output would then wait for: Java
+            # Not ours: a process that waits for the end of our output would wait for it, too. Java
             # takes half a second longer than Python to end.
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -73,7 +73,7 @@ class Gateway:
         """Waits until the JVM listens; returns its port and its secret.
 
         Raises:
-            RuntimeError: if Java does not start; says what Java says.
+            RuntimeError: if Java does not start; with Java's message.
         """
         patient_until = time.monotonic() + _PATIENCE
         while self.process.poll() is None and not self._written.exists():
@@ -94,7 +94,7 @@ class Gateway:
         """Waits until the JVM listens; returns PySpark's gateway to it.
 
         Raises:
-            RuntimeError: if Java does not start; says what Java says.
+            RuntimeError: if Java does not start; with Java's message.
         """
         from pyspark.java_gateway import launch_gateway
 
@@ -129,13 +129,13 @@ class Gateway:
                 self._held.append(said)
 
     def _show(self) -> None:
-        """Writes what was held back, and holds nothing back any more."""
+        """Writes the buffered output, and stops buffering."""
         with self._holding:
             held, self._held = self._held or [], None
             _print(b"".join(held))
 
     def end(self) -> None:
-        """Ends a JVM that nobody needs."""
+        """Ends a JVM that is not needed."""
         if self.process.stdin is not None:
             self.process.stdin.close()
         with suppress(ProcessLookupError):
@@ -145,7 +145,7 @@ class Gateway:
 
 
 def reason(said: str) -> str:
-    """Returns the line of what Java printed that says why it does not start."""
+    """Returns the line of Java's output that explains why it does not start."""
     lines = [line.strip() for line in said.splitlines() if line and not _HOLLOW.match(line)]
     found = _PREFIX.sub("", lines[0], count=1) if lines else ""
     return excerpt(found.rstrip("."), 500) or "Java ended before it could be reached"

@@ -1,4 +1,4 @@
-"""Work outside Spark that a signal must end, because it does not ask whether to stop."""
+"""Interrupts work outside Spark on a signal, as it does not poll for a stop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def interruptible(end: Callable[[], object]) -> Iterator[None]:
 
 
 def interrupt() -> None:
-    """Ends all such work of this process; whoever waits for it gets an error."""
+    """Ends all such work of this process; callers that wait for it get an error."""
     with _lock:
         _told.set()
         running = list(_running)
@@ -41,13 +41,13 @@ def interrupt() -> None:
 
 
 def interruption_error(where: str) -> TableError:
-    """Returns the error of work that ends because the command was told to stop."""
+    """Returns the error of work that ends because the command was asked to stop."""
     again = "Nothing of this batch is visible; run again"
     return TableError("the run was interrupted", where=where, remedy=again)
 
 
 def check_interruption(where: str) -> None:
-    """Does nothing, unless the command was told to stop.
+    """Raises an error if the command was asked to stop.
 
     Raises:
         TableError: if it was.

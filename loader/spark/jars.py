@@ -1,4 +1,4 @@
-"""Jars by Maven coordinates: the Iceberg runtime, JDBC drivers, and where they are on this machine.
+"""Finds and fetches jars by Maven coordinates: the Iceberg runtime and JDBC drivers.
 
 A jar is looked for in the folder that `STRANDLINE_JARS` names, then in the user's cache, then
 fetched from Maven Central or its mirror. Spark's own folder stays as it was installed.
@@ -67,7 +67,7 @@ class Jar:
 
     @property
     def url(self) -> str:
-        """Where to fetch it."""
+        """The URL to fetch it from."""
         group = self.group.replace(".", "/")
         return f"{_repository()}/{group}/{self.artifact}/{self.version}/{self.file_name}"
 
@@ -183,7 +183,7 @@ def driver_for_url(url: str) -> Driver | None:
 
 
 def cache_folder() -> Path:
-    """Returns the user's folder for what can be made or fetched again.
+    """Returns the user's cache folder.
 
     Raises:
         SpecError: if the user has no home, as in some containers, and names no folder.
@@ -227,7 +227,7 @@ def find_jar(jar: Jar) -> Path | None:
 
 
 def find_drivers(*others: Jar) -> list[Path]:
-    """Returns what `loader setup` has provided besides Iceberg: drivers, other people's jars.
+    """Returns the jars that `loader setup` has provided besides Iceberg: drivers, third-party jars.
 
     Of each driver, and of each of `others`, one version: the pinned one if it is there. Of two
     files of one name the one in the folder that comes first.
@@ -270,7 +270,7 @@ def provide_jar(jar: Jar, report: Report) -> Path:
 
 
 def provide_driver(driver: Driver, report: Report) -> str:
-    """Provides a JDBC driver; returns what was done, for people.
+    """Provides a JDBC driver; returns a message about the result.
 
     Only where it can neither be found nor fetched, a jar of the system's packages serves.
 
@@ -289,7 +289,7 @@ def provide_driver(driver: Driver, report: Report) -> str:
 
 
 def link_jar(jar: Path) -> str:
-    """Links somebody's own jar into a folder of jars; returns what was done, for people.
+    """Links a jar of the user's into a folder of jars; returns a message about the result.
 
     Raises:
         SpecError: if no folder can be written.

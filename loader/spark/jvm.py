@@ -64,7 +64,7 @@ class _Start:
         return gateway
 
     def give_up(self) -> None:
-        """Ends a JVM that nobody has waited for."""
+        """Ends a JVM whose start was not waited for."""
         atexit.unregister(self.give_up)
         if self in _starting:
             _starting.remove(self)
@@ -115,7 +115,7 @@ def start(settings: Mapping[str, str]) -> None:
 
 
 def forget_ended() -> None:
-    """Makes PySpark forget a JVM that has ended, so that :func:`start` starts another one."""
+    """Clears PySpark's references to an ended JVM, so that :func:`start` starts another one."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -126,7 +126,7 @@ def forget_ended() -> None:
 
 
 def _runs() -> bool:
-    """Whether this process has a JVM, or somebody gives it one; does not import PySpark for it."""
+    """Whether this process has a JVM, or is given one; does not import PySpark for it."""
     if PORT in os.environ:
         return True
     pyspark: Any = sys.modules.get("pyspark")

@@ -1,4 +1,4 @@
-"""The command that starts Spark's JVM: class path, options, and a file of settings.
+"""Builds the command that starts Spark's JVM: class path, options, and a file of settings.
 
 It is the JVM that `spark-submit` would start, without the shell scripts and the first JVM that
 lead to it, and with no setting on its command line, which every user of the machine can read. See
@@ -70,13 +70,13 @@ _MODEST = ("-XX:GCTimeRatio=2", "-XX:MaxGCPauseMillis=50")
 _SERIAL = ("-XX:+UseSerialGC",)
 # Hadoop starts `chmod` for each local file that it writes: this starts it in half the time.
 _QUICK_CHILDREN = ("-Djdk.lang.Process.launchMechanism=VFORK",)
-# Else Java may live on without the threads that ran out of it, and whoever waits for them hangs.
+# Else Java may live on without the threads that ran out of memory, and their callers would hang.
 _ENDING = ("-XX:+ExitOnOutOfMemoryError",)
 
 
 @dataclass(frozen=True)
 class JvmCommand:
-    """What to start, and what it must be told later.
+    """The command that starts the JVM, and the properties to set later.
 
     Attributes:
         arguments: the program and its arguments.
@@ -177,7 +177,7 @@ def format_properties(settings: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class _Given:
-    """What the user passes to `spark-submit` by `PYSPARK_SUBMIT_ARGS`."""
+    """The user's arguments for `spark-submit`, from `PYSPARK_SUBMIT_ARGS`."""
 
     settings: Mapping[str, str]
     properties: Path | None
@@ -237,7 +237,7 @@ def _environment(home: SparkHome) -> dict[str, str]:
 def _user_class_path(
     home: SparkHome, environment: Mapping[str, str], driver: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
-    """Returns what the user has put before and after Spark's jars."""
+    """Returns the user's entries before and after Spark's jars."""
     conf = find_needed_conf(home, environment)
     before = [driver.get(_CLASS_PATH, ""), str(conf) if conf else ""]
     names = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")

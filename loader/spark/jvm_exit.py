@@ -19,7 +19,7 @@ def explain_java_end(error: BaseException, where: str) -> JavaEndedError | None:
     """Returns the error that explains this one if Spark's Java process has ended, otherwise None.
 
     Args:
-        where: what could not be done, for the error.
+        where: the action that failed, for the error.
     """
     return explain_process_end(error, where, getattr(SparkContext._gateway, "proc", None))
 
@@ -31,7 +31,7 @@ def has_java_ended() -> bool:
 
 
 def is_restart_wanted() -> bool:
-    """Returns whether Java has ended, and nobody stopped it."""
+    """Returns whether Java has ended without being stopped."""
     process = getattr(SparkContext._gateway, "proc", None)
     code = None if process is None else process.poll()
     return code is not None and _signal(code) not in _STOPPED

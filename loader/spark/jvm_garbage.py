@@ -1,7 +1,7 @@
-"""Tells the JVM of the objects that Python no longer uses, many at a time.
+"""Releases JVM objects that Python no longer uses, in batches.
 
-Py4J tells it of each one by itself, in a thread that does nothing else. In a small sync that was a
-third of all calls to the JVM.
+Py4J releases each one in a call of its own, in a separate thread. In a small sync that was a third
+of all calls to the JVM.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NEEDED = {ENTRY_POINT_OBJECT_ID, GATEWAY_SERVER_OBJECT_ID}
 
 
 def collect_together(gateway: Any) -> None:
-    """Makes a gateway tell the JVM of unused objects together; does nothing if it cannot.
+    """Makes a gateway release unused objects in batches; does nothing if it cannot.
 
     Args:
         gateway: PySpark's, which has just been made.

@@ -1,7 +1,7 @@
-"""Temporary folders that only this user may enter, and what killed processes left of them.
+"""Makes temporary folders that only this user may enter, and removes those of killed processes.
 
-A folder's name says who made it: `strandline-<kind>-<machine>-<process>-…`. Containers may share
-the folder above, and each counts its processes for itself.
+A folder's name identifies its process: `strandline-<kind>-<machine>-<process>-…`. Containers may
+share the folder above, and each counts its processes for itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def private_folder(kind: str, above: Path | None = None) -> Iterator[Path]:
     """Yields an empty folder that only this user can read, and removes it.
 
     Args:
-        kind: what it is for; a word of small letters.
+        kind: its purpose; a word of small letters.
         above: the folder that holds it, made where it is missing; the one for temporary files by
             default.
     """
@@ -48,7 +48,7 @@ def remove_all() -> None:
 
 
 def create_folder(kind: str, above: Path | None = None, age: float = 0.0) -> Path:
-    """Makes such a folder, which somebody else removes, and removes those of killed processes.
+    """Makes such a folder without removing it at the end, and removes those of killed processes.
 
     Args:
         age: how long nothing must have been added to a killed process's folder, in seconds:
@@ -82,11 +82,11 @@ def ensure_own_folder(place: Path, where: str, remedy: str) -> None:
     """Creates a folder that only this user may enter, or checks that it is one.
 
     Args:
-        where: what it is for, for the error.
-        remedy: what to do instead of removing the one that is there.
+        where: its purpose, for the error.
+        remedy: the alternative to removing the existing one.
 
     Raises:
-        SpecError: it is a link or somebody else's, so others could put files into it.
+        SpecError: it is a link or belongs to another user, so others could put files into it.
         OSError: it cannot be created.
     """
     with suppress(FileExistsError):

@@ -1,4 +1,4 @@
-"""A target of dbt's profiles.yml: the one definition of Spark that the loader and dbt share.
+"""Reads a target of dbt's profiles.yml: the definition of Spark that the loader and dbt share.
 
 Read as dbt 1.11 does (``dbt/config/profile.py``), without importing it, which costs three
 seconds.
@@ -23,7 +23,7 @@ from loader.spec.expansion import key_path
 from loader.spec.redaction import Redactor, is_secret_key, url_secrets
 
 _WAREHOUSE = re.compile(r"spark\.sql\.catalog\.[^.]+\.warehouse")
-# What Iceberg's REST catalog and Hadoop's file systems read from the environment themselves.
+# Variables that Iceberg's REST catalog and Hadoop's file systems read themselves.
 _FROM_ENVIRONMENT = re.compile(r"env:(?P<iceberg>\w+)|\$\{env\.(?P<hadoop>\w+)[^}]*\}")
 _SESSION = "Use a target with `type: spark` and `method: session`: the loader runs Spark in-process"
 
@@ -115,7 +115,7 @@ def read_profile_name(project: Path) -> str | None:
     try:
         read = yaml.safe_load((project / "dbt_project.yml").read_text("utf-8-sig"))
     except (OSError, ValueError, yaml.YAMLError):
-        return None  # dbt says what is wrong with it
+        return None  # dbt reports its error
     name = read.get("profile") if isinstance(read, dict) else None
     return name if isinstance(name, str) and "{" not in name else None
 

@@ -1,6 +1,6 @@
-"""Caches what Python sees of the JVM.
+"""Caches Py4J's lookups of JVM packages, classes and static methods.
 
-Py4J asks the JVM what `jvm.org.apache.spark.sql.functions` is name by name, at every use, and Java
+Py4J resolves `jvm.org.apache.spark.sql.functions` in the JVM name by name, at every use, and Java
 looks for a class called `org` in each jar before it answers that this is a package. That was a
 fifth of the JVM's work in a small sync, most of it for PySpark's own calls. It also asks for a
 class's static method at each call, and for the instance behind a Scala object.
@@ -43,7 +43,7 @@ class _Class(JavaClass):  # type: ignore[misc]
 
 
 def _cache_attribute(owner: Any, name: str, found: Any) -> Any:
-    """Returns what a name stands for, kept as an attribute: Python uses that without asking again.
+    """Resolves a name and keeps the result as an attribute, which Python uses without asking again.
 
     Py4J takes every name that it does not know for a package. A name that does not look like a
     package's is not kept, because it may become a class's later (`java_import`).

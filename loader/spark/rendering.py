@@ -1,4 +1,4 @@
-"""Jinja in profiles.yml, rendered as dbt 1.11 does: ``dbt/config/renderer.py``."""
+"""Renders Jinja in profiles.yml as dbt 1.11 does: ``dbt/config/renderer.py``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECRET_PREFIX = "DBT_ENV_SECRET"  # dbt keeps the values of such variables out o
 
 
 class _Text(str):
-    """Stays text, whatever it looks like."""
+    """Stays text, even if it looks like another type."""
 
 
 class _Native(str):

@@ -1,4 +1,4 @@
-"""`loader init`: a starter project, wired to the dbt package."""
+"""Creates a starter project for `loader init`, wired to the dbt package."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _NEXT_STEPS = (
     "  6. dbt build                    # snapshots and tests",
 )
 
-# What to do about a file that was there before, so that the project uses the package.
+# The remedy for a file that was there before, so that the project uses the package.
 _DISPATCH = "dispatch: [{macro_namespace: dbt, search_order: [your_project, strandline, dbt]}]"
 _KEPT = {
     Path("dbt_project.yml"): f"it needs `{_DISPATCH}`, and `profile: strandline` unless loader.yml "
@@ -111,7 +111,7 @@ def refuse_existing_spec(folder: Path) -> None:
 
 
 def _profiles_of(folder: Path) -> Path:
-    """Returns where a project's profile is, or belongs."""
+    """Returns the path of a project's profile, existing or not."""
     there = [path for path in (_PROFILES, _PROFILES_APART) if (folder / path).exists()]
     if there:
         return there[0]

@@ -1,4 +1,4 @@
-"""The Spark session, from the profile's target: loader and dbt share one definition."""
+"""Creates the Spark session from the profile's target: loader and dbt share one definition."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ SUBSTITUTION = "spark.sql.variable.substitute"
 """By default, Spark replaces `${env:NAME}` in all SQL, in quoted names and literals, too: whoever
 names a column could read the environment."""
 
-# What the loader relies on, whatever the profile says: UTC everywhere, and names that stay as they
-# are. The JVM's zone is UTC too: JDBC drivers build wall-clock times in it.
+# Settings that the loader needs, overruling the profile: UTC everywhere, and names that stay as
+# they are. The JVM's zone is UTC too: JDBC drivers build wall-clock times in it.
 _REQUIRED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "false",
@@ -37,7 +37,7 @@ _REQUIRED = {
     SUBSTITUTION: "false",
 }
 
-# Limits what Spark remembers of finished jobs for a UI that nobody looks at: in a process that
+# Limits the history of finished jobs that Spark keeps for its unused UI: in a process that
 # runs for weeks that is hundreds of megabytes.
 _FORGOTTEN = {
     "spark.ui.retainedJobs": "100",
@@ -96,7 +96,7 @@ def session(profile: Profile) -> SparkSession:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    # Workers take `python3` from PATH unless told otherwise.
+    # Workers take `python3` from PATH by default.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     logging.getLogger("py4j").setLevel(logging.ERROR)
     silence_query_log()
@@ -176,10 +176,10 @@ def silence_drivers(spark: SparkSession) -> None:
 
 
 def plan_simply(spark: SparkSession) -> None:
-    """Makes a session plan queries over a few thousand rows without what only many rows repay.
+    """Turns off optimizations that do not pay for queries over a few thousand rows.
 
-    Code generated for a query, stages planned anew halfway and several partitions then cost more
-    CPU than they save.
+    Code generated for a query, stages that are planned again halfway and several partitions then
+    cost more CPU than they save.
     """
     for key, value in _SIMPLE.items():
         spark.conf.set(key, value)
@@ -203,7 +203,7 @@ def hold_rows(rows: DataFrame) -> DataFrame:
 def plan_now(rows: DataFrame) -> DataFrame:
     """Returns rows whose query is planned already, so that tables that it reads may be altered.
 
-    Spark 4.1 resolves each table anew when a query runs, and refuses other columns than before.
+    Spark 4.1 resolves each table again when a query runs, and refuses other columns than before.
     """
     from pyspark.sql import DataFrame
 
@@ -248,7 +248,7 @@ def _all_settings(spark: SparkSession) -> dict[str, str]:
 
 
 def _require(spark: SparkSession) -> None:
-    """Sets what the loader relies on, also in a session that somebody else started."""
+    """Applies the settings that the loader needs, also to a session that was started elsewhere."""
     jvm: Any = spark._jvm
     jvm.java.util.TimeZone.setDefault(jvm.java.util.TimeZone.getTimeZone("UTC"))
     for key, value in _REQUIRED.items():

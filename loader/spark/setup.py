@@ -1,4 +1,4 @@
-"""`loader setup`: fetches what Spark needs, for the loader and for a plain `dbt build`."""
+"""Implements `loader setup`: fetches Spark's jars, for the loader and for a plain `dbt build`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def prepare(drivers: Sequence[str], folder: Path, report: Report) -> None:
 def provide_jars(conf: Mapping[str, str], urls: Iterable[str], report: Report) -> None:
     """Fetches the Iceberg runtime and the drivers for some URLs if this machine has none.
 
-    What the profile names itself is not fetched. A driver that cannot be had is left to the
+    Jars that the profile names itself are not fetched. A driver that cannot be had is left to the
     source's own error, which stops no other source.
 
     Raises:
@@ -80,7 +80,7 @@ def _provide_iceberg(home: SparkHome, report: Report) -> str:
 
 
 def _find_jar_or_driver(name: str, line: SparkLine) -> Path | jars.Jar | Driver | None:
-    """Returns what was named: a jar, a driver, or None for one that comes with Spark."""
+    """Resolves a name: to a jar, a driver, or None for one that comes with Spark."""
     if name.lower() in jars.BUILT_IN:
         return None
     if name.lower() == AWS:

@@ -1,4 +1,4 @@
-"""Files in folders that others may write to: a planted link, pipe or device is none of them."""
+"""Reads and creates files in shared folders safely: refuses planted links, pipes and devices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 def read_regular(path: Path, longest: int) -> bytes:
     """Returns the contents of a regular file.
 
-    A link is not followed, and a pipe that nobody writes to is not waited for.
+    A link is not followed, and a pipe without a writer is not waited for.
 
     Args:
         longest: the most bytes that it may have.
@@ -37,7 +37,7 @@ def read_regular(path: Path, longest: int) -> bytes:
 
 
 def create_regular(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Makes a file that did not exist, whatever is planted there.
+    """Creates a file that did not exist; never follows a planted link.
 
     Raises:
         FileExistsError: something has that name.

@@ -1,4 +1,4 @@
-"""The lines of Spark that the loader runs on, and everything in which they differ.
+"""Lists the supported lines of Spark, and holds everything in which they differ.
 
 No other module asks for a version of Spark, Scala, Iceberg or Java.
 """
@@ -53,15 +53,15 @@ _MODULES = (
 
 @dataclass(frozen=True)
 class SparkLine:
-    """A line of Spark, and what goes with it.
+    """A line of Spark, with the versions that it needs.
 
     Attributes:
         version: its major and minor version.
         scala: the version of Scala that it is built with.
         iceberg: the Iceberg runtime that is built for both.
-        aws: what this Iceberg needs for S3FileIO and Glue (`loader setup aws`).
+        aws: the jars that this Iceberg needs for S3FileIO and Glue (`loader setup aws`).
         java: the versions of Java that it runs on, the oldest first.
-        options: what it needs Java to be told.
+        options: the JVM options that it needs.
     """
 
     version: str

@@ -1,7 +1,7 @@
-"""Where Spark puts rows that it sorts and shuffles: a folder that only this user may enter.
+"""Gives Spark a private local directory for sorts and shuffles: only this user may enter it.
 
-In Spark's own folders under the temporary one, every user of the machine can read them, and what a
-killed process leaves is never removed. So do the native libraries that Java unpacks, such as LZ4's.
+In Spark's own folders under the temporary one, every user of the machine can read them, and files
+of a killed process are never removed. So do the native libraries that Java unpacks, such as LZ4's.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _OLD = 3600.0  # seconds: the JVM may outlive a killed loader
 
 
 def scratch(settings: Mapping[str, str], defaults: str) -> dict[str, str]:
-    """Returns the settings for a new folder; none where somebody has chosen one, or on a cluster.
+    """Returns the settings for a new folder; none if one is configured, or on a cluster.
 
-    It is the folder for Java's temporary files, too, unless somebody has chosen that one.
+    It is the folder for Java's temporary files, too, unless that one is configured.
 
-    Args:
-        settings: the profile's.
-        defaults: the text of `spark-defaults.conf`.
+        Args:
+            settings: the profile's.
+            defaults: the text of `spark-defaults.conf`.
     """
     chosen = SETTING in settings or "SPARK_LOCAL_DIRS" in os.environ
     local = settings.get("spark.master", "").startswith("local")

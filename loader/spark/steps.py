@@ -1,4 +1,4 @@
-"""Names what a command is doing, for people who wait: most steps take a moment, some minutes."""
+"""Names the current step of a command for the user: most take a moment, some minutes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def step(text: str) -> Iterator[None]:
     """Encloses a step that may take more than a few seconds.
 
     Args:
-        text: what is done, and to what: `shop.orders: compacting`.
+        text: the table and the action: `shop.orders: compacting`.
     """
     _log.debug("%s", text)
     try:

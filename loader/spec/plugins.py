@@ -59,7 +59,7 @@ def _state_name(value: str) -> str:
 
 
 class BackendOptions(Strict):
-    """Where a source's cursors live.
+    """The backend that stores a source's cursors.
 
     Attributes:
         table_name: the state table.
@@ -243,7 +243,7 @@ class DestinationSpec(_Plugin):
     """A document of kind `destination`: a lake, or a store for state only.
 
     Attributes:
-        name: what sources list in `destinations`.
+        name: its name in the `destinations` of sources.
         path: `spark` for lakes; `sqlite`, `postgresql`, `redis`, or one that another package
             provides, for state.
         write_mode: `append`.
@@ -256,7 +256,7 @@ class DestinationSpec(_Plugin):
 
     @property
     def connection(self) -> str:
-        """What ``@@plugins.<name>.connection`` stands for."""
+        """The value of ``@@plugins.<name>.connection``."""
         return f"{SCHEME}{self.name}"
 
     @property

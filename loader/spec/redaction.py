@@ -1,8 +1,8 @@
 """Keeps secrets out of logs, errors and the ledger.
 
-Secret is what stands under a secret key, in the user information of a URL, in ``${file:…}``, or
-what a connector declares so; nothing else is. Values known to be secret are masked, and whatever
-stands where secrets do (a URL's user information, `password=…`), registered or not.
+Values are secret under a secret key, in the user information of a URL, in ``${file:…}``, or if a
+connector declares them so; nothing else is. Values known to be secret are masked, and so is any
+text where secrets stand (a URL's user information, `password=…`), registered or not.
 
 A password may also be a word of the loader's own, such as `loader` or `setup`. It is masked in the
 text of others (:func:`redact_foreign`, :func:`excerpt`), but not where the loader's own words are

@@ -1,6 +1,6 @@
 """Finds secrets in text, also where they are escaped, encoded or broken over lines.
 
-The text is decoded, whatever mixture of escapes it has, and once more as long as that changes it.
+The text is decoded, with any mixture of escapes, and once more as long as that changes it.
 Secrets are decoded the same way and looked up in each of these texts, all at once: the time depends
 on the text's length, hardly on how many secrets there are. Only base64, base32 and hexadecimal,
 which change with what stands before, are registered in their encoded forms.
@@ -51,7 +51,7 @@ _FOLDED = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ:-", b"abcdefghijklmnopqrs
 
 
 class Form(NamedTuple):
-    """How a form of a secret is matched.
+    """The pattern of one form of a secret.
 
     Attributes:
         is_word: only where no letter, digit or underscore is next to it.
@@ -127,7 +127,7 @@ class FormIndex:
             yield _widen(text, start, stop) if form.is_coded else (start, stop)
 
     def _find_blocks(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yields the lines of secrets that have several, whatever stands before and behind each."""
+        """Yields the lines of secrets that have several, in any context."""
         blocks = [lines for lines in self._blocks if all(line in text for line in lines)]
         if not blocks:
             return
@@ -152,7 +152,7 @@ class _Spaced(NamedTuple):
 
 
 class _Keys:
-    """Looks up forms, all of them at each character, whatever white space they have."""
+    """Looks up all forms at each character, with any white space."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._keys: dict[str, list[tuple[str, _Spaced]]] = {}
@@ -352,7 +352,7 @@ def _in_base(
 def is_own_word(form: str) -> bool:
     """Whether a message of the loader may contain a form of a secret: `loader`, `setup`, `ost`.
 
-    That is so if its source text does. A secret that nobody guesses is in no source text.
+    That is so if its source text does. A secret that cannot be guessed is in no source text.
     """
     text, words, parts = _own_text()
     longest = max(re.findall(r"\w+", form), key=len, default="")

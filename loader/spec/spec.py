@@ -247,7 +247,7 @@ def _model(document: Document) -> type[SourceSpec] | type[DestinationSpec]:
 
 
 def _outer_errors(document: Document, where: str) -> list[SpecError]:
-    """Returns what is wrong with a document outside its `spec`."""
+    """Returns the errors of a document outside its `spec`."""
     value = document.value
     if not isinstance(value, dict):
         return [

@@ -18,7 +18,7 @@ Model = TypeVar("Model", bound=BaseModel)
 _MISSING = "this key is missing"
 _LIST = ("must be a list", "Write a list, for example [a, b]")
 _KEYS = ("must have keys and values", "Write `key: value`, indented below it")
-# By pydantic's error type, up to the first underscore: what is wrong, and the remedy.
+# By pydantic's error type, up to the first underscore: the problem, and the remedy.
 _TYPES = {
     "bool": ("must be true or false", "Write true or false"),
     "int": ("must be a whole number", "Write a whole number"),

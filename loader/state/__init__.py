@@ -1,4 +1,4 @@
-"""Where cursors live: one narrow interface, and what every backend has in common.
+"""Stores cursors: one narrow interface, and the base of every backend.
 
 A backend stores rows ``key, value, version``; a change is a new row. The newest version of a key
 wins; a null version counts as 0 (CloudQuery's first state tables have none).
@@ -24,7 +24,7 @@ __all__ = ["StateBackend", "StateRow", "StoreLocation", "TableState"]
 
 @dataclass(frozen=True)
 class StoreLocation:
-    """What a spec says about a backend beyond its own options.
+    """A spec's settings for a backend beyond its own options.
 
     Attributes:
         table: ``backend_options.table_name``.
@@ -158,7 +158,7 @@ class StateBackend(ABC):
         return found
 
     def latest_of(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
-        """What :meth:`latest` says of each key, or why it says nothing.
+        """The result of :meth:`latest` for each key, or its error.
 
         Worth overriding where the keys of a run can be read at once.
         """

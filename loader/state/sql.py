@@ -28,9 +28,9 @@ _NEEDED = ("key", "value", "version")
 class SqlState(StateBackend):
     """Rows of a table ``key, value, version, updated_at``.
 
-    In a table that we create, (key, version) is the primary key, so nobody can write a version
-    twice. A table of another tool may lack it, have null versions, or no `updated_at`: it is used
-    as it is, and equal versions are settled when they are read.
+    In a table that we create, (key, version) is the primary key, so no other writer can write a
+    version twice. A table of another tool may lack it, have null versions, or no `updated_at`: it
+    is used as it is, and equal versions are settled when they are read.
 
     Each operation opens its own connection: a sync between two of them may take hours, and
     servers and firewalls close idle connections.

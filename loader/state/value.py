@@ -1,4 +1,4 @@
-"""What a state row holds, and which of several rows counts: pure functions and values."""
+"""Reads and writes state values, and chooses the valid one of several rows: pure functions."""
 
 from __future__ import annotations
 
@@ -53,10 +53,11 @@ class TableState:
             None if it is `generation`.
         cursor: None if no row with a cursor was seen yet, or the table has none.
         cursor_field: the cursor's column.
-        mark: what the connector remembered with it (PostgreSQL: its transaction horizon).
+        mark: the connector's own state as of it (PostgreSQL: its transaction horizon).
         backfill: the progress of an unfinished backfill: from, to, done_to, and whether that end is
             the stored cursor (to_cursor).
-        boundary: what the next window begins with; see :mod:`loader.sync.boundary_digest`.
+        boundary: the digest of the next window's first rows; see
+            :mod:`loader.sync.boundary_digest`.
     """
 
     batch: int = 0
@@ -152,10 +153,10 @@ class TableState:
         return replace(self, cursor=cursor, cursor_field=field, mark=None, boundary=None)
 
     def set_by_hand(self, cursor: Cursor) -> TableState:
-        """Returns the same state with a cursor that a person chose.
+        """Returns the same state with a cursor that the user chose.
 
         The mark stays unless the cursor skips rows: rows in flight at the last sync may still
-        come. It records that a person set the cursor, in case the source is another one by now.
+        come. It records that the user set the cursor, in case the source is another one by now.
         """
         moved = self.move_cursor(cursor, self.cursor_field)
         if self.mark is None or self.cursor is None:

@@ -32,7 +32,7 @@
         a join. A field of a struct is shown, too. In doubt, all.
     -#}
     {%- set plan = strandline.planned(row_filter, sql) if row_filter else strandline.planned(sql) -%}
-    {#- What a union shows has the names that its first table gives, so above one nobody knows whose it is. -#}
+    {#- A union has the column names of its first table, so above one the source of a column is unknown. -#}
     {%- if plan is none or modules.re.search("(?m)^[:+\\- ]+Union\\b", plan.optimized) -%}
         {{ return(columns) }}
     {%- endif -%}

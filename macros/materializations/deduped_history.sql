@@ -237,7 +237,7 @@
     {%- set validity = goal.kind.added_columns -%}
     {%- set existing = goal.stored -%}
     {%- set ctes = strandline.history_ctes(target, sql, goal) -%}
-    {#- Asked first: Spark plans `keys` anew wherever a merge names it, and most merges need not. -#}
+    {#- Asked first: Spark plans `keys` again wherever a merge names it, and most merges need not. -#}
     {%- set order_ctes = strandline.history_order_ctes(goal) -%}
     {%- set disordered = run_query(
         "with " ~ ctes ~ ", " ~ order_ctes ~ " select 1 from keys where not _cq_in_order limit 1"

@@ -145,7 +145,7 @@
     {%- set test = model.test_metadata.name -%}
     {#- By another name: dbt's parser takes only a literal for the name of a dispatched macro. -#}
     {%- set found = adapter.dispatch -%}
-    {#- `form` goes up if what the tests ask changes in a macro that they share: then all is proved anew. -#}
+    {#- `form` goes up if a check changes in a macro that the tests share: then all is proved again. -#}
     {{ return({
         "test": test,
         "arguments": model.test_metadata.kwargs,

@@ -1,4 +1,4 @@
-"""Airbyte's catalogs: what a connector has, and what is asked of it."""
+"""Reads Airbyte's catalogs: the streams of a connector, and the configured ones of a read."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def meant(key: Key, asked: ByName, streams: ByName) -> Key | None:
     Some connectors leave a namespace out of their messages, or out of their catalog.
 
     Args:
-        key: what the message calls it.
-        asked: what this run reads.
+        key: its key in messages.
+        asked: the streams that this run reads.
         streams: all that the catalog has.
     """
     same = [known.get(key[1], set()) for known in (asked, streams)]

@@ -1,7 +1,7 @@
-"""What a connector has renewed in its configuration, such as a token that may be used only once.
+"""Stores a connector's updates of its configuration, such as a single-use refresh token.
 
-The file holds secrets, so only this user can read it. It counts for the `config` that it was made
-from: whoever changes the spec's begins with that.
+The file holds secrets, so only this user can read it. It is valid for the `config` that it was made
+from: a changed spec begins with its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a connector is started: a command, a container image, or a manifest that one of them runs."""
+"""Starts a connector: a command, a container image, or a manifest that one of them runs."""
 
 from __future__ import annotations
 

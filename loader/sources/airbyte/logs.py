@@ -1,4 +1,4 @@
-"""What a connector's log says about records that are missing."""
+"""Detects reports of missing records in a connector's log."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ _EMPTY = re.compile(r"parse line b'(?:\s|\\[rnt])*' as JSON|response\.text='', "
 
 
 def lacks(level: str, text: str) -> bool:
-    """Whether what a connector logs means that its streams may lack something."""
+    """Whether a log message of a connector means that its streams may lack records."""
     left_out = any(part in text for part in LEFT_OUT) and not _EMPTY.search(text)
     return is_error(level) or left_out

@@ -209,7 +209,7 @@ def _object(message: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def reason(error: Mapping[str, Any]) -> str:
-    """Returns what a trace says is wrong."""
+    """Returns the error that a trace reports."""
     message = str(error.get("message") or "").strip()
     inner = str(error.get("internal_message") or "").strip()
     if not inner or inner in message:

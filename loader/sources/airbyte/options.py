@@ -22,8 +22,8 @@ class AirbyteOptions(ProgramOptions):
         catalog: a file with the connector's catalog, relative to the spec; it is asked by default.
         docker_options: further options of `docker run`.
         renewed_config: a file for what the connector renews in its configuration (tokens).
-        logged_errors: what an error means that the connector logs, and goes on: that its streams
-            lack something (`fail`), or nothing (`warn`).
+        logged_errors: the meaning of an error that the connector logs, and goes on: that its
+            streams lack something (`fail`), or nothing (`warn`).
     """
 
     command: Command | None = None

@@ -132,7 +132,7 @@ class AirbyteSource(ProgramSource):
         return self.read_renewed().apply_to(config(self.options, self.folder))
 
     def read_renewed(self) -> ConfigUpdates:
-        """Returns what the connector has renewed in its configuration."""
+        """Returns the connector's updates of its configuration."""
         named = getattr(self.options, "renewed_config", None)
         path = self.folder / named if named else None
         return ConfigUpdates(path, self.options.config, self._hide_renewed)

@@ -14,15 +14,15 @@ def build_state_input(
     streams: Collection[Hashable],
     warn: Callable[[str], None],
 ) -> Any | None:
-    """Returns what goes into the connector's state file; None if there is nothing to go on from.
+    """Returns the connector's state file; None if there is no state to resume from.
 
-    If a stream begins anew, and a state of all streams cannot be divided, all begin anew: with a
+    If a stream begins from scratch, and a state of all streams cannot be divided, all do: with a
     state that covers it, the stream would miss records.
 
     Args:
-        memories: by stream; None for one that begins anew.
+        memories: by stream; None for one that begins from scratch.
         streams: all that the catalog has.
-        warn: gets a warning if a stream cannot begin anew alone.
+        warn: gets a warning if a stream cannot begin from scratch alone.
     """
     known = [memory for memory in memories.values() if memory is not None]
     shared = find_oldest_shared(known)

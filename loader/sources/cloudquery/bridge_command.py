@@ -1,4 +1,4 @@
-"""How the bridge is started: with a Python that has what it needs."""
+"""Builds the command of the bridge: a Python with the packages that it needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def command(python: str | None, where: str, verb: str, files: Mapping[str, Path]
 
     Args:
         python: a Python that has `cloudquery-plugin-pb`; None is the loader's own.
-        where: what needs it, for the error.
+        where: the part that needs it, for the error.
         files: by the option that they are given with.
 
     Raises:

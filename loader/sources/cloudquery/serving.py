@@ -25,7 +25,7 @@ _HEARD = 2.0  # seconds
 
 
 class Serving:
-    """A bridge that listens. Syncs wait until it has been told the state that counts.
+    """A bridge that listens. Syncs wait until it has received the stored state.
 
     Attributes:
         address: where it listens.
@@ -51,13 +51,13 @@ class Serving:
         return bool(first)
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """Yields what it tells, until :meth:`end`.
+        """Yields its messages, until :meth:`end`.
 
         Raises:
             TableError: if it ends by itself.
         """
         yield from self._read_messages()
-        # A signal to both may end it before the loader has heard of its own.
+        # A signal to both may end it before the loader has handled its own.
         if not self._told_to_end.wait(_HEARD):
             raise TableError(
                 "the bridge to CloudQuery has ended; syncs that it had begun have failed",
@@ -74,12 +74,12 @@ class Serving:
     def answer(self, message: Mapping[str, Any]) -> None:
         """Answers it."""
         assert self._child.stdin is not None
-        with suppress(BrokenPipeError, ValueError):  # it has ended, or was told to
+        with suppress(BrokenPipeError, ValueError):  # it has ended, or is ending
             self._child.stdin.write(json.dumps(message) + "\n")
             self._child.stdin.flush()
 
     def end(self) -> None:
-        """Lets it end: its syncs are told that the loader is gone."""
+        """Ends it: its syncs get the error that the loader is gone."""
         self._told_to_end.set()
         assert self._child.stdin is not None
         with suppress(OSError):

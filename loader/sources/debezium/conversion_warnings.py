@@ -18,10 +18,11 @@ _ELEMENT = "-element"
 
 @dataclass(frozen=True)
 class ConversionWarnings:
-    """What Debezium's warnings say of such values.
+    """Debezium's warnings about such values.
 
     Attributes:
-        mentions: what follows the warnings' fixed beginnings: a column, with or without its table.
+        mentions: the rest of the warnings, after their fixed beginnings: a column, perhaps with its
+            table.
     """
 
     mentions: frozenset[str] = frozenset()

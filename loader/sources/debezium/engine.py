@@ -62,11 +62,11 @@ def read_into_spool(order: Order, where: str, passed: Callable[[], bool]) -> Cha
 
     Args:
         where: the source, for messages.
-        passed: whether the log can no longer be read from before the marker. Debezium would wait
-            for ever: it begins where the slot is, and makes one if there is none.
+        passed: whether the log can no longer be read from before the marker. Debezium would never
+            end: it begins where the slot is, and makes one if there is none.
 
     Returns:
-        None if the log was read from behind the marker, so that it is not known what was before.
+        None if the log was read from behind the marker, so that changes before it are unknown.
 
     Raises:
         TableError: if Debezium is not installed or fails, or the run is interrupted.

@@ -1,4 +1,4 @@
-"""What Debezium's process runs: `python -m loader.sources.debezium.program`.
+"""Runs Debezium in its own process: `python -m loader.sources.debezium.program`.
 
 The first line of its input says what to do (:class:`Order`), passwords included. It reads the log
 until it meets the run's marker, completes the spool, and ends. It also ends when its input does:
@@ -52,7 +52,7 @@ def heap_mb() -> int:
 
 @dataclass(frozen=True)
 class Order:
-    """What the process is to do.
+    """The order for the process.
 
     Attributes:
         folder: the spool's folder, which exists and is empty.
@@ -61,7 +61,7 @@ class Order:
         upto: a position after the message. A transaction that ends beyond it, before the message,
             shows that the log is read from behind the message.
         properties: Debezium's.
-        placeholder: what Debezium writes for a value that the log leaves out.
+        placeholder: Debezium's text for a value that the log leaves out.
         java: the Java to run on; empty is the machine's.
         by_source: each change says which table it is of, because a topic would not: Debezium
             replaces characters in topics, so that `a b` becomes `a_b`.

@@ -36,7 +36,7 @@ class SpoolWriter:
 
     Args:
         tables: the tables' names in the log, `schema.table`; their places name the folders.
-        placeholder: what Debezium writes for a value that the log leaves out.
+        placeholder: Debezium's text for a value that the log leaves out.
     """
 
     def __init__(self, folder: Path, tables: Sequence[str], placeholder: str) -> None:
@@ -101,7 +101,7 @@ class SpoolWriter:
 
 @dataclass(frozen=True)
 class Placeholder:
-    """What Debezium writes for a value that the log leaves out, in its forms.
+    """Debezium's placeholder for a value that the log leaves out, in its forms.
 
     Attributes:
         text: in texts, numbers and arrays of texts.

@@ -29,7 +29,7 @@ def is_archive(text: Column) -> Column:
 
 
 def check_unpacked(path: str, stream: Any) -> None:
-    """Refuses an archive, and a compressed file whose name has no ending that tells Spark so.
+    """Refuses an archive, and a compressed file without an ending that Spark recognises.
 
     Args:
         path: the file, for the error.

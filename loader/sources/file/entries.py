@@ -1,8 +1,8 @@
-"""Refuses what must not be read in a table's local folder, and what Java cannot read there.
+"""Refuses entries of a table's local folder that must not be read, or that Java cannot read.
 
-Whoever may put files into a folder must not get more than rows of their own table. A link that
-leaves the folder would put any file that the loader's user may read into raw, and a named pipe
-would block the run. Java leaves out files whose names it cannot decode, silently.
+Write access to a folder must not give more than rows of its own table. A link that leaves the
+folder would put any file that the loader's user may read into raw, and a named pipe would block the
+run. Java leaves out files whose names it cannot decode, silently.
 
 Best effort: an entry may be replaced between the check and the read, and a hard link looks like any
 other file.

@@ -92,7 +92,7 @@ def groups(spark: SparkSession, native: ReaderOptions, paths: Iterable[str]) -> 
 
 
 def union(groups: Sequence[Group]) -> list[str]:
-    """Returns the columns of all groups, each once whatever its case, in order of appearance."""
+    """Returns the columns of all groups, each once, ignoring case, in order of appearance."""
     names: dict[str, str] = {}
     for group in groups:
         for name in group.columns:

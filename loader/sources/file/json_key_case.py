@@ -127,7 +127,7 @@ def _odd(text: Column, schema: t.StructType, options: Mapping[str, str]) -> Colu
 
 
 def _within(value: Column) -> Column:
-    """Returns what is to be looked into on the next level, and the keys that were found."""
+    """Returns the values to search on the next level, and the keys that were found."""
     place, keys = value["place"], value["keys"]
     here = f.map_keys(keys)
     names, lowered, each = place["names"], place["lowered"], place["each"]

@@ -174,7 +174,7 @@ def _rounded(
 def _field(data_type: t.DataType, name: str) -> t.DataType | None:
     """Returns the type of a field of an object; None if the object has no such field.
 
-    An object in a text is written anew, with its numbers.
+    An object in a text is written again, with its numbers.
     """
     if isinstance(data_type, t.StructType):
         fields = (c.dataType for c in data_type.fields if c.name.lower() == name.lower())

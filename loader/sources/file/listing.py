@@ -116,7 +116,7 @@ class Seen:
 
     @classmethod
     def from_mark(cls, mark: Mapping[str, Any] | None) -> Seen | None:
-        """Reads what the last sync remembered; None if it remembered nothing."""
+        """Reads the mark of the last sync; None if there is none."""
         if mark is None or not {"before", "files", "digest"} <= set(mark):
             return None
         cursor, begin = (

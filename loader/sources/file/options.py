@@ -77,7 +77,7 @@ class FileOptions(BaseModel):
 
 @dataclass(frozen=True)
 class ReaderOptions:
-    """How to read one table.
+    """The reader's options for one table.
 
     Attributes:
         path: for people.

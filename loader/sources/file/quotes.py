@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def open_quote(native: ReaderOptions, text: Column) -> Column | None:
     """Returns whether a line ends within a quoted value; None if that is not to be asked.
 
-    The option `multiLine` answers it, whatever it says.
+    It is not to be asked if the option `multiLine` is set, to any value.
     """
     found = pattern(native)
     if native.option("multiline") is not None or found is None:
@@ -32,7 +32,7 @@ def open_quote(native: ReaderOptions, text: Column) -> Column | None:
 def has_escaped_quote(native: ReaderOptions, text: Column) -> Column | None:
     r"""Returns whether a line has `\"` within a quoted value; None if that is not to be asked.
 
-    Spark, MySQL and others write a quote so. The option `escape` answers it, whatever it says.
+    Spark, MySQL and others write a quote so. It is not to be asked if the option `escape` is set.
     """
     found, quote, comment = pattern(native), _quote(native), native.option("comment")
     if "escape" in native.given or native.multiline or found is None:

@@ -1,4 +1,4 @@
-"""Singer's catalogs: what a tap has, and what is asked of it."""
+"""Reads Singer's catalogs: the streams of a tap, and the selected ones of a read."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def entries(
 
 
 def _name(stream: Mapping[str, Any]) -> str:
-    """Returns what the messages call a stream."""
+    """Returns a stream's key in messages."""
     return str(stream.get("stream") or stream.get("tap_stream_id"))
 
 
 def _key(stream: Mapping[str, Any]) -> str:
-    """Returns what the tap's state calls a stream: its id, which is not always its name."""
+    """Returns a stream's key in the tap's state: its id, which is not always its name."""
     return str(stream.get("tap_stream_id") or stream.get("stream"))
 
 
@@ -173,7 +173,7 @@ def _choose(
     Args:
         parts: the stream's metadata; a field that has none gets some.
         kept: the table's columns.
-        skipped: what the spec leaves out.
+        skipped: the fields that the spec leaves out.
     """
     fields = schema.get("properties") if isinstance(schema, dict) else None
     known = {}

@@ -15,15 +15,15 @@ def build_state_input(
     aliases: Mapping[str, str],
     warn: Callable[[str], None],
 ) -> Any | None:
-    """Returns what goes into the tap's state file; None if there is nothing to go on from.
+    """Returns the tap's state file; None if there is no state to resume from.
 
-    Most taps keep a stream's bookmark under its id, so a stream can begin anew alone. If this one
-    does not, all begin anew: with a state that covers it, the stream would miss records.
+    Most taps keep a stream's bookmark under its id, so a stream can begin from scratch alone. If
+    this one does not, all do: with a state that covers it, the stream would miss records.
 
     Args:
-        memories: by stream; None for one that begins anew.
-        aliases: the streams of the catalog, by what the tap may call them.
-        warn: gets a warning if a stream cannot begin anew alone.
+        memories: by stream; None for one that begins from scratch.
+        aliases: the streams of the catalog, by the tap's possible names for them.
+        warn: gets a warning if a stream cannot begin from scratch alone.
     """
     known = find_oldest_shared([memory for memory in memories.values() if memory is not None])
     if known is None:

@@ -30,7 +30,7 @@ def say(kind: str, body: Mapping[str, Any], name: str = "") -> None:
 
 
 def report_failure(text: str, table: str | None = None) -> None:
-    """Says that a table, or the sync, has failed."""
+    """Reports that a table, or the sync, has failed."""
     error: dict[str, Any] = {"message": text}
     if table:
         error["stream_descriptor"] = {"name": table}
@@ -38,7 +38,7 @@ def report_failure(text: str, table: str | None = None) -> None:
 
 
 def status(table: str, what: str) -> None:
-    """Says how far a table is."""
+    """Reports a table's progress."""
     told = {"stream_descriptor": {"name": table}, "status": what}
     say("TRACE", {"type": "STREAM_STATUS", "emitted_at": 0, "stream_status": told})
 

@@ -82,7 +82,7 @@ def malformed_error(error: Exception, table: str) -> MalformedError:
     """Returns an error for what could not be read or converted."""
     text = str(error).partition("\n")[0]
     kind = type(error).__name__
-    # Not cut: that could show a part of a secret, which nobody would recognise.
+    # Not cut: that could show a part of a secret, which would not be recognised.
     return MalformedError(f"{kind}: {text}" if len(text) <= LONGEST_TEXT else kind, table)
 
 

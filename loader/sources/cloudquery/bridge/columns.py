@@ -30,8 +30,8 @@ _ROWS = 1_000
 def streams(schemas: Sequence[pa.Schema]) -> list[dict[str, Any]]:
     """Returns the catalog's entries for all tables of a plugin.
 
-    A table whose parent is incremental is incremental, too, whatever the plugin says of it: it gets
-    the rows that belong to the parent's new ones, and no others.
+    A table whose parent is incremental is incremental, too, even if the plugin declares otherwise:
+        it gets the rows that belong to the parent's new ones, and no others.
     """
     known = {table_name(schema): schema for schema in schemas}
     found = []
@@ -90,7 +90,7 @@ def records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     for first in range(0, batch.num_rows, _ROWS):
         try:
             rows = list(_rows(batch.slice(first, _ROWS)))
-        except Exception as error:  # of Arrow, Python, or whoever knows time zones
+        except Exception as error:  # of Arrow, Python, or the time zone library
             raise malformed_error(error, table_name(batch.schema)) from None
         yield from rows
 

@@ -1,4 +1,4 @@
-"""What a plugin deletes: its where clause, as alternatives that each name columns and values."""
+"""Parses the where clause of a deletion into alternatives that each name columns and values."""
 
 from __future__ import annotations
 

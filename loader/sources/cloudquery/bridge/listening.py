@@ -40,7 +40,7 @@ class _UnusableError(Exception):
 
 
 def _is_free(address: str) -> bool:
-    """Whether it is a host and a port, and nobody listens at any of the host's addresses.
+    """Whether it is a host and a port that is free at all of the host's addresses.
 
     gRPC is content with one of them, such as IPv6 only, and chooses another port for one above
     65535.

@@ -1,7 +1,7 @@
 """A CloudQuery destination and state backend, which `cloudquery sync` writes to.
 
-What a sync writes is kept in a folder until its stream ends; then the loader appends it. Only
-after that the sync is told that all is well, and only then the state that came during it counts.
+A sync's rows are spooled to a folder until its stream ends; then the loader appends them. Only
+after that is the sync acknowledged, and only then does the state that came during it take effect.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Session:
         error: why it has failed.
         alive: whether the sync is still there.
         rows: whether it has brought anything.
-        disk: what it may write yet.
+        disk: the disk space that it may still use.
         schema_bytes: of its tables, as they were sent.
     """
 
@@ -88,7 +88,7 @@ class Session:
             )
 
     def belongs_to(self, source: str, table: str) -> None:
-        """Learns the source that a message is of; a stream has one.
+        """Notes the source that a message is of; a stream has one.
 
         Raises:
             MalformedError: if this is another one: its rows would be taken for the first one's.
@@ -122,7 +122,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         """Lets syncs begin: the loader is ready.
 
         Args:
-            states: what counts, by the state table's name.
+            states: the valid states, by the state table's name.
         """
         self._states = {table: State(rows) for table, rows in states.items()}
         self._begun.set()
@@ -245,7 +245,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
             self._hand_over(session, told, context)
 
     def end_session(self, number: int, error: str | None) -> None:
-        """Learns what became of a session: its state counts now, and is told to the loader."""
+        """Handles the end of a session: its state takes effect, and is sent to the loader."""
         session = self._sessions[number]
         session.error = error or (None if session.alive() else _BROKE_OFF)
         self._ending[number] = session
@@ -253,7 +253,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         tell({"settled": number})
 
     def confirm_state(self, number: int) -> None:
-        """Learns that the loader has stored the state that a session has set free."""
+        """Notes that the loader has stored the state that a session has released."""
         session = self._ending.pop(number)
         shutil.rmtree(session.folder, ignore_errors=True)
         session.ended.set()
@@ -298,7 +298,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         """Hands a session over to the loader, and waits for it.
 
         If the sync ends meanwhile, its rows must not be appended any more where they wait for a
-        table: nobody would hear of it, and the next sync would bring them again.
+        table: the sync would not get the result, and the next one would bring them again.
         """
         tell({"session": session.number, "folder": str(session.folder), **told})
         while not session.ended.wait(1):
@@ -354,7 +354,7 @@ def _append(session: Session, rows: Any, message: Mapping[str, Any]) -> None:
 
 
 def _write_catalog(session: Session) -> dict[str, Any]:
-    """Writes a session's catalog beside its rows; returns what the loader is told of it."""
+    """Writes a session's catalog beside its rows; returns the message about it for the loader."""
     streams = []
     for name, schema in session.schemas.items():
         entry = stream(schema)

@@ -1,10 +1,10 @@
-"""Which streams are open, and which state waits for them.
+"""Holds back state until the open streams whose rows it may cover have ended.
 
 A plugin writes its state in a stream of its own, beside the rows, so only the order in which
-streams begin tells what a state may cover. One that has said nothing yet may bring the rows. Once
-a stream has failed, or the server has ended, state of syncs that began before may cover rows that
-were lost, whenever it comes. Every sync begins by reading the state, so reading it makes a client
-trusted, until a stream fails.
+streams begin shows which rows a state may cover. A stream that has sent nothing yet may bring the
+rows. Once a stream has failed, or the server has ended, state of syncs that began before may cover
+rows that were lost, whenever it comes. Every sync begins by reading the state, so reading it makes
+a client trusted, until a stream fails.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class StateBarrier:
             self.over(number)
 
     def has_read(self, client: str, table: str) -> None:
-        """Notes that a client has read the state: what it writes from now on follows from that."""
+        """Notes that a client has read the state: its later states follow from that."""
         self._trusted.add((client, table))
         self._doubted.discard((client, table))
 
@@ -75,8 +75,8 @@ class StateBarrier:
     def _is_trusted(self, client: str, table: str) -> bool:
         """Whether a client has read the state since the server began, and since a stream failed.
 
-        One that has never read it, as far as is known, is trusted if anybody has since: Python's
-        SDK connects anew for each call, and Go's after half an hour of silence.
+        One that has never read it, as far as is known, is trusted if any client has since: Python's
+        SDK reconnects for each call, and Go's after half an hour of silence.
         """
         if (client, table) in self._trusted:
             return True

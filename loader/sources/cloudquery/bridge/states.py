@@ -46,7 +46,7 @@ class States(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
     """The state table: keys with their values and versions.
 
     Every user of the machine can connect to its port, so its name is a secret that only the plugin
-    is told: whoever does not know it can neither read the state nor write it.
+    gets: a client without it can neither read nor write the state.
 
     Args:
         known: of earlier syncs; each a value and its version.
@@ -61,14 +61,14 @@ class States(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         self._changing = threading.Lock()
 
     def value(self) -> dict[str, list[Any]]:
-        """Returns all that the plugin has written: what it gets back if the sync ends well."""
+        """Returns all that the plugin has written: the next sync's state if this one ends well."""
         with self._changing:
             return {key: list(row) for key, row in sorted(self._state.rows.items())}
 
     def checkpoint(self, batch: pa.RecordBatch) -> dict[str, list[Any]]:
         """Takes state rows that cover all records before them.
 
-        Returns what the plugin gets back if it fails after this.
+        Returns the state that the plugin resumes from if it fails after this.
         """
         with self._changing:
             for state in (self._state, self._covered):
@@ -227,7 +227,7 @@ def arrange_columns(asked: pa.Schema, rows: Rows) -> pa.RecordBatch:
 
 
 class Discovery(discovery_pb2_grpc.DiscoveryServicer):  # type: ignore[misc]
-    """Says which protocol is spoken here."""
+    """Serves the version of the protocol."""
 
     def GetVersions(self, _request: Any, _context: Any) -> Any:
         """Returns its version."""

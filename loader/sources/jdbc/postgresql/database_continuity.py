@@ -157,7 +157,7 @@ class Horizon:
 
 
 class DatabaseContinuity(enum.Enum):
-    """The continuity of a database between two syncs: the same, restored or failed over."""
+    """The continuity of a database between two syncs: the same, behind, failed over or restored."""
 
     SAME = "same"
     BEHIND = "behind"
