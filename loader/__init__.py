@@ -10,7 +10,7 @@ The command line is the interface. Programs that embed the loader may import
 - :mod:`loader.sources` (``Source``, ``Snapshot``): a connector of your own,
 - :mod:`loader.state` (``StateBackend``) and :mod:`loader.testing`: a state backend of your own, and
   the tests that it must pass,
-- :mod:`loader.errors`: what all of them raise.
+- :mod:`loader.errors`: the errors that all of them raise.
 
 Everything else may change without notice.
 """

@@ -28,7 +28,7 @@ _FORMS = "write a time such as '10 minutes', '2 days' or '1h', or a whole number
 
 @dataclass(frozen=True)
 class Lookback:
-    """How far below the stored cursor the next window begins.
+    """The distance of the next window's lower bound from the stored cursor.
 
     Attributes:
         seconds: for time cursors; None if `steps` is set.
@@ -73,7 +73,7 @@ def seconds_of(text: str, what: str, forms: str) -> Fraction:
         forms: how to write it.
 
     Raises:
-        ValueError: says what is wrong with it, and how to write it.
+        ValueError: explains the mistake, and the valid form.
     """
     total, position = Fraction(0), 0
     while position < len(text):

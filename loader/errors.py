@@ -1,4 +1,4 @@
-"""Errors, one class for each thing a caller does next; each says what, where and what to do."""
+"""Errors, one class for each reaction of a caller; each has a problem, a place and a remedy."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ _SOURCE = (
     "(2, null, null, timestamp('2025-01-02 00:00:00'))",
 )
 _CHANGE = ("insert into orders values (3, 'c', 3, timestamp('2025-01-03 00:00:00'))",)
-# What a build asks and does, in the words of the package's snapshots and tests.
+# The queries of a build, in the SQL of the package's snapshots and tests.
 _NEWEST = """
 select newest.* from (
     select max_by(struct(*), struct(_cq_generation, updated_at, _cq_batch, _cq_seq)) as newest

@@ -28,7 +28,7 @@ from loader.package import page
 
 
 class _Commands(click.Group):
-    """A group that asks "did you mean" and shows our errors without a stack trace."""
+    """A group that suggests "did you mean" and shows our errors without a stack trace."""
 
     _signals: Sequence[int] = ()
 

@@ -256,7 +256,7 @@ class Daemon:
             code = build_in_pipeline(self.settings, self.pipeline, self.wanted.build)
         self._building = False
         if self.stopped.is_set():
-            return  # it was interrupted: that says nothing about it
+            return  # it was interrupted, which is no failure
         self._build_code, self._unbuilt = code, False
         if code:
             failing.again(self.every)

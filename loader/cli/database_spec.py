@@ -33,7 +33,7 @@ _PLAIN = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
 
 @dataclass(frozen=True)
 class DatabaseUrl:
-    """Where a database is, as a spec says it.
+    """The location of a database, as in a spec.
 
     Attributes:
         jdbc: its JDBC URL, without credentials.
@@ -56,7 +56,7 @@ class DatabaseUrl:
         """Parses a URL of PostgreSQL, MariaDB or MySQL, with or without `jdbc:` before it.
 
         Args:
-            env: for PostgreSQL, its variables (PGHOST, PGUSER …) say what the URL does not.
+            env: for PostgreSQL, its variables (PGHOST, PGUSER …) complete the URL.
 
         Raises:
             SpecError: if it is none, or has credentials in other places than a user and a password

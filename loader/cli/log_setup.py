@@ -14,7 +14,7 @@ NAME = "cdc"
 def prepare_log(settings: Settings, report: Callable[[str], None]) -> None:
     """Reports whether Debezium is installed, and each source's SQL for an administrator.
 
-    Connects to nothing: `loader check` says what a database lacks.
+    Connects to nothing: `loader check` reports a database's unmet requirements.
 
     Raises:
         SpecError: if Debezium is not installed, or the spec is wrong.

@@ -27,7 +27,7 @@ from loader.spec.redaction import MASK, is_secret_key, redact_foreign
 
 _WIDE = 10_000
 # Control characters, which a terminal obeys instead of showing; those that change the direction of
-# writing, or that nobody sees (Unicode's category Cf); line breaks that are not \n; halves of
+# writing, or that are invisible (Unicode's category Cf); line breaks that are not \n; halves of
 # characters. A source chooses its names and error texts, so these are escaped.
 _OBEYED = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u070f\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e"
@@ -165,7 +165,7 @@ class Output:
 
 
 class Overheard(logging.Handler):
-    """Shows what connectors say (the logger `loader.program`), redacted; for `--debug`."""
+    """Shows connectors' logs (the logger `loader.program`), redacted; for `--debug`."""
 
     def __init__(self, output: Output) -> None:
         super().__init__(logging.DEBUG)

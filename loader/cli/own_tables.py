@@ -74,7 +74,7 @@ def own_tables(pipeline: Pipeline) -> list[OwnTable]:
 def keep_small(pipeline: Pipeline) -> None:
     """Puts the files of tables with many of them together, and drops their old snapshots.
 
-    What goes wrong here is logged, and no error: it is tried again after the next run.
+    A failure here is logged, and is no error: the next run tries again.
     """
     for own in own_tables(pipeline):
         try:

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to do in each round.
+    """The work of each round.
 
     Attributes:
         select: tables, by name or wildcard; empty means all.
-        build: what dbt builds afterwards; None means nothing.
+        build: the dbt build afterwards; None means none.
     """
 
     select: tuple[str, ...] = ()

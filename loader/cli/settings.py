@@ -206,7 +206,7 @@ def _start_spark(settings: Settings, profile: Profile) -> SparkSession:
         )
     with step("starting Spark"):
         spark = session(profile)
-    # Spark logs the stack trace of every failed task; the error that we show says it once.
+    # Spark logs the stack trace of every failed task; our error shows it once.
     spark.sparkContext.setLogLevel("WARN" if settings.debug else "OFF")
     if settings.debug:
         silence_drivers(spark)

@@ -37,7 +37,7 @@ class Shared:
         return key.partition(".")[0] in self.sources
 
     def prune(self, keep: int) -> list[tuple[str, int]]:
-        """Forgets all but each cursor's newest versions; returns how many it forgot, by table."""
+        """Deletes all but each cursor's newest versions; returns the number deleted, by table."""
         state = self.stores.state
         floors = {key: floor for key, floor in state.floors(keep).items() if self.holds(key)}
         if not floors:

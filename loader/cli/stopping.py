@@ -28,10 +28,10 @@ def stopping(
     connection whose network is silent is never closed.
 
     Args:
-        stop: says that nothing more is wanted.
+        stop: requests the stop.
         cancel: cancels Spark's jobs.
         interrupt: whether also to raise KeyboardInterrupt, now that the signal has come: for work
-            that does not ask whether to stop.
+            that does not poll for a stop.
 
     Yields:
         The signal, once one has come.
@@ -109,4 +109,4 @@ def unwinding() -> Iterator[list[int]]:
 
 
 def _nothing() -> None:
-    """Does nothing: the exception says all."""
+    """Does nothing: the exception is enough."""

@@ -22,7 +22,7 @@ _SOURCE = re.compile(r"source\(\s*['\"]([^'\"]+)['\"]\s*,\s*['\"]([^'\"]+)['\"]\
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """What a project has outside the output folder.
+    """A project's declarations outside the output folder.
 
     Attributes:
         tables: files that declare a source table, by (source, table).

@@ -41,7 +41,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class Generated:
-    """What to write.
+    """The files to write.
 
     Attributes:
         files: the generated files.
@@ -198,7 +198,7 @@ def _properties(
     folder: Folder,
     memory: Manifest,
 ) -> tuple[File | None, Mapping[str, Any]]:
-    """Returns a YAML file, None if it would be empty; and what to remember about it."""
+    """Returns a YAML file, None if it would be empty; and its part of the manifest."""
     base = memory.data.get(name, {})
     known = {key: carry_over(base.get(key, []), listed, gone) for key, listed in said.items()}
     new = {key: listed for key, listed in known.items() if listed}

@@ -1,7 +1,7 @@
 """Stores codegen's last output: the common ancestor of a merge, in a file beside the output.
 
-Even without it, no edits are overwritten. But codegen could not tell what was deleted from
-what was never written, so deleted entries would come back.
+Even without it, no edits are overwritten. But codegen could not distinguish deleted entries from
+new ones, so deleted entries would come back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Edits a YAML text so that it says the wanted data.
+"""Edits a YAML text so that it holds the wanted data.
 
 Adds, replaces and removes entries in place; the rest of the text stays as it was.
 """
@@ -19,11 +19,11 @@ _SPACED = frozenset({"sources", "tables", "models"})
 
 
 class EditRefused(Exception):
-    """The text cannot be edited to say the wanted data without touching what is not codegen's."""
+    """Reports that the wanted data needs edits of entries that are not codegen's."""
 
 
 class Edits:
-    """Collects the edits that make a text say the wanted data."""
+    """Collects the edits that bring a text to the wanted data."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout

@@ -46,7 +46,7 @@ class Layout:
 
     @cached_property
     def comments(self) -> list[tuple[int, int]]:
-        """Where comments begin and end, in order: from a # after a blank, outside scalars."""
+        """The start and end of comments, in order: from a # after a blank, outside scalars."""
         scalars = sorted(self._scalars(self.root))
         found: list[tuple[int, int]] = []
         place = 0
@@ -70,7 +70,7 @@ class Layout:
         """Returns where the entry at a path begins, and the node of its value.
 
         Args:
-            data: what the text says.
+            data: the data of the text.
 
         Returns:
             None if the text itself has no such entry: it comes from an alias or a merged mapping.

@@ -1,4 +1,4 @@
-"""Changes a hand-written YAML file to say something else, with as few edits as possible.
+"""Changes the data of a hand-written YAML file with as few edits as possible.
 
 The rest stays byte for byte: comments, order, quotes, blank lines, anchors. The parser is the one
 that dbt uses, so both read the same. Every result is parsed again and compared with what it should
@@ -66,7 +66,7 @@ class YamlText:
         return self.layout.has_comment(start, self.layout.line_end(end) if removed else end)
 
     def brought_to(self, target: Mapping[Any, Any]) -> str:
-        """Returns the text, edited to say `target`.
+        """Returns the text, edited to hold `target`.
 
         Raises:
             EditRefused: if that takes more than adding, replacing and removing entries.

@@ -46,7 +46,7 @@ class Lease:
         owners: where the owner's record is kept.
         run_id: the run that wants it.
         expiry: seconds of silence after which another machine's record no longer counts.
-        witness: what this process has seen of other runs.
+        witness: this process's observations of other runs.
         pause: sleeps, in seconds, between two looks at another run.
     """
 

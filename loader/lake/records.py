@@ -89,7 +89,7 @@ class Records:
         return [{name: row.get(ids[name]) for name in columns} for row in told]
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Adds rows in one commit, durably, as the table's properties say.
+        """Adds rows in one commit, durably, by the table's write properties.
 
         Args:
             rows: values by column: texts, whole numbers, booleans, aware times; null if absent.

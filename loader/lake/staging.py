@@ -140,7 +140,7 @@ def _staged_lately(handle: Any) -> Iterator[int]:
 def _published(handle: Any) -> set[int]:
     """Returns the heads of all branches and tags, all before them, and what those were staged as.
 
-    What a tag keeps may be older than all that is left of the branch it was set on.
+    A tagged snapshot may be older than all remaining snapshots of its branch.
     """
     published: set[int] = set()
     refs = handle.refs()

@@ -72,7 +72,7 @@ class Raw:
 
 @dataclass(frozen=True)
 class Upkeep:
-    """What the user asked for.
+    """The options of a compaction.
 
     Attributes:
         keep: which versions to keep; None removes none.

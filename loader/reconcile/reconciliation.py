@@ -45,8 +45,7 @@ class Finding:
         synced: rows that the table's syncs appended before or during the comparison.
         changed: keys that were gone in the comparison, but there again with other rows in the
             second look. Their buckets count as not verified.
-        distrusted: more of the table's rows are gone than the loader takes for deleted without
-            being told to.
+        distrusted: more of the table's rows are gone than the loader takes for deleted by default.
     """
 
     table: str

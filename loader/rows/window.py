@@ -91,7 +91,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Logged:
-    """What a window reads if the source follows its log (`sync_mode: cdc`): versions, in order.
+    """The rows of a window if the source follows its log (`sync_mode: cdc`): versions, in order.
 
     The rows have a last column ``_cq_deleted``. Nothing among them is redelivered, and whatever
     their cursors say, a later row is the newer version.

@@ -30,7 +30,7 @@ _PATIENCE = 5.0
 """So many seconds later what Java says is shown, though it may still start: it may be waiting."""
 _LONGEST_LINE = 1 << 20
 PORT, SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
-# Lines of a Java that does not start which do not say why.
+# Lines of a Java that does not start which do not give the reason.
 _HOLLOW = re.compile(
     r"\s|Picked up |NOTE: |WARNING|Warning:|Error: Could not create the Java Virtual Machine"
     r"|Error: A fatal exception|Error occurred during initialization of VM"

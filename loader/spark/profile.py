@@ -111,7 +111,7 @@ def find_named_profile(project: Path) -> Path | None:
 
 
 def read_profile_name(project: Path) -> str | None:
-    """Returns the profile that a dbt project names; None if only dbt can tell."""
+    """Returns the profile that a dbt project names; None if only dbt can resolve it."""
     try:
         read = yaml.safe_load((project / "dbt_project.yml").read_text("utf-8-sig"))
     except (OSError, ValueError, yaml.YAMLError):

@@ -182,7 +182,7 @@ class SourceSpec(_Plugin):
 
     @property
     def state_place(self) -> tuple[str, ...]:
-        """Where cursors live: sources with equal places share one backend."""
+        """The place that stores cursors: sources with equal places share one backend."""
         table = self.state_destination, self.state_table
         return (self.local_state,) if self.local_state else table
 

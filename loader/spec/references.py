@@ -1,4 +1,4 @@
-"""Checks what a spec's documents say about each other: names, former names, destinations."""
+"""Checks references between a spec's documents: names, former names, destinations."""
 
 from __future__ import annotations
 

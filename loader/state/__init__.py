@@ -82,7 +82,7 @@ class StateBackend(ABC):
 
     @abstractmethod
     def prune(self, floors: Mapping[str, int]) -> None:
-        """Forgets the versions below a key's floor (a null version counts as 0), and no others.
+        """Deletes the versions below a key's floor (a null version counts as 0), and no others.
 
         Raises:
             StateError: if the backend cannot be written.
@@ -116,7 +116,7 @@ class StateBackend(ABC):
         return choose_counting_state(key, self.latest(key), tell)
 
     def write(self, key: str, state: TableState) -> StateRow | None:
-        """Adds the next version, unless the newest says the same already.
+        """Adds the next version, unless the newest has the same content.
 
         Raises:
             NewerStateError: if a newer loader has written the newest.
@@ -131,7 +131,7 @@ class StateBackend(ABC):
     def following(
         self, states: Mapping[str, TableState]
     ) -> dict[str, StateRow | StateError | None]:
-        """The next version of each key: None if the newest says the same, or why there is none."""
+        """The next version of each key: None if the newest is the same, or why there is none."""
         known = self.latest_of(list(states))
         found: dict[str, StateRow | StateError | None] = {}
         for key, state in states.items():

@@ -1,4 +1,4 @@
-"""One table of one run, locked, with its source open: what sync, backfill and repair work on."""
+"""One table of one run, locked, with its source open: the unit of sync, backfill and repair."""
 
 from __future__ import annotations
 

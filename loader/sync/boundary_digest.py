@@ -1,7 +1,7 @@
 """Digests the rows at the window's lower bound, so that a sync detects that nothing is new.
 
 A window begins at the last cursor, so it holds at least the row that was read last. To read that
-row and compare it with raw takes Spark a second. If the source can, a sync therefore remembers a
+row and compare it with raw takes Spark a second. If the source can, a sync therefore stores a
 digest of the rows that the next window begins with, as of its own snapshot. If the next window
 holds just these rows, raw has them all, and nothing is read.
 

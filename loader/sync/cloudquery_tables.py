@@ -100,7 +100,7 @@ def add_served(pipeline: Pipeline, where: str, warn: Callable[[str, str], None])
     """Adds the tables served into a spec's lakes to a pipeline's sources.
 
     A table that a source of the spec has loaded since belongs to that source. A lake that cannot be
-    looked at has none, if the spec has sources: commands that need it say what is wrong. Tables
+    looked at has none, if the spec has sources: commands that need it report its error. Tables
     that cannot be read are in :attr:`loader.sync.selection.Selection.unread`.
 
     Args:
@@ -211,7 +211,7 @@ class ServedTables(Source):
 
     @property
     def table_options(self) -> Mapping[str, TableOptions]:
-        """How they were synced."""
+        """The options of tables that were synced so."""
         return {
             name: TableOptions(
                 sync_mode="full_refresh" if said["whole"] else "incremental",

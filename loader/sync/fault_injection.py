@@ -106,7 +106,7 @@ class FaultInjection:
 
 
 def drill(environment: Mapping[str, str], spark: SparkSession) -> FaultInjection | None:
-    """Returns the drill that the environment asks for.
+    """Returns the drill that the environment configures.
 
     Raises:
         SpecError: if it names an unknown step.

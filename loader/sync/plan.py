@@ -51,7 +51,7 @@ class NoCursorError(TableError):
 
         Args:
             errors: each table's own.
-            others: what else can be a cursor, for the remedy; may be empty.
+            others: other cursors to suggest in the remedy; may be empty.
         """
         found = Counter(name for error in errors.values() for name in error.candidates[:1])
         listed = [*(name for name, _ in found.most_common(5)), *filter(None, [others])]
@@ -147,7 +147,7 @@ class Plan:
 
     @property
     def terms(self) -> Terms:
-        """Which changes of its columns raw follows."""
+        """The policy for changes of its columns."""
         return Terms(
             where=f"table {self.name}",
             select=self.name,

@@ -44,7 +44,7 @@ def plan_window(
         preview: nothing will be read, so the source prepares nothing.
 
     Raises:
-        TableError: if rows have no cursor and the spec says to fail on them.
+        TableError: if rows have no cursor and the spec makes that an error.
     """
     full = plan.mode == FULL_REFRESH or known.starts_over
     everything = full or known.state.cursor is None

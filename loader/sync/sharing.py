@@ -1,7 +1,7 @@
 """Checks which sources may load a raw table: one, or several that share it.
 
 A raw table's batch numbers, state and comparisons belong to its source. So a second source is
-refused before anything is read, unless the spec says in both that they share the table
+refused before anything is read, unless the spec declares in both that they share the table
 (``shared: true``: shards, regions). Then everything but the batch numbers is kept per source, and
 source and key together identify a row.
 

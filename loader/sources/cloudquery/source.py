@@ -42,4 +42,4 @@ class CloudQuerySource(AirbyteSource):
         return None
 
     def learn_secrets(self) -> None:
-        """Does nothing: plugins do not say what is secret."""
+        """Does nothing: plugins do not declare secrets."""

@@ -1,8 +1,8 @@
 """Runs Debezium in its own process: `python -m loader.sources.debezium.program`.
 
-The first line of its input says what to do (:class:`Order`), passwords included. It reads the log
+The first line of its input is its order (:class:`Order`), passwords included. It reads the log
 until it meets the run's marker, completes the spool, and ends. It also ends when its input does:
-the loader is gone then. It says how it went in one line of JSON on its output.
+the loader is gone then. It reports its result in one line of JSON on its output.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Order:
         properties: Debezium's.
         placeholder: Debezium's text for a value that the log leaves out.
         java: the Java to run on; empty is the machine's.
-        by_source: each change says which table it is of, because a topic would not: Debezium
+        by_source: each change names its table, because a topic would not: Debezium
             replaces characters in topics, so that `a b` becomes `a_b`.
     """
 

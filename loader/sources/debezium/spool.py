@@ -4,7 +4,7 @@ A folder that only this user can read. For each table it has a folder of text fi
 line: `number<tab>ordinal<tab>transaction<tab>change as JSON`. `ordinal` counts transactions from
 0, in the order in which they committed; `number` counts changes. `transactions` has an entry for
 each transaction that was read to its end, so a transaction without one is not whole, and its
-changes do not count. `done` says how the process ended.
+changes do not count. `done` records how the process ended.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class ColumnSql:
 
     Args:
         source: the database.
-        horizon: what PostgreSQL's snapshot sees; None for other databases.
+        horizon: the horizon of PostgreSQL's snapshot; None for other databases.
     """
 
     def __init__(self, source: Database, horizon: Horizon | None) -> None:

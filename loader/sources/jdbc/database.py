@@ -120,7 +120,7 @@ class Database(Source):
 
     @property
     def _readers(self) -> int:
-        """How many tasks share one JVM."""
+        """The number of tasks that share one JVM."""
         context = self.spark.sparkContext
         if str(context.master).startswith("local"):
             return int(context.defaultParallelism)
@@ -268,7 +268,7 @@ class Database(Source):
         return {**dict(given), **self.options.properties}
 
     def read_options(self, ref: TableRef) -> JdbcTableOptions:
-        """Returns a table's options, which say how to read it in parallel and as which types."""
+        """Returns a table's options for parallel reads and column types."""
         return options_for(self.options.table_options, ref.name, JdbcTableOptions())
 
     def list_cdc_tables(self) -> set[str]:

@@ -2,7 +2,7 @@
 
 `now()` is the start of a statement, or of its transaction. Work that was open during one sync and
 commits after it brings rows with cursors from before that sync, and a plain `cursor >= stored`
-never sees them. So each sync remembers a time that no such row can lie below (`since`), and the
+never sees them. So each sync stores a time that no such row can lie below (`since`), and the
 next window reaches back that far. Rows that were read before are redelivered, and dropped.
 (PostgreSQL knows which transaction wrote a row, so there only late rows are read:
 :mod:`loader.sources.jdbc.postgresql.database_continuity`.)

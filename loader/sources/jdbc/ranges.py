@@ -47,7 +47,7 @@ class Divided(Protocol):
 
 @dataclass(frozen=True)
 class Division:
-    """How many readers read one window.
+    """The division of one window among readers.
 
     Attributes:
         conditions: one for each reader; None if one reader reads all rows.

@@ -342,7 +342,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
     def _fetch_size(
         self, table: SourceTable, rows: int | None = None, *, whole: bool = False
     ) -> int:
-        """Returns how many rows a reader fetches at once; the database tells how wide they are."""
+        """Returns a reader's fetch size, by the width of rows that the database reports."""
         told = self.source.stream_fetch_size or self.source.options.fetch_size
         if told is not None or not asks(table.schema, rows):
             return fetch_size(table.schema, rows)
@@ -476,6 +476,6 @@ def _utc(text: str | None) -> dt.datetime:
 
 
 def _also(where: str, condition: str) -> str:
-    """Returns a WHERE clause that asks for one thing more."""
+    """Adds a condition to a WHERE clause."""
     before = where.removeprefix(" where ")
     return f" where ({before}) and {condition}" if before else f" where {condition}"

@@ -276,7 +276,7 @@ class JdbcSource(Database):
                 )
 
     def _disorder(self, row: Mapping[str, str | None]) -> str:
-        """Says why a column cannot be the cursor; an empty text if its type may be one."""
+        """Returns why a column cannot be the cursor; an empty text if its type may be one."""
         type_name, size = row["TYPE_NAME"] or "", row["COLUMN_SIZE"]
         if row["DATA_TYPE"] == BIT and int(size or 1) > 1:
             return f"{type_name}({size}), which has no order"  # compares as a number, sorts as text

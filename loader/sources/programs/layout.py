@@ -80,7 +80,7 @@ class RecordLayout:
 
     @property
     def _options(self) -> str:
-        """Where the spec has the table's options."""
+        """The place of the table's options in the spec."""
         return f"table_options.{self.name.partition('.')[2]}"
 
     @property

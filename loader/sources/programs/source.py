@@ -41,8 +41,8 @@ class Entry:
         name: the table's name.
         schema: its JSON schema.
         progress: whether it can go on from a state.
-        primary_key: its columns, if the program says which; empty otherwise.
-        cursor: the column that grows with every change, if the program says which.
+        primary_key: its columns, if the program declares them; empty otherwise.
+        cursor: the column that grows with every change, if the program declares one.
         raw: the catalog's own entry.
         columns, skipped: its columns, and the fields that the spec leaves out; known once it is
             described.

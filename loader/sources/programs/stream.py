@@ -18,9 +18,9 @@ class Stream:
     Attributes:
         name: the table's name, for messages.
         remembers: whether it goes on from a state; if not, it is complete without one.
-        begun: the program says that the stream has begun.
-        complete: the program says that the stream has ended well.
-        incomplete: the program says that the stream has not ended well.
+        begun: the program has reported that the stream began.
+        complete: the program has reported that the stream ended well.
+        incomplete: the program has reported that the stream did not end well.
         problem: why it has not.
         error: the table's error, after its last piece.
         ended: nothing more comes.

@@ -168,7 +168,7 @@ def _select_stream(stream: Mapping[str, Any], request: Request | None) -> dict[s
 def _choose(
     parts: list[dict[str, Any]], schema: Any, kept: set[str], skipped: Sequence[str]
 ) -> None:
-    """Tells the tap which fields to send: most send those only that are selected.
+    """Selects the fields that the tap sends: most send only selected ones.
 
     Args:
         parts: the stream's metadata; a field that has none gets some.

@@ -138,7 +138,7 @@ def answer(verb: str, given: Mapping[str, str]) -> int:
 
 
 def main(verb: str, *options: str) -> int:
-    """Answers, and says what is wrong in one message."""
+    """Runs one command, and reports an error in one message."""
     try:
         return answer(verb, dict(zip(options[::2], options[1::2], strict=True)))
     except (PluginError, MalformedError, OverBudgetError) as error:

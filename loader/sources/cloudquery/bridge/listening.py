@@ -25,7 +25,7 @@ from .unix_socket import Relay, bind
 _OPTIONS = [
     # otherwise a second server could share the port, and get some of a sync's streams
     ("grpc.so_reuseport", 0),
-    # a connection that says nothing, and one whose client has gone without a word
+    # an idle connection, and one whose client has gone without closing it
     ("grpc.server_handshake_timeout_ms", 20_000),
     ("grpc.keepalive_time_ms", 300_000),
     ("grpc.keepalive_timeout_ms", 300_000),

@@ -35,7 +35,7 @@ _OPTIONS = ("--network", "tcp", "--log-level", "info", "--log-format", "json", "
 
 
 class PluginError(Exception):
-    """A plugin that does not do what the protocol says; the text is for people."""
+    """Reports that a plugin violates the protocol; the text is for users."""
 
 
 class EndedError(Exception):

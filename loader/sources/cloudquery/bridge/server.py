@@ -259,7 +259,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         session.ended.set()
 
     def close(self) -> None:
-        """Tells all syncs that the loader is gone."""
+        """Fails all syncs, as the loader is gone."""
         self._gone = True
         self._begun.set()
         with self._changing:
@@ -368,7 +368,7 @@ _telling = threading.Lock()
 
 
 def tell(message: Mapping[str, Any]) -> None:
-    """Tells the loader something, if it is still there."""
+    """Sends the loader a message, if it still runs."""
     with _telling, suppress(BrokenPipeError):
         sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()

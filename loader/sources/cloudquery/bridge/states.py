@@ -171,7 +171,7 @@ def check_budget(taken: int, batch: pa.RecordBatch) -> None:
     """Refuses state rows beyond what all states may take.
 
     Raises:
-        OverBudgetError: says how much that is.
+        OverBudgetError: with the limit.
     """
     if taken + batch_size(batch) > STATE_BYTES:
         raise OverBudgetError(
@@ -184,7 +184,7 @@ def check_state(batch: pa.RecordBatch) -> None:
     """Refuses state rows with other types than CloudQuery's: the loader could not store them.
 
     Raises:
-        MalformedError: says what is wrong.
+        MalformedError: with the problem.
     """
     schema, name = batch.schema, table_name(batch.schema)
     for column in ("key", "value"):

@@ -1,9 +1,9 @@
 """Turns a table's spooled changes into rows, in the order of the log.
 
 An update is the row as it was afterwards; if it changed the key, also a tombstone of the old key.
-A delete is a tombstone, which holds only the key: what the source has deleted is not written
-again. A TRUNCATE is a tombstone of every key that lived. Large values that an update did not
-change are not in the log, and come from the row's version before it.
+A delete is a tombstone, which holds only the key: deleted values are not written again. A TRUNCATE
+is a tombstone of every key that lived. Large values that an update did not change are not in the
+log, and come from the row's version before it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Changes:
         seen: what the first load has seen already; None if nothing.
         earlier: what its pieces had seen that end with these keys
             (:class:`loader.sources.jdbc.cdc.position.Mark`).
-        placeholder: what Debezium writes for a value that the log leaves out.
+        placeholder: Debezium's text for a value that the log leaves out.
         cached: keeps rows that are read more than once, until the run ends.
     """
 

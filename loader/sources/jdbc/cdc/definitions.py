@@ -77,7 +77,7 @@ class Definitions:
         """Refuses changes with values that Debezium has replaced by null.
 
         Raises:
-            TableError: if there are any; says in which column.
+            TableError: if there are any; names the column.
         """
         for column in columns:
             if spool.replaced.values(name_in_log(table), column.name):
@@ -89,7 +89,7 @@ class Definitions:
                 )
 
     def parts(self, table: SourceTable, mark: Mark | None) -> tuple[Mapping[str, Partition], str]:
-        """Returns a table's partitions, and why the log does not tell all that they changed."""
+        """Returns a table's partitions, and why the log lacks some of their changes."""
         with self.database.connect(self.where(table)) as connection:
             told = catalog(connection, self._relation(table))
             self.catalogs[table.ref.name] = told

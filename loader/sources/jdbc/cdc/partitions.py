@@ -1,4 +1,4 @@
-"""PostgreSQL: partitions that were attached or detached; the log says nothing of their rows."""
+"""Detects attached and detached partitions of PostgreSQL, whose rows are not in the log."""
 
 from __future__ import annotations
 

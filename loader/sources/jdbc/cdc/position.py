@@ -36,7 +36,7 @@ def format_position(position: int) -> str:
 
 @dataclass(frozen=True)
 class VisibleTransactions:
-    """Which transactions a snapshot sees (`pg_current_snapshot()`).
+    """The transactions that a snapshot sees (`pg_current_snapshot()`).
 
     Attributes:
         xmin: all transactions before this one had ended.
@@ -181,7 +181,7 @@ class Mark:
 
         Args:
             loaded: its last key; None if nothing follows it.
-            seen: what its snapshot saw.
+            seen: the transactions that its snapshot saw.
         """
         earlier = self.earlier
         if self.seen is not None and self.loaded is not None and self.seen.text != seen.text:

@@ -39,7 +39,7 @@ def settings(
         lock_timeout: how many seconds it may wait for a table that another session locks.
         slot: the name of the slot and of the publication.
         logged: the tables, `schema.table`.
-        placeholder: what it writes for values that the log leaves out.
+        placeholder: its text for values that the log leaves out.
 
     Raises:
         TableError: if the source's URL has no host and database.

@@ -300,5 +300,5 @@ def build_publication_sql(name: str, tables: Sequence[str], new: bool) -> str:
 
 
 def slot_name(source: str, given: str | None = None) -> str:
-    """Returns the name of a source's slot and publication: what slots allow, at most 63 bytes."""
+    """Returns the name of a source's slot and publication: allowed for slots, at most 63 bytes."""
     return given or f"strandline_{re.sub('[^a-z0-9_]', '_', source.lower())}"[:_LONGEST]

@@ -50,7 +50,7 @@ def read_log(
         before: the slot as it is.
         logged: the tables' names in the log.
         folder: for the spool.
-        placeholder: what to write for values that the log leaves out.
+        placeholder: the text for values that the log leaves out.
         where: the source, for messages.
 
     Raises:
@@ -130,7 +130,7 @@ def _has_passed(slot: SourceSlot, marked: int) -> bool:
     try:
         with slot.database.connect() as connection:
             found = slot.read_slot(connection)
-    except (TableError, Py4JError, OSError):  # Java may have ended, too: the reader says so
+    except (TableError, Py4JError, OSError):  # Java may have ended, too: the reader reports it
         return False
     return found is None or bool(found.lost) or found.confirmed >= marked
 

@@ -2,7 +2,7 @@
 
 `now()` is a transaction's start. A transaction that was open during a sync and commits after it
 brings rows with cursors below the one that was stored; a plain `cursor >= stored` never sees
-them. So each sync remembers two things: the start of the oldest transaction that was open just
+them. So each sync stores two things: the start of the oldest transaction that was open just
 before its snapshot (`since`), and the snapshot's xmin, the oldest transaction that had not ended.
 The next window also reads rows with `cursor >= since` that a transaction at or after that xmin
 wrote.
@@ -250,7 +250,7 @@ def horizon(connection: Connection, seen: ServerActivity) -> Horizon:
     """Returns the horizon of the snapshot that a connection reads, with the activity seen before.
 
     Raises:
-        ConnectionRefusedByServer: if the server does not tell. Its transaction, and with it the
+        ConnectionRefusedByServer: if the server refuses the query. Its transaction, and with it the
             snapshot, is lost.
     """
     # Before version 13, the same functions had other names.

@@ -201,7 +201,7 @@ class LateRows:
     def _has_moved(self, table: SourceTable, window: Window) -> bool:
         """Returns whether a view is another one than at the last sync, or of another database.
 
-        Nothing tells which of its rows are older than that.
+        It is unknown which of its rows are older than that.
         """
         before = self._last(window)
         if table.ref.native.stored or before is None or self.horizon is None or _by_hand(window):
