@@ -42,9 +42,9 @@ def append_and_note(
 
     If another process has written in between, the cache starts empty.
 
-        Args:
-            handle: Iceberg's object for the table, freshly loaded; `write` commits through it.
-            note: adds the appended values.
+    Args:
+        handle: Iceberg's object for the table, freshly loaded; `write` commits through it.
+        note: adds the appended values.
     """
     before, known = _current(handle), dict(get_cache(handle))
     write()

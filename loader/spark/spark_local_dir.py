@@ -24,9 +24,9 @@ def scratch(settings: Mapping[str, str], defaults: str) -> dict[str, str]:
 
     It is the folder for Java's temporary files, too, unless that one is configured.
 
-        Args:
-            settings: the profile's.
-            defaults: the text of `spark-defaults.conf`.
+    Args:
+        settings: the profile's.
+        defaults: the text of `spark-defaults.conf`.
     """
     chosen = SETTING in settings or "SPARK_LOCAL_DIRS" in os.environ
     local = settings.get("spark.master", "").startswith("local")

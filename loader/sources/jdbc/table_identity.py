@@ -27,8 +27,8 @@ def standing(connection: Connection, text: Callable[[str], str], schema: str, ta
     partitioned table only the server is known: it gets new partitions every day. A view is
     identified by its name and its SQL.
 
-        Args:
-            text: writes a string literal.
+    Args:
+        text: writes a string literal.
     """
     servers = connection.rows(
         "show global variables where variable_name in ('server_uid', 'server_uuid')"

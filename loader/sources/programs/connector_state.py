@@ -119,7 +119,8 @@ def comes_again(memory: ConnectorState | None, memories: Sequence[ConnectorState
 
     Args:
         memory: the table's.
-        memories: of the run's tables; None for one that begins from scratch."""
+        memories: of the run's tables; None for one that begins from scratch.
+    """
     if memory is None:
         return False
     shared = find_oldest_shared([one for one in memories if one is not None])
@@ -135,8 +136,8 @@ def may_go_in_pieces(
     older one, and :func:`find_oldest_shared` would return a state beyond a table's records.
 
     Args:
-        memories: of the run's tables; None for one that begins from scratch. others: of the
-        source's other tables.
+        memories: of the run's tables; None for one that begins from scratch.
+        others: of the source's other tables.
     """
     if any(memory.shared for memory in others):
         return False

@@ -31,7 +31,7 @@ def streams(schemas: Sequence[pa.Schema]) -> list[dict[str, Any]]:
     """Returns the catalog's entries for all tables of a plugin.
 
     A table whose parent is incremental is incremental, too, even if the plugin declares otherwise:
-        it gets the rows that belong to the parent's new ones, and no others.
+    it gets the rows that belong to the parent's new ones, and no others.
     """
     known = {table_name(schema): schema for schema in schemas}
     found = []

@@ -104,8 +104,8 @@ def undone(before: Mapping[str, str], found: Mapping[str, str]) -> str:
 
     Columns, indexes and partitions that were added or removed are not reported.
 
-        Args:
-            before: the result of :func:`catalog` at the last sync.
+    Args:
+        before: the result of :func:`catalog` at the last sync.
     """
     for name in sorted(set(before) & set(found)):
         kind = name.partition(" ")[0]
