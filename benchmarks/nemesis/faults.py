@@ -41,7 +41,7 @@ def _delta() -> Any:
             delta.REDELIVERED, f.col(delta.REDELIVERED) | (at == f.lit(known[0]))
         )
 
-    return patch.object(batch, "marked", wrong)
+    return patch.object(batch, "flag_redelivered", wrong)
 
 
 def _recovery() -> Any:
@@ -82,7 +82,7 @@ def _compaction() -> Any:
     def wrong(lake: Any, table: Any, key: Any, cursor: Any, keep: Any, _: Any, now: Any) -> Any:
         return real(lake, table, key, cursor, keep, [], now)
 
-    return patch.object(compaction, "superseded", wrong)
+    return patch.object(compaction, "find_superseded", wrong)
 
 
 @contextmanager
