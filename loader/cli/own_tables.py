@@ -29,8 +29,8 @@ TOO_MANY = 5000
 """More files than this take minutes to rewrite: that is for `loader compact`, not for a run."""
 
 _LEAST = "strandline.files"
-"""Property: how many files were left when they were last put together: a table that somebody has
-partitioned keeps many."""
+"""Property: how many files were left when they were last put together: a table that was partitioned
+by hand keeps many."""
 
 _log = logging.getLogger("loader")
 

@@ -30,7 +30,8 @@ from loader.rows.delta import COLUMNS
 from loader.rows.order import quote_name
 
 IDENTITY = "strandline.table-id"
-"""Tells a raw table from a dropped one of the same name: SQL does not show Iceberg's own UUID."""
+"""Identifies a raw table, also against a dropped one of its name: SQL hides Iceberg's own
+UUID."""
 
 FIRST_BATCH = "strandline.first-batch"
 """A raw table's first batch number; the ledger may have earlier batches, of a dropped table."""

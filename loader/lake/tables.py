@@ -224,8 +224,8 @@ class Tables:
 
 
 FEW_MANIFESTS = {"commit.manifest.min-count-to-merge": "8"}
-"""Each commit adds a manifest, and whoever reads a table opens all of them. By default Iceberg puts
-them together once there are a hundred, which is late for batches of a few rows."""
+"""Each commit adds a manifest, and each reader of a table opens all of them. By default Iceberg
+puts them together once there are a hundred, which is late for batches of a few rows."""
 
 _PROPERTIES = {
     "format-version": "2",

@@ -18,7 +18,7 @@ from loader.lake.system_tables import PREFIX
 from loader.spark.failures import clear
 
 FOLDER = "_cq_damaged"
-"""What was put aside is in this folder of the schema's."""
+"""Quarantined tables are in this folder of the schema's."""
 
 
 def set_aside(lake: Lake, table: str) -> str | None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BY_HAND = "set_by_hand"
-"""In a mark: a person has set the cursor since, so it holds even if the source is another one."""
+"""In a mark: the cursor was set by hand since, so it holds even if the source is another one."""
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from loader.spark.profile import Profile
 
 SUBSTITUTION = "spark.sql.variable.substitute"
-"""By default, Spark replaces `${env:NAME}` in all SQL, in quoted names and literals, too: whoever
-names a column could read the environment."""
+"""By default, Spark replaces `${env:NAME}` in all SQL, in quoted names and literals, too: a
+column's name could read the environment."""
 
 # Settings that the loader needs, overruling the profile: UTC everywhere, and names that stay as
 # they are. The JVM's zone is UTC too: JDBC drivers build wall-clock times in it.

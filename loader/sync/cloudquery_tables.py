@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 REMEDY = describe_remedy("What `cloudquery sync` writes", STATES)
 SERVER = "loader serve"
-"""Where a source that is served stands: in no spec, but with this command."""
+"""The place of a served source in messages: in no spec, but with this command."""
 
 SERVED = "strandline.served"
 """Property of a raw table that `loader serve` has written: its key, and whether it was whole."""

@@ -12,10 +12,10 @@ LEFT_OUT = (
     "older than the last time it was synced. This is unexpected. Skipping the file.",
     "Unable to fetch permissions. stream=",  # PermissionsFileBasedStream: a record
 )
-"""Warnings by which `airbyte-cdk` leaves something out that nobody has asked it to leave out."""
+"""Warnings of `airbyte-cdk` that it leaves something out without being asked to."""
 
 _EMPTY = re.compile(r"parse line b'(?:\s|\\[rnt])*' as JSON|response\.text='', ")
-"""What these warnings say if they are about a blank line or an empty answer: nothing is missing."""
+"""The text of these warnings about a blank line or an empty answer: nothing is missing."""
 
 
 def lacks(level: str, text: str) -> bool:

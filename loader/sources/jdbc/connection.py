@@ -31,7 +31,7 @@ csv.field_size_limit(2**31 - 1)  # a comment may be long
 _NULL = f"\x1f{secrets.token_hex(4)}"
 """Null, as Spark's CSV writer writes it: no value is the same, as each process draws its own."""
 _CANCEL = ("cancelQuery", "cancelCurrentQuery")
-"""What PostgreSQL's and MariaDB's drivers call it to end whatever runs, descriptions too."""
+"""The methods of PostgreSQL's and MariaDB's drivers that cancel all running work."""
 Answer = TypeVar("Answer")
 
 
@@ -56,7 +56,7 @@ class Connection:
         self.java = java
         self.where = where
         self.lost = False
-        """Whether its session is not known to be as it was: nobody may use it again."""
+        """Whether its session's state is unknown, so that it must not be reused."""
         self.is_overdue = False
         """Whether it was ended because an answer took too long."""
         self.another: Callable[[], Connection] | None = None

@@ -11,10 +11,8 @@ from functools import partial
 from loader.sources.jdbc.connection import Connection
 
 _SECONDS = 30
-"""Networks forget a connection that says nothing, and nobody notices: an older one is closed.
-
-What a server or a pooler has ended sooner shows at once, and is replaced (``Connection.another``).
-"""
+"""Firewalls silently drop idle connections, so an older one is closed. One that a server or a
+pooler has closed sooner fails at once, and is replaced (``Connection.another``)."""
 
 
 class ConnectionPool:

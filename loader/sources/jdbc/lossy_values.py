@@ -27,7 +27,7 @@ THROUGH = (
     "Load the column as text, column_types: {{name}: string}, or read the table through a view "
     "that leaves them out"
 )
-"""What to do with values that no other column of the lake holds."""
+"""The remedy for values that no other column of the lake holds."""
 
 Column = Mapping[str, "str | None"]
 """The database's description of a column (``DatabaseMetaData.getColumns``)."""

@@ -25,7 +25,7 @@ _FAREWELL = 15.0
 """Seconds that a program gets to end by itself once its last stream is committed."""
 
 UNASKED = "which was not asked for, are ignored"
-"""What is said of the messages of another stream."""
+"""The error for messages of another stream."""
 
 
 class MessageFormat(Protocol):

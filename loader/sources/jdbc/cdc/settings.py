@@ -17,7 +17,8 @@ _PASSED_ON = frozenset(("sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassw
 _OURS = frozenset(("user", "password"))
 _IN_TOPICS = re.compile(r"[A-Za-z0-9._-]+")
 _FORMS = "-c bytea_output=hex -c DateStyle=ISO -c IntervalStyle=postgres -c extra_float_digits=3"
-"""The forms of values that Debezium reads, whatever the role, the database or the server sets."""
+"""The forms of values that Debezium reads, overruling settings of the role, the database or the
+server."""
 
 
 def by_source(logged: Sequence[str]) -> bool:

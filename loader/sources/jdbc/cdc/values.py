@@ -31,7 +31,7 @@ _MICROSECONDS = {9223372036825200000: FOREVER, -9223372036832400000: EVER}
 _EARLIEST = -210_866_803_200_000_000
 """PostgreSQL's earliest timestamp, 24 November 4714 BC, in microseconds."""
 _OBJECT = r"^\[+(L[\w.$]+;|[BCDFIJSZ])@[0-9a-f]{1,8}$"
-"""What Java says of an array: Debezium writes it for an array within an array of texts."""
+"""Java's text for an array: Debezium writes it for an array within an array of texts."""
 _SECOND = 1_000_000
 _NUMBERS = {"NAN": "NaN", "POSITIVE_INFINITY": "Infinity", "NEGATIVE_INFINITY": "-Infinity"}
 
