@@ -31,7 +31,7 @@ csv.field_size_limit(2**31 - 1)  # a comment may be long
 _NULL = f"\x1f{secrets.token_hex(4)}"
 """Null, as Spark's CSV writer writes it: no value is the same, as each process draws its own."""
 _CANCEL = ("cancelQuery", "cancelCurrentQuery")
-"""The methods of PostgreSQL's and MariaDB's drivers that cancel all running work."""
+"""Methods of PostgreSQL's and MariaDB's drivers that cancel any work, even descriptions."""
 Answer = TypeVar("Answer")
 
 

@@ -56,7 +56,7 @@ class Loads:
         self._key = f"pg_catalog.hashtext('strandline'), pg_catalog.hashtext({text(slot.name)})"
 
     def bounds(self, table: SourceTable) -> tuple[int, Bounds, VisibleTransactions]:
-        """Returns the position where a table's log begins, and the bounds of all its rows.
+        """Returns a table's start position in the log, its bounds, and the transactions it sees.
 
         From then on the slot stays where it is, until :meth:`end`.
         """

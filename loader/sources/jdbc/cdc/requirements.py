@@ -197,7 +197,7 @@ def _within(text: Callable[[str], str], key: Sequence[str]) -> str:
 
 
 def publication_lacks(connection: Connection, slot: SourceSlot) -> list[Lack]:
-    """Returns what an existing publication leaves out; empty if there is none."""
+    """Returns what a publication of another creator leaves out; empty if there is none."""
     dialect, name = slot.database.dialect, slot.database.dialect.quote(slot.name)
     rows = connection.rows(
         f"""
