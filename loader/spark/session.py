@@ -281,10 +281,8 @@ def describe_jobs(spark: SparkSession, table: str) -> None:
 
 def rows_written(spark: SparkSession, table: str) -> int | None:
     """Counts the rows that running stages named by :func:`describe_jobs` have read or written."""
-    from py4j.protocol import Py4JError
-
-    context: Any = spark.sparkContext._jsc.sc()
     try:
+        context: Any = spark.sparkContext._jsc.sc()
         stages = context.statusStore().activeStages().iterator()
         done = None
         while stages.hasNext():
@@ -293,5 +291,5 @@ def rows_written(spark: SparkSession, table: str) -> int | None:
             if described.isDefined() and described.get() == table:
                 done = (done or 0) + max(stage.outputRecords(), stage.inputRecords())
         return done
-    except (Py4JError, OSError):  # Spark is stopping; progress is not worth an error
+    except Exception:  # Spark is stopping, or Java has ended; progress is not worth an error
         return None
