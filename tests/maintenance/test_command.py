@@ -90,9 +90,9 @@ def test_superseded_versions_go_and_the_newest_stay(shop: Shop) -> None:
     shop.proven()
     # a row that vanishes otherwise is found
     shop.project.spark.sql(f"delete from {shop.project.schema}.orders where id = {ORDERS}")
-    [row] = shop.proven("batches_accounted", by="batches_accounted")["batches_accounted"]
+    rows = shop.proven("batches_accounted", by="batches_accounted")["batches_accounted"]
+    [row] = [one for one in rows if one["problem"].startswith("of the batches up to this one")]
     assert row["rows_in_ledger"] == row["rows_in_raw"] + row["rows_compacted"] + 1
-    assert row["problem"].startswith("of the batches up to this one")
 
 
 def test_a_dry_run_tells_and_changes_nothing(shop: Shop, warehouse: Path) -> None:

@@ -8,6 +8,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 
 from loader.lake.schema.source_schema import PROPERTY, SourceSchema
 from tests.sync.project import Project
@@ -182,7 +183,9 @@ def test_types_of_some_columns(project: Project) -> None:
             expected["code"] = ("int", "7")
             expected["flag"] = ("string", "True") if form == "csv" else ("boolean", "true")
         if form in ("parquet", "json"):
-            expected["list"] = ("string", "[1, 2]" if form == "json" else "[1,2]")
+            # Spark 4 keeps the text of JSON as it is; 3.5 writes it again, without blanks.
+            exact = form == "json" and not pyspark.__version__.startswith("3.")
+            expected["list"] = ("string", "[1, 2]" if exact else "[1,2]")
         assert _types(project, f"fits_{form}", list(expected)) == expected, form
         error = errors[f"table drop.rounds_{form}"]
         assert "price has the value '1.555" in error
