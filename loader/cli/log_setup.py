@@ -1,11 +1,11 @@
-"""`loader setup cdc`: is Debezium there, and what must be done in each source's database."""
+"""`loader setup cdc`: checks for Debezium, and prints the SQL that each source's database needs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from loader.cli.settings import Settings
-from loader.errors import SpecError
+from loader.errors import SpecError, TableError
 
 NAME = "cdc"
 """What `loader setup` calls it, beside the names of drivers."""
@@ -19,26 +19,24 @@ def prepare_log(settings: Settings, report: Callable[[str], None]) -> None:
     Raises:
         SpecError: if Debezium is not installed, or the spec is wrong.
     """
-    from loader.sources.debezium.engine import is_installed, missing
+    from loader.sources.jdbc.interface import load_capture
+    from loader.sources.jdbc.options import JdbcOptions
 
-    if not is_installed():
-        lack = missing("loader setup")
-        raise SpecError("Debezium's engine is not installed", where=lack.where, remedy=lack.remedy)
+    try:
+        load_capture("jdbc:postgresql:", "loader setup").check_installed("loader setup")
+    except TableError as lack:
+        raise SpecError(lack.what, where=lack.where, remedy=lack.remedy) from lack
     report("Debezium: installed")
     if not settings.config.exists():
         return
-    from loader.sources.jdbc.cdc.requirements import setup_sql
-    from loader.sources.jdbc.cdc.slot import slot_name
-    from loader.sources.jdbc.options import JdbcOptions
-
     for source in settings.spec().sources:
         if source.path != "jdbc":
             continue
         options = source.options(JdbcOptions)
-        tables = [t for t, told in options.table_options.items() if told.sync_mode == "cdc"]
+        tables = [name for name, own in options.table_options.items() if own.sync_mode == "cdc"]
         if not tables:
             continue
-        name = slot_name(source.name, options.slot)
         report(f"source {source.name}: what its database needs; `loader check` says what it lacks")
-        for statement in setup_sql(name, options.user or "<role>", tables):
+        capture = load_capture(options.url, source.where)
+        for statement in capture.list_setup_sql(source.name, options, tables):
             report(f"    {statement}")

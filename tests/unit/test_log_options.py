@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from loader.cdc.slot import slot_name
+from loader.cdc.wal_reader import settings
 from loader.errors import SpecError
 from loader.sources.file.options import FileOptions
-from loader.sources.jdbc.cdc.settings import settings
-from loader.sources.jdbc.cdc.slot import slot_name
 from loader.sources.jdbc.options import JdbcOptions
 from loader.spec.redaction import Redactor
 from loader.spec.spec import validate_options

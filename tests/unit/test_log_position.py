@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from loader.sources.jdbc.cdc.catalog import has_changed, undone
-from loader.sources.jdbc.cdc.columns import LoggedColumn, describe_alteration, list_by_number
-from loader.sources.jdbc.cdc.position import (
+from loader.cdc.catalog_changes import has_changed, undone
+from loader.cdc.position import (
     Mark,
     VisibleTransactions,
     format_position,
     parse_position,
 )
+from loader.cdc.table_definition import LoggedColumn, describe_alteration, list_by_number
 
 
 @pytest.mark.parametrize("text", ["0/0", "0/1AFD350", "16/B374D848", "FFFFFFFF/FFFFFFFF"])

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from loader.cdc.debezium import engine
 from loader.cli.serve import listening_place, parse_seconds
 from loader.errors import SpecError
 from loader.sources.cloudquery import serving
-from loader.sources.debezium import engine
 from loader.spark import private_folder
 from loader.spark.child_environment import child_environment
 

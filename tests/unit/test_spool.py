@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from loader.sources.debezium import spool
-from loader.sources.debezium.conversion_warnings import ConversionWarnings
-from loader.sources.debezium.program import Order, Reader
-from loader.sources.debezium.spool import ChangeSpool, Placeholder
+from loader.cdc.debezium import spool
+from loader.cdc.debezium.program import Order, Reader
+from loader.cdc.debezium.spool import ChangeSpool, ConversionWarnings, Placeholder
 
 TABLES = ["public.orders", "public.lines"]
 

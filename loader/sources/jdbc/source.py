@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import cached_property
 
@@ -25,12 +25,10 @@ from loader.error_report import did_you_mean
 from loader.errors import TableError, sentence
 from loader.rows.exact_cast import data_type
 from loader.sources import Alone, Snapshot, SourceTable, TableRef
-from loader.sources.jdbc.cdc.composite_snapshot import FollowedSnapshot
-from loader.sources.jdbc.cdc.log import open_log
-from loader.sources.jdbc.cdc.slot import slot_name
 from loader.sources.jdbc.collation import by_bytes
 from loader.sources.jdbc.connection import Connection
 from loader.sources.jdbc.database import Database
+from loader.sources.jdbc.interface import load_capture
 from loader.sources.jdbc.lossy_values import (
     BIT,
     BYTES,
@@ -66,9 +64,8 @@ class JdbcSource(Database):
     def reads_alone(cls, name: str, options: JdbcOptions) -> Alone | None:
         if all(table.sync_mode != "cdc" for table in options.table_options.values()):
             return None
-        slot = slot_name(name, options.slot)
-        identity = (options.url.partition("?")[0], slot)
-        return Alone(identity, f"the replication slot {slot}", "slot")
+        capture = load_capture(options.url, f"source {name}, sync_mode: cdc")
+        return capture.find_single_reader(name, options)
 
     @cached_property
     def _schemas(self) -> dict[str, tuple[Told, StructType]]:
@@ -420,13 +417,9 @@ class JdbcSource(Database):
             return
         names = {table.ref.name for table in logged}
         queried = [table for table in tables if table.ref.name not in names]
-        with open_log(self, logged) as log, ExitStack() as opened:
-            # Tables that follow the log are not locked. A session that alters one would wait for
-            # the run, and the run for Debezium, which waits for them.
-            snapshot = FollowedSnapshot(lambda: opened.enter_context(self._moment(queried)), log)
-            if queried:
-                snapshot.open()
-            yield snapshot
+        capture = load_capture(self.options.url, f"source {self.name}, sync_mode: cdc")
+        with capture.open_snapshot(self, logged, queried, self._moment) as found:
+            yield found
 
     @contextmanager
     def _moment(self, tables: Sequence[SourceTable]) -> Iterator[JdbcSnapshot]:

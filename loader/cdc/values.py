@@ -13,9 +13,9 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from loader.sources.debezium.spool import Placeholder
-from loader.sources.jdbc.cdc.columns import FILLED, FLOATS, INTEGERS, LoggedColumn
-from loader.sources.jdbc.lossy_values import EVER, FOREVER
+from loader.cdc.debezium.spool import Placeholder
+from loader.cdc.table_definition import FILLED, FLOATS, INTEGERS, LoggedColumn
+from loader.sources.jdbc.interface import EVER, FOREVER
 
 SETTINGS = {
     "binary.handling.mode": "bytes",
@@ -77,11 +77,6 @@ def value(
     )
     made = f.transform(told, lambda element: _scalar(element, column, of))
     return f.when(nested, refusal.cast(data_type)).otherwise(made)
-
-
-def has_text(column: LoggedColumn) -> bool:
-    """Returns whether the log has what PostgreSQL would write of each of a column's values."""
-    return not column.array and column.kind not in FLOATS
 
 
 def text(row: Column, column: LoggedColumn) -> Column:

@@ -19,18 +19,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window as Over
 
+from loader.cdc.debezium.spool import ChangeSpool
+from loader.cdc.position import Key, VisibleTransactions, is_seen_by_piece, sees
+from loader.cdc.table_definition import LoggedColumn
+from loader.cdc.values import json_schema, text, unavailable, value
 from loader.names import literal_path
 from loader.rows.delta import DELETED
 from loader.rows.exact_cast import cast_exactly
 from loader.rows.order import BATCH, GENERATION, SEQUENCE, quote_name
 from loader.rows.window import Window
 from loader.sources import SourceTable
-from loader.sources.debezium.spool import ChangeSpool
-from loader.sources.jdbc.cdc.chunks import Key
-from loader.sources.jdbc.cdc.columns import LoggedColumn
-from loader.sources.jdbc.cdc.position import VisibleTransactions
-from loader.sources.jdbc.cdc.values import json_schema, text, unavailable, value
-from loader.sources.jdbc.cdc.visibility import is_seen_by_piece, sees
 
 _NUMBER = "_cq_number"
 _TRANSACTION = "_cq_transaction"
@@ -54,7 +52,7 @@ class Changes:
         first: the ordinal of the first transaction that counts.
         seen: what the first load has seen already; None if nothing.
         earlier: what its pieces had seen that end with these keys
-            (:class:`loader.sources.jdbc.cdc.position.Mark`).
+            (:class:`loader.cdc.position.Mark`).
         placeholder: Debezium's text for a value that the log leaves out.
         cached: keeps rows that are read more than once, until the run ends.
     """
@@ -340,3 +338,41 @@ def _rows(
     text = json.dumps([dict(zip(columns, row, strict=True)) for row in values])
     fields = ", ".join(f"{name}: {kind}" for name, kind in columns.items())
     return spark.range(1).select(f.inline(f.from_json(f.lit(text), f"array<struct<{fields}>>")))
+
+
+def find_missing_keys(
+    rows: DataFrame,
+    table: SourceTable,
+    key: Sequence[str],
+    held: Callable[[Sequence[str]], DataFrame],
+) -> DataFrame:
+    """Returns tombstones of the keys that live in raw and are not among the rows.
+
+    Args:
+        rows: all rows that the source has.
+        held: reads columns of raw (:attr:`Window.held`).
+    """
+    raw = held([*key, DELETED, GENERATION, BATCH, SEQUENCE])
+    newest = f.max_by(DELETED, f.struct(GENERATION, BATCH, SEQUENCE))
+    alive = (
+        raw.groupBy(*(f.col(quote_name(name)) for name in key))
+        .agg(newest.alias(DELETED))
+        .where(~f.coalesce(f.col(DELETED), f.lit(False)))
+        .select(*(f.col(quote_name(name)).alias(f"_cq_key_{i}") for i, name in enumerate(key)))
+    )
+    condition = f.lit(True)
+    for i, name in enumerate(key):
+        condition = condition & f.col(f"_cq_key_{i}").eqNullSafe(f.col(quote_name(name)))
+    gone = alive.join(
+        rows.select(*(f.col(quote_name(name)) for name in key)), condition, "left_anti"
+    )
+    places = {name: f"_cq_key_{i}" for i, name in enumerate(key)}
+    return gone.select(
+        *(
+            (f.col(places[field.name]) if field.name in places else f.lit(None))
+            .cast(field.dataType)
+            .alias(field.name)
+            for field in table.schema.fields
+        ),
+        f.lit(True).alias(DELETED),
+    )

@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from loader.cdc.slot import SourceSlot, build_publication_sql
 from loader.errors import TableError
 from loader.names import is_wildcard
 from loader.sources import SourceTable
-from loader.sources.jdbc.cdc.slot import SourceSlot, build_publication_sql
-from loader.sources.jdbc.connection import Connection
+from loader.sources.jdbc.interface import Connection
 
 _OLDEST = 140000
 

@@ -13,14 +13,13 @@ import base64
 import hashlib
 import json
 import os
+import re
 import struct
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
-
-from loader.sources.debezium.conversion_warnings import ConversionWarnings
 
 TRANSACTIONS = "transactions"
 DONE = "done"
@@ -29,6 +28,46 @@ FILE_BYTES = 64 * 1024 * 1024
 parallel."""
 _TRUNCATES = '"op":"t"'  # a column may be called so, too
 _ENTRY = struct.Struct(">QQ")
+_WARNING = re.compile(
+    r"(?:No converter found for column |"
+    r"Failed to properly convert data value for '|"
+    r"Failed to convert value .* from column '|"
+    r"Unexpected value for JDBC type -?\d+ and column |"
+    r"Unexpected JDBC \w+ value for field )(.+)"
+)
+_ELEMENT = "-element"
+
+
+@dataclass(frozen=True)
+class ConversionWarnings:
+    """Debezium's warnings about values that it wrote as null, or left out with their column.
+
+    Attributes:
+        mentions: the rest of the warnings, after their fixed beginnings: a column, perhaps with its
+            table.
+    """
+
+    mentions: frozenset[str] = frozenset()
+
+    @classmethod
+    def parse(cls, log: Path) -> ConversionWarnings:
+        """Reads the warnings."""
+        with log.open(errors="replace") as lines:
+            found = (_WARNING.search(line) for line in lines)
+            return cls(frozenset(one[1] for one in found if one))
+
+    def values(self, table: str, column: str) -> bool:
+        """Returns whether values of a column may have been replaced by null.
+
+        Args:
+            table: the table's name in the log. Some warnings lack it, and count for all tables.
+        """
+        names = tuple(f"{name}{end}" for name in (f"{table}.{column}", column) for end in " '")
+        return any(mention.startswith(names) for mention in self.mentions)
+
+    def elements(self, column: str) -> bool:
+        """Returns whether elements of arrays in a column may have been replaced by null."""
+        return any(mention.startswith(f"{column}{_ELEMENT}") for mention in self.mentions)
 
 
 class SpoolWriter:
@@ -157,7 +196,7 @@ class ChangeSpool:
         self,
         folder: Path,
         tables: Sequence[str],
-        replaced: ConversionWarnings = ConversionWarnings(),  # noqa: B008 - it is frozen
+        replaced: ConversionWarnings = ConversionWarnings(),
     ) -> None:
         self.folder = folder
         self.replaced = replaced

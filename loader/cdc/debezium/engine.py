@@ -14,10 +14,9 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+from loader.cdc.debezium.program import LOG, Order, heap_mb
+from loader.cdc.debezium.spool import ChangeSpool, ConversionWarnings
 from loader.errors import TableError
-from loader.sources.debezium.conversion_warnings import ConversionWarnings
-from loader.sources.debezium.program import LOG, Order, heap_mb
-from loader.sources.debezium.spool import ChangeSpool
 from loader.spark.child_environment import child_environment
 from loader.spark.interruption import interruptible
 from loader.spec.redaction import excerpt
@@ -76,7 +75,7 @@ def read_into_spool(order: Order, where: str, passed: Callable[[], bool]) -> Cha
     folder = Path(order.folder)
     with (folder / LOG).open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "loader.sources.debezium.program"],
+            [sys.executable, "-m", "loader.cdc.debezium.program"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -15,25 +15,13 @@ from typing import Any, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from loader.errors import TableError
-from loader.rows.delta import DELETED
-from loader.rows.window import Bounds, Logged, Window
-from loader.sources import Snapshot, SourceTable
-from loader.sources.debezium.engine import is_installed, missing
-from loader.sources.debezium.spool import ChangeSpool
-from loader.sources.jdbc.cdc.catalog import has_changed
-from loader.sources.jdbc.cdc.changes import Changes
-from loader.sources.jdbc.cdc.columns import (
-    LoggedColumn,
-    describe_alteration,
-    describe_misnaming,
-    list_by_number,
-)
-from loader.sources.jdbc.cdc.definitions import Definitions
-from loader.sources.jdbc.cdc.loads import Loads
-from loader.sources.jdbc.cdc.missing_keys import find_missing_keys
-from loader.sources.jdbc.cdc.position import Mark, format_position
-from loader.sources.jdbc.cdc.requirements import (
+from loader.cdc.catalog_changes import has_changed
+from loader.cdc.changes import Changes, find_missing_keys
+from loader.cdc.debezium.engine import is_installed, missing
+from loader.cdc.debezium.spool import ChangeSpool
+from loader.cdc.first_load import Loads
+from loader.cdc.position import Mark, format_position
+from loader.cdc.requirements import (
     Lack,
     publication_lacks,
     publishable,
@@ -41,11 +29,21 @@ from loader.sources.jdbc.cdc.requirements import (
     server_lacks,
     table_lacks,
 )
-from loader.sources.jdbc.cdc.slot import SourceSlot, slot_name
-from loader.sources.jdbc.cdc.slot_advance import SlotAdvance
-from loader.sources.jdbc.cdc.slot_setup import SlotSetup, name_in_log, prepare_slot, relation
-from loader.sources.jdbc.cdc.wal_reader import LogRead, read_log
-from loader.sources.jdbc.database import Database
+from loader.cdc.slot import SlotAdvance, SourceSlot, slot_name
+from loader.cdc.slot_setup import SlotSetup, name_in_log, prepare_slot, relation
+from loader.cdc.table_definition import (
+    Definitions,
+    LoggedColumn,
+    describe_alteration,
+    describe_misnaming,
+    list_by_number,
+)
+from loader.cdc.wal_reader import LogRead, read_log
+from loader.errors import TableError
+from loader.rows.delta import DELETED
+from loader.rows.window import Bounds, Logged, Window
+from loader.sources import Snapshot, SourceTable
+from loader.sources.jdbc.interface import Database
 from loader.spark.database_errors import DatabaseError
 from loader.spark.private_folder import private_folder
 
@@ -56,7 +54,7 @@ SEGMENT = 16 * 1024 * 1024
 """The log is recycled in files of this size: a shorter way is not worth a commit of its own."""
 
 
-class Log(Snapshot):
+class LogSnapshot(Snapshot):
     """The log, and the tables that follow it; opened once a run.
 
     Nothing is asked of the database before the first table needs it. The first table that needs
@@ -238,7 +236,7 @@ class Log(Snapshot):
         """Moves the slot to where all of its tables are safe; called once all is published."""
         self._loads.end()
         if self._ready is not None and self._failure is None:
-            self._safe.free(self._ready.slot, self._loads)
+            self._safe.free(self._ready.slot, self._loads.none)
 
     def _changes(
         self, table: SourceTable, columns: Sequence[LoggedColumn], mark: Mark, spool: ChangeSpool
@@ -368,10 +366,10 @@ class Log(Snapshot):
 
 
 @contextmanager
-def open_log(database: Database, tables: Sequence[SourceTable]) -> Iterator[Log]:
+def open_log(database: Database, tables: Sequence[SourceTable]) -> Iterator[LogSnapshot]:
     """Opens the log for the tables of a run; moves the slot at the end."""
     with ExitStack() as stack:
-        log = Log(database, tables, stack)
+        log = LogSnapshot(database, tables, stack)
         yield log
         try:
             log.confirm()

@@ -1,4 +1,4 @@
-"""Runs Debezium in its own process: `python -m loader.sources.debezium.program`.
+"""Runs Debezium in its own process: `python -m loader.cdc.debezium.program`.
 
 The first line of its input is its order (:class:`Order`), passwords included. It reads the log
 until it meets the run's marker, completes the spool, and ends. It also ends when its input does:
@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from loader.sources.debezium.spool import SpoolWriter
+from loader.cdc.debezium.spool import SpoolWriter
 
 TOPICS = "s"
 """The first part of the names that Debezium gives to tables: `s.public.orders`."""

@@ -6,19 +6,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from loader.errors import TableError
-from loader.sources import SourceTable
-from loader.sources.jdbc.cdc.position import Mark, format_position
-from loader.sources.jdbc.cdc.requirements import (
+from loader.cdc.position import Mark, format_position
+from loader.cdc.requirements import (
     publication_lacks,
     publishable,
     refusal,
     server_lacks,
     table_lacks,
 )
-from loader.sources.jdbc.cdc.slot import Slot, SourceSlot
-from loader.sources.jdbc.connection import Connection
-from loader.sources.jdbc.postgresql.database_continuity import activity
+from loader.cdc.slot import Slot, SourceSlot
+from loader.errors import TableError
+from loader.sources import SourceTable
+from loader.sources.jdbc.interface import Connection, activity
 from loader.spark.database_errors import DatabaseError
 
 _MUCH = 10 * 1024**3

@@ -1,0 +1,139 @@
+"""The public interface of `jdbc` for the plug-in that reads a database's log (`sync_mode: cdc`).
+
+A plug-in is one class that extends :class:`LogCapture`. It is found by the kind of its database,
+the word after `jdbc:` in the source's URL, in the entry-point group ``strandline.capture``::
+
+    [project.entry-points."strandline.capture"]
+    postgresql = "loader.cdc.capture:PostgresCapture"
+
+No connector but `jdbc` has this interface, and a plug-in imports nothing of `jdbc` but the names
+that this module exports.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from importlib.metadata import entry_points
+from typing import Any
+
+from loader.errors import SpecError
+from loader.sources import Alone, Snapshot, SourceTable
+from loader.sources.jdbc.collation import by_bytes
+from loader.sources.jdbc.connection import Connection
+from loader.sources.jdbc.database import Database
+from loader.sources.jdbc.dialect import Dialect
+from loader.sources.jdbc.lossy_values import EVER, FOREVER
+from loader.sources.jdbc.options import JdbcOptions
+from loader.sources.jdbc.partitions import partition_count
+from loader.sources.jdbc.postgresql.database_continuity import activity
+from loader.sources.jdbc.postgresql.exported_snapshot import open_exported_snapshot
+from loader.sources.jdbc.postgresql.snapshot_locks import disable_timeouts
+from loader.sources.jdbc.snapshot import JdbcSnapshot
+
+GROUP = "strandline.capture"
+
+OpenQueries = Callable[[Sequence[SourceTable]], AbstractContextManager[JdbcSnapshot]]
+"""Opens the snapshot in which tables are read by queries."""
+
+
+class LogCapture(ABC):
+    """Reads the changes of a database's tables from its log."""
+
+    @abstractmethod
+    def check_installed(self, where: str) -> None:
+        """Makes sure that the libraries that the plug-in needs are installed.
+
+        Raises:
+            TableError: if one is not; says how to install it.
+        """
+
+    @abstractmethod
+    def list_setup_sql(self, source: str, options: JdbcOptions, tables: Sequence[str]) -> list[str]:
+        """Returns all that a source needs, for an administrator who prepares it in advance.
+
+        Args:
+            source: the source's name.
+            options: the source's options.
+            tables: as the spec names them.
+        """
+
+    @abstractmethod
+    def find_single_reader(self, source: str, options: JdbcOptions) -> Alone:
+        """Returns the resource of the database that only this source may read.
+
+        Args:
+            source: the source's name.
+            options: the source's options.
+        """
+
+    @abstractmethod
+    def open_snapshot(
+        self,
+        database: Database,
+        followed: Sequence[SourceTable],
+        queried: Sequence[SourceTable],
+        open_queries: OpenQueries,
+    ) -> AbstractContextManager[Snapshot]:
+        """Opens the source for the tables of one run.
+
+        Args:
+            followed: the tables to read by the log.
+            queried: all others, to read by queries.
+            open_queries: opens the snapshot for those; not entered if nothing is read by queries.
+        """
+
+
+def load_capture(url: str, where: str) -> LogCapture:
+    """Returns the plug-in that reads the log of a URL's database.
+
+    Raises:
+        SpecError: if no installed package provides it, or it cannot be loaded.
+    """
+    named = re.match(r"(?i)jdbc:(\w+)", url)
+    kind = named[1].lower() if named else ""
+    found = {entry.name: entry for entry in entry_points(group=GROUP)}
+    if kind not in found:
+        raise SpecError(
+            f"no installed plug-in reads the log of {kind or 'this database'}",
+            where=where,
+            remedy="Install strandline again (`pip install --force-reinstall strandline`), or "
+            "read the tables by a cursor (sync_mode: incremental)",
+        )
+    entry = found[kind]
+    try:
+        capture: Any = entry.load()()
+    except Exception as error:
+        raise SpecError(
+            f"the plug-in {entry.value} cannot be loaded: {type(error).__name__}: {error}",
+            where=where,
+            remedy="Install the package that provides it again, in a version for this loader",
+        ) from error
+    if not isinstance(capture, LogCapture):
+        raise SpecError(
+            f"the plug-in {entry.value} is no LogCapture",
+            where=where,
+            remedy="Install the package that provides it again, in a version for this loader",
+        )
+    return capture
+
+
+__all__ = [
+    "EVER",
+    "FOREVER",
+    "Connection",
+    "Database",
+    "Dialect",
+    "JdbcOptions",
+    "JdbcSnapshot",
+    "LogCapture",
+    "OpenQueries",
+    "activity",
+    "by_bytes",
+    "disable_timeouts",
+    "load_capture",
+    "open_exported_snapshot",
+    "partition_count",
+]

@@ -1,0 +1,81 @@
+"""The plug-in of `sync_mode: cdc`: a run's snapshot passes questions on; none, or a broken one."""
+
+from __future__ import annotations
+
+import inspect
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+
+from loader.cdc.capture import CompositeSnapshot, PostgresCapture
+from loader.cdc.log_snapshot import LogSnapshot
+from loader.errors import SpecError
+from loader.sources import Snapshot, TableRef
+from loader.sources.jdbc import interface
+from loader.sources.jdbc.interface import GROUP, JdbcSnapshot, load_capture
+from loader.sources.table import SourceTable
+
+URL = "jdbc:postgresql://h/shop"
+
+
+def _own(kind: type[Snapshot]) -> set[str]:
+    asked = {name for name, _ in inspect.getmembers(Snapshot, inspect.isfunction)}
+    return {name for name in asked if getattr(kind, name) is not getattr(Snapshot, name)}
+
+
+def test_what_either_answers_is_passed_on() -> None:
+    assert _own(LogSnapshot) | _own(JdbcSnapshot) <= _own(CompositeSnapshot)
+    assert "more" in _own(LogSnapshot)
+
+
+def test_each_question_goes_to_the_snapshot_that_reads_the_table() -> None:
+    class Answers:
+        def __init__(self, name: str) -> None:
+            self.name = name
+            self.tables = {"followed": None}
+
+        def __getattr__(self, question: str) -> Any:
+            return lambda *args, **named: (self.name, question, *args, *named)
+
+    composite = CompositeSnapshot(lambda: Answers("queries"), Answers("log"))  # type: ignore[arg-type,return-value]
+    followed, queried = (SourceTable(TableRef(n), None) for n in ("followed", "queried"))  # type: ignore[arg-type]
+    for name in sorted(_own(CompositeSnapshot) - {"living", "contents", "remembers"}):
+        method = getattr(composite, name)
+        first = [None] if "spark" in inspect.signature(getattr(Snapshot, name)).parameters else []
+        assert method(*first, followed, 7)[:2] == ("log", name)
+        assert method(*first, queried, until=7)[:2] == ("queries", name)
+
+
+def _plant(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> None:
+    found = [EntryPoint(name, value, GROUP) for name, value in entries]
+    monkeypatch.setattr(interface, "entry_points", lambda group: found)
+
+
+def test_the_plug_in_is_found_by_the_kind_of_database() -> None:
+    assert isinstance(load_capture(URL, "source shop"), PostgresCapture)
+
+
+@pytest.mark.parametrize(
+    ("entries", "says"),
+    [
+        ((), "no installed plug-in reads the log of postgresql. Install strandline again"),
+        (
+            (("postgresql", "loader.cdc.nowhere:Capture"),),
+            "the plug-in loader.cdc.nowhere:Capture cannot be loaded: ModuleNotFoundError: ",
+        ),
+        (
+            (("postgresql", "loader.cdc.capture:Capture"),),
+            "the plug-in loader.cdc.capture:Capture cannot be loaded: AttributeError: ",
+        ),
+        ((("postgresql", "pathlib:Path"),), "the plug-in pathlib:Path is no LogCapture. Install "),
+    ],
+)
+def test_a_plug_in_that_is_missing_or_broken_is_one_error(
+    monkeypatch: pytest.MonkeyPatch, entries: tuple[tuple[str, str], ...], says: str
+) -> None:
+    _plant(monkeypatch, *entries)
+    with pytest.raises(SpecError) as refused:
+        load_capture(URL, "source shop, sync_mode: cdc")
+    assert str(refused.value).startswith(f"source shop, sync_mode: cdc: {says}")
+    assert "\n" not in str(refused.value)
