@@ -18,7 +18,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from loader.sources.jdbc.connection import Connection
+from loader.sources.jdbc.connections import Connection
 from loader.spark.database_errors import DatabaseError
 
 Row = tuple[Any, ...]

@@ -19,7 +19,9 @@ from tests.dbt import dbtproject
 
 def _horizon() -> Any:
     """Rows of transactions in flight at the last sync are not looked for."""
-    return patch("loader.sources.jdbc.postgresql.late_rows.LateRows.condition", lambda *_: None)
+    return patch(
+        "loader.sources.jdbc.postgresql.late_commits.PostgresLateCommits.condition", lambda *_: None
+    )
 
 
 def _delta() -> Any:

@@ -26,7 +26,6 @@ from loader.sources.jdbc.interface import (
     Connection,
     Dialect,
     JdbcSnapshot,
-    by_bytes,
     disable_timeouts,
     open_exported_snapshot,
     partition_count,
@@ -245,13 +244,13 @@ def divisible(
     if declared != {column.name.lower() for column in key}:
         return False
     native = table.ref.native
+    place = (native.catalog, native.schema, native.table)
     chosen = {native.columns[index] for index in native.as_texts}
     return chosen.isdisjoint(column.name for column in key) and all(
         column.kind in _ORDERED
         and not column.array
         and (
-            column.kind not in _TEXTS
-            or by_bytes(connection, dialect, native.schema or "", native.table, column.name)
+            column.kind not in _TEXTS or dialect.is_ordered_by_bytes(connection, place, column.name)
         )
         for column in key
     )

@@ -9,9 +9,9 @@ import pytest
 
 from loader.errors import TableError
 from loader.sources import Window
-from loader.sources.jdbc.connection import Connection
+from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.options import JdbcOptions
-from loader.sources.jdbc.postgresql.database_continuity import activity, horizon
+from loader.sources.jdbc.postgresql.continuity import activity, horizon
 from loader.sources.jdbc.source import JdbcSource
 from loader.spark import interruption
 from loader.spark.database_errors import DatabaseError

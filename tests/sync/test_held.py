@@ -11,8 +11,8 @@ from pyspark.sql.types import StructType
 
 from loader.errors import TableError
 from loader.sources import SourceTable, TableRef, Window
+from loader.sources.jdbc.metadata import NativeColumns
 from loader.sources.jdbc.snapshot import JdbcSnapshot
-from loader.sources.jdbc.table_metadata import NativeColumns
 from loader.spark import interruption
 from loader.spark.database_errors import DatabaseError
 from loader.spec.spec import load_spec

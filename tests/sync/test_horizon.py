@@ -13,8 +13,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from loader.sources.jdbc.connection import Connection
-from loader.sources.jdbc.postgresql.database_continuity import activity
+from loader.sources.jdbc.connections import Connection
+from loader.sources.jdbc.postgresql.continuity import activity
 from tests.services import Database
 from tests.sync.project import Project
 

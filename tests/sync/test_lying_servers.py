@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from loader.sources.jdbc import database as database_module
-from loader.sources.jdbc.postgres import PostgreSQL
+from loader.sources.jdbc.postgresql_dialect import PostgreSQL
 from tests.services import Database
 from tests.services.lying import LyingMariaDb
 from tests.services.lying_proxy import (

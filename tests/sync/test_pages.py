@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loader.rows.window import Window
-from loader.sources.jdbc.ranges import Division, Ranges
+from loader.sources.jdbc.partitions import Division, Ranges
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Pipeline
 from tests.services import Database

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from loader.sources.jdbc.mysql.late_commits import read_identity
 from loader.sources.jdbc.options import JdbcOptions
 from loader.sources.jdbc.source import JdbcSource
-from loader.sources.jdbc.table_identity import standing
 from tests.services import Database
 from tests.sync.project import Project
 
@@ -62,7 +62,7 @@ def test_a_view_is_the_one_of_marks_with_the_servers_own_md5(
     options = JdbcOptions(url=database.url, user=database.user, password=database.password)
     source = JdbcSource("shop", options, project.spark, project.folder)
     with source.connect() as connection:
-        found = standing(connection, source.dialect.text, database.name, "v")
+        found = read_identity(connection, source.dialect.text, database.name, "v")
     assert found.split()[-1] == stored
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from loader.sources.jdbc.dialect import Place
-from loader.sources.jdbc.fetch import Extent
+from loader.sources.jdbc.dialect import Extent, Place
 from loader.sources.jdbc.options import JdbcOptions
-from loader.sources.jdbc.postgres import PostgreSQL
+from loader.sources.jdbc.postgresql_dialect import PostgreSQL
 from loader.sources.jdbc.source import JdbcSource
 from tests.services import Database
 from tests.sync.project import Project

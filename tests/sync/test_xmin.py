@@ -73,7 +73,7 @@ def test_a_transaction_that_commits_late_is_found(
 def test_transactions_before_and_after_a_wrap_around_are_told_apart(
     project: Project, parts: Database
 ) -> None:
-    from loader.sources.jdbc.postgresql.database_continuity import Horizon
+    from loader.sources.jdbc.postgresql.continuity import Horizon
 
     [(shown,)] = parts.query("select max(xmin::text::bigint) from parts")
     for epochs in (0, 1, 5):

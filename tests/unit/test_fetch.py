@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from loader.sources.jdbc.fetch import MOST_ROWS, UNKNOWN, Extent, asks, fetch_size
-from loader.sources.jdbc.mysql import MySQL
+from loader.sources.jdbc.dialect import Extent
+from loader.sources.jdbc.mysql_dialect import MySQL
+from loader.sources.jdbc.reader import MOST_ROWS, UNKNOWN, asks, fetch_size
 
 _NUMBERS = StructType([StructField(f"c{i}", IntegerType()) for i in range(8)])
 _MANY = StructType([StructField(f"c{i}", IntegerType()) for i in range(1_500)])

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from loader.sources.jdbc import connection_pool
-from loader.sources.jdbc.connection_pool import ConnectionPool
+from loader.sources.jdbc import connections
+from loader.sources.jdbc.connections import ConnectionPool
 
 
 class Line:
@@ -69,7 +69,7 @@ def test_an_old_one_is_closed(
 ) -> None:
     with pool.lent("table a"):
         pass
-    monkeypatch.setattr(connection_pool, "_SECONDS", 0)
+    monkeypatch.setattr(connections, "_SECONDS", 0)
     with pool.lent("table b"):
         assert [line.open for line in lines] == [False, True]
 

@@ -188,7 +188,7 @@ _KILLED = """
 import os, signal
 from types import SimpleNamespace
 from loader.spark import jvm
-from loader.sources.jdbc.connection import Connection
+from loader.sources.jdbc.connections import Connection
 from pyspark import SparkContext
 jvm.start({"spark.master": "local[1]"})
 spark = SimpleNamespace(_jvm=SparkContext._jvm)

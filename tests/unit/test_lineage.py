@@ -6,7 +6,7 @@ import pytest
 
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import Bounds, next_cursor
-from loader.sources.jdbc.postgresql.database_continuity import DatabaseContinuity, Horizon
+from loader.sources.jdbc.postgresql.continuity import DatabaseContinuity, Horizon
 from loader.sources.jdbc.postgresql.lineage import Lineage
 from loader.state import TableState
 

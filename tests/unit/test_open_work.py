@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 
 from loader.rows.cursor import Cursor, CursorType
-from loader.sources.jdbc.open_transactions import OpenTransactions, OpenWork, Writer
+from loader.sources.jdbc.mysql.open_transactions import OpenTransactions, OpenWork, Writer
 
 NOON = dt.datetime(2026, 3, 1, 12)
 

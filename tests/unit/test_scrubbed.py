@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loader.sources.jdbc.dialects import strip_url
+from loader.sources.jdbc.database import strip_url
 from loader.state.redis import _strip_url
 
 

@@ -13,8 +13,8 @@ from loader.sources import CursorField, SourceTable
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.dialect import Dialect
 from loader.sources.jdbc.lossy_values import LossyValue
-from loader.sources.jdbc.postgresql.database_continuity import Horizon
-from loader.sources.jdbc.table_metadata import NativeColumns
+from loader.sources.jdbc.metadata import NativeColumns
+from loader.sources.jdbc.postgresql.continuity import Horizon
 
 
 class ColumnSql:

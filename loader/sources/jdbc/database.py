@@ -19,19 +19,25 @@ from loader.errors import TableError
 from loader.names import is_wildcard
 from loader.rows.cursor import CursorType
 from loader.sources import Source, SourceTable, TableRef
-from loader.sources.jdbc.connection import Connection
-from loader.sources.jdbc.connection_pool import ConnectionPool
-from loader.sources.jdbc.dialect import LOGIN_SECONDS, Dialect
-from loader.sources.jdbc.dialects import dialect_class, strip_url
-from loader.sources.jdbc.fetch import MOST_ROWS
+from loader.sources.jdbc.connections import Connection, ConnectionPool
+from loader.sources.jdbc.dialect import LOGIN_SECONDS, Derby, Dialect, Oracle
+from loader.sources.jdbc.metadata import NativeColumns
+from loader.sources.jdbc.mysql_dialect import MySQL
 from loader.sources.jdbc.options import JdbcOptions, JdbcTableOptions
-from loader.sources.jdbc.relation import custom_schema, frame
-from loader.sources.jdbc.table_metadata import NativeColumns
+from loader.sources.jdbc.postgresql_dialect import PostgreSQL
+from loader.sources.jdbc.reader import MOST_ROWS, custom_schema, frame
 from loader.spark.database_errors import DatabaseError
 from loader.spec.options import options_for
 
 _PATIENCE = 600
 """Seconds in which a database has listed or described tables, besides waiting for a lock."""
+
+
+_DIALECTS: tuple[type[Dialect], ...] = (PostgreSQL, MySQL, Derby, Oracle)
+_CREDENTIALS = (
+    re.compile(r"([\w:+-]+//)[^@/?;#]*@([^@?;]*)(?:[?;][^@]*)?"),
+    re.compile(r"(jdbc:oracle:\w+:)[^@?;#]*(@[^@?;]*)(?:[?;][^@]*)?"),
+)
 
 
 class _ServerFacts(NamedTuple):
@@ -324,3 +330,28 @@ class Database(Source):
             return int(offset.total_seconds()) if offset else 0
         with Connection.open(self.spark, self.reader_options, self.where) as connection:
             return self.dialect.wall_offset(connection)
+
+
+def dialect_class(url: str) -> type[Dialect]:
+    """Returns the dialect for a JDBC URL; the standard one if the database needs no other."""
+    lowered = url.lower()
+    for dialect in _DIALECTS:
+        if lowered.startswith(dialect.prefixes):
+            return dialect
+    return Dialect
+
+
+def strip_url(url: str) -> str:
+    """Returns a URL without its parameters and credentials, for messages.
+
+    A password may hold the very characters that end it elsewhere: `/`, `?`, `;`. Where an `@`
+    leaves open what is a password, only the kind of URL is left.
+    """
+    if "@" not in url:
+        return re.sub(r"[?;].*$", "", url, flags=re.DOTALL)
+    for credentials in _CREDENTIALS:
+        found = credentials.fullmatch(url)
+        if found is not None:
+            return found[1] + found[2]
+    start = re.match(r"(?:[\w+-]+:){1,2}", url)
+    return f"{start[0]}…" if start else "…"

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from pyspark.sql.types import DataType
 
 from loader.rows.cursor import Cursor, CursorType
-from loader.sources.jdbc.connection import Connection
-from loader.sources.jdbc.fetch import Extent
+from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.lossy_values import CHARS, TIMES, Column, LossyValue, jdbc_type
-from loader.sources.jdbc.open_transactions import TransactionWatcher
 
 LOGIN_SECONDS = 120
 """How long a connection may take; PostgreSQL's and MySQL's drivers have no limit of their own."""
@@ -36,6 +34,18 @@ class Key:
 
     columns: tuple[str, ...]
     lacking: str = ""
+
+
+class Extent(NamedTuple):
+    """A table's size by the database's statistics.
+
+    Attributes:
+        size: its bytes, long values included.
+        rows: its rows; 0 if that was never counted.
+    """
+
+    size: int
+    rows: int
 
 
 class Dialect:
@@ -266,10 +276,38 @@ class Dialect:
         rows.sort(key=lambda row: int(row["KEY_SEQ"] or 0))
         return Key(tuple(row["COLUMN_NAME"] or "" for row in rows))
 
-    def lookout(self) -> TransactionWatcher | None:
-        """Returns a reader of open statements and transactions; None if the database has none.
+    def is_ordered_by_bytes(self, connection: Connection, place: Place, column: str) -> bool:
+        """Returns whether a text column is sure to be ordered by its bytes in UTF-8, as in Spark.
 
-        Databases that share snapshots need none: see
-        :mod:`loader.sources.jdbc.postgresql.database_continuity`.
+        If it is not, the database still says which value is highest, but only it can compare two.
         """
-        return None
+        return False
+
+
+class Derby(Dialect):
+    """Apache Derby, which comes with Spark."""
+
+    prefixes = ("jdbc:derby:",)
+    driver = "org.apache.derby.jdbc.EmbeddedDriver"
+    system_schemas = frozenset(
+        {"SYS", "SYSIBM", "SYSSTAT", "SYSCAT", "SYSFUN", "SYSPROC", "NULLID"}
+    )
+    utc_clock = "values current_timestamp"
+
+    def literal(self, cursor: Cursor) -> str:
+        if cursor.type is CursorType.DOUBLE:  # Derby does not cast text to numbers
+            return cursor.text if "e" in cursor.text else f"{cursor.text}e0"
+        return super().literal(cursor)
+
+    def date(self, text: str) -> str:
+        return f"date('{text}')"
+
+    def timestamp(self, text: str) -> str:
+        return f"timestamp('{text}')"
+
+
+class Oracle(Dialect):
+    """Oracle, which needs `from dual` to select without a table."""
+
+    prefixes = ("jdbc:oracle:",)
+    utc_clock = "select current_timestamp from dual"

@@ -21,16 +21,14 @@ from typing import Any
 
 from loader.errors import SpecError
 from loader.sources import Alone, Snapshot, SourceTable
-from loader.sources.jdbc.collation import by_bytes
-from loader.sources.jdbc.connection import Connection
+from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.dialect import Dialect
 from loader.sources.jdbc.lossy_values import EVER, FOREVER
 from loader.sources.jdbc.options import JdbcOptions
 from loader.sources.jdbc.partitions import partition_count
-from loader.sources.jdbc.postgresql.database_continuity import activity
-from loader.sources.jdbc.postgresql.exported_snapshot import open_exported_snapshot
-from loader.sources.jdbc.postgresql.snapshot_locks import disable_timeouts
+from loader.sources.jdbc.postgresql.continuity import activity
+from loader.sources.jdbc.postgresql.snapshot import disable_timeouts, open_exported_snapshot
 from loader.sources.jdbc.snapshot import JdbcSnapshot
 
 GROUP = "strandline.capture"
@@ -131,7 +129,6 @@ __all__ = [
     "LogCapture",
     "OpenQueries",
     "activity",
-    "by_bytes",
     "disable_timeouts",
     "load_capture",
     "open_exported_snapshot",

@@ -1,7 +1,7 @@
 """The interface for late rows: rows below a window that the last sync may not have seen.
 
-PostgreSQL knows which transaction wrote a row (:mod:`loader.sources.jdbc.postgresql.late_rows`);
-other databases show what was open while a table was read (:mod:`loader.sources.jdbc.late_work`).
+PostgreSQL knows which transaction wrote a row (`postgresql/late_commits.py`); MariaDB and MySQL
+show what was open while a table was read (`mysql/late_commits.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from loader.rows.cursor import Cursor
 from loader.sources import CursorField, SourceTable, Window
-from loader.sources.jdbc.connection import Connection
+from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.dialect import Dialect
 

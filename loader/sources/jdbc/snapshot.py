@@ -20,22 +20,19 @@ from loader.rows.exact_cast import cast_exactly
 from loader.rows.order import quote_name
 from loader.sources import Bounds, CursorField, Digest, Snapshot, SourceTable, Window, edge
 from loader.sources.contents import KEY, Contents, ReadContents
-from loader.sources.jdbc.checksum_sql import checksum
+from loader.sources.jdbc.checksum import JdbcContents, checksum, digest_of, list_comparable
 from loader.sources.jdbc.column_sql import ColumnSql
-from loader.sources.jdbc.connection import Connection
-from loader.sources.jdbc.connection_pool import ConnectionPool
-from loader.sources.jdbc.contents import JdbcContents, list_comparable
+from loader.sources.jdbc.connections import Connection, ConnectionPool
 from loader.sources.jdbc.database import Database
-from loader.sources.jdbc.digest import digest_of
-from loader.sources.jdbc.fetch import MOST_ROWS, SAMPLE, asks, fetch_size
-from loader.sources.jdbc.key_predicate import build_key_predicate
 from loader.sources.jdbc.late_commits import LateCommits
-from loader.sources.jdbc.late_work import LateWork
-from loader.sources.jdbc.postgresql.exported_snapshot import ExportedSnapshot
-from loader.sources.jdbc.postgresql.late_rows import LateRows
-from loader.sources.jdbc.postgresql.pages import PLACE
-from loader.sources.jdbc.ranges import Division, Ranges
-from loader.sources.jdbc.table_metadata import Layout, current_layout
+from loader.sources.jdbc.metadata import Layout, current_layout
+from loader.sources.jdbc.mysql.late_commits import MysqlLateCommits
+from loader.sources.jdbc.mysql.open_transactions import TransactionWatcher
+from loader.sources.jdbc.mysql_dialect import MySQL
+from loader.sources.jdbc.partitions import PLACE, Division, Ranges
+from loader.sources.jdbc.postgresql.late_commits import PostgresLateCommits
+from loader.sources.jdbc.postgresql.snapshot import ExportedSnapshot
+from loader.sources.jdbc.reader import MOST_ROWS, SAMPLE, asks, build_key_predicate, fetch_size
 from loader.spark.database_errors import DatabaseError, explain
 
 _RECAST = (
@@ -55,10 +52,11 @@ class JdbcSnapshot(ColumnSql, Snapshot):
 
     def __init__(self, source: Database, exported: ExportedSnapshot | None = None) -> None:
         super().__init__(source, exported.horizon if exported is not None else None)
-        lookout = self.dialect.lookout()
         blind = exported.blind if exported is not None else ""
         self.late: LateCommits = (
-            LateRows(self, self.horizon, blind) if lookout is None else LateWork(self, lookout)
+            MysqlLateCommits(self, TransactionWatcher(self.dialect.text))
+            if isinstance(self.dialect, MySQL)
+            else PostgresLateCommits(self, self.horizon, blind)
         )
         self.held = exported.held if exported is not None else frozenset()
         self.refused = exported.refused if exported is not None else {}

@@ -25,8 +25,7 @@ from loader.error_report import did_you_mean
 from loader.errors import TableError, sentence
 from loader.rows.exact_cast import data_type
 from loader.sources import Alone, Snapshot, SourceTable, TableRef
-from loader.sources.jdbc.collation import by_bytes
-from loader.sources.jdbc.connection import Connection
+from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.interface import load_capture
 from loader.sources.jdbc.lossy_values import (
@@ -42,13 +41,13 @@ from loader.sources.jdbc.lossy_values import (
     jdbc_type,
     of_key,
 )
-from loader.sources.jdbc.mysql import MySQL
+from loader.sources.jdbc.metadata import NativeColumns, Told, layout, read_native_columns
+from loader.sources.jdbc.mysql_dialect import MySQL
 from loader.sources.jdbc.options import JdbcOptions
-from loader.sources.jdbc.postgresql.database_continuity import XMIN
-from loader.sources.jdbc.postgresql.exported_snapshot import open_exported_snapshot
-from loader.sources.jdbc.relation import custom_schema, schema_of
+from loader.sources.jdbc.postgresql.continuity import XMIN
+from loader.sources.jdbc.postgresql.snapshot import open_exported_snapshot
+from loader.sources.jdbc.reader import custom_schema, schema_of
 from loader.sources.jdbc.snapshot import JdbcSnapshot
-from loader.sources.jdbc.table_metadata import NativeColumns, Told, layout, read_native_columns
 from loader.spark.database_errors import explain
 
 _TIMESTAMP_WITH_TIMEZONE = "2014"  # java.sql.Types
@@ -288,13 +287,13 @@ class JdbcSource(Database):
     ) -> frozenset[str]:
         """Returns the cursor's name if it is a text column that is not ordered by bytes."""
         native: NativeColumns = ref.native
-        space = (native.catalog if self.dialect.uses_catalogs else native.schema) or ""
+        place = (native.catalog, native.schema, native.table)
         found = set()
         for column in schema.fields:
             if column.name.lower() != cursor or not isinstance(column.dataType, StringType):
                 continue
             with self.catalog_question(f"table {self.name}.{ref.name}") as connection:
-                if not by_bytes(connection, self.dialect, space, native.table, column.name):
+                if not self.dialect.is_ordered_by_bytes(connection, place, column.name):
                     found.add(self.dialect.lake_name(column.name))
         return frozenset(found)
 

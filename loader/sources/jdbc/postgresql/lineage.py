@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from loader.sources.jdbc.connection import Connection
+from loader.sources.jdbc.connections import Connection
 
 _LONGEST = 20_000
 """Characters of a mark; a longer list of table ids is stored as one hash."""

@@ -1,6 +1,6 @@
 """Finds PostgreSQL's late rows: rows below a window that the last sync may not have seen.
 
-Where they come from: :mod:`loader.sources.jdbc.postgresql.database_continuity` and
+Where they come from: :mod:`loader.sources.jdbc.postgresql.continuity` and
 :mod:`loader.sources.jdbc.postgresql.lineage`.
 """
 
@@ -11,14 +11,14 @@ from typing import Any
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.window import BY_HAND
 from loader.sources import SourceTable, Window, edge
-from loader.sources.jdbc.connection import Connection
+from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.late_commits import WITHIN, Moment
-from loader.sources.jdbc.postgresql.database_continuity import DatabaseContinuity, Horizon
+from loader.sources.jdbc.postgresql.continuity import DatabaseContinuity, Horizon
 from loader.sources.jdbc.postgresql.lineage import Lineage, lineage, lowest
 from loader.spark.database_errors import DatabaseError
 
 
-class LateRows:
+class PostgresLateCommits:
     """Finds late rows of one snapshot; see :class:`loader.sources.jdbc.late_commits.LateCommits`.
 
     Args:

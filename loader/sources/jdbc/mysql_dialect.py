@@ -7,9 +7,8 @@ from collections.abc import Collection
 from pyspark.sql.types import DataType
 
 from loader.rows.cursor import CursorType
-from loader.sources.jdbc.connection import Connection
-from loader.sources.jdbc.dialect import Dialect
-from loader.sources.jdbc.innodb import InnodbTransactionWatcher
+from loader.sources.jdbc.connections import Connection
+from loader.sources.jdbc.dialect import Dialect, Place
 from loader.sources.jdbc.lossy_values import (
     BIT,
     BYTES,
@@ -21,7 +20,6 @@ from loader.sources.jdbc.lossy_values import (
     jdbc_type,
     mysql_values,
 )
-from loader.sources.jdbc.open_transactions import TransactionWatcher
 
 _PADDED = ("ENUM", "SET", "INET", "UUID")
 _GEOMETRIES = (
@@ -151,8 +149,21 @@ class MySQL(Dialect):
     def doubts(self, index: int, kind: DataType, row: Column, binary: bool) -> list[LossyValue]:
         return mysql_values(index, row)
 
-    def lookout(self) -> TransactionWatcher:
-        return InnodbTransactionWatcher(self.text)
+    def is_ordered_by_bytes(self, connection: Connection, place: Place, column: str) -> bool:
+        # All other collations pad with blanks, so that a tab sorts before the end of the text.
+        catalog, _, table = place
+        found = connection.rows(
+            f"""
+            select case
+                when collation_name like '%nopad_bin' or collation_name like '%0900_bin' then 'true'
+            end
+            from information_schema.columns
+            where table_schema = {self.text(catalog or "")}
+                and table_name = {self.text(table)}
+                and column_name = {self.text(column)}
+            """
+        )
+        return found == [("true",)]
 
 
 def _with(url: str, parameter: str) -> str:

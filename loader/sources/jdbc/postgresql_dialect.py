@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pyspark.sql.types import DataType
 
-from loader.sources.jdbc.connection import Connection
-from loader.sources.jdbc.dialect import LOGIN_SECONDS, Dialect, Key, Place
-from loader.sources.jdbc.fetch import Extent
+from loader.sources.jdbc.connections import Connection
+from loader.sources.jdbc.dialect import LOGIN_SECONDS, Dialect, Extent, Key, Place
 from loader.sources.jdbc.lossy_values import (
     ARRAY,
     BYTES,
@@ -271,3 +270,38 @@ class PostgreSQL(Dialect):
                 "primary_key if something else keeps it unique, or read each table by itself",
             )
         return Key(columns)
+
+    def is_ordered_by_bytes(self, connection: Connection, place: Place, column: str) -> bool:
+        _, schema, table = place
+        found = connection.rows(
+            f"""
+            select (
+                coalesce(base.typname, own.typname) in ('uuid', 'name')
+                or (
+                    coalesce(base.typname, own.typname) in ('text', 'varchar')
+                    and pg_catalog.pg_encoding_to_char(d.encoding) in ('UTF8', 'LATIN1')
+                    and case
+                        when c.collname = 'default' and c.collnamespace = 'pg_catalog'::regnamespace
+                            then to_jsonb(d) ->> 'datlocprovider' = 'b'
+                                or (
+                                    coalesce(to_jsonb(d) ->> 'datlocprovider', 'c') = 'c'
+                                    and d.datcollate in ('C', 'POSIX')
+                                )
+                        else c.collprovider = 'b'
+                            or (c.collprovider = 'c' and c.collcollate in ('C', 'POSIX'))
+                    end
+                )
+            )::text
+            from pg_catalog.pg_attribute as a
+            join pg_catalog.pg_class as r on r.oid = a.attrelid
+            join pg_catalog.pg_namespace as n on n.oid = r.relnamespace
+            join pg_catalog.pg_type as own on own.oid = a.atttypid
+            join pg_catalog.pg_database as d on d.datname = current_database()
+            left join pg_catalog.pg_type as base on base.oid = own.typbasetype
+            left join pg_catalog.pg_collation as c on c.oid = a.attcollation
+            where n.nspname = {self.text(schema or "")}
+                and r.relname = {self.text(table)}
+                and a.attname = {self.text(column)}
+            """
+        )
+        return found == [("true",)]

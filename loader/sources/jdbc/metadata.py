@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from loader.sources.jdbc.connection import Connection
+from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.lossy_values import LossyValue
 
 _PLACED = ("TABLE_SCHEM", "TABLE_NAME", "COLUMN_NAME")

@@ -1,43 +1,53 @@
-"""Late rows from work that was open at the last sync, and the mark for the next sync.
+"""MariaDB and MySQL: late rows, from work that was open at the last sync or of a replaced table.
 
-Also the rows that come with a table: see :mod:`loader.sources.jdbc.table_identity`.
+A table that was emptied by TRUNCATE restarts its numbers, one that was renamed into another's place
+brings rows from before the last sync, and a server that was restored or failed over gives out
+numbers again. None of these rows need lie above the stored cursor. So each sync stores the identity
+of the table and its server; if it changes, all rows of the table are read once.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
+from collections.abc import Callable
 from typing import Any
 
 from loader.rows.cursor import Cursor
 from loader.sources import SourceTable, Window
-from loader.sources.jdbc.connection import Connection
+from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.late_commits import WITHIN, Moment
-from loader.sources.jdbc.open_transactions import OpenTransactions, OpenWork, TransactionWatcher
-from loader.sources.jdbc.table_identity import standing
+from loader.sources.jdbc.mysql.open_transactions import (
+    OpenTransactions,
+    OpenWork,
+    TransactionWatcher,
+)
+from loader.spark.database_errors import ConnectionRefusedByServer
 
 _STANDS_FOR = "stands_for"
 
 
-class LateWork:
+class MysqlLateCommits:
     """Finds late rows by the open work; see :class:`loader.sources.jdbc.late_commits.LateCommits`.
 
     Args:
         snapshot: the snapshot to find late rows in.
     """
 
-    def __init__(self, snapshot: Moment, lookout: TransactionWatcher) -> None:
+    def __init__(self, snapshot: Moment, watcher: TransactionWatcher) -> None:
         self.snapshot = snapshot
-        self.lookout = lookout
+        self.watcher = watcher
         self.activities: dict[str, OpenTransactions] = {}
         self.remembered: dict[str, OpenWork] = {}
-        self.standings: dict[str, str] = {}
+        self.identities: dict[str, str] = {}
 
     def find_late(self, connection: Connection, table: SourceTable, window: Window) -> None:
         """Reads the open work, before the clock and the rows."""
         native = table.ref.native
         text, schema = self.snapshot.dialect.text, native.catalog or ""
-        self.standings[table.ref.name] = standing(connection, text, schema, native.table)
+        self.identities[table.ref.name] = read_identity(connection, text, schema, native.table)
         if native.stored and window.cursor is not None and window.cursor.type.is_time:
-            seen = self.lookout.read_activity(connection, native.catalog or "", native.table)
+            seen = self.watcher.read_activity(connection, native.catalog or "", native.table)
             self.activities[table.ref.name] = seen
 
     def reach(self, table: SourceTable, window: Window) -> Cursor | None:
@@ -66,7 +76,7 @@ class LateWork:
         self, connection: Connection, table: SourceTable, window: Window
     ) -> dict[str, Any] | None:
         """Returns the mark for the next sync; None if open work is not visible."""
-        seen, now = self.activities.get(table.ref.name), self.standings.get(table.ref.name)
+        seen, now = self.activities.get(table.ref.name), self.identities.get(table.ref.name)
         known = {_STANDS_FOR: now} if now else None
         if seen is None or seen.blind:
             return known
@@ -76,7 +86,7 @@ class LateWork:
 
     def is_settled(self, table: SourceTable, window: Window) -> bool:
         """Returns whether the rows that the last sync expected have arrived."""
-        now = self.standings.get(table.ref.name)
+        now = self.identities.get(table.ref.name)
         if now and window.low is not None and (window.mark or {}).get(_STANDS_FOR) != now:
             return True
         if self._is_clock_behind(table, window):
@@ -111,7 +121,7 @@ class LateWork:
 
     def _is_replaced(self, table: SourceTable, window: Window) -> bool:
         before = (window.mark or {}).get(_STANDS_FOR)
-        now = self.standings.get(table.ref.name)
+        now = self.identities.get(table.ref.name)
         return bool(before and now and window.low is not None) and before != now
 
     def _is_clock_behind(self, table: SourceTable, window: Window) -> bool:
@@ -125,3 +135,64 @@ class LateWork:
         if table.ref.name not in self.activities or window.low is None:
             return None
         return OpenWork.from_mark(window.mark)
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_]+")
+"""Names that InnoDB's own list of tables has as they are."""
+
+
+def read_identity(
+    connection: Connection, text: Callable[[str], str], schema: str, table: str
+) -> str:
+    """Returns the identity behind a name: the server, and InnoDB's id of the table.
+
+    An id changes whenever a table is recreated, also by an ALTER that rewrites it. Reading it takes
+    the privilege PROCESS; without it, and for other engines, the creation time is used. Of a
+    partitioned table only the server is known: it gets new partitions every day. A view is
+    identified by its name and its SQL.
+
+    Args:
+        text: writes a string literal.
+    """
+    servers = connection.rows(
+        "show global variables where variable_name in ('server_uid', 'server_uuid')"
+    )
+    found = [" ".join(value or "" for _, value in servers)]
+    where = f"table_schema = {text(schema)} and table_name = {text(table)}"
+    told = connection.rows(
+        f"select engine, create_time, create_options from information_schema.tables where {where}"
+    )
+    for engine, created, options in told:
+        if engine is None:
+            found.append(_hash_view(connection, where))
+            continue
+        if "partitioned" in (options or ""):
+            continue
+        number = None
+        if engine.lower() == "innodb" and _PLAIN.fullmatch(f"{schema}{table}"):
+            number = _read_innodb_id(connection, text(f"{schema}/{table}"))
+        found.append(number or created or "")
+    return " ".join(found).strip()
+
+
+def _hash_view(connection: Connection, where: str) -> str:
+    """Returns a hash of a view's name and SQL; empty if it is no view."""
+    rows = connection.rows(
+        "select concat(table_schema, '.', table_name, view_definition) "
+        f"from information_schema.views where {where}"
+    )
+    # Not by the database's own md5, which some do not allow (FIPS).
+    told = [hashlib.md5(sql.encode(), usedforsecurity=False) for (sql,) in rows if sql is not None]
+    return "".join(one.hexdigest() for one in told)
+
+
+def _read_innodb_id(connection: Connection, name: str) -> str | None:
+    for listed in ("innodb_sys_tables", "innodb_tables"):  # MariaDB, MySQL
+        try:
+            rows = connection.rows(
+                f"select table_id from information_schema.{listed} where name = {name}"
+            )
+        except ConnectionRefusedByServer:
+            continue
+        return rows[0][0] if rows else None
+    return None

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loader.rows.cursor import Cursor, CursorType
-from loader.sources.jdbc.connection import Connection
+from loader.sources.jdbc.connections import Connection
 from loader.spark.database_errors import ConnectionRefusedByServer
 
 _HALF = 2**31

@@ -1,0 +1,427 @@
+"""Checksums and digests of rows that the database itself computes.
+
+For `loader reconcile`: the texts, hashes and sums of :mod:`loader.sources.checksum` in SQL, for
+PostgreSQL and MySQL, and a table's contents by key, made of them
+(`tests/reconcile/test_checksum.py` compares them with Spark's, value by value). For the boundary of
+a window: a digest of its rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+from pyspark.sql.types import StringType
+
+from loader.sources import Digest
+from loader.sources.checksum import BETWEEN, DIGITS, NULL, Form, Part, spark_form
+from loader.sources.contents import BUCKET, CHECKSUM, COUNT, KEY, WANTED, Contents, Share
+from loader.sources.jdbc.connections import Connection
+from loader.sources.jdbc.dialect import Dialect
+from loader.sources.jdbc.mysql_dialect import MySQL
+from loader.sources.jdbc.postgresql.continuity import XMIN
+from loader.sources.jdbc.postgresql_dialect import PostgreSQL
+
+if TYPE_CHECKING:
+    from loader.sources import SourceTable
+    from loader.sources.jdbc.connections import Connection
+    from loader.sources.jdbc.metadata import NativeColumns
+
+_ARGUMENTS = 50  # PostgreSQL's functions take 100 arguments at most
+
+
+class Checksum(ABC):
+    """The SQL expressions; one class for each kind of database that has md5.
+
+    Args:
+        dialect: how the database quotes.
+    """
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+
+    @abstractmethod
+    def types(self, space: str, table: str) -> str:
+        """Returns SQL that lists a table's columns: name, the database's type name, its kind."""
+
+    @abstractmethod
+    def form(self, type_: str, kind: str, data_type: t.DataType) -> Form | None:
+        """Returns the form of a column of that type; None if it cannot be compared."""
+
+    @abstractmethod
+    def text(self, part: Part, column: str) -> str:
+        """Returns SQL for a column's text; null if the value is null.
+
+        Args:
+            column: SQL for the value.
+        """
+
+    @abstractmethod
+    def hash(self, texts: Sequence[str]) -> str:
+        """Returns SQL for the md5 of texts."""
+
+    @abstractmethod
+    def number(self, md5: str) -> str:
+        """Returns SQL for the first 60 bits of an md5."""
+
+    @abstractmethod
+    def total(self, number: str) -> str:
+        """Returns SQL for the sum of numbers, as text."""
+
+
+class PostgreSQLChecksum(Checksum):
+    """PostgreSQL 10 and later."""
+
+    _FORMS: ClassVar[dict[str, Form]] = {
+        **dict.fromkeys(("int2", "int4", "int8", "oid"), Form.INTEGER),
+        **dict.fromkeys(("text", "varchar", "name", "uuid", "json", "jsonb", "citext"), Form.TEXT),
+        **dict.fromkeys(("bpchar", "bit", "varbit"), Form.TEXT),
+        "numeric": Form.DECIMAL,
+        "bool": Form.BOOLEAN,
+        "date": Form.DATE,
+        "timestamp": Form.TIMESTAMP,
+        "timestamptz": Form.TIMESTAMP,
+        "time": Form.TEXT,
+        "timetz": Form.TEXT,
+        "bytea": Form.BINARY,
+    }
+
+    def types(self, space: str, table: str) -> str:
+        # The values of a domain are those of its base type.
+        return f"""
+            select
+                a.attname,
+                coalesce(base.typname, own.typname),
+                coalesce(base.typtype, own.typtype)
+            from pg_catalog.pg_attribute as a
+            join pg_catalog.pg_class as c on c.oid = a.attrelid
+            join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+            join pg_catalog.pg_type as own on own.oid = a.atttypid
+            left join pg_catalog.pg_type as base on base.oid = own.typbasetype
+            where n.nspname = {self.dialect.text(space)}
+                and c.relname = {self.dialect.text(table)}
+                and a.attnum > 0
+                and not a.attisdropped
+            """
+
+    def form(self, type_: str, kind: str, data_type: t.DataType) -> Form | None:
+        found = Form.TEXT if kind == "e" else self._FORMS.get(type_)
+        return _fitting(found, data_type)
+
+    def text(self, part: Part, column: str) -> str:
+        if part.form is Form.DECIMAL:
+            return f"replace(round({column}, {part.scale})::text, '.', '')::numeric::text"
+        if part.form is Form.BOOLEAN:
+            return f"({column})::int::text"
+        if part.form is Form.DATE:
+            days = f"({column} - date '1970-01-01')::text"
+            return f"case when isfinite({column}) then {days} else ({column})::text end"
+        if part.form is Form.TIMESTAMP:
+            # Takes whole seconds: versions before 14 extract floating point numbers.
+            seconds = f"extract(epoch from date_trunc('second', {column}))::bigint"
+            micros = f"{seconds} * 1000000 + extract(microseconds from {column})::bigint % 1000000"
+            return f"case when isfinite({column}) then ({micros})::text else ({column})::text end"
+        if part.form is Form.BINARY:
+            return f"encode({column}, 'hex')"
+        if part.form is Form.TEXT:
+            return f"char_length(({column})::text) || ':' || ({column})::text"
+        return f"({column})::text"
+
+    def hash(self, texts: Sequence[str]) -> str:
+        parts = [f"coalesce({text}, chr({NULL}))" for text in texts]
+        while len(parts) > 1 or not parts[0].startswith("concat_ws"):
+            parts = [
+                f"concat_ws(chr({BETWEEN}), {', '.join(parts[i : i + _ARGUMENTS])})"
+                for i in range(0, len(parts), _ARGUMENTS)
+            ]
+        return f"md5(convert_to({parts[0]}, 'UTF8'))"
+
+    def number(self, md5: str) -> str:
+        return f"('x' || substr({md5}, 1, {DIGITS}))::bit({DIGITS * 4})::bigint"
+
+    def total(self, number: str) -> str:
+        return f"sum({number})::text"
+
+
+class MySQLChecksum(Checksum):
+    """MariaDB and MySQL."""
+
+    _FORMS: ClassVar[dict[str, Form]] = {
+        **dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "bigint", "bit"), Form.INTEGER),
+        **dict.fromkeys(
+            ("varchar", "char", "tinytext", "text", "mediumtext", "longtext", "json"),
+            Form.TEXT,
+        ),
+        **dict.fromkeys(
+            ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"), Form.BINARY
+        ),
+        **dict.fromkeys(("enum", "set", "uuid", "time"), Form.TEXT),
+        "decimal": Form.DECIMAL,
+        "date": Form.DATE,
+        "datetime": Form.TIMESTAMP,
+        "timestamp": Form.TIMESTAMP,
+    }
+
+    def types(self, space: str, table: str) -> str:
+        return f"""
+            select column_name, lower(data_type), ''
+            from information_schema.columns
+            where table_schema = {self.dialect.text(space)}
+                and table_name = {self.dialect.text(table)}
+            """
+
+    def form(self, type_: str, kind: str, data_type: t.DataType) -> Form | None:
+        found = self._FORMS.get(type_)
+        if found is Form.INTEGER and isinstance(data_type, t.BooleanType):
+            found = Form.BOOLEAN  # tinyint(1) or bit(1), if the driver reports them as booleans
+        elif type_ == "bit" and isinstance(data_type, t.StringType):
+            found = Form.TEXT
+        elif found is Form.INTEGER and isinstance(data_type, t.DecimalType):
+            found = Form.DECIMAL  # bigint unsigned
+        return _fitting(found, data_type)
+
+    def text(self, part: Part, column: str) -> str:
+        if part.form is Form.DECIMAL:
+            # Adding 0 removes the leading zeros of a `zerofill`.
+            digits = f"replace(cast(round({column} + 0, {part.scale}) as char), '.', '')"
+            return f"cast(cast({digits} as decimal(65, 0)) as char)"
+        if part.form is Form.BOOLEAN:
+            return f"cast({column} <> 0 as char)"
+        if part.form is Form.DATE:
+            return f"cast(datediff({column}, '1970-01-01') as char)"
+        if part.form is Form.TIMESTAMP:
+            start = "timestamp '1970-01-01 00:00:00'"
+            return f"cast(timestampdiff(microsecond, {start}, {column}) as char)"
+        if part.form is Form.BINARY:
+            return f"lower(hex({column}))"
+        if part.form is Form.TEXT:
+            value = f"convert({column} using utf8mb4)"
+            return f"concat(char_length({value}), ':', {value})"
+        return f"cast({column} + 0 as char)"
+
+    def hash(self, texts: Sequence[str]) -> str:
+        parts = ", ".join(f"coalesce({text}, char({NULL} using utf8mb4))" for text in texts)
+        return f"md5(concat_ws(char({BETWEEN} using utf8mb4), {parts}))"
+
+    def number(self, md5: str) -> str:
+        return f"cast(conv(substr({md5}, 1, {DIGITS}), 16, 10) as unsigned)"
+
+    def total(self, number: str) -> str:
+        return f"cast(sum({number}) as char)"
+
+
+def checksum(dialect: Dialect) -> Checksum | None:
+    """Returns the expressions for a database; None if it has no md5."""
+    if isinstance(dialect, PostgreSQL):
+        return PostgreSQLChecksum(dialect)
+    return MySQLChecksum(dialect) if isinstance(dialect, MySQL) else None
+
+
+def _fitting(form: Form | None, data_type: t.DataType) -> Form | None:
+    """Returns the form if it fits the type that Spark reads the column as, otherwise None."""
+    return form if form is spark_form(data_type) else None
+
+
+Query = Callable[[str], DataFrame]
+Read = Callable[[str, str], DataFrame]
+Judge = Callable[[str], object]
+
+
+class JdbcContents(Contents):
+    """Contents of a table in PostgreSQL, MariaDB or MySQL that has each key once.
+
+    The database sends only the sums of buckets, and the hashes of the buckets that differ.
+
+    Args:
+        checksum: the database's expressions.
+        relation: the table, quoted.
+        wanted: an SQL condition for the rows that the spec asks for; empty if it asks for all.
+        columns: SQL for the columns, by their names in Spark.
+        query: reads the rows of a query in Spark.
+        read: reads the table's rows for a where clause, with an expression as KEY.
+        judge: refuses the rows of a where clause that the lake cannot hold.
+    """
+
+    def __init__(
+        self,
+        checksum: Checksum,
+        relation: str,
+        wanted: str,
+        columns: Mapping[str, str],
+        key: Sequence[Part],
+        parts: Sequence[Part],
+        left_out: Sequence[str],
+        query: Query,
+        read: Read,
+        judge: Judge,
+    ) -> None:
+        super().__init__(key, parts, left_out)
+        self._sql = checksum
+        self._relation = relation
+        self._wanted = wanted
+        self._columns = columns
+        self._query = query
+        self._read = read
+        self._judge = judge
+
+    def sums(self, share: Share, parts: int) -> DataFrame:
+        number = self._sql.number(self._hash(self.parts))
+        numbered = (
+            f"select {self._bucket(share.of * parts)} as b, {number} as n "
+            f"from {self._relation}{_where(self._holds(share), self._wanted)}"
+        )
+        summed = (
+            f"select b, count(*) as c, {self._sql.total('n')} as t "
+            f"from ({numbered}) numbered group by b"
+        )
+        return self._query(summed).select(
+            f.col("b").cast("bigint").alias(BUCKET),
+            f.col("c").cast("bigint").alias(COUNT),
+            f.col("t").cast("string").alias(CHECKSUM),
+        )
+
+    def hashes(self, share: Share) -> DataFrame:
+        wanted = f"case when {self._wanted} then 1 else 0 end" if self._wanted else "1"
+        hashed = (
+            f"select {self._hash(self.key)} as k, "
+            f"{self._sql.number(self._hash(self.parts))} as n, "
+            f"{wanted} as w from {self._relation}{_where(self._holds(share))}"
+        )
+        return self._query(hashed).select(
+            f.col("k").alias(KEY),
+            f.col("n").cast("bigint").alias(CHECKSUM),
+            (f.col("w") == 1).alias(WANTED),
+        )
+
+    def rows(self, share: Share) -> DataFrame:
+        return self._read(_where(self._holds(share)), self._hash(self.key))
+
+    def judge(self, share: Share) -> None:
+        self._judge(_where(self._holds(share), self._wanted))
+
+    def _hash(self, parts: Sequence[Part]) -> str:
+        return self._sql.hash([self._sql.text(part, self._columns[part.name]) for part in parts])
+
+    def _bucket(self, of: int) -> str:
+        return f"mod({self._sql.number(self._hash(self.key))}, {of})"
+
+    def _holds(self, share: Share) -> str:
+        if share.keys is not None:
+            # We made these hexadecimal digits, so they need no escape.
+            return f"{self._hash(self.key)} in ({', '.join(map(repr, share.keys))})"
+        if share.buckets is None:
+            return ""
+        return f"{self._bucket(share.of)} in ({', '.join(map(str, share.buckets))})"
+
+
+def list_comparable(
+    checksum: Checksum, connection: Connection, table: SourceTable
+) -> tuple[list[Part], list[str]]:
+    """Returns the columns that can be compared, and those that cannot, as ``name (type)``.
+
+    Args:
+        connection: for the database's own names of the types.
+    """
+    native: NativeColumns = table.ref.native
+    space = (native.catalog if checksum.dialect.uses_catalogs else native.schema) or ""
+    own = {
+        name: (type_ or "", kind or "")
+        for name, type_, kind in connection.rows(checksum.types(space, native.table))
+    }
+    parts, left_out = [], []
+    for index, (name, column) in enumerate(zip(native.columns, table.schema.fields, strict=True)):
+        if native.writers and name == XMIN:
+            continue  # who wrote a row is not part of its contents
+        type_, kind = own.get(name, ("", ""))
+        form = checksum.form(type_, kind, column.dataType)
+        if index in native.as_texts and isinstance(column.dataType, StringType):
+            form = Form.TEXT
+        if form is not None:
+            parts.append(Part(column.name, column.dataType, form))
+        else:
+            left_out.append(f"{column.name} ({type_ or column.dataType.simpleString()})")
+    return parts, left_out
+
+
+def _where(*conditions: str) -> str:
+    given = [f"({condition})" for condition in conditions if condition]
+    return f" where {' and '.join(given)}" if given else ""
+
+
+MANY = 1_000_000
+"""Of more rows than this no digest is made: their hashes would take the database 32 MB and more."""
+
+_SCANNED = 64 * 1024 * 1024
+"""A table of more bytes is not scanned for this: only if an index leads to the rows."""
+
+
+def digest_of(
+    connection: Connection,
+    dialect: Dialect,
+    relation: str,
+    columns: Sequence[str],
+    where: str,
+    rows: int | None,
+    indexed: bool,
+) -> Digest | None:
+    """Returns a digest of rows; None if they are many, or expensive to find.
+
+    None, too, if some are in another server: a foreign partition has snapshots of its own. The
+    text of a row tells null from an empty text, and where each column ends.
+
+    Args:
+        relation: the table's qualified and quoted name.
+        columns: SQL for each column, as the database has it.
+        where: which rows, with the word itself; empty for all.
+        rows: how many they are; None if that is not known.
+        indexed: whether an index leads to them.
+    """
+    allowed = "" if indexed else f" and size <= {_SCANNED}"
+    counted = f"(select count(*) from {relation}{where})" if rows is None else str(rows)
+    hashed = f"select md5(row({', '.join(columns)})::text) as hash from {relation}{where}"
+    # Each step is taken only if the one before allows it: `offset 0` keeps them apart. The rows are
+    # not limited to so many: with a limit, a table may be scanned instead of its index.
+    [(count, text)] = connection.texts(
+        f"""
+        select
+            rows,
+            case when rows <= {MANY} then (
+                select count(*) || ' ' || encode(
+                    sha256(convert_to(coalesce(string_agg(hash, '' order by hash), ''), 'UTF8')),
+                    'hex'
+                )
+                from ({hashed}) as few
+            ) end
+        from (
+            select case when foreign_parts = 0{allowed} then {counted} end as rows
+            from ({_parts(dialect.text(relation))}) as parts
+            offset 0
+        ) as found
+        """
+    )
+    if count is None or text is None:
+        return None
+    number, _, digest = text.partition(" ")
+    return Digest(int(number), digest)
+
+
+def _parts(relation: str) -> str:
+    """Returns SQL for the number of foreign tables among a table's parts, and for their bytes."""
+    return f"""
+        with recursive parts (oid) as (
+            select {relation}::regclass::oid
+            union all
+            select i.inhrelid
+            from pg_catalog.pg_inherits as i
+            join parts as p on p.oid = i.inhparent
+        )
+        select
+            count(*) filter (where c.relkind = 'f') as foreign_parts,
+            sum(pg_catalog.pg_relation_size(c.oid)) as size
+        from parts as p
+        join pg_catalog.pg_class as c on c.oid = p.oid
+        """
