@@ -141,7 +141,7 @@ class Changes:
         refusal = f.raise_error(
             f.lit(
                 "the log has a change without the row's old key: it was null, or the table's "
-                "REPLICA IDENTITY did not hold it then. Read the table anew (--full-refresh)"
+                "REPLICA IDENTITY did not hold it then. Read the table again (--full-refresh)"
             )
         )
         told = f.when((op != "t") & keyless, refusal.cast("boolean")).otherwise(f.lit(True))
@@ -203,7 +203,7 @@ class Changes:
             unknown = f.raise_error(
                 f.lit(
                     f"neither the log nor raw has the value of {field.name} in a changed row: set "
-                    "the table's REPLICA IDENTITY to FULL, then read it anew (--full-refresh)"
+                    "the table's REPLICA IDENTITY to FULL, then read it again (--full-refresh)"
                 )
             )
             filled = f.when(before.isNotNull(), before.getField("value")).otherwise(

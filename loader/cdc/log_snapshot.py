@@ -308,7 +308,7 @@ class LogSnapshot(Snapshot):
         )
         if upto is not None:
             self._unfinished[table.ref.name] = mark
-        notes = (f"{lost}: all rows are read anew",) if lost else ()
+        notes = (f"{lost}: all rows are read again",) if lost else ()
         return replace(
             found,
             rows=rows if window.held is None else None,

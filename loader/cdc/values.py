@@ -72,7 +72,7 @@ def value(
         f.lit(
             f"{column.name} holds an array of arrays, whose values the log does not have: read the "
             "table by a cursor (sync_mode: incremental), or correct the row, then read the table "
-            "anew (--full-refresh)"
+            "again (--full-refresh)"
         )
     )
     made = f.transform(told, lambda element: _scalar(element, column, of))
@@ -165,7 +165,7 @@ def _exact(told: Column, name: str, data_type: t.DecimalType) -> Column:
             f.lit(
                 f", which does not fit {data_type.simpleString()}: correct the row or set the "
                 f"column's type in the source's column_types ({name}: string), then read the table "
-                "anew (--full-refresh)"
+                "again (--full-refresh)"
             ),
         )
     )
@@ -184,7 +184,7 @@ def _within_time(told: Column, made: Column, column: LoggedColumn) -> Column:
     refusal = f.raise_error(
         f.lit(
             f"{column.name} has a time after the year 294246, which a timestamp cannot hold: "
-            "correct the row, then read the table anew (--full-refresh)"
+            "correct the row, then read the table again (--full-refresh)"
         )
     )
     return f.when(told.isNotNull() & beyond, refusal.cast(kind)).otherwise(made)

@@ -77,7 +77,7 @@ def read_log(
             f"the replication slot {slot.name} is older than its publication, so PostgreSQL "
             "cannot read it; it was dropped",
             where=where,
-            remedy="Run again: that creates the slot, and all rows are read anew",
+            remedy="Run again: that creates the slot, and all rows are read again",
         ) from error
 
 

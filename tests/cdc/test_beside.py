@@ -68,7 +68,7 @@ def test_another_reader_moves_the_slot_during_a_run(
     assert position(postgres_database) != began
     [error] = ran.errors
     assert "another run moved the replication slot meanwhile" in error
-    assert any("is gone: all rows are read anew" in w for w in project.run().warnings)
+    assert any("is gone: all rows are read again" in w for w in project.run().warnings)
     assert newest(project, "things", "id", "v") == [(1, 2)]
 
 
@@ -97,7 +97,7 @@ def test_the_slot_goes_just_before_it_is_read(
         ran = project.loader("run")
     [error] = ran.errors
     assert "another run moved the replication slot meanwhile" in error
-    assert any("all rows are read anew" in w for w in project.run().warnings)
+    assert any("all rows are read again" in w for w in project.run().warnings)
     assert newest(project, "things", "id", "v") == [(1, 2)]
 
 
@@ -164,7 +164,7 @@ def test_columns_that_take_the_place_of_others(
     assert newest(project, "contracted", "id", "price") == [(1, 100)]
     assert newest(project, "renamed", "id", "b") == [(1, 7)]
     assert newest(project, "plain", "id", "a") == [(1, 7)]
-    anew = {w.split(":")[0] for w in ran.warnings if "all rows are read anew" in w}
+    anew = {w.split(":")[0] for w in ran.warnings if "all rows are read again" in w}
     assert anew == {"shop.again", "shop.contracted", "shop.renamed"}
 
 
@@ -188,7 +188,7 @@ def test_a_table_that_takes_the_place_of_another(
         "drop table things_old",
     )
     ran = project.run()
-    assert any("all rows are read anew" in warning for warning in ran.warnings)
+    assert any("all rows are read again" in warning for warning in ran.warnings)
     assert newest(project, "things", "id", "v") == [(1, 10), (3, 30)]
 
 

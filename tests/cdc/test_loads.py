@@ -107,7 +107,7 @@ def test_a_lost_slot_is_said_and_mended(project: Project, postgres_database: Dat
         "update things set v = 10 where id = 1",
     )
     ran = project.run()
-    assert any("its replication slot was gone: all rows are read anew" in w for w in ran.warnings)
+    assert any("its replication slot was gone: all rows are read again" in w for w in ran.warnings)
     assert newest(project, "things", "id", "v") == [(1, 10), (3, 3)]
     assert project.rows("select id from raw.things where _cq_deleted") == [(2,)]
     # somebody else has read the slot
@@ -118,7 +118,7 @@ def test_a_lost_slot_is_said_and_mended(project: Project, postgres_database: Dat
         "delete from things where id = 3",
     )
     ran = project.run()
-    assert any("is gone: all rows are read anew" in warning for warning in ran.warnings)
+    assert any("is gone: all rows are read again" in warning for warning in ran.warnings)
     assert newest(project, "things", "id", "v") == [(1, 11)]
     # somebody took the table out of the publication for a while
     postgres_database.execute(
@@ -127,7 +127,7 @@ def test_a_lost_slot_is_said_and_mended(project: Project, postgres_database: Dat
         "alter publication strandline_shop add table things",
     )
     ran = project.run()
-    assert ran.warnings == ["shop.things: the publication was changed: all rows are read anew"]
+    assert ran.warnings == ["shop.things: the publication was changed: all rows are read again"]
     # what would leave changes out is refused
     for change, says in {
         "set (publish = 'insert, update')": "leaves out some kinds of changes",
@@ -183,12 +183,12 @@ def test_partitions_that_come_and_go(project: Project, postgres_database: Databa
         )
         ran = project.run()
         assert ran.warnings == [
-            f"shop.parts: the partition {name} was attached: all rows are read anew"
+            f"shop.parts: the partition {name} was attached: all rows are read again"
         ]
     postgres_database.execute("alter table parts detach partition parts_1", "drop table parts_2")
     ran = project.run()
     assert ran.warnings == [
-        "shop.parts: a partition was detached or dropped: all rows are read anew"
+        "shop.parts: a partition was detached or dropped: all rows are read again"
     ]
     postgres_database.execute("update parts set v = 2")
     project.run()

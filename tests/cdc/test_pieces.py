@@ -215,11 +215,11 @@ def test_what_the_pieces_do_not_survive(project: Project, postgres_database: Dat
         "alter table altered alter column v type varchar(9) using 'c ' || id",
     )
     texts = " ".join(project.run().warnings + project.run().warnings)
-    assert "shop.turned: its key was changed during its first load: all rows are read anew" in texts
+    assert "shop.turned: its key was changed during its first load: all rows are read again" in texts
     for table in ("moved", "away"):
         assert f"shop.{table}: a row with a large value got another key during its first" in texts
-    assert "shop.emptied: it was truncated during its first load: all rows are read anew" in texts
-    assert "shop.altered: the column v text was altered: all rows are read anew" in texts
+    assert "shop.emptied: it was truncated during its first load: all rows are read again" in texts
+    assert "shop.altered: the column v text was altered: all rows are read again" in texts
     for table in tables:
         living = postgres_database.query(f'select v, note from {table} order by v collate "C"')
         names = "a, b" if table in large else "id"

@@ -205,7 +205,7 @@ def test_columns_that_change(project: Project, postgres_database: Database) -> N
     )
     ran = project.run()
     assert {ran.table(f"shop.{table}")["appended"] for table in ("held", "new")} == {1}
-    assert any("was altered: all rows are read anew" in warning for warning in ran.warnings)
+    assert any("was altered: all rows are read again" in warning for warning in ran.warnings)
     assert newest(project, "items", "id", "title") == [(1, "AA"), (2, "BB")]
     postgres_database.execute("alter table items add column state text default 'open'")
     project.run()

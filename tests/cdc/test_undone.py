@@ -6,7 +6,7 @@ from tests.cdc.test_changes import follow, newest
 from tests.services import Database
 from tests.sync.project import Project
 
-ANEW = "all rows are read anew"
+ANEW = "all rows are read again"
 
 
 def test_what_was_altered_and_altered_back(project: Project, postgres_database: Database) -> None:

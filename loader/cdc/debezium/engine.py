@@ -126,7 +126,7 @@ def read_into_spool(order: Order, where: str, passed: Callable[[], bool]) -> Cha
             "quarter of the machine's)",
             where=where,
             remedy="Run on a machine with more memory. Or drop the replication slot, and run "
-            "again: that reads all rows anew, by queries",
+            "again: that reads all rows again, by queries",
         )
     error = error or _last(folder / LOG)
     if re.search(_ENDED, error, re.IGNORECASE):

@@ -279,7 +279,7 @@ class JdbcSource(Database):
         if isinstance(self.dialect, MySQL) and type_name.upper() in ("ENUM", "SET"):
             return f"{type_name}, which the database compares by its text, not in its own order"
         if row["DATA_TYPE"] in TIMES:
-            return f"{type_name}, a time of day, which begins anew every day"
+            return f"{type_name}, a time of day, which starts over every day"
         return ""
 
     def _find_collated_cursor(
