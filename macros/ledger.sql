@@ -117,7 +117,7 @@
     select
         {{ strandline.text_literal(syncs.schema ~ "." ~ syncs.identifier) }} as table_name,
         {{ strandline.text_literal(
-            "there is no such ledger: `loader state rebuild` makes it anew. If it has another name, say so in the variable "
+            "there is no such ledger: `loader state rebuild` creates it again. If it has another name, say so in the variable "
             ~ "strandline__syncs_table"
         ) }} as problem
 {%- endmacro %}

@@ -156,7 +156,7 @@ def serve(
 
     if network == "tcp":
         settings.output.warning(
-            f"{place} has no password: whoever can connect to it, such as every user of this "
+            f"{place} has no password: anybody who can connect to it, such as every user of this "
             "machine, can write to the lake, delete what is stale, and read the state of plugins. "
             "Leave out --network tcp to use a Unix socket"
         )

@@ -201,8 +201,8 @@ def _start_spark(settings: Settings, profile: Profile) -> SparkSession:
     if profile.conf.get(SUBSTITUTION, "false").lower() != "false":
         settings.output.warning(
             f"{profile.path}, target {profile.target}: {SUBSTITUTION} is on, and the loader turns "
-            "it off for itself: whoever names a column in a source could read the environment. Set "
-            'it to "false" for dbt, too'
+            "it off for itself: anybody who names a column in a source could read the environment. "
+            'Set it to "false" for dbt, too'
         )
     with step("starting Spark"):
         spark = session(profile)

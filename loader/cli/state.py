@@ -101,8 +101,8 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
             raise SpecError(
                 f"{table} goes on from its connector's own state, which is not a cursor",
                 where="loader state set",
-                remedy="`loader state reset` makes the connector begin anew; most connectors have "
-                "a start date in their own `config`",
+                remedy="`loader state reset` makes the connector start from the beginning; most "
+                "connectors have a start date in their own `config`",
             )
         if known is None or not known.batch:
             raise SpecError(

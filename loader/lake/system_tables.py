@@ -40,8 +40,8 @@ def describe_remedy(stopped: str, table: str) -> str:
         stopped: the features that do not work until then.
     """
     if not table.startswith(PREFIX):  # it may be any table: nothing but people may move it
-        return f"{stopped} are stopped until it is removed and made anew. {BACK}"
-    rebuilt = "until `loader state rebuild` (without --select) has made it anew"
+        return f"{stopped} are stopped until it is removed and created again. {BACK}"
+    rebuilt = "until `loader state rebuild` (without --select) has created it again"
     return f"{stopped} are stopped {rebuilt}. {BACK}"
 
 

@@ -40,7 +40,7 @@ def set_aside(lake: Lake, table: str) -> str | None:
             if not isinstance(found, DamagedError):
                 raise found from problem
         where = _move_folder(lake, table) if _in_folders(lake) else _unregister(lake, table)
-        return f"{found.what}. It begins anew; what was left of it {where}"
+        return f"{found.what}. It starts over, empty; what was left of it {where}"
 
 
 def _in_folders(lake: Lake) -> bool:

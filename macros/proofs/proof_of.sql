@@ -198,7 +198,7 @@
         {%- endif -%}
         {%- if stored is not none
             and not strandline.descends(stored.name, record.get("table_snapshot_id"), stored.current) -%}
-            {{ return("the table was built anew, or its Iceberg snapshots have expired") }}
+            {{ return("the table was built again, or its Iceberg snapshots have expired") }}
         {%- endif -%}
     {%- endfor -%}
     {{ return(none) }}

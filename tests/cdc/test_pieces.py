@@ -215,7 +215,9 @@ def test_what_the_pieces_do_not_survive(project: Project, postgres_database: Dat
         "alter table altered alter column v type varchar(9) using 'c ' || id",
     )
     texts = " ".join(project.run().warnings + project.run().warnings)
-    assert "shop.turned: its key was changed during its first load: all rows are read again" in texts
+    assert (
+        "shop.turned: its key was changed during its first load: all rows are read again" in texts
+    )
     for table in ("moved", "away"):
         assert f"shop.{table}: a row with a large value got another key during its first" in texts
     assert "shop.emptied: it was truncated during its first load: all rows are read again" in texts

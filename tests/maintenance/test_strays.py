@@ -156,7 +156,7 @@ def test_a_copied_warehouse_is_refused_and_a_link_to_it_is_not(
             set_aside(moved, "_cq_syncs")
         with (
             pytest.raises(TableError, match="warehouse was copied or moved"),
-            name_damage(moved, "_cq_syncs", "make it anew"),
+            name_damage(moved, "_cq_syncs", "create it again"),
         ):
             moved.frame("_cq_syncs").count()
     finally:

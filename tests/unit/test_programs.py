@@ -331,7 +331,7 @@ def test_what_a_connector_gets_back() -> None:
     for memory in (opaque, log, plugin):
         assert given(memory, None) is None
         assert warned.pop() == (
-            "b begins anew, and the connector has one state for all streams: everything is read "
+            "b starts over, and the connector has one state for all streams: everything is read "
             "again, and what has no primary key is appended again"
         )
     # a state may leave out the namespace that the catalog says

@@ -34,7 +34,7 @@ def build_state_input(
     if value is None:
         names = ", ".join(sorted(key[1] if isinstance(key, tuple) else str(key) for key in anew))
         warn(
-            f"{names} begins anew, and the connector has one state for all streams: everything is "
+            f"{names} starts over, and the connector has one state for all streams: everything is "
             "read again, and what has no primary key is appended again"
         )
     elif shared.kind == "GLOBAL":

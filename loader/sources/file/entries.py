@@ -127,8 +127,8 @@ def _check_link(entry: str, home: str, follow_links: bool) -> TableError | None:
         return None
     return TableError(
         f"{entry} is a link that leaves the folder {home}",
-        remedy="Remove it, or put what it leads to into the folder; if you trust whoever may write "
-        "there, set follow_links: true in the source's spec",
+        remedy="Remove it, or put what it leads to into the folder; if you trust everybody who "
+        "may write there, set follow_links: true in the source's spec",
     )
 
 

@@ -35,7 +35,7 @@ def build_state_input(
     if value is None:
         names = ", ".join(sorted(map(str, anew)))
         warn(
-            f"{names} begins anew, and the tap has one state for all streams: everything is read "
+            f"{names} starts over, and the tap has one state for all streams: everything is read "
             "again, and what has no primary key is appended again"
         )
     return value

@@ -51,8 +51,8 @@ class MalformedError(Exception):
     def __init__(self, what: str, table: str = "") -> None:
         whose = f" of the table {table}" if table else ""
         super().__init__(
-            f"a message{whose} cannot be read: {what}. Update the plugin, or report it to whoever "
-            "maintains it"
+            f"a message{whose} cannot be read: {what}. Update the plugin, or report it to "
+            "those who maintain it"
         )
         self.what = what
         self.table = table
